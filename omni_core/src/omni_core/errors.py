@@ -1,0 +1,58 @@
+"""The exceptions that omni raises on purpose. Each message says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class OmniError(Exception):
+    """Base of every error that omni raises deliberately."""
+
+
+class ConfigError(OmniError):
+    """A pipeline's configuration is invalid; the message names the full path, such as ``stages[thinker].tp_size``."""
+
+
+class PluginError(OmniError):
+    """A component was asked for that no loadable plugin provides."""
+
+
+class InvalidRequestError(OmniError):
+    """The request itself is at fault: a corrupt file, an unknown speaker, a prompt that is too long."""
+
+
+class RequestFailedError(OmniError):
+    """A request failed inside the pipeline.
+
+    ``stage`` is where it failed, ``error_type`` the name of the exception raised there.
+    """
+
+    def __init__(self, request_id: str, stage: str | None, error_type: str, message: str) -> None:
+        self.request_id = request_id
+        self.stage = stage
+        self.error_type = error_type
+        self.message = message
+        where = f"stage {stage!r}" if stage else "the coordinator"
+        super().__init__(f"request {request_id} failed in {where}: {error_type}: {message}")
+
+
+class RequestAbortedError(OmniError):
+    """The request was aborted before it completed."""
+
+
+class OverloadedError(OmniError):
+    """The pipeline holds as many requests as it may. ``retry_after`` is a hint in seconds."""
+
+    def __init__(self, message: str, retry_after: float = 1.0) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class CodecError(OmniError):
+    """A value cannot be sent, or received bytes cannot be decoded; the message names the path inside the payload."""
+
+
+class RelayError(OmniError):
+    """A transfer of bytes failed: a dead peer, a full pool, a time-out."""
+
+
+class StartupError(OmniError):
+    """A pipeline did not become ready; the message names the stage and shows its last lines of output."""

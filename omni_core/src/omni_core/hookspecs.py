@@ -1,0 +1,187 @@
+"""The plugin contract on one page: every hook, its types, when it is called.
+
+A plugin is a distribution with an entry point in the group ``omni`` that names a *light* module: importing it imports
+neither torch nor transformers and takes under 20 ms. The module holds functions marked ``@hookimpl`` that return
+*components*: names with dotted references, resolved only in the process that uses them::
+
+    # pyproject.toml                              # my_relay/plugin.py
+    [project.entry-points.omni]                   from omni_core.hookspecs import Component, hookimpl
+    my-relay = "my_relay.plugin"                  supports = (1, 1)   # the API levels this plugin works with
+
+                                                  @hookimpl
+                                                  def omni_relays():
+                                                      return [Component("mine", "my_relay.relay:MyRelay", "what it is")]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pluggy
+from attrs import field, frozen
+
+API_LEVEL = 1
+"""The level of the contract on this page. It grows when a hook or a component changes in a way that plugins notice."""
+
+hookspec = pluggy.HookspecMarker("omni")
+hookimpl = pluggy.HookimplMarker("omni")
+
+Probe = Callable[[], str | None]
+"""Says cheaply whether a component can work on this machine: ``None``, or the reason why not."""
+
+
+@frozen
+class Component:
+    """One named thing that a plugin provides.
+
+    Attributes:
+        name: how configs and commands ask for it; unique per hook over all installed plugins.
+        target: ``"package.module:attribute"``, imported only in the process that uses the component.
+        summary: one line for ``omni plugins list``.
+        requires: importable module names that the target needs beyond its distribution's hard dependencies.
+        probe: whether it can work here; called by ``omni plugins check`` and ``omni doctor``, never at start-up.
+    """
+
+    name: str
+    target: str
+    summary: str
+    requires: tuple[str, ...] = ()
+    probe: Probe | None = None
+
+
+@frozen
+class KernelComponent(Component):
+    """An implementation of a named operation, for a device and some dtypes; the highest ``priority`` that probes well wins."""
+
+    operation: str = field(kw_only=True)
+    device: str = field(default="cuda", kw_only=True)
+    dtypes: tuple[str, ...] = field(default=(), kw_only=True)
+    priority: int = field(default=0, kw_only=True)
+
+
+@frozen
+class PipelineComponent(Component):
+    """A pipeline: ``target`` is a callable ``(model_path: str, **options) -> PipelineConfig``.
+
+    Attributes:
+        options: one line of help per keyword option of the target.
+        default_model: what to use when no ``--model`` is given: a callable reference
+            ``() -> tuple[path, notice]`` that may make a model and says in ``notice`` what it is.
+    """
+
+    options: dict[str, str] = field(factory=dict, kw_only=True)
+    default_model: str | None = field(default=None, kw_only=True)
+
+
+@hookspec
+def omni_relays() -> list[Component]:  # type: ignore[empty-body]
+    """Relay backends. Target: a :class:`omni_core.transport.relay.Relay` subclass taking a ``RelayOptions``.
+
+    Called once per program start. Example::
+
+        @hookimpl
+        def omni_relays():
+            return [Component("shm", "omni_relay_shm.relay:ShmRelay", "pooled host shared memory", probe=probe)]
+    """
+
+
+@hookspec
+def omni_schedulers() -> list[Component]:  # type: ignore[empty-body]
+    """Schedulers. Target: a callable that returns a :class:`omni_core.scheduling.base.Scheduler`.
+
+    A stage's ``factory`` may name one: the callable then receives ``factory_args``. Example::
+
+        @hookimpl
+        def omni_schedulers():
+            return [Component("engine", "omni_engine.scheduler:EngineScheduler", "continuous batching over paged KV")]
+    """
+
+
+@hookspec
+def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
+    """Model runners. Target: a :class:`omni_core.model_runner.base.ModelRunner` subclass. Example::
+
+    @hookimpl
+    def omni_model_runners():
+        return [Component("my-thinker", "my_model.runner:ThinkerRunner", "thinker with image embeddings")]
+    """
+
+
+@hookspec
+def omni_feedback_strategies() -> list[Component]:  # type: ignore[empty-body]
+    """What is model-specific in a feedback loop. Target: a :class:`omni_core.model_runner.feedback.FeedbackStrategy`. Example::
+
+    @hookimpl
+    def omni_feedback_strategies():
+        return [Component("my-talker", "my_model.talker:CodebookFeedback", "15 residual codes per frame")]
+    """
+
+
+@hookspec
+def omni_payload_projections() -> list[Component]:  # type: ignore[empty-body]
+    """Projections, merges and routes by name. Target: a function as ``StageConfig`` describes for the field that uses it. Example::
+
+    @hookimpl
+    def omni_payload_projections():
+        return [Component("my-model.to-encoder", "my_model.routing:to_encoder", "keeps pixel values only")]
+    """
+
+
+@hookspec
+def omni_pipelines() -> list[PipelineComponent]:  # type: ignore[empty-body]
+    """Pipelines for ``omni run NAME``. Example::
+
+    @hookimpl
+    def omni_pipelines():
+        return [PipelineComponent("echo", "my_echo.pipeline:pipeline", "says it back")]
+    """
+
+
+@hookspec
+def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
+    """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature. Example::
+
+    @hookimpl
+    def omni_kernels():
+        return [KernelComponent("triton-rms-norm", "my_kernels.norm:rms_norm", "fused", operation="rms_norm")]
+    """
+
+
+@hookspec
+def omni_launchers() -> list[Component]:  # type: ignore[empty-body]
+    """Ways to start a pipeline's processes elsewhere than on this host. Target: a ``ProcessLauncher``. Example::
+
+    @hookimpl
+    def omni_launchers():
+        return [Component("ray", "omni_ray.launcher:RayLauncher", "processes as Ray actors")]
+    """
+
+
+@hookspec
+def omni_commands() -> list[Component]:  # type: ignore[empty-body]
+    """Commands under ``omni``. Target: a ``click.Command``; imported only when the command is used. Example::
+
+    @hookimpl
+    def omni_commands():
+        return [Component("greet", "my_tool.commands:greet", "says hello")]
+    """
+
+
+HOOKS: dict[str, str] = {
+    "omni_relays": "relay",
+    "omni_schedulers": "scheduler",
+    "omni_model_runners": "model runner",
+    "omni_feedback_strategies": "feedback strategy",
+    "omni_payload_projections": "projection",
+    "omni_pipelines": "pipeline",
+    "omni_kernels": "kernel",
+    "omni_launchers": "launcher",
+    "omni_commands": "command",
+}
+"""Hook name to the word that messages use for one of its components."""
+
+
+def hooks() -> dict[str, Any]:
+    """Every hookspec of this page by name."""
+    return {name: globals()[name] for name in HOOKS}

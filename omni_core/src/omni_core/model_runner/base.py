@@ -1,0 +1,71 @@
+"""The model runner: ``ForwardBatch -> before hook -> model forward -> after hook -> sampling -> output`` (seed 002).
+
+A scheduler decides *which* requests compute *how many* positions; the runner knows *what* they are. The base class owns
+the mechanics that every model shares; a model's runner overrides the hooks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+
+
+class ModelRunner(ABC):
+    """Drives one model for a scheduler. One thread calls it.
+
+    A subclass implements :meth:`receive` and :meth:`result` and overrides hooks as it needs. Whatever a hook raises for
+    one request must be raised from a per-request method (:meth:`receive`, :meth:`emit`, :meth:`result`) so that the
+    scheduler can fail that request alone.
+    """
+
+    def __init__(self, model: ARModel, device: str | torch.device = "cpu") -> None:
+        self.model = model
+        self.device = torch.device(device)
+
+    # --- per request -----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        """Take in a message; return the request at the moment it becomes schedulable (once), else ``None``.
+
+        Called for every message of a request, also after it was returned (more stream chunks).
+
+        Raises:
+            InvalidRequestError: the request is at fault; it alone fails.
+        """
+
+    def can_step(self, request: ARRequest) -> bool:
+        """Whether the request's next decode step has all its inputs (``False`` while it waits for a stream)."""
+        return True
+
+    def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
+        """Stream messages for a token just chosen. ``request.output_ids`` ends with it; ``finish_reason`` is set if it was the last."""
+        return ()
+
+    @abstractmethod
+    def result(self, request: ARRequest) -> Any:
+        """The payload data of a finished request."""
+
+    def release(self, request_id: str) -> None:  # noqa: B027 - optional hook
+        """Forget every state of the request: it finished, failed or was aborted. Also called for requests never returned."""
+
+    # --- per step --------------------------------------------------------------------------------------------------
+    def before_forward(self, batch: ForwardBatch) -> None:  # noqa: B027 - optional hook
+        """Adjust the batch: replace rows of ``input_embeds``, fill ``extra``."""
+
+    def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:  # noqa: B027 - optional hook
+        """Read what the forward produced: captured layers, hidden states."""
+
+    def after_sampling(  # noqa: B027 - optional hook
+        self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]
+    ) -> None:
+        """After tokens were chosen and appended (``finish_reason`` set where finished), before they are emitted."""
+
+    def execute(self, batch: ForwardBatch) -> list[tuple[ARRequest, int]]:
+        """Run one step: fill inputs, hooks, forward, sample, append. Returns each sampled request with its new token id."""
+        raise NotImplementedError

@@ -1,0 +1,166 @@
+"""The nouns that engines and model runners share: a request in an autoregressive stage, a batch, a step's output.
+
+This room needs torch (``pip install omni-core[torch]``); nothing else in the core does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import torch
+from attrs import define, field, frozen
+
+from omni_core.protocol.messages import OmniRequest
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@frozen(kw_only=True)
+class SamplingParams:
+    """How one request's tokens are chosen. ``temperature == 0`` is greedy.
+
+    Order, as in transformers' logits processors: repetition penalty over the request's *generated* ids (and its prompt
+    ids where ``penalize_prompt``), suppressed ids, temperature, top-k, top-p, min-p, draw.
+
+    Attributes:
+        temperature: >= 0. top_k: 0 means off. top_p: 1.0 means off. min_p: 0.0 means off.
+        repetition_penalty: 1.0 means off; it applies in greedy decoding too.
+        suppressed_ids: never chosen.
+        stop_ids: choosing one finishes the request with ``stop``; the id is kept in ``output_ids``.
+        max_new_tokens: at most so many tokens, then ``length``.
+        seed: seeds the request's own generator; ``None`` draws a fresh seed.
+        penalize_prompt: whether the repetition penalty also sees the prompt's ids (transformers' rule for prompts of ids).
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    suppressed_ids: frozenset[int] = frozenset()
+    stop_ids: frozenset[int] = frozenset()
+    max_new_tokens: int = 1024
+    seed: int | None = None
+    penalize_prompt: bool = True
+
+
+@frozen
+class KVLayout:
+    """What a model keeps per token: ``layers`` pairs of K and V of shape ``[kv_heads, head_dim]`` in ``dtype``."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+
+@define(eq=False)
+class ARRequest:
+    """One request inside an autoregressive stage.
+
+    Attributes:
+        request_id, request: whose it is, and its parameters (without inputs).
+        prompt_ids: one id per prompt position, placeholders included (``len`` is the prompt's length).
+        sampling: how its tokens are chosen.
+        prompt_embeds: ``[P, hidden]`` inputs for the prompt, replacing ``embed(prompt_ids)``; or ``None``.
+        prompt_positions: rotary positions, ``[P]`` or ``[3, P]`` int64; ``None`` means ``arange(P)``.
+        position_delta: the rotary position of a generated token is its index in the sequence plus this (mRoPE's delta).
+        state: whatever the runner keeps for the request. Dropped with the request.
+        output_ids: generated ids so far.
+        output_embeds: inputs of the generated positions that have been fed, ``[hidden]`` each, kept by runners whose
+            inputs are not ``embed(output_ids)``, so that a preempted request can be computed again; else empty.
+        computed: how many positions have their K and V in the cache.
+        finish_reason: set when it is finished.
+        generator: the request's own random generator, so that its output does not depend on its neighbours.
+    """
+
+    request_id: str
+    request: OmniRequest
+    prompt_ids: list[int]
+    sampling: SamplingParams
+    prompt_embeds: torch.Tensor | None = None
+    prompt_positions: torch.Tensor | None = None
+    position_delta: int = 0
+    state: Any = None
+    output_ids: list[int] = field(factory=list)
+    output_embeds: list[torch.Tensor] = field(factory=list)
+    computed: int = 0
+    finish_reason: FinishReason | None = None
+    generator: torch.Generator | None = None
+
+    @property
+    def length(self) -> int:
+        """Positions known so far: the prompt and every generated id."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+
+class PagedAttention(Protocol):
+    """Causal attention of a batch's packed tokens over each request's own cached tokens."""
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        """Store ``key`` and ``value`` (``[n, kv_heads, head_dim]``) and return ``[n, heads, head_dim]`` for ``query``.
+
+        ``scale`` defaults to ``head_dim ** -0.5``.
+        """
+        ...
+
+
+@define(eq=False)
+class ForwardBatch:
+    """One step's work: ``n`` tokens of several requests, packed one request after the other.
+
+    Attributes:
+        requests: the requests, in packing order.
+        starts: for each request, the index of its first token of this step within its sequence.
+        lengths: for each request, how many of its positions this step computes (1 for a decode step).
+        input_ids: ``[n]`` int64 ids, -1 where only an embedding exists.
+        input_embeds: ``[n, hidden]``; filled by the runner before the forward.
+        positions: ``[n]`` or ``[3, n]`` int64 rotary positions.
+        attention: the paged attention of this batch; layers call it.
+        sample_rows: ``[m]`` int64 row of each request whose next token is chosen in this step (its last known position).
+        sampled: the indices into ``requests`` that ``sample_rows`` belong to.
+        extra: what a runner's ``before_forward`` hands to its model (such as deepstack features).
+    """
+
+    requests: list[ARRequest]
+    starts: list[int]
+    lengths: list[int]
+    input_ids: torch.Tensor
+    input_embeds: torch.Tensor | None
+    positions: torch.Tensor
+    attention: PagedAttention
+    sample_rows: torch.Tensor
+    sampled: list[int]
+    extra: dict[str, Any] = field(factory=dict)
+
+
+@define(eq=False)
+class ForwardOutput:
+    """A model's answer: ``hidden`` ``[n, hidden]`` after the final norm; ``captured``: raw output of some layers, each ``[n, hidden]``.
+
+    ``captured[k]`` is the output of layer ``k - 1`` (``captured[0]`` would be the input), as transformers counts
+    ``hidden_states``.
+    """
+
+    hidden: torch.Tensor
+    captured: dict[int, torch.Tensor] = field(factory=dict)
+
+
+class ARModel(Protocol):
+    """What an engine needs of a model. A model is written as a model; paging hides behind ``batch.attention``."""
+
+    kv_layout: KVLayout
+    hidden_size: int
+    vocab_size: int
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """``[n]`` int64 to ``[n, hidden]``."""
+        ...
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput: ...
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[m, hidden]`` to ``[m, vocab]``."""
+        ...

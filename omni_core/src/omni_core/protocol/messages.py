@@ -1,0 +1,146 @@
+"""The nouns of the runtime: the request, the payload that travels between stages, and the control messages.
+
+Control messages are small and carry no tensor; bulk bytes travel by relay (seed 001, "Two Planes").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import define, field, frozen
+
+
+@define
+class OmniRequest:
+    """What a client asks of a pipeline.
+
+    Attributes:
+        inputs: the model's inputs, usually ``{"messages": [...]}``. Heavy. They travel to the entry stage only; a stage
+            that a later one depends on hands on what is needed in its payload. Everywhere else ``inputs`` is ``None``.
+        params: sampling and generation parameters, plain data: ``{"thinker": {...}, "talker": {...}, "seed": 1}``.
+        modalities: the outputs that are wanted, such as ``["text", "audio"]``; ``None`` is the pipeline's default.
+        metadata: anything else that stages may read: the speaker's name, ``use_audio_in_video``.
+        stream: whether the client reads partial results. It changes delivery only, never the result.
+        timeout: the deadline in seconds from admission, or ``None``.
+    """
+
+    inputs: Any = None
+    params: dict[str, Any] = field(factory=dict)
+    modalities: list[str] | None = None
+    metadata: dict[str, Any] = field(factory=dict)
+    stream: bool = False
+    timeout: float | None = None
+
+    def without_inputs(self) -> OmniRequest:
+        """The same request without its heavy inputs: the form that travels beyond the entry stage."""
+        return OmniRequest(None, self.params, self.modalities, self.metadata, self.stream, self.timeout)
+
+
+@define
+class StagePayload:
+    """What one stage hands to the next.
+
+    ``data`` is any tree of dict, list, tuple, str, bytes, numbers, ``None``, arrays, torch tensors and registered attrs
+    classes. Receivers treat it as read-only: in one process it is passed by reference.
+    """
+
+    request_id: str
+    request: OmniRequest
+    data: Any = None
+
+
+@frozen
+class ErrorInfo:
+    """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback."""
+
+    stage: str | None
+    error_type: str
+    message: str
+    traceback: str = ""
+
+
+@frozen
+class SubmitMessage:
+    """Coordinator to entry stage: start this request. ``body`` is an encoded :class:`StagePayload`."""
+
+    request_id: str
+    stage: str
+    body: bytes
+
+
+@frozen
+class DataReadyMessage:
+    """Stage to stage: a payload or a stream chunk is ready to be read.
+
+    Exactly one of ``inline`` (the encoded value itself) or ``relay_metadata`` (with ``header``: the encoded value whose
+    tensors lie in relay memory) is set, or neither for a signal (``is_done`` or ``error``).
+    """
+
+    request_id: str
+    stage: str
+    from_stage: str
+    inline: bytes | None = None
+    header: bytes | None = None
+    relay_metadata: Any = None
+    is_stream: bool = False
+    chunk_id: int | None = None
+    is_done: bool = False
+    error: ErrorInfo | None = None
+
+
+@frozen
+class CompleteMessage:
+    """Terminal stage to coordinator: the stage's final result, encoded, or its error."""
+
+    request_id: str
+    from_stage: str
+    body: bytes | None = None
+    error: ErrorInfo | None = None
+
+
+@frozen
+class StreamMessage:
+    """Stage to coordinator: one partial result for the client, encoded. ``chunk_id`` counts from 0 per stage."""
+
+    request_id: str
+    from_stage: str
+    chunk_id: int
+    body: bytes
+
+
+@frozen
+class AbortMessage:
+    """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
+
+    request_id: str
+
+
+@frozen
+class ShutdownMessage:
+    """Coordinator to a process: finish and exit."""
+
+    reason: str = ""
+
+
+@frozen
+class ReadyMessage:
+    """Process to coordinator: every stage of the process is built and reads its endpoint."""
+
+    process: str
+    pid: int
+    stages: list[str] = field(factory=list)
+
+
+@frozen
+class StageStatistics:
+    """Stage to coordinator, on request: counters as plain numbers (queue depth, free KV blocks, relay bytes)."""
+
+    process: str
+    counters: dict[str, dict[str, float]] = field(factory=dict)
+
+
+@frozen
+class StatisticsRequest:
+    """Coordinator to a process: answer with :class:`StageStatistics`."""
+
+    process: str

@@ -1,0 +1,57 @@
+"""Launch specs: everything a child process needs, resolved and as plain data, so that it discovers and compiles nothing.
+
+The parent makes one :class:`ProcessSpec` per process group from the config (``runtime/prepare.py``); the child imports
+exactly the references that its spec names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+
+
+@frozen(kw_only=True)
+class StageSpec:
+    """One stage of a process. References are ``package.module:attribute``; component names are already resolved."""
+
+    name: str
+    factory: str
+    factory_args: dict[str, Any] = field(factory=dict)
+    next: list[str] = field(factory=list)
+    terminal: bool = False
+    route_fn: str | None = None
+    wait_for: list[str] = field(factory=list)
+    wait_for_fn: str | None = None
+    merge_fn: str | None = None
+    stream_to: list[str] = field(factory=list)
+    stream_from: list[str] = field(factory=list)
+    stream_done_to_fn: str | None = None
+    project_payload: dict[str, str] = field(factory=dict)
+    gpu: int | None = None
+
+
+@frozen(kw_only=True)
+class ProcessSpec:
+    """One process group: its stages, its endpoint, and where everybody else is.
+
+    Attributes:
+        name: the process group's name.
+        stages: the stages it hosts, in pipeline order.
+        endpoint: the address this process pulls control messages from.
+        coordinator_endpoint, broadcast_endpoint: where results go, and where aborts come from.
+        stage_endpoints: stage name to the endpoint of the process that hosts it, for every stage of the pipeline.
+        relay: reference of the relay class, or ``None`` when no edge of this process crosses to another one.
+        relay_options: the fields of :class:`omni_core.transport.relay.RelayOptions`.
+        env: environment defaults, set before any factory is imported; existing values take precedence.
+    """
+
+    name: str
+    stages: list[StageSpec]
+    endpoint: str
+    coordinator_endpoint: str
+    broadcast_endpoint: str
+    stage_endpoints: dict[str, str]
+    relay: str | None = None
+    relay_options: dict[str, Any] = field(factory=dict)
+    env: dict[str, str] = field(factory=dict)

@@ -1,0 +1,144 @@
+"""The scheduler contract: an inbox, an outbox, and a loop between them (seed 002, "Scheduler").
+
+A scheduler owns the compute of one stage. The stage feeds its inbox and drains its outbox and never asks which scheduler
+it has. Nothing here polls: both queues wake their reader.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
+
+from attrs import define
+
+from omni_core.protocol.messages import OmniRequest
+
+T = TypeVar("T")
+
+IncomingType = Literal["new_request", "stream_chunk", "stream_done"]
+OutgoingType = Literal["result", "stream", "error"]
+
+
+@define
+class IncomingMessage:
+    """Work for a scheduler.
+
+    Attributes:
+        request_id: whose work it is.
+        type: ``new_request`` (``data`` is the :class:`~omni_core.protocol.messages.StagePayload`, after fan-in),
+            ``stream_chunk`` (``data`` is the chunk) or ``stream_done`` (no data: ``source`` has sent its last chunk).
+        data: see ``type``. Read-only: it may be shared with other stages of the same process.
+        source: the stage that sent it; for a fan-in, the stage that completed it; ``None`` from the coordinator.
+        metadata: what the sender attached to a stream chunk.
+        request: the request without its inputs. Present on every message, because a chunk may come before the payload.
+
+    Order: chunks of one source arrive in the order sent, before its ``stream_done``. A source's ``new_request`` may come
+    before, between or after its chunks. A request of a stage with stream sources is complete when its payload and the
+    ``stream_done`` of every active source have arrived.
+    """
+
+    request_id: str
+    type: IncomingType
+    data: Any = None
+    source: str | None = None
+    metadata: dict[str, Any] | None = None
+    request: OmniRequest | None = None
+
+
+@define
+class OutgoingMessage:
+    """What a scheduler produced.
+
+    Attributes:
+        request_id: whose it is.
+        type: ``result`` (final; ``data`` is the payload's data or a StagePayload), ``stream`` (a partial result) or
+            ``error`` (``data`` is the exception). Exactly one ``result`` or ``error`` per request, after its streams.
+        data: see ``type``. Must not be changed after it was put.
+        target: for ``stream``: a stage of ``stream_to``, or ``None``: the client where the stage is terminal, else every
+            stage of ``stream_to``.
+        metadata: small plain data that travels with a stream chunk.
+    """
+
+    request_id: str
+    type: OutgoingType
+    data: Any = None
+    target: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class MessageQueue(Generic[T]):
+    """A thread-safe FIFO whose reader is either a blocked thread or a callback, never a poll.
+
+    A scheduler thread calls :meth:`get` and sleeps on a condition. An event loop registers ``on_put``, which is called
+    in the *putting* thread after each put (an asyncio reader passes ``loop.call_soon_threadsafe``-based wake-ups).
+    """
+
+    def __init__(self, on_put: Callable[[], None] | None = None) -> None:
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self.on_put = on_put
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: T) -> None:
+        """Append ``item`` and wake the reader. After :meth:`close` the item is dropped: nobody would read it."""
+        with self._changed:
+            if self._closed:
+                return
+            self._items.append(item)
+            self._changed.notify()
+        if self.on_put is not None:
+            self.on_put()
+
+    def get(self, timeout: float | None = None) -> T | None:
+        """The next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._closed, timeout)
+            return self._items.popleft() if self._items else None
+
+    def drain(self) -> list[T]:
+        """Every item that is there now, without waiting."""
+        with self._changed:
+            items = list(self._items)
+            self._items.clear()
+        return items
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Wake every reader; later puts are dropped, what is queued can still be read."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self.on_put is not None:
+            self.on_put()
+
+
+@runtime_checkable
+class Scheduler(Protocol):
+    """What every scheduler offers to its stage.
+
+    ``start`` runs the loop in the calling thread (the stage gives it one of its own) and returns after ``stop``.
+    ``stop`` and ``abort`` may be called from any thread. ``abort`` is idempotent, drops every state of the request as
+    soon as the running step allows, and produces no message for it afterwards.
+
+    A request can hurt only itself: whatever its compute raises (``SystemExit`` and ``MemoryError`` included) becomes one
+    ``error`` message for that request, and the loop goes on.
+
+    A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread.
+    """
+
+    inbox: MessageQueue[IncomingMessage]
+    outbox: MessageQueue[OutgoingMessage]
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def abort(self, request_id: str) -> None: ...

@@ -1,0 +1,100 @@
+"""The relay contract: moving one flat run of bytes from a producer's process to a consumer's (seed 001).
+
+A relay moves bytes and nothing else: it routes no request and reads no payload.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from attrs import frozen
+
+
+@frozen
+class RelayOptions:
+    """What a relay is built from: ``RelayConfig`` resolved for one stage's process, plain data.
+
+    Attributes:
+        slot_size_mb: the size of one credit's worth of pool memory, in MiB.
+        credits: how many such slots the pool holds; the pool is ``slot_size_mb * credits`` MiB and never grows.
+        device: ``"cpu"`` or ``"cuda:N"``: where the transferred tensors live.
+        rank, world_size: this process's place among the relay's peers, for backends that need a topology.
+        namespace: a name unique to this run of the pipeline; every system-wide name a relay creates starts with it.
+        owner: the name of the process that owns this relay (for messages and system-wide names).
+        directory: a private (0700) folder of this run, for sockets and pool files. Removed by the parent at the end.
+    """
+
+    slot_size_mb: int = 64
+    credits: int = 2
+    device: str = "cpu"
+    rank: int = 0
+    world_size: int = 1
+    namespace: str = "omni"
+    owner: str = "stage"
+    directory: str = ""
+
+
+class RelayOperation(ABC):
+    """A transfer under way. ``metadata`` is plain data that travels in the control message to the other side."""
+
+    metadata: Any
+
+    @abstractmethod
+    async def wait_for_completion(self, timeout: float | None = None) -> None:
+        """Return when the operation's memory may be used again.
+
+        For a put: the receiver has taken the bytes and the slot is free. For a get: the destination is filled.
+
+        Raises:
+            RelayError: the peer died or the transfer failed.
+            TimeoutError: ``timeout`` seconds passed.
+        """
+
+
+class Relay(ABC):
+    """One process's end of a data transport. Created with :class:`RelayOptions` by the target a plugin registers.
+
+    Buffers are flat: a CPU ``torch.uint8`` tensor or anything that offers a C-contiguous buffer (``memoryview``, numpy).
+    Called from one event loop only. Two optional capabilities remove copies; a relay that has them says so:
+
+    * ``has_empty``: :meth:`empty` hands out relay memory that the producer writes straight into, then passes to ``put_async``.
+    * ``has_view``: :meth:`get_view` returns a read-only view of the bytes where they lie.
+    """
+
+    has_empty: ClassVar[bool] = False
+    has_view: ClassVar[bool] = False
+
+    @abstractmethod
+    async def put_async(
+        self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None
+    ) -> RelayOperation:
+        """Offer ``tensor``'s bytes. Waits (back-pressure) while the pool is full.
+
+        Raises:
+            RelayError: the bytes can never fit the pool; the message says which setting to raise.
+        """
+
+    @abstractmethod
+    async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> RelayOperation:
+        """Copy the bytes that ``metadata`` describes into ``dest_tensor`` (same number of bytes) and free the slot."""
+
+    @abstractmethod
+    def cleanup(self, request_id: str) -> None:
+        """Free everything held for the request on this side: un-taken puts, un-written ``empty`` slots. Idempotent."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release every resource: mappings, descriptors, names, threads. Idempotent."""
+
+    async def empty(self, nbytes: int, request_id: str | None = None) -> Any:
+        """Writable relay memory of ``nbytes`` bytes (a C-contiguous buffer, 64-byte aligned), for ``put_async``."""
+        raise NotImplementedError(f"{type(self).__name__} has no empty()")
+
+    def get_view(self, metadata: Any, request_id: str | None = None) -> memoryview:
+        """A read-only view of the bytes that ``metadata`` describes; its last reference gives the slot back."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_view()")
+
+    def statistics(self) -> dict[str, float]:
+        """Plain counters: at least ``bytes_in_use`` and ``slots_in_use`` of the pool this side owns."""
+        return {}
