@@ -1,0 +1,80 @@
+"""What travels between the stages of Qwen3-Omni, as typed dictionaries of plain data and CPU tensors."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import torch
+
+
+class ImageInputs(TypedDict, total=False):
+    """preprocessing -> image_encoder. Patches of images and of videos, as the processor lays them out."""
+
+    pixel_values: torch.Tensor  # [patches, channels * temporal * patch * patch] float32
+    image_grid_thw: torch.Tensor  # [images, 3] int64
+    pixel_values_videos: torch.Tensor  # [patches, ...] float32
+    video_grid_thw: torch.Tensor  # [videos, 3] int64
+
+
+class AudioInputs(TypedDict):
+    """preprocessing -> audio_encoder. Log-mel features, one row of frames per clip, padded."""
+
+    input_features: torch.Tensor  # [clips, mel_bins, frames] float32
+    feature_lengths: torch.Tensor  # [clips] int64, valid frames
+
+
+class ThinkerInputs(TypedDict, total=False):
+    """mm_aggregate -> thinker."""
+
+    input_ids: torch.Tensor  # [P] int64, placeholders expanded
+    positions: torch.Tensor  # [3, P] int64 rotary positions (mRoPE)
+    position_delta: int
+    features: torch.Tensor  # [M, hidden]: encoder outputs for the M multimodal positions, in prompt order; absent for text
+    feature_mask: torch.Tensor  # [P] bool, M true
+    deepstack: list[torch.Tensor]  # per deepstack layer [V, hidden] for the V visual (image and video) positions
+    visual_mask: torch.Tensor  # [P] bool, V true
+    talker_positions: torch.Tensor  # [3, U] int64 rotary positions of the user turns' rows in the talker, before the assistant rows
+    talker_position_delta: int  # see omni_qwen3.talker: rotary position of talker row i >= U + 9 is i plus this
+    notices: list[str]  # remarks for the client, such as a video without an audio track
+
+
+class TalkerStart(TypedDict):
+    """thinker -> talker_ar, first stream chunk: the prompt side of the talker's prefill. Sent once the prompt is computed."""
+
+    user_rows: torch.Tensor  # [U, hidden]: thinker input embedding at text rows of user turns, accept-layer hidden at multimodal rows
+    multimodal: torch.Tensor  # [U] bool: which rows are hidden states
+    positions: torch.Tensor | None  # talker_positions, or None for text-only prompts (arange)
+    position_delta: int
+
+
+class TalkerText(TypedDict):
+    """thinker -> talker_ar, every later stream chunk: generated tokens that are to be spoken (never the last one of a reply)."""
+
+    token_ids: list[int]
+    embeds: torch.Tensor  # [k, hidden]: the thinker's input embeddings of token_ids
+
+
+class ThinkerResult(TypedDict):
+    """thinker -> decode (and talker_ar, which only counts it): the finished reply. decode is also streamed ``list[int]`` chunks of ids."""
+
+    token_ids: list[int]  # generated ids, the stop id included
+    finish_reason: str
+    prompt_tokens: int
+    notices: list[str]
+
+
+class TalkerResult(TypedDict):
+    """talker_ar -> code2wav: the end of speech. code2wav is streamed one ``[groups]`` int64 tensor per codec frame before it."""
+
+    frames: int
+    finish_reason: str
+
+
+def thinker_params(params: dict[str, Any]) -> dict[str, Any]:
+    """The thinker's generation parameters of a request: ``params["thinker"]`` plus the request's seed."""
+    return {"seed": params.get("seed"), **params.get("thinker", {})}
+
+
+def talker_params(params: dict[str, Any]) -> dict[str, Any]:
+    """The talker's generation parameters of a request: ``params["talker"]`` plus the request's seed."""
+    return {"seed": params.get("seed"), **params.get("talker", {})}
