@@ -1,0 +1,40 @@
+"""What the wheels say of themselves: light dependencies, entry points, no test or demo package at run time."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import distribution, entry_points
+
+import pytest
+
+OURS = ["omni-core", "omni-relay-shm", "omni-engine", "omni-qwen3"]
+NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis", "matplotlib"}
+
+
+def hard_dependencies(name: str) -> set[str]:
+    requires = distribution(name).requires or []
+    return {re.split(r"[\s<>=!~\[;]", line)[0].lower() for line in requires if "extra ==" not in line}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_no_test_or_demo_package_at_run_time(name: str) -> None:
+    assert not hard_dependencies(name) & NEVER_AT_RUN_TIME
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_dependencies_are_ranges_not_pins(name: str) -> None:
+    assert not [line for line in distribution(name).requires or [] if "==" in line.split(";")[0]]
+
+
+def test_the_core_needs_no_torch() -> None:
+    assert not hard_dependencies("omni-core") & {"torch", "numpy", "transformers"}
+
+
+def test_every_plugin_registers_itself_by_entry_point() -> None:
+    found = {point.dist.metadata["Name"] for point in entry_points(group="omni") if point.dist is not None}
+    assert set(OURS) - {"omni-core"} <= found
+
+
+def test_every_distribution_ships_its_types() -> None:
+    for name in OURS:
+        assert any(str(path).endswith("py.typed") for path in distribution(name).files or []), name
