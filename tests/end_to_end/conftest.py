@@ -1,0 +1,135 @@
+"""Checkpoints, media files and reference answers, each made once per test run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import media
+
+from omni_core.config.schema import PipelineConfig
+from omni_core.plugins import load_plugins
+from omni_core.protocol.messages import OmniRequest
+from omni_core.references import load
+from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+
+THINKER_TOKENS = 24
+TALKER_TOKENS = 48
+SHAPES = ["a", "b", "c"]
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One tiny checkpoint per shape."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for shape in SHAPES:
+        write_tiny_checkpoint(folder / shape, seed=0, shape=shape)
+    return {shape: folder / shape for shape in SHAPES}
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Media files by name."""
+    folder = tmp_path_factory.mktemp("media")
+    made = {
+        "image": media.write_image(folder / "image.png", 1),
+        "image2": media.write_image(folder / "image2.png", 2, (96, 64)),
+        "audio": media.write_audio(folder / "audio.wav", 3),
+        "audio2": media.write_audio(folder / "audio2.wav", 4, 0.7),
+        "video": media.write_video(folder / "video.mkv", 5),
+        "video_sound": media.write_video(folder / "video_sound.mkv", 6, sound=True),
+    }
+    return {name: str(path) for name, path in made.items()}
+
+
+def text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+@pytest.fixture(scope="session")
+def cases(files: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Every kind of input that the reference can answer, as messages."""
+
+    def user(*parts: Any) -> list[dict[str, Any]]:
+        return [{"role": "user", "content": list(parts)}]
+
+    def of(kind: str, name: str | None = None) -> dict[str, str]:
+        return {"type": kind, "path": files[name or kind]}
+
+    chats: dict[str, list[dict[str, Any]]] = {
+        "text": user(text_part("Tell me a story about a red fox.")),
+        "image": user(of("image"), text_part("What is in the picture?")),
+        "audio": user(of("audio"), text_part("What do you hear?")),
+        "video": user(of("video"), text_part("What happens here?")),
+        "image_audio": user(of("image"), of("audio"), text_part("Do they belong together?")),
+        "image_audio_video": user(of("image"), of("audio2"), of("video"), text_part("Describe all three.")),
+        "video_with_audio": user(of("video", "video_sound"), text_part("What is said in the clip?")),
+        "multi_turn": [
+            {"role": "system", "content": [text_part("You are a friendly voice.")]},
+            *user(of("image"), text_part("What colour is it?")),
+            {"role": "assistant", "content": [text_part("It is red and blue.")]},
+            *user(of("image", "image2"), text_part("And this one?")),
+        ],
+    }
+    made: dict[str, dict[str, Any]] = {
+        name: {"messages": chat, "thinker_max_new_tokens": THINKER_TOKENS, "talker_max_new_tokens": TALKER_TOKENS}
+        for name, chat in chats.items()
+    }
+    made["video_with_audio"]["use_audio_in_video"] = True
+    return made
+
+
+@pytest.fixture(scope="session")
+def reference(
+    checkpoints: dict[str, Path], cases: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, np.ndarray]]:
+    """Shape -> the reference's answers to every case: ``{case}.prompt``, ``{case}.ids``, ``{case}.wave``."""
+    if "OMNI_ORACLE_PACKAGES" not in os.environ:
+        pytest.skip("the reference's processor needs torchvision in OMNI_ORACLE_PACKAGES; `nox -s tests` sets it")
+    folder = tmp_path_factory.mktemp("oracle")
+    (folder / "cases.json").write_text(json.dumps(cases))
+    made: dict[str, dict[str, np.ndarray]] = {}
+
+    def answers(shape: str) -> dict[str, np.ndarray]:
+        if shape not in made:
+            out = folder / f"{shape}.npz"
+            script = Path(__file__).with_name("oracle.py")
+            command = [sys.executable, str(script), str(checkpoints[shape]), str(folder / "cases.json"), str(out)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+            assert done.returncode == 0, done.stderr[-3000:]
+            made[shape] = dict(np.load(out))
+        return made[shape]
+
+    return answers
+
+
+def pipeline(model_path: Path, name: str = "qwen3-omni", **options: Any) -> PipelineConfig:
+    """The config that ``omni run NAME --model PATH`` would use."""
+    config: PipelineConfig = load(load_plugins().get("omni_pipelines", name).target)(str(model_path), **options)
+    return config
+
+
+def request_of(case: dict[str, Any], **changes: Any) -> OmniRequest:
+    """A greedy request for a case, asking for the codes too."""
+    params = {
+        "thinker": {"temperature": 0.0, "max_new_tokens": case["thinker_max_new_tokens"]},
+        "talker": {"temperature": 0.0, "max_new_tokens": case["talker_max_new_tokens"]},
+        "return_codes": True,
+    }
+    metadata = {"speaker": "Ethan", "use_audio_in_video": bool(case.get("use_audio_in_video"))}
+    return OmniRequest(
+        inputs={"messages": case["messages"]},
+        params={**params, **changes.get("params", {})},
+        modalities=changes.get("modalities"),
+        metadata={**metadata, **changes.get("metadata", {})},
+    )

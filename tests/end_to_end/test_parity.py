@@ -1,0 +1,53 @@
+"""Media files in, text and a waveform out: numerically what transformers 5.23 gives, in seven processes and in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import SHAPES, pipeline, request_of
+
+from omni_core.client import open_pipeline
+
+WAVE_TOLERANCE = 1e-4
+
+
+@pytest.mark.parametrize("processes", ["separate", "one"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_every_modality_equals_the_reference(
+    shape: str,
+    processes: str,
+    checkpoints: dict[str, Path],
+    cases: dict[str, Any],
+    reference: Callable[[str], dict[str, np.ndarray]],
+) -> None:
+    expected = reference(shape)
+    wrong = []
+    async with open_pipeline(pipeline(checkpoints[shape], processes=processes)) as client:
+        for name, case in cases.items():
+            answer = await client.submit(request_of(case))
+            ids = list(answer["decode"].token_ids)
+            wave, target = np.asarray(answer["code2wav"].samples), expected[f"{name}.wave"]
+            if ids != expected[f"{name}.ids"].tolist():
+                wrong.append(f"{name}: ids {ids} instead of {expected[f'{name}.ids'].tolist()}")
+            elif wave.shape != target.shape:
+                wrong.append(f"{name}: {wave.shape[0]} samples instead of {target.shape[0]}")
+            elif np.abs(wave - target).max() > WAVE_TOLERANCE:
+                wrong.append(f"{name}: waveform off by {np.abs(wave - target).max():.2e}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reference_answers_are_worth_comparing(
+    shape: str, cases: dict[str, Any], reference: Callable[[str], dict[str, np.ndarray]]
+) -> None:
+    """Constant tokens or silence would make the parity test vacuous."""
+    expected = reference(shape)
+    replies = [tuple(expected[f"{name}.ids"].tolist()) for name in cases]
+    assert len(set(replies)) > len(cases) // 2, "the replies hardly depend on the input"
+    assert max(len(set(reply)) for reply in replies) > 8, "the replies are constant"
+    loudness = [float(np.abs(expected[f"{name}.wave"]).max()) for name in cases]
+    assert min(loudness) > 1e-2, f"silence: {loudness}"
