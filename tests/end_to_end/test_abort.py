@@ -1,0 +1,93 @@
+"""Whoever leaves, and whenever: every state of the request is gone from every stage, cache and pool."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import pipeline, request_of
+
+from omni_core.client import Client, open_pipeline
+from omni_core.errors import RequestAbortedError
+
+RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "pending")
+
+
+async def resting_state(client: Client) -> dict[str, float]:
+    """Free cache blocks and everything that a request leaves behind, per stage."""
+    state = {}
+    for process, counters in (await client.statistics()).items():
+        for owner, values in counters.items():
+            for name, value in values.items():
+                if name == "free_blocks" or name.endswith(RESIDUE):
+                    state[f"{process}/{owner}.{name}"] = value
+    return state
+
+
+async def settles(client: Client, baseline: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """What still differs from the baseline after at most five seconds."""
+    different: dict[str, tuple[float, float]] = {}
+    for _ in range(50):
+        now = await resting_state(client)
+        different = {key: (baseline[key], now[key]) for key in baseline if baseline[key] != now.get(key)}
+        if not different:
+            break
+        await asyncio.sleep(0.1)
+    return different
+
+
+def long_request(cases: dict[str, Any], name: str) -> Any:
+    request = request_of(cases[name])
+    request.params["thinker"] |= {"max_new_tokens": 200, "ignore_eos": True}
+    request.params["talker"] |= {"max_new_tokens": 200}
+    return request
+
+
+async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
+    async with open_pipeline(pipeline(checkpoints["a"])) as client:
+        await client.submit(request_of(cases["image_audio_video"]))
+        baseline = await resting_state(client)
+        assert any(key.endswith("free_blocks") for key in baseline)
+        assert any("relay" in key for key in baseline)
+        for moment in (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8):
+            names = ["image_audio_video", "text", "video_with_audio"]
+            tasks = {
+                f"{name}-{moment}": asyncio.create_task(client.submit(long_request(cases, name), f"{name}-{moment}"))
+                for name in names
+            }
+            await asyncio.sleep(moment)
+            for request_id in tasks:
+                await client.abort(request_id)
+            for outcome in await asyncio.gather(*tasks.values(), return_exceptions=True):
+                assert isinstance(outcome, RequestAbortedError), outcome
+        assert not await settles(client, baseline)
+        assert (await client.submit(request_of(cases["text"])))["decode"].text
+
+
+@pytest.mark.parametrize("stage", ["decode", "code2wav"])
+async def test_abort_while_a_stage_streams(stage: str, checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
+    async with open_pipeline(pipeline(checkpoints["a"], initial_chunk=1, chunk=2)) as client:
+        await client.submit(request_of(cases["text"]))
+        baseline = await resting_state(client)
+        with pytest.raises(RequestAbortedError):
+            async for event in client.stream(long_request(cases, "text"), "streaming"):
+                if event.stage == stage:
+                    await client.abort("streaming")
+        assert not await settles(client, baseline)
+
+
+async def test_a_client_that_disappears(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
+    async with open_pipeline(pipeline(checkpoints["a"])) as client:
+        await client.submit(request_of(cases["text"]))
+        baseline = await resting_state(client)
+        tasks = [asyncio.create_task(client.submit(long_request(cases, "image"))) for _ in range(4)]
+        await asyncio.sleep(0.3)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        stream = client.stream(long_request(cases, "text"))
+        await anext(stream)
+        await stream.aclose()
+        assert not await settles(client, baseline)
