@@ -54,5 +54,9 @@ class RelayError(OmniError):
     """A transfer of bytes failed: a dead peer, a full pool, a time-out."""
 
 
+class TransportError(OmniError):
+    """A control message could not be sent: the peer does not read, or the endpoint is not allowed."""
+
+
 class StartupError(OmniError):
     """A pipeline did not become ready; the message names the stage and shows its last lines of output."""

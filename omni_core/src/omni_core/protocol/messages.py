@@ -70,22 +70,25 @@ class SubmitMessage:
 
 @frozen
 class DataReadyMessage:
-    """Stage to stage: a payload or a stream chunk is ready to be read.
+    """Stage to stage: a payload or a stream chunk is ready to be read, or a stream's end (``is_done``).
 
-    Exactly one of ``inline`` (the encoded value itself) or ``relay_metadata`` (with ``header``: the encoded value whose
-    tensors lie in relay memory) is set, or neither for a signal (``is_done`` or ``error``).
+    Attributes:
+        header: the encoded value; ``None`` for a signal.
+        inline: the value's out-of-band bytes, when they are few.
+        relay_metadata: where the relay holds them, when they are many (seed 001's ``shm_metadata``).
+        is_stream, chunk_id: a chunk of a stream, counted from 0 per request, sender and target.
+        is_done: the sender's stream to this stage is complete.
     """
 
     request_id: str
     stage: str
     from_stage: str
-    inline: bytes | None = None
     header: bytes | None = None
+    inline: bytes | None = None
     relay_metadata: Any = None
     is_stream: bool = False
     chunk_id: int | None = None
     is_done: bool = False
-    error: ErrorInfo | None = None
 
 
 @frozen
@@ -129,6 +132,14 @@ class ReadyMessage:
     process: str
     pid: int
     stages: list[str] = field(factory=list)
+
+
+@frozen
+class ProcessFailedMessage:
+    """Process to coordinator: a stage could not be built; the process ends."""
+
+    process: str
+    error: ErrorInfo
 
 
 @frozen

@@ -13,7 +13,11 @@ from attrs import field, frozen
 
 @frozen(kw_only=True)
 class StageSpec:
-    """One stage of a process. References are ``package.module:attribute``; component names are already resolved."""
+    """One stage of a process. References are ``package.module:attribute``; component names are already resolved.
+
+    ``injected`` holds what the factory gets where it accepts the name and ``factory_args`` does not set it:
+    ``model_path``, ``gpu_id``, ``stage_name``.
+    """
 
     name: str
     factory: str
@@ -29,6 +33,7 @@ class StageSpec:
     stream_done_to_fn: str | None = None
     project_payload: dict[str, str] = field(factory=dict)
     gpu: int | None = None
+    injected: dict[str, Any] = field(factory=dict)
 
 
 @frozen(kw_only=True)

@@ -100,12 +100,18 @@ class MessageQueue(Generic[T]):
             self._changed.wait_for(lambda: self._items or self._closed, timeout)
             return self._items.popleft() if self._items else None
 
-    def drain(self) -> list[T]:
-        """Every item that is there now, without waiting."""
+    def drain(self, limit: int | None = None) -> list[T]:
+        """The items that are there now, at most ``limit`` of them, without waiting."""
         with self._changed:
-            items = list(self._items)
+            count = len(self._items) if limit is None else min(limit, len(self._items))
+            return [self._items.popleft() for _ in range(count)]
+
+    def remove(self, unwanted: Callable[[T], bool]) -> None:
+        """Drop every queued item that ``unwanted`` accepts."""
+        with self._changed:
+            kept = [item for item in self._items if not unwanted(item)]
             self._items.clear()
-        return items
+            self._items.extend(kept)
 
     @property
     def closed(self) -> bool:

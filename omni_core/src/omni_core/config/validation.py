@@ -1,0 +1,199 @@
+"""Static validation: every rule of seed 000, checked before anything runs. All problems are reported at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import ConfigError
+
+
+def validate(config: PipelineConfig) -> None:
+    """Check a whole pipeline.
+
+    Raises:
+        ConfigError: one line per problem, each naming its full path.
+    """
+    if not config.stages:
+        raise ConfigError("stages: a pipeline needs at least one stage")
+    problems = [problem for rule in _RULES for problem in rule(config)]
+    if problems:
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+
+
+def nearest(name: str, names: list[str]) -> str:
+    """How a message goes on after an unknown name."""
+    near = get_close_matches(name, names, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
+
+
+def _names(config: PipelineConfig) -> list[str]:
+    return [stage.name for stage in config.stages]
+
+
+def _each_stage(config: PipelineConfig) -> Iterator[tuple[str, StageConfig]]:
+    for stage in config.stages:
+        yield f"stages[{stage.name}]", stage
+
+
+def _unique_names(config: PipelineConfig) -> Iterator[str]:
+    names = _names(config)
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"stages[{name}].name: {names.count(name)} stages have this name"
+    for path, stage in _each_stage(config):
+        if not stage.name:
+            yield f"{path}.name: must not be empty"
+
+
+def _known_targets(config: PipelineConfig) -> Iterator[str]:
+    names = _names(config)
+    for path, stage in _each_stage(config):
+        targets = {
+            "next": stage.next_stages,
+            "wait_for": stage.wait_for or [],
+            "stream_to": stage.stream_to,
+            "project_payload": list(stage.project_payload),
+        }
+        for field_name, values in targets.items():
+            for value in values:
+                if value not in names:
+                    yield f"{path}.{field_name}: no stage is called {value!r}{nearest(value, names)}"
+                elif value == stage.name:
+                    yield f"{path}.{field_name}: a stage cannot name itself"
+    if config.entry_stage is not None and config.entry_stage not in names:
+        yield f"entry_stage: no stage is called {config.entry_stage!r}{nearest(config.entry_stage, names)}"
+    for name in config.runtime_overrides:
+        if name not in names:
+            yield f"runtime_overrides.{name}: no stage is called that{nearest(name, names)}"
+
+
+def _routing(config: PipelineConfig) -> Iterator[str]:
+    for path, stage in _each_stage(config):
+        if bool(stage.next_stages) == stage.terminal:
+            yield f"{path}: set exactly one of `next` and `terminal: true`"
+        if stage.route_fn and stage.terminal:
+            yield f"{path}.route_fn: not valid on a terminal stage"
+        if stage.stream_done_to_fn and not stage.stream_to:
+            yield f"{path}.stream_done_to_fn: needs `stream_to`, of which it returns a subset"
+        if stage.project_payload.keys() - set(stage.next_stages):
+            extra = sorted(stage.project_payload.keys() - set(stage.next_stages))[0]
+            yield f"{path}.project_payload.{extra}: only stages named in `next` receive a payload"
+    if not config.terminal_stages:
+        yield "stages: no stage is terminal; set `terminal: true` on the one whose results the client gets"
+
+
+def _fan_in(config: PipelineConfig) -> Iterator[str]:
+    senders = {name: {s.name for s in config.stages if name in s.next_stages} for name in _names(config)}
+    for path, stage in _each_stage(config):
+        if stage.wait_for and not stage.merge_fn:
+            yield f"{path}.merge_fn: required because `wait_for` is set"
+        if not stage.wait_for:
+            for field_name in ("merge_fn", "wait_for_fn"):
+                if getattr(stage, field_name):
+                    yield f"{path}.{field_name}: has no effect without `wait_for`"
+            continue
+        for source in stage.wait_for:
+            if source in senders and source not in senders[stage.name]:
+                yield f"{path}.wait_for: {source!r} does not send here; add {stage.name!r} to stages[{source}].next"
+        for source in sorted(senders[stage.name] - set(stage.wait_for)):
+            yield f"{path}.wait_for: {source!r} sends here too and must be named"
+
+
+def _placement(config: PipelineConfig) -> Iterator[str]:
+    groups: dict[str, list[StageConfig]] = {}
+    for path, stage in _each_stage(config):
+        if stage.tp_size < 1:
+            yield f"{path}.tp_size: must be at least 1, is {stage.tp_size}"
+        if isinstance(stage.gpu, list) and len(stage.gpu) != stage.tp_size:
+            yield f"{path}.tp_size: is {stage.tp_size}, but `gpu` lists {len(stage.gpu)} devices"
+        if stage.tp_size > 1 and isinstance(stage.gpu, int):
+            yield f"{path}.gpu: a tensor parallel stage needs a list of {stage.tp_size} devices"
+        if stage.tp_size == 1 and not stage.process:
+            yield f"{path}.process: required; stages with the same value share an OS process"
+        groups.setdefault(stage.process or stage.name, []).append(stage)
+    for group, stages in groups.items():
+        if len(stages) > 1 and any(stage.tp_size > 1 for stage in stages):
+            yield f"process {group!r}: a tensor parallel stage owns its processes; no other stage may share the name"
+        gpus = {stage.gpu for stage in stages if isinstance(stage.gpu, int)}
+        if len(gpus) > 1:
+            yield f"process {group!r}: its stages name GPUs {sorted(gpus)}; a process may use one at most"
+
+
+def _fusion(config: PipelineConfig) -> Iterator[str]:
+    names = _names(config)
+    for index, fused in enumerate(config.fused_stages):
+        path = f"fused_stages[{index}]"
+        unknown = [name for name in fused if name not in names]
+        if unknown:
+            yield f"{path}: no stage is called {unknown[0]!r}{nearest(unknown[0], names)}"
+            continue
+        if len(fused) < 2:
+            yield f"{path}: fuse at least two stages"
+            continue
+        start = names.index(fused[0])
+        if names[start : start + len(fused)] != fused:
+            yield f"{path}: {fused} are not adjacent in `stages`, in this order"
+        stages = [config.stage(name) for name in fused]
+        for stage, following in zip(stages, stages[1:], strict=False):
+            if stage.next_stages != [following.name]:
+                yield f"{path}: {stage.name!r} must route to {following.name!r} only"
+            if following.wait_for:
+                yield f"{path}: {following.name!r} has a fan-in; a fused group is linear"
+        if any(stage.tp_size > 1 for stage in stages):
+            yield f"{path}: tensor parallel stages cannot be fused"
+        if len({stage.gpu for stage in stages if isinstance(stage.gpu, int)}) > 1:
+            yield f"{path}: its stages use more than one GPU"
+
+
+def _graph(config: PipelineConfig) -> Iterator[str]:
+    names = _names(config)
+    edges = {
+        stage.name: [name for name in (*stage.next_stages, *stage.stream_to) if name in names]
+        for stage in config.stages
+    }
+    reached, frontier = set(), [config.resolved_entry_stage]
+    while frontier:
+        name = frontier.pop()
+        if name in edges and name not in reached:
+            reached.add(name)
+            frontier.extend(edges[name])
+    for name in names:
+        if name not in reached:
+            yield f"stages[{name}]: no path leads here from the entry stage {config.resolved_entry_stage!r}"
+    cycle = _cycle(edges)
+    if cycle:
+        yield f"stages: {' -> '.join(cycle)} is a cycle"
+
+
+def _cycle(edges: dict[str, list[str]]) -> list[str]:
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        for target in edges.get(name, []):
+            found = visit(target, [*path, name])
+            if found:
+                return found
+        done.add(name)
+        return []
+
+    for name in edges:
+        found = visit(name, [])
+        if found:
+            return found
+    return []
+
+
+_RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
+    _unique_names,
+    _known_targets,
+    _routing,
+    _fan_in,
+    _placement,
+    _fusion,
+    _graph,
+]

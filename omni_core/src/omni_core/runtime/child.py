@@ -1,0 +1,102 @@
+"""The entry point of a stage process: ``python -m omni_core.runtime.child``, a fresh interpreter.
+
+The launch spec comes over standard input, which then stays open: its end means that the parent is gone. The process
+imports only what its spec names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+from omni_core.protocol.codec import decode, encode, register
+from omni_core.protocol.messages import ProcessFailedMessage
+from omni_core.runtime.spec import ProcessSpec, StageSpec
+
+register(StageSpec)
+register(ProcessSpec)
+
+_LENGTH_BYTES = 8
+_PR_SET_PDEATHSIG = 1
+
+
+def pack_spec(spec: ProcessSpec) -> bytes:
+    """A spec as the child reads it: its length, then the document."""
+    document = encode(spec)
+    return len(document).to_bytes(_LENGTH_BYTES, "little") + document
+
+
+def _read_spec() -> ProcessSpec:
+    length = int.from_bytes(_read_exactly(_LENGTH_BYTES), "little")
+    spec = decode(_read_exactly(length))
+    assert isinstance(spec, ProcessSpec)
+    return spec
+
+
+def _read_exactly(count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = os.read(0, count - len(data))
+        if not piece:
+            os._exit(0)  # the parent went away before it had told us what to do
+        data += piece
+    return data
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends; the closed pipe covers systems without it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _tame_torch() -> None:
+    """One thread per process, where a factory has imported torch without looking at the environment."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+async def _serve(spec: ProcessSpec) -> int:
+    from omni_core.runtime.host import StageHost
+    from omni_core.runtime.stage import describe
+
+    loop = asyncio.get_running_loop()
+    host = StageHost(spec)
+    # Whatever way the parent ends, this end of file follows; what a stage computes then has no reader.
+    loop.add_reader(0, host.stopped.set)
+    loop.add_signal_handler(signal.SIGTERM, host.stopped.set)
+    current = [spec.name]
+    try:
+        host.build(lambda name: current.__setitem__(0, name))
+    except BaseException as error:
+        host.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
+        host.close()
+        return 1
+    _tame_torch()
+    host.start()
+    await host.stopped.wait()
+    host.close()
+    return 0
+
+
+def main() -> None:
+    """Run one stage process until it is told to stop or its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _die_with_parent()
+    logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
+    spec = _read_spec()
+    for name, value in spec.env.items():
+        os.environ.setdefault(name, value)
+    code = asyncio.run(_serve(spec))
+    sys.stderr.flush()
+    # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Fan-in: holds a request's payloads until every active upstream stage has sent its own, then merges them (seed 000)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from omni_core.errors import ConfigError
+from omni_core.protocol.messages import StagePayload
+
+WaitForFunction = Callable[[str, str, StagePayload], "Sequence[str] | None"]
+MergeFunction = Callable[[dict[str, StagePayload]], StagePayload]
+
+
+class FanIn:
+    """One request's incomplete inputs.
+
+    Args:
+        wait_for: every stage that may contribute.
+        wait_for_fn: ``(request_id, from_stage, payload) -> subset | None``: the active subset, or ``None`` while this
+            payload does not determine it.
+        merge_fn: ``({stage: payload}) -> payload`` over the active subset, in ``wait_for`` order.
+    """
+
+    def __init__(
+        self, stage: str, wait_for: Sequence[str], wait_for_fn: WaitForFunction | None, merge_fn: MergeFunction
+    ) -> None:
+        self._stage = stage
+        self._wait_for = wait_for
+        self._wait_for_fn = wait_for_fn
+        self._merge_fn = merge_fn
+        self._payloads: dict[str, StagePayload] = {}
+        self._active: tuple[str, ...] | None = None if wait_for_fn else tuple(wait_for)
+
+    def add(self, from_stage: str, payload: StagePayload) -> StagePayload | None:
+        """Take one payload in; the merged one once the active subset is complete.
+
+        Raises:
+            ConfigError: an unexpected sender, or a subset that ``wait_for`` does not contain.
+        """
+        if from_stage not in self._wait_for:
+            raise ConfigError(f"stages[{self._stage}].wait_for does not name {from_stage!r}, which sent a payload")
+        self._payloads[from_stage] = payload
+        if self._active is None and self._wait_for_fn is not None:
+            self._choose(self._wait_for_fn(payload.request_id, from_stage, payload))
+        if self._active is None or not self._payloads.keys() >= set(self._active):
+            return None
+        return self._merge_fn({name: self._payloads[name] for name in self._wait_for if name in self._active})
+
+    def _choose(self, subset: Sequence[str] | None) -> None:
+        if subset is None:
+            return
+        names = [subset] if isinstance(subset, str) else list(subset)
+        if not names or not set(names) <= set(self._wait_for):
+            raise ConfigError(
+                f"stages[{self._stage}].wait_for_fn returned {names!r}; it must be a non-empty subset of {list(self._wait_for)}"
+            )
+        self._active = tuple(names)

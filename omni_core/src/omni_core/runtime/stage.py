@@ -1,0 +1,370 @@
+"""A stage: the IO shell around one scheduler (seed 002, "Stage"). It reads, fans in, hands on, and contains failures.
+
+The stage never asks which scheduler it has. Whatever one request makes a projection, a route, a merge or the codec raise
+fails that request, with this stage's name, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import traceback
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from attrs import define, field
+
+from omni_core.errors import ConfigError, OmniError
+from omni_core.protocol.messages import DataReadyMessage, ErrorInfo, OmniRequest, StagePayload
+from omni_core.references import load
+from omni_core.runtime.fan_in import FanIn
+from omni_core.runtime.spec import StageSpec
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_core.transport.lanes import Lanes
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_ENDS = 20_000
+"""How many finished or aborted request ids a stage remembers, to drop what arrives for them late."""
+
+
+class Outside(Protocol):
+    """What a stage needs of its process: ways to reach other stages and the coordinator."""
+
+    def send(self, target: str, value: Any, **message: Any) -> Awaitable[None] | None:
+        """Send a value to a stage of another process (see ``Transfer.send``)."""
+
+    def signal(self, message: DataReadyMessage) -> None:
+        """Send a message without a value to a stage of another process."""
+
+    def local(self, target: str) -> Stage | None:
+        """The stage of that name in this process, if it is here."""
+
+    def complete(self, request_id: str, stage: str, data: Any, error: ErrorInfo | None) -> None:
+        """Report the end of a request in this stage to the coordinator."""
+
+    def stream_to_client(self, request_id: str, stage: str, chunk_id: int, data: Any) -> None:
+        """Send a partial result to the coordinator."""
+
+    def release(self, request_id: str) -> None:
+        """Free what the relay holds for a request that failed."""
+
+
+@define
+class _Active:
+    """One request inside this stage."""
+
+    request: OmniRequest | None = None
+    fan_in: FanIn | None = None
+    chunks_sent: dict[str, int] = field(factory=dict)
+
+
+class Stage:
+    """One stage of a pipeline. Its methods run on the event loop of its process; the scheduler has its own thread."""
+
+    def __init__(self, spec: StageSpec, scheduler: Scheduler, outside: Outside) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.scheduler = scheduler
+        self._outside = outside
+        self._loop = asyncio.get_running_loop()
+        self._active: dict[str, _Active] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._lanes = Lanes(self._fail)
+        self._route_fn = _function(spec.route_fn)
+        self._merge_fn = _function(spec.merge_fn)
+        self._wait_for_fn = _function(spec.wait_for_fn)
+        self._stream_done_to_fn = _function(spec.stream_done_to_fn)
+        self._projections = {target: load(reference) for target, reference in spec.project_payload.items()}
+        self._drain_is_due = False
+        self._wake_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run_scheduler, name=f"scheduler-{self.name}", daemon=True)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        self.scheduler.outbox.on_put = self._wake
+        self._thread.start()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Stop the scheduler and wait at most ``timeout`` seconds for a running step."""
+        self.scheduler.stop()
+        self._thread.join(timeout)
+
+    def _run_scheduler(self) -> None:
+        try:
+            self.scheduler.start()
+        except BaseException:
+            logger.exception("the scheduler of stage %r stopped", self.name)
+            self._loop.call_soon_threadsafe(self._scheduler_died, traceback.format_exc(limit=-3))
+
+    def _scheduler_died(self, trace: str) -> None:
+        for request_id in list(self._active):
+            self._fail(request_id, RuntimeError(f"the scheduler stopped: {trace}"))
+
+    def statistics(self) -> dict[str, float]:
+        """The scheduler's counters and how many requests are inside this stage."""
+        offered = getattr(self.scheduler, "statistics", None)
+        counters: dict[str, float] = dict(offered()) if offered is not None else {}
+        return {**counters, "in_flight": float(len(self._active)), "sends_pending": float(len(self._lanes))}
+
+    # --- in ----------------------------------------------------------------------------------------------------------
+    def receive_payload(self, payload: StagePayload, source: str | None) -> None:
+        """A payload from the coordinator (``source`` is ``None``) or from another stage."""
+        request_id = payload.request_id
+        active = self._enter(request_id)
+        if active is None:
+            return
+        try:
+            if active.request is None:
+                active.request = payload.request.without_inputs()
+            if self.spec.wait_for and source is not None:
+                if active.fan_in is None:
+                    active.fan_in = FanIn(self.name, self.spec.wait_for, self._wait_for_fn, self._merge)
+                merged = active.fan_in.add(source, payload)
+                if merged is None:
+                    return
+                active.fan_in, payload = None, merged
+            self._put(IncomingMessage(request_id, "new_request", payload, source, None, active.request))
+        except BaseException as error:
+            self._fail(request_id, error)
+
+    def receive_chunk(self, request_id: str, source: str, value: tuple[Any, Any, OmniRequest | None]) -> None:
+        """One stream chunk of another stage: ``(data, metadata, request or None)``."""
+        active = self._enter(request_id)
+        if active is None:
+            return
+        data, metadata, request = value
+        if active.request is None:
+            active.request = request
+        self._put(IncomingMessage(request_id, "stream_chunk", data, source, metadata, active.request))
+
+    def receive_done(self, request_id: str, source: str) -> None:
+        """Another stage's stream to this one is complete."""
+        active = self._enter(request_id)
+        if active is not None:
+            self._put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
+
+    def receive_failure(self, request_id: str, error: BaseException) -> None:
+        """A message for this stage could not be read: its request fails here."""
+        if self._enter(request_id) is not None:
+            self._fail(request_id, error)
+
+    def abort(self, request_id: str) -> None:
+        """Drop every state of the request, and whatever arrives for it later. Idempotent."""
+        if request_id in self._active:
+            self.scheduler.abort(request_id)
+        self._end(request_id)
+        self._lanes.cancel(request_id)
+
+    def _put(self, message: IncomingMessage) -> None:
+        self.scheduler.inbox.put(message)
+
+    def _enter(self, request_id: str) -> _Active | None:
+        if request_id in self._ended:
+            return None
+        active = self._active.get(request_id)
+        if active is None:
+            active = self._active[request_id] = _Active()
+        return active
+
+    def _end(self, request_id: str) -> None:
+        self._active.pop(request_id, None)
+        self._ended[request_id] = None
+        if len(self._ended) > REMEMBERED_ENDS:
+            self._ended.popitem(last=False)
+
+    def _merge(self, payloads: dict[str, StagePayload]) -> StagePayload:
+        assert self._merge_fn is not None
+        return self._as_payload(next(iter(payloads.values())), self._merge_fn(payloads))
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+    def _wake(self) -> None:
+        with self._wake_lock:
+            if self._drain_is_due:
+                return
+            self._drain_is_due = True
+        try:
+            self._loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            return  # the loop is closed: the process is ending
+
+    def _drain(self) -> None:
+        with self._wake_lock:
+            self._drain_is_due = False
+        for message in self.scheduler.outbox.drain():
+            active = self._active.get(message.request_id)
+            if active is None:
+                continue
+            try:
+                self._lanes.run(
+                    message.request_id, lambda message=message, active=active: self._hand_on(message, active)
+                )
+            except BaseException as error:
+                self._fail(message.request_id, error)
+
+    def _hand_on(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
+        if message.request_id not in self._active:
+            return None
+        if message.type == "stream":
+            return self._stream(message, active)
+        if message.type == "result":
+            return self._result(message, active)
+        self._fail(message.request_id, message.data)
+        return None
+
+    def _stream(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
+        if message.target is None and self.spec.terminal:
+            if active.request is not None and active.request.stream:
+                chunk_id = _count(active.chunks_sent, "")
+                self._outside.stream_to_client(message.request_id, self.name, chunk_id, message.data)
+            return None
+        targets = self.spec.stream_to if message.target is None else [message.target]
+        unknown = [target for target in targets if target not in self.spec.stream_to]
+        if unknown:
+            raise ConfigError(
+                f"a stream chunk is for {unknown[0]!r}, which stages[{self.name}].stream_to does not name"
+            )
+        return _all(self._send_chunk(message, target, active) for target in targets)
+
+    def _send_chunk(self, message: OutgoingMessage, target: str, active: _Active) -> Awaitable[None] | None:
+        chunk_id = _count(active.chunks_sent, target)
+        # The first chunk carries the request, because it may come before the payload does.
+        value = (message.data, message.metadata, active.request if chunk_id == 0 else None)
+        local = self._outside.local(target)
+        if local is not None:
+            local.receive_chunk(message.request_id, self.name, value)
+            return None
+        return self._outside.send(
+            target,
+            value,
+            request_id=message.request_id,
+            stage=target,
+            from_stage=self.name,
+            is_stream=True,
+            chunk_id=chunk_id,
+        )
+
+    def _result(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
+        request = active.request or OmniRequest()
+        payload = self._as_payload(StagePayload(message.request_id, request), message.data)
+        if self.spec.terminal:
+            self._outside.complete(message.request_id, self.name, payload.data, None)
+            self._end(message.request_id)
+            return None
+        done_targets = self._stream_done_targets(payload)
+        targets = self._next_targets(payload)
+        projected = [(target, self._project(payload, target)) for target in targets]
+        self._own_containers(projected)
+        for target in done_targets:
+            self._send_done(message.request_id, target)
+        return self._finish_after(
+            message.request_id, _all(self._send_payload(each, target) for target, each in projected)
+        )
+
+    def _finish_after(self, request_id: str, pending: Awaitable[None] | None) -> Awaitable[None] | None:
+        if pending is None:
+            self._end(request_id)
+            return None
+
+        async def wait() -> None:
+            await pending
+            self._end(request_id)
+
+        return wait()
+
+    def _stream_done_targets(self, payload: StagePayload) -> list[str]:
+        if self._stream_done_to_fn is None:
+            return self.spec.stream_to
+        names = self._stream_done_to_fn(payload.request_id, payload)
+        return self._subset("stream_done_to_fn", names, self.spec.stream_to, may_be_empty=True)
+
+    def _next_targets(self, payload: StagePayload) -> list[str]:
+        if self._route_fn is None:
+            return self.spec.next
+        return self._subset("route_fn", self._route_fn(payload.request_id, payload), self.spec.next)
+
+    def _subset(self, field_name: str, names: Any, allowed: Sequence[str], *, may_be_empty: bool = False) -> list[str]:
+        chosen = [names] if isinstance(names, str) else names
+        if (
+            not isinstance(chosen, list | tuple)
+            or not all(name in allowed for name in chosen)
+            or not (chosen or may_be_empty)
+        ):
+            raise ConfigError(
+                f"stages[{self.name}].{field_name} returned {names!r}; it must return stages out of {list(allowed)}"
+            )
+        return list(chosen)
+
+    def _project(self, payload: StagePayload, target: str) -> StagePayload:
+        projection = self._projections.get(target)
+        return payload if projection is None else self._as_payload(payload, projection(payload))
+
+    def _own_containers(self, projected: list[tuple[str, StagePayload]]) -> None:
+        """Where one container would reach several stages by reference, give each its own (tensors stay shared)."""
+        seen: set[int] = set()
+        for index, (target, payload) in enumerate(projected):
+            if id(payload.data) in seen and isinstance(payload.data, dict | list):
+                projected[index] = (target, StagePayload(payload.request_id, payload.request, payload.data.copy()))
+            seen.add(id(payload.data))
+
+    def _send_payload(self, payload: StagePayload, target: str) -> Awaitable[None] | None:
+        local = self._outside.local(target)
+        if local is not None:
+            local.receive_payload(payload, self.name)
+            return None
+        return self._outside.send(target, payload, request_id=payload.request_id, stage=target, from_stage=self.name)
+
+    def _send_done(self, request_id: str, target: str) -> None:
+        local = self._outside.local(target)
+        if local is not None:
+            local.receive_done(request_id, self.name)
+        else:
+            self._outside.signal(DataReadyMessage(request_id, target, self.name, is_stream=True, is_done=True))
+
+    def _as_payload(self, like: StagePayload, value: Any) -> StagePayload:
+        """``value`` as a payload of the same request, without inputs: those stop at the entry stage."""
+        data = value.data if isinstance(value, StagePayload) else value
+        request = self._active[like.request_id].request or like.request.without_inputs()
+        return StagePayload(like.request_id, request, data)
+
+    # --- failure -----------------------------------------------------------------------------------------------------
+    def _fail(self, request_id: str, error: BaseException) -> None:
+        if request_id not in self._active:
+            return
+        self.scheduler.abort(request_id)
+        self._outside.complete(request_id, self.name, None, describe(error, self.name))
+        self._outside.release(request_id)
+        self._end(request_id)
+        self._loop.call_soon(self._lanes.cancel, request_id)  # not at once: this may run inside that lane
+
+
+def describe(error: Any, stage: str | None) -> ErrorInfo:
+    """An exception as plain data. Deliberate errors carry no traceback: their message says it all."""
+    if not isinstance(error, BaseException):
+        return ErrorInfo(stage, "RuntimeError", str(error))
+    trace = "" if isinstance(error, OmniError) else "".join(traceback.format_exception(error, limit=-8))
+    return ErrorInfo(stage, type(error).__name__, str(error) or repr(error), trace)
+
+
+def _function(reference: str | None) -> Callable[..., Any] | None:
+    return None if reference is None else load(reference)
+
+
+def _count(counters: dict[str, int], key: str) -> int:
+    counters[key] = counters.get(key, -1) + 1
+    return counters[key]
+
+
+def _all(pending: Any) -> Awaitable[None] | None:
+    """Every awaitable of a series of starts, as one; ``None`` if nothing has to be waited for."""
+    waiting = [each for each in pending if each is not None]
+    if not waiting:
+        return None
+
+    async def wait() -> None:
+        for each in waiting:
+            await each
+
+    return wait()

@@ -1,0 +1,77 @@
+"""The scheduler of stages without autoregression: a function from payload to data, in a loop (seed 002, "SimpleScheduler")."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from omni_core.protocol.messages import StagePayload
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+
+Compute = Callable[[StagePayload], Any]
+BatchCompute = Callable[[list[StagePayload]], Sequence[Any]]
+
+
+class SimpleScheduler:
+    """``inbox -> compute -> outbox``, one batch at a time in one thread.
+
+    Args:
+        compute: payload to result (its data, or a whole :class:`StagePayload`).
+        batch_compute: several payloads to as many results. If it raises, the batch's requests are computed one by one,
+            so that only the guilty one fails.
+        max_batch_size: how many waiting requests ``batch_compute`` gets at once.
+    """
+
+    def __init__(self, compute: Compute, batch_compute: BatchCompute | None = None, max_batch_size: int = 1) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        self._compute = compute
+        self._batch_compute = batch_compute if max_batch_size > 1 else None
+        self._max_batch_size = max_batch_size
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+
+    def start(self) -> None:
+        while (first := self.inbox.get()) is not None:
+            batch = [first, *self.inbox.drain(self._max_batch_size - 1)]
+            self._run([message.data for message in batch if message.type == "new_request"])
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+        with self._lock:
+            self._known.discard(request_id)
+
+    def statistics(self) -> dict[str, float]:
+        return {"waiting": float(len(self.inbox)), "running": float(len(self._known))}
+
+    def _run(self, batch: list[StagePayload]) -> None:
+        with self._lock:
+            self._known.update(payload.request_id for payload in batch)
+        if self._batch_compute is not None and len(batch) > 1:
+            try:
+                results = self._batch_compute(batch)
+                if len(results) != len(batch):
+                    raise ValueError(f"batch_compute returned {len(results)} results for {len(batch)} requests")
+            except BaseException:
+                results = None
+            if results is not None:
+                for payload, result in zip(batch, results, strict=True):
+                    self._finish(OutgoingMessage(payload.request_id, "result", result))
+                return
+        for payload in batch:
+            try:
+                message = OutgoingMessage(payload.request_id, "result", self._compute(payload))
+            except BaseException as error:  # SystemExit and MemoryError too: they are this request's alone
+                message = OutgoingMessage(payload.request_id, "error", error)
+            self._finish(message)
+
+    def _finish(self, message: OutgoingMessage) -> None:
+        with self._lock:
+            wanted = message.request_id in self._known
+            self._known.discard(message.request_id)
+        if wanted:
+            self.outbox.put(message)

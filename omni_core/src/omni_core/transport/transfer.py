@@ -1,0 +1,90 @@
+"""Payloads and stream chunks between processes: small ones ride in the control message, large ones in the relay.
+
+The control message goes out as soon as the relay has the bytes, never after the receiver has taken them: a backend whose
+slots are freed by the receiver's read would otherwise wait for a read that nobody was told to start (seed 001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from omni_core.errors import RelayError
+from omni_core.protocol.codec import EncodedValue, decode, encode_split
+from omni_core.protocol.messages import DataReadyMessage
+from omni_core.transport.control import ControlPlane
+from omni_core.transport.relay import Relay
+
+INLINE_BYTES = 32 * 1024
+"""Out-of-band bytes up to this size travel in the control message itself; measured, a relay gains nothing below it."""
+
+
+class Transfer:
+    """Sends and reads values for the stages of one process."""
+
+    def __init__(self, control: ControlPlane, relay: Relay | None) -> None:
+        self._control = control
+        self._relay = relay
+
+    def send(self, endpoint: str, value: Any, **message: Any) -> Awaitable[None] | None:
+        """Send ``value`` in a :class:`DataReadyMessage` made of ``message``; what is returned must be awaited.
+
+        Raises:
+            CodecError: something in the value cannot be sent.
+        """
+        encoded = encode_split(value)
+        if encoded.nbytes <= INLINE_BYTES:
+            inline = None
+            if encoded.nbytes:
+                inline = bytearray(encoded.nbytes)
+                encoded.write_into(memoryview(inline))
+            self._control.send(
+                endpoint,
+                DataReadyMessage(header=encoded.header, inline=None if inline is None else bytes(inline), **message),
+            )
+            return None
+        return self._send_by_relay(endpoint, encoded, message)
+
+    async def _send_by_relay(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
+        relay, request_id = self._relay, message["request_id"]
+        if relay is None:
+            raise RelayError("this process was started without a relay, but a large payload must leave it")
+        if relay.has_empty:
+            memory = await relay.empty(encoded.nbytes, request_id)
+        else:
+            memory = bytearray(encoded.nbytes)
+        encoded.write_into(memoryview(memory))
+        operation = await relay.put_async(memory, request_id)
+        metadata = [encoded.nbytes, operation.metadata]
+        self._control.send(endpoint, DataReadyMessage(header=encoded.header, relay_metadata=metadata, **message))
+
+    def read(self, message: DataReadyMessage) -> Any:
+        """The value of a message whose bytes can be read at once (inline, or a relay with views).
+
+        Raises:
+            CodecError, RelayError: the value cannot be read.
+        """
+        assert message.header is not None
+        if message.relay_metadata is None:
+            return decode(message.header, None if message.inline is None else memoryview(message.inline))
+        _, metadata = message.relay_metadata
+        view = self._require_relay().get_view(metadata, message.request_id)
+        return decode(message.header, view)
+
+    def reads_at_once(self, message: DataReadyMessage) -> bool:
+        """Whether :meth:`read` serves this message; otherwise :meth:`read_later` does."""
+        return message.relay_metadata is None or self._require_relay().has_view
+
+    async def read_later(self, message: DataReadyMessage) -> Any:
+        """The value of a message whose bytes the relay has to copy into memory of ours."""
+        assert message.header is not None
+        nbytes, metadata = message.relay_metadata
+        memory = bytearray(nbytes)
+        operation = await self._require_relay().get_async(metadata, memory, message.request_id)
+        await operation.wait_for_completion()
+        return decode(message.header, memoryview(memory))
+
+    def _require_relay(self) -> Relay:
+        if self._relay is None:
+            raise RelayError("bytes arrived by relay, but this process was started without one")
+        return self._relay

@@ -1,0 +1,165 @@
+"""The wire codec: exact round trips, and refusals that name the path."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omni_core.errors import CodecError
+from omni_core.protocol.codec import ALIGNMENT, decode, encode, encode_split
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import TextChunk
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@dataclasses.dataclass
+class Plain:
+    value: Any
+
+
+leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+keys = st.text() | st.integers() | st.booleans() | st.none() | st.tuples(st.integers(), st.text())
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(keys, inner) | st.frozensets(leaves),
+    max_leaves=20,
+)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Equality that tells a tuple from a list and True from 1."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return [*map(repr, left)] == [*map(repr, right)] and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+@given(values)
+def test_plain_data_round_trips_exactly(value: Any) -> None:
+    assert same(decode(encode(value)), value)
+
+
+TENSORS = [
+    torch.arange(12, dtype=torch.float32).reshape(3, 4).T,
+    torch.randn(2, 3).to(torch.bfloat16),
+    torch.tensor([True, False]),
+    torch.empty(0, 5, dtype=torch.int16),
+    torch.tensor(3.5, dtype=torch.float64),
+    torch.randn(100, 100)[::2, 1:],
+    torch.complex(torch.ones(3), torch.ones(3)).conj(),
+    torch.nn.Parameter(torch.randn(64, 64)),
+]
+
+
+@pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype}{list(t.shape)}")
+@pytest.mark.parametrize("apart", [False, True])
+def test_tensors_round_trip_exactly(tensor: torch.Tensor, apart: bool) -> None:
+    value = {"a": [tensor, ("x", tensor)]}
+    if apart:
+        encoded = encode_split(value)
+        memory = bytearray(encoded.nbytes)
+        encoded.write_into(memoryview(memory))
+        assert all(offset % ALIGNMENT == 0 for offset in encoded.offsets)
+        got = decode(encoded.header, memoryview(memory))
+    else:
+        got = decode(encode(value))
+    for back in (got["a"][0], got["a"][1][1]):
+        assert back.dtype == tensor.dtype
+        assert back.shape == tensor.shape
+        assert torch.equal(back, tensor)
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(6.0).reshape(2, 3).T, np.zeros((0, 2)), np.array(["ab", "c"]), np.array(2)]
+)
+def test_arrays_round_trip_exactly(array: np.ndarray) -> None:
+    back = decode(encode({"x": array}))["x"]
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back, array)
+
+
+def test_numpy_scalars_keep_their_type() -> None:
+    back = decode(encode(np.float32(1.5)))
+    assert type(back) is np.float32
+    assert back == 1.5
+
+
+def test_large_tensors_stay_out_of_the_header() -> None:
+    encoded = encode_split({"big": torch.zeros(10_000), "small": torch.zeros(4), "more": np.zeros(1000)})
+    assert len(encoded.buffers) == 2
+    assert len(encoded.header) < 500
+
+
+def test_decoded_tensors_are_views_of_the_buffer() -> None:
+    encoded = encode_split(torch.arange(1000))
+    memory = bytearray(encoded.nbytes)
+    encoded.write_into(memoryview(memory))
+    back = decode(encoded.header, memoryview(memory))
+    memory[0:8] = (77).to_bytes(8, "little")
+    assert back[0] == 77
+
+
+def test_registered_classes_keep_their_type() -> None:
+    payload = StagePayload("r", OmniRequest(inputs={"a": (1, 2)}), TextChunk("x"))
+    assert decode(encode(payload)) == payload
+
+
+def test_data_that_looks_like_a_placeholder_stays_data() -> None:
+    for value in ({"_tensor_placeholder": "x"}, {"__ext__": [7, b""]}, ["float32", [2], 0], "omni_core.protocol"):
+        assert decode(encode_split(value).header) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ({"a": [1, {"b": object()}]}, r"payload\['a'\]\[1\]\['b'\]"),
+        ({"p": Point(torch.zeros(2), 1)}, r"payload\['p'\].*Point"),
+        ([Plain(1)], r"payload\[0\].*Plain"),
+        (StagePayload("r", OmniRequest(params={"f": print}), None), r"payload\.request\.params\['f'\]"),
+        ({"t": torch.zeros(2, 2).to_sparse()}, r"payload\['t'\].*dense"),
+        ({Plain: 1}, r"payload key"),
+        (np.array([object()]), r"payload.*dtype object"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(value: Any, path: str) -> None:
+    with pytest.raises(CodecError, match=path):
+        encode(value)
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    with pytest.raises(CodecError, match="nested too deeply"):
+        encode(loop)
+    deep: Any = ()
+    for _ in range(5000):
+        deep = (deep,)
+    with pytest.raises(CodecError, match="nested too deeply"):
+        encode(deep)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_never_raises_anything_but_a_codec_error(data: bytes) -> None:
+    try:
+        decode(data)
+    except CodecError:
+        return
+
+
+def test_a_tensor_outside_its_bytes_is_refused() -> None:
+    encoded = encode_split(torch.zeros(10_000))
+    with pytest.raises(CodecError, match="outside"):
+        decode(encoded.header, memoryview(bytearray(10)))
+    with pytest.raises(CodecError, match="outside"):
+        decode(encoded.header)
