@@ -104,13 +104,8 @@ def decode(document: bytes | memoryview, buffer: memoryview | None = None) -> An
         CodecError: the bytes are not a document of this codec.
     """
 
-    def extension(code: int, data: bytes) -> Any:
-        return _DECODERS[code](data, extension, buffer)
-
     try:
-        return msgpack.unpackb(
-            document, ext_hook=extension, strict_map_key=False, unicode_errors="surrogatepass", use_list=True
-        )
+        return _Decoder(buffer).document(document)
     except CodecError:
         raise
     except Exception as error:
@@ -187,11 +182,17 @@ class _Encoder:
         return msgpack.ExtType(code, msgpack.packb([*description, offset]))
 
 
-Extension = Callable[[int, bytes], Any]
+class _Decoder:
+    """One decoding run. (A closure that hands itself on would be a cycle, and keep relay memory until collected.)"""
 
+    def __init__(self, buffer: memoryview | None) -> None:
+        self.buffer = buffer
 
-def _unpack(data: bytes, extension: Extension) -> Any:
-    return msgpack.unpackb(data, ext_hook=extension, strict_map_key=False, unicode_errors="surrogatepass")
+    def document(self, data: bytes | memoryview) -> Any:
+        return msgpack.unpackb(data, ext_hook=self, strict_map_key=False, unicode_errors="surrogatepass")
+
+    def __call__(self, code: int, data: bytes) -> Any:
+        return _DECODERS[code](self, data)
 
 
 def _located(data: bytes, item_bytes: Callable[[str], int], buffer: memoryview | None) -> tuple[str, list[int], Any]:
@@ -213,10 +214,10 @@ def _located(data: bytes, item_bytes: Callable[[str], int], buffer: memoryview |
     return dtype, shape, raw
 
 
-def _decode_tensor(data: bytes, extension: Extension, buffer: memoryview | None) -> Any:
+def _decode_tensor(decoder: _Decoder, data: bytes) -> Any:
     import torch
 
-    dtype, shape, raw = _located(data, lambda name: _torch_dtype(torch, name).itemsize, buffer)
+    dtype, shape, raw = _located(data, lambda name: _torch_dtype(torch, name).itemsize, decoder.buffer)
     kind = _torch_dtype(torch, dtype)
     if raw.nbytes == 0:
         return torch.empty(shape, dtype=kind)
@@ -233,15 +234,15 @@ def _torch_dtype(torch: Any, name: str) -> Any:
     return kind
 
 
-def _decode_array(data: bytes, extension: Extension, buffer: memoryview | None) -> Any:
+def _decode_array(decoder: _Decoder, data: bytes) -> Any:
     import numpy
 
-    dtype, shape, raw = _located(data, lambda name: numpy.dtype(name).itemsize, buffer)
+    dtype, shape, raw = _located(data, lambda name: numpy.dtype(name).itemsize, decoder.buffer)
     return numpy.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
-def _decode_attrs(data: bytes, extension: Extension, buffer: memoryview | None) -> Any:
-    name, *values = _unpack(data, extension)
+def _decode_attrs(decoder: _Decoder, data: bytes) -> Any:
+    name, *values = decoder.document(data)
     if name not in _classes:
         raise CodecError(
             f"class {name!r} is not registered here; import the module that registers it in this process too"
@@ -250,16 +251,16 @@ def _decode_attrs(data: bytes, extension: Extension, buffer: memoryview | None) 
     return cls(**{each.lstrip("_"): value for each, value in zip(names, values, strict=True)})
 
 
-_DECODERS: dict[int, Callable[[bytes, Extension, memoryview | None], Any]] = {
-    _TUPLE: lambda data, extension, buffer: tuple(_unpack(data, extension)),
-    _SET: lambda data, extension, buffer: set(_unpack(data, extension)),
-    _FROZENSET: lambda data, extension, buffer: frozenset(_unpack(data, extension)),
-    _BIG_INTEGER: lambda data, extension, buffer: int(data),
-    _BYTEARRAY: lambda data, extension, buffer: bytearray(data),
+_DECODERS: dict[int, Callable[[_Decoder, bytes], Any]] = {
+    _TUPLE: lambda decoder, data: tuple(decoder.document(data)),
+    _SET: lambda decoder, data: set(decoder.document(data)),
+    _FROZENSET: lambda decoder, data: frozenset(decoder.document(data)),
+    _BIG_INTEGER: lambda decoder, data: int(data),
+    _BYTEARRAY: lambda decoder, data: bytearray(data),
     _ATTRS: _decode_attrs,
     _TENSOR: _decode_tensor,
     _ARRAY: _decode_array,
-    _SCALAR: lambda data, extension, buffer: _decode_array(data, extension, buffer)[()],
+    _SCALAR: lambda decoder, data: _decode_array(decoder, data)[()],
 }
 
 

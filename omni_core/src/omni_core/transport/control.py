@@ -49,6 +49,7 @@ class ControlPlane:
         if publishes:
             # XPUB is PUB that also shows its subscriptions, so that nobody starts before every process can hear an abort.
             self._broadcast = self._socket(zmq.XPUB)
+            self._broadcast.setsockopt(zmq.XPUB_VERBOSER, 1)  # show every one, not only the first of its kind
             self._broadcast.bind(broadcast)
             self._loop.add_reader(self._broadcast.getsockopt(zmq.FD), self._count_subscribers)
         else:

@@ -1,0 +1,30 @@
+"""Registers the ``shm`` relay."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+
+
+def probe() -> str | None:
+    """Whether anonymous shared memory can be made and reached by sibling processes here."""
+    if sys.platform != "linux":
+        return f"it needs Linux (memfd and /proc), this is {sys.platform}"
+    if not os.path.isdir("/proc/self/fd"):
+        return "/proc is not mounted"
+    try:
+        os.close(os.memfd_create("omni-probe"))
+    except OSError as error:
+        return f"memfd_create failed: {error}"
+    return None
+
+
+@hookimpl
+def omni_relays() -> list[Component]:
+    return [
+        Component("shm", "omni_relay_shm.relay:ShmRelay", "pooled host shared memory, for one machine", probe=probe)
+    ]
