@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
+from itertools import pairwise
 
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
@@ -135,7 +136,7 @@ def _fusion(config: PipelineConfig) -> Iterator[str]:
         if names[start : start + len(fused)] != fused:
             yield f"{path}: {fused} are not adjacent in `stages`, in this order"
         stages = [config.stage(name) for name in fused]
-        for stage, following in zip(stages, stages[1:], strict=False):
+        for stage, following in pairwise(stages):
             if stage.next_stages != [following.name]:
                 yield f"{path}: {stage.name!r} must route to {following.name!r} only"
             if following.wait_for:

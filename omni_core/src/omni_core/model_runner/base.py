@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from omni_core.model_runner.sampling import sample
 from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 
@@ -68,4 +69,44 @@ class ModelRunner(ABC):
 
     def execute(self, batch: ForwardBatch) -> list[tuple[ARRequest, int]]:
         """Run one step: fill inputs, hooks, forward, sample, append. Returns each sampled request with its new token id."""
-        raise NotImplementedError
+        batch.input_embeds = self._input_embeds(batch)
+        self.before_forward(batch)
+        output = self.forward(batch)
+        self.after_forward(batch, output)
+        if not batch.sampled:
+            return []
+        requests = [batch.requests[index] for index in batch.sampled]
+        logits = self.model.compute_logits(output.hidden[batch.sample_rows])
+        sampled = list(zip(requests, sample(logits, requests), strict=True))
+        for request, token in sampled:
+            self._append(request, token)
+        self.after_sampling(batch, output, sampled)
+        return sampled
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """The model's forward; a subclass may choose another for some batches."""
+        return self.model.forward(batch)
+
+    def _input_embeds(self, batch: ForwardBatch) -> torch.Tensor:
+        """``embed(ids)``, with the rows that a request brings as embeddings in their places."""
+        embeds = self.model.embed(batch.input_ids.clamp(min=0))
+        row = 0
+        for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
+            prompt = len(request.prompt_ids)
+            if request.prompt_embeds is not None and start < prompt:
+                end = min(start + length, prompt)
+                embeds[row : row + end - start] = request.prompt_embeds[start:end]
+            first, last = max(start, prompt), min(start + length, prompt + len(request.output_embeds))
+            if first < last:
+                embeds[row + first - start : row + last - start] = torch.stack(
+                    request.output_embeds[first - prompt : last - prompt]
+                )
+            row += length
+        return embeds
+
+    def _append(self, request: ARRequest, token: int) -> None:
+        request.output_ids.append(token)
+        if token in request.sampling.stop_ids:
+            request.finish_reason = "stop"
+        elif len(request.output_ids) >= request.sampling.max_new_tokens:
+            request.finish_reason = "length"

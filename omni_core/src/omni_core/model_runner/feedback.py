@@ -7,7 +7,11 @@ input. The loop is here, once; what differs between models is one :class:`Feedba
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
+import torch
+
+from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import MessageQueue, OutgoingMessage
 
@@ -16,8 +20,12 @@ class FeedbackStrategy(ABC):
     """The model-specific part of a feedback loop."""
 
     @abstractmethod
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[ARRequest]) -> None:
-        """Before the forward: write each decoding request's input row (feedback of its last step) into ``batch.input_embeds``."""
+    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+        """Before the forward: write the input of each request's newest position into its row of ``batch.input_embeds``.
+
+        Args:
+            requests: ``(request, row)`` of every request whose newest generated position is computed for the first time.
+        """
 
     @abstractmethod
     def extract_output(
@@ -28,8 +36,61 @@ class FeedbackStrategy(ABC):
         requests: list[tuple[ARRequest, int]],
         outbox: MessageQueue[OutgoingMessage],
     ) -> None:
-        """After sampling: compute codebooks and feedback for the requests that go on, push stream messages to ``outbox``."""
+        """After sampling: compute codebooks and feedback, and push stream messages to ``outbox``.
+
+        Args:
+            requests: ``(request, row)`` of every request that has just got a token and goes on.
+        """
 
     def prefill_forward(self, model: ARModel, batch: ForwardBatch) -> ForwardOutput | None:
-        """A model's own forward for batches that contain prefill; ``None`` uses the ordinary one."""
+        """A model's own forward for a batch that holds prompts; ``None`` uses the ordinary one."""
         return None
+
+
+class FeedbackARModelRunner(ModelRunner):
+    """A runner whose inputs are fed back. Inputs that were fed are kept in ``output_embeds``, so that a preempted request
+    is computed again exactly.
+    """
+
+    def __init__(self, model: ARModel, strategy: FeedbackStrategy, device: str | torch.device = "cpu") -> None:
+        super().__init__(model, device)
+        self.strategy = strategy
+        self._produced: MessageQueue[OutgoingMessage] = MessageQueue()
+
+    def before_forward(self, batch: ForwardBatch) -> None:
+        new = [
+            (request, last_row)
+            for request, start, length, last_row in _segments(batch)
+            if start + length == request.length and len(request.output_embeds) == len(request.output_ids) - 1
+        ]
+        if not new:
+            return
+        self.strategy.write_buffers(self.model, batch, new)
+        assert batch.input_embeds is not None
+        for request, row in new:
+            request.output_embeds.append(batch.input_embeds[row].clone())
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        holds_prompt = any(start < len(r.prompt_ids) for r, start in zip(batch.requests, batch.starts, strict=True))
+        own = self.strategy.prefill_forward(self.model, batch) if holds_prompt else None
+        return self.model.forward(batch) if own is None else own
+
+    def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
+        rows = batch.sample_rows.tolist()
+        going_on = [
+            (request, row) for (request, _), row in zip(sampled, rows, strict=True) if request.finish_reason is None
+        ]
+        if going_on:
+            self.strategy.extract_output(self.model, batch, output, going_on, self._produced)
+
+    def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
+        """What the strategy produced in this step; it belongs to several requests and is handed on once."""
+        return self._produced.drain()
+
+
+def _segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
+    """``(request, start, length, row of its last token)`` of each request of the batch."""
+    row = 0
+    for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
+        row += length
+        yield request, start, length, row - 1

@@ -5,12 +5,37 @@ This room needs torch (``pip install omni-core[torch]``); nothing else in the co
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, Literal, Protocol
 
 import torch
 from attrs import define, field, frozen
 
 from omni_core.protocol.messages import OmniRequest
+
+
+class RandomStream:
+    """Uniform random numbers by position instead of by state: the number at ``(seed, counters)`` is always the same.
+
+    So a step that is computed again (after a preemption, or after a neighbour failed) draws what it drew before. The mixing
+    function is SplitMix64 (Steele, Lea and Flood, 2014).
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = secrets.randbits(63) if seed is None else seed
+
+    def uniform(self, *counters: int) -> float:
+        """A number in [0, 1) with 53 random bits."""
+        state = self.seed & _MASK
+        for counter in (*counters, len(counters)):
+            state = (state + 0x9E3779B97F4A7C15 * (counter + 1)) & _MASK
+            state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+            state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+            state ^= state >> 31
+        return (state >> 11) * 2.0**-53
+
+
+_MASK = 2**64 - 1
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -28,7 +53,7 @@ class SamplingParams:
         suppressed_ids: never chosen.
         stop_ids: choosing one finishes the request with ``stop``; the id is kept in ``output_ids``.
         max_new_tokens: at most so many tokens, then ``length``.
-        seed: seeds the request's own generator; ``None`` draws a fresh seed.
+        seed: seeds the request's own random numbers; ``None`` draws a fresh seed.
         penalize_prompt: whether the repetition penalty also sees the prompt's ids (transformers' rule for prompts of ids).
     """
 
@@ -71,7 +96,7 @@ class ARRequest:
             inputs are not ``embed(output_ids)``, so that a preempted request can be computed again; else empty.
         computed: how many positions have their K and V in the cache.
         finish_reason: set when it is finished.
-        generator: the request's own random generator, so that its output does not depend on its neighbours.
+        random: the request's own random numbers, so that its output does not depend on its neighbours.
     """
 
     request_id: str
@@ -86,7 +111,7 @@ class ARRequest:
     output_embeds: list[torch.Tensor] = field(factory=list)
     computed: int = 0
     finish_reason: FinishReason | None = None
-    generator: torch.Generator | None = None
+    random: RandomStream = field(factory=RandomStream)
 
     @property
     def length(self) -> int:

@@ -208,6 +208,8 @@ class Coordinator:
         except OmniError as error:
             self._fail(tracked, ErrorInfo(message.from_stage, type(error).__name__, str(error)))
             return
+        if message.from_stage not in tracked.terminals:
+            return  # a terminal stage that this request did not ask for
         final = isinstance(message, CompleteMessage)
         tracked.events.append(StreamEvent(message.from_stage, data, final))
         if final:

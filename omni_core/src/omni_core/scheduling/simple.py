@@ -33,9 +33,8 @@ class SimpleScheduler:
         self._known: set[str] = set()
 
     def start(self) -> None:
-        while (first := self.inbox.get()) is not None:
-            batch = [first, *self.inbox.drain(self._max_batch_size - 1)]
-            self._run([message.data for message in batch if message.type == "new_request"])
+        while self._serve_once():
+            continue
 
     def stop(self) -> None:
         self.inbox.close()
@@ -47,6 +46,15 @@ class SimpleScheduler:
 
     def statistics(self) -> dict[str, float]:
         return {"waiting": float(len(self.inbox)), "running": float(len(self._known))}
+
+    def _serve_once(self) -> bool:
+        """Wait for work and do it. Its own function, so that an idle scheduler keeps no payload (and no relay memory) alive."""
+        first = self.inbox.get()
+        if first is None:
+            return False
+        batch = [first, *self.inbox.drain(self._max_batch_size - 1)]
+        self._run([message.data for message in batch if message.type == "new_request"])
+        return True
 
     def _run(self, batch: list[StagePayload]) -> None:
         with self._lock:

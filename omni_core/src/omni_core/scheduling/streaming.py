@@ -50,7 +50,7 @@ class StreamingScheduler(ABC, Generic[State]):
     def new_state(self, request_id: str, request: OmniRequest | None) -> State:
         """The state of a request whose first message has come."""
 
-    def on_payload(self, state: State, payload: StagePayload) -> None:  # noqa: B027 - optional hook
+    def on_payload(self, state: State, payload: StagePayload) -> None:
         """The request's payload, which may come before, between or after its chunks."""
 
     @abstractmethod
@@ -77,16 +77,21 @@ class StreamingScheduler(ABC, Generic[State]):
 
     # --- the scheduler contract ------------------------------------------------------------------------------------
     def start(self) -> None:
-        while True:
-            message = self.inbox.get()
-            if message is None:
-                return
-            touched: dict[str, None] = {}
-            for each in [message, *self.inbox.drain()]:
-                self._drop_aborted()
-                if self._take(each):
-                    touched[each.request_id] = None
-            self._advance(list(touched))
+        while self._serve_once():
+            continue
+
+    def _serve_once(self) -> bool:
+        """Wait for messages and handle them. Its own function, so that an idle scheduler keeps no chunk alive."""
+        message = self.inbox.get()
+        if message is None:
+            return False
+        touched: dict[str, None] = {}
+        for each in [message, *self.inbox.drain()]:
+            self._drop_aborted()
+            if self._take(each):
+                touched[each.request_id] = None
+        self._advance(list(touched))
+        return True
 
     def stop(self) -> None:
         self.inbox.close()

@@ -1,0 +1,1 @@
+"""A small autoregressive engine: paged KV cache, continuous batching, chunked prefill, preemption."""

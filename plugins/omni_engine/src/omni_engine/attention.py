@@ -1,0 +1,100 @@
+"""Attention over the paged cache with PyTorch's scaled dot product: one kernel for decode rows, one per prompt chunk.
+
+Decode rows of one step are padded to the longest and masked. A request's result does not depend on its neighbours
+beyond floating-point noise.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from omni_core.model_runner.types import ARRequest
+from omni_engine.kv_cache import KVCache
+
+Slots = torch.Tensor | slice
+
+
+class PagedAttention:
+    """The attention of one step's batch; see :class:`omni_core.model_runner.types.PagedAttention`.
+
+    Everything that does not depend on the layer (where to write, where to read, masks) is worked out once here.
+    """
+
+    def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
+        self._cache = cache
+        device = cache.keys[0].device
+        self._chunks: list[tuple[int, int, Slots, torch.Tensor | None]] = []
+        decode_rows, decode_slots, writes = [], [], []
+        row = 0
+        for request, start, length in zip(requests, starts, lengths, strict=True):
+            read = cache.slots(request.request_id, 0, start + length)
+            writes.append(_as_index(read)[start:])
+            if length == 1:
+                decode_rows.append(row)
+                decode_slots.append(read)
+            else:
+                self._chunks.append((row, length, read, _chunk_mask(start, length, device)))
+            row += length
+        self._write = torch.cat(writes).to(device)
+        self._decode_rows = torch.tensor(decode_rows, device=device) if decode_rows else None
+        self._all_decode = not self._chunks
+        self._single = decode_slots[0] if len(decode_slots) == 1 else None
+        if len(decode_slots) > 1:
+            indices = [_as_index(slots) for slots in decode_slots]
+            self._padded = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True).to(device)
+            lengths_seen = torch.tensor([len(index) for index in indices], device=device)
+            seen = torch.arange(self._padded.shape[1], device=device) < lengths_seen.unsqueeze(1)
+            self._padded_mask = seen[:, None, None, :]
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        keys.index_copy_(0, self._write, key)
+        values.index_copy_(0, self._write, value)
+        if self._all_decode:
+            return self._decode(query, keys, values, scale)
+        output = torch.empty_like(query)
+        for row, length, slots, mask in self._chunks:
+            output[row : row + length] = _chunk(query[row : row + length], keys[slots], values[slots], mask, scale)
+        if self._decode_rows is not None:
+            output[self._decode_rows] = self._decode(query[self._decode_rows], keys, values, scale)
+        return output
+
+    def _decode(
+        self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+    ) -> torch.Tensor:
+        """One query row per request. The query heads of a KV head stand as rows, so K and V are never repeated."""
+        rows, heads, width = query.shape
+        kv_heads = keys.shape[1]
+        grouped = query.view(rows, kv_heads, heads // kv_heads, width)
+        if self._single is not None:
+            k, v, mask = keys[self._single].unsqueeze(0), values[self._single].unsqueeze(0), None
+        else:
+            k, v, mask = keys[self._padded], values[self._padded], self._padded_mask
+        mixed = F.scaled_dot_product_attention(grouped, k.transpose(1, 2), v.transpose(1, 2), mask, scale=scale)
+        return mixed.reshape(rows, heads, width)
+
+
+def _as_index(slots: Slots) -> torch.Tensor:
+    return torch.arange(slots.start, slots.stop) if isinstance(slots, slice) else slots
+
+
+def _chunk_mask(start: int, length: int, device: torch.device) -> torch.Tensor | None:
+    """``[length, start + length]``: row i sees positions up to ``start + i``. ``None`` means plain causal."""
+    if start == 0:
+        return None
+    columns = torch.arange(start + length, device=device)
+    return columns <= torch.arange(start, start + length, device=device).unsqueeze(1)
+
+
+def _chunk(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None
+) -> torch.Tensor:
+    """A run of one request's positions: ``[length, heads, head_dim]``."""
+    q, k, v = (each.transpose(0, 1).unsqueeze(0) for each in (query, key, value))
+    mixed = F.scaled_dot_product_attention(
+        q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
+    )
+    return mixed[0].transpose(0, 1)

@@ -1,0 +1,13 @@
+"""Registers the ``engine`` scheduler."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+
+
+@hookimpl
+def omni_schedulers() -> list[Component]:
+    summary = "continuous batching over a paged KV cache, in PyTorch"
+    return [Component("engine", "omni_engine.scheduler:EngineScheduler", summary, requires=("torch",))]
