@@ -29,21 +29,30 @@ class ThinkerInputs(TypedDict, total=False):
     input_ids: torch.Tensor  # [P] int64, placeholders expanded
     positions: torch.Tensor  # [3, P] int64 rotary positions (mRoPE)
     position_delta: int
-    features: torch.Tensor  # [M, hidden]: encoder outputs for the M multimodal positions, in prompt order; absent for text
+    features: (
+        torch.Tensor
+    )  # [M, hidden]: encoder outputs for the M multimodal positions, in prompt order; absent for text
     feature_mask: torch.Tensor  # [P] bool, M true
     deepstack: list[torch.Tensor]  # per deepstack layer [V, hidden] for the V visual (image and video) positions
     visual_mask: torch.Tensor  # [P] bool, V true
-    talker_positions: torch.Tensor  # [3, U] int64 rotary positions of the user turns' rows in the talker, before the assistant rows
-    talker_position_delta: int  # see omni_qwen3.talker: rotary position of talker row i >= U + 9 is i plus this
+    talker_positions: (
+        torch.Tensor
+    )  # [3, U + 9] int64 rotary positions of the talker's prompt; absent for text-only prompts
+    talker_position_delta: int
     notices: list[str]  # remarks for the client, such as a video without an audio track
 
 
 class TalkerStart(TypedDict):
     """thinker -> talker_ar, first stream chunk: the prompt side of the talker's prefill. Sent once the prompt is computed."""
 
-    user_rows: torch.Tensor  # [U, hidden]: thinker input embedding at text rows of user turns, accept-layer hidden at multimodal rows
+    user_rows: (
+        torch.Tensor
+    )  # [U, hidden]: input embeddings at the text rows of user turns, accept-layer hidden at multimodal ones
+    assistant_rows: (
+        torch.Tensor
+    )  # [3, hidden]: input embeddings of the assistant turn's opening (im_start, assistant, newline)
     multimodal: torch.Tensor  # [U] bool: which rows are hidden states
-    positions: torch.Tensor | None  # talker_positions, or None for text-only prompts (arange)
+    positions: torch.Tensor | None  # talker_positions, or None for text-only prompts (0, 1, 2, ...)
     position_delta: int
 
 

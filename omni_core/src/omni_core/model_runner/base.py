@@ -34,7 +34,8 @@ class ModelRunner(ABC):
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         """Take in a message; return the request at the moment it becomes schedulable (once), else ``None``.
 
-        Called for every message of a request, also after it was returned (more stream chunks).
+        Called for every message of a request, also after it was returned (more stream chunks). A request that is returned
+        with its ``finish_reason`` set is finished without a step (there was nothing to compute).
 
         Raises:
             InvalidRequestError: the request is at fault; it alone fails.

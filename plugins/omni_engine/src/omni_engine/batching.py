@@ -50,7 +50,8 @@ class Batcher:
                 plan.work.append((request, 1))
                 budget -= 1
         for request in [each for each in self.running if not _is_decode(each)]:
-            budget -= self._add_chunk(plan, request, budget, can_step)
+            if request in self.running:
+                budget -= self._add_chunk(plan, request, budget, can_step)
         while self.waiting and len(self.running) < self.max_running and budget > 0:
             request = self.waiting[0]
             taken = self._add_chunk(plan, request, budget, can_step)
@@ -68,10 +69,18 @@ class Batcher:
         needs_feedback = request.output_ids and count == remaining
         if count <= 0 or (needs_feedback and not can_step(request)):
             return 0
-        if not self.cache.reserve(request.request_id, request.computed + count):
+        if not self._reserve_for_prompt(request, request.computed + count):
             return 0
         plan.work.append((request, count))
         return count
+
+    def _reserve_for_prompt(self, request: ARRequest, positions: int) -> bool:
+        """Room for a prompt's chunk. One that is already running takes it from newer requests; a waiting one does not."""
+        while not self.cache.reserve(request.request_id, positions):
+            if request not in self.running or self.running[-1] is request:
+                return False
+            self.preempt(self.running[-1])
+        return True
 
     def _make_room(self, request: ARRequest) -> bool:
         """Room for one more position, taken from the newest requests if need be. ``False`` if it had to give way itself."""

@@ -102,7 +102,8 @@ class EngineScheduler:
         if plan.work:
             self._execute(plan)
             return True
-        self._refuse_what_never_fits()
+        if self._refuse_what_never_fits():
+            return True
         message = self.inbox.get()
         if message is None:
             return False
@@ -118,7 +119,11 @@ class EngineScheduler:
         self._known.add(message.request_id)
         try:
             request = self._runner.receive(message)
-            if request is not None:
+            if request is None:
+                return
+            if request.finish_reason is not None:
+                self._finish(request)
+            else:
                 self._admit(request)
         except BaseException as error:
             self._fail(message.request_id, error)
@@ -144,20 +149,17 @@ class EngineScheduler:
             self._fail(request.request_id, error)
             return False
 
-    def _refuse_what_never_fits(self) -> None:
-        """With nothing else in the cache, a request at the front of the line that still gets no room never will."""
-        if self.batcher.running or not self.batcher.waiting:
-            return
-        request = self.batcher.waiting[0]
-        if (
-            self.cache.pool.free == self.cache.pool.total
-            and self.cache.blocks_for(request.length) > self.cache.pool.total
-        ):
-            error = InvalidRequestError(
-                f"the request has grown to {request.length} tokens; the KV cache of this stage holds "
-                f"{self.cache.pool.total * self.cache.block_size} (raise kv_cache_mb, or lower max_new_tokens)"
-            )
-            self._fail(request.request_id, error)
+    def _refuse_what_never_fits(self) -> bool:
+        """When nothing can be computed, a request that is longer than the whole cache is why, and stays so."""
+        for request in [*self.batcher.running, *self.batcher.waiting]:
+            if self.cache.blocks_for(request.length) > self.cache.pool.total:
+                error = InvalidRequestError(
+                    f"the request has grown to {request.length} tokens; the KV cache of this stage holds "
+                    f"{self.cache.pool.total * self.cache.block_size} (raise kv_cache_mb, or lower max_new_tokens)"
+                )
+                self._fail(request.request_id, error)
+                return True
+        return False
 
     def _execute(self, plan: Plan) -> None:
         """Run the plan. If the batch fails, its requests run one by one, so that only the guilty one fails."""
@@ -218,11 +220,14 @@ class EngineScheduler:
             for message in self._runner.emit(request, token):
                 self.outbox.put(message)
             if request.finish_reason is not None:
-                result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
-                self._forget(request.request_id)
-                self.outbox.put(result)
+                self._finish(request)
         except BaseException as error:
             self._fail(request.request_id, error)
+
+    def _finish(self, request: ARRequest) -> None:
+        result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
+        self._forget(request.request_id)
+        self.outbox.put(result)
 
     # --- ends --------------------------------------------------------------------------------------------------------
     def _fail(self, request_id: str, error: BaseException) -> None:

@@ -1,0 +1,168 @@
+"""The blocks of a Qwen3 decoder on the engine's contract: packed tokens in, attention through the batch's paged cache.
+
+Architecture: Qwen3 with query/key norms, grouped-query attention, interleaved multimodal rotary positions and a sparse
+mixture of experts, as in transformers' ``qwen3_omni_moe`` (5.23).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from omni_core.model_runner.types import PagedAttention
+from omni_qwen3.config import DecoderConfig
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm, computed in float32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+class Rotary(nn.Module):
+    """Cosines and sines of rotary positions. With sections, frequency ``i`` turns with time, height or width in turn."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.theta, self.dim, self.sections = config.rope_theta, config.head_dim, config.mrope_section
+
+    def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[n]`` or ``[3, n]`` to two tensors ``[n, 1, head_dim]``."""
+        steps = torch.arange(0, self.dim, 2, dtype=torch.float32, device=positions.device)
+        angles = positions.float().unsqueeze(-1) * (1.0 / self.theta ** (steps / self.dim))
+        if angles.dim() == 3:
+            time, height, width = angles.unbind(0)
+            angles = time.clone()
+            for axis, source in ((1, height), (2, width)):
+                interleaved = slice(axis, self.sections[axis] * 3, 3)
+                angles[:, interleaved] = source[:, interleaved]
+        angles = torch.cat([angles, angles], dim=-1).unsqueeze(1)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Apply rotary positions to ``[n, heads, head_dim]``."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with normed queries and keys."""
+
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.heads, self.kv_heads, self.head_dim = layer, config.heads, config.kv_heads, config.head_dim
+        self.qkv_proj = nn.Linear(config.hidden_size, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
+        self.q_norm = RMSNorm(self.head_dim, config.norm_eps)
+        self.k_norm = RMSNorm(self.head_dim, config.norm_eps)
+
+    def qkv(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Projected, normed and rotated: ``[n, heads, head_dim]`` and twice ``[n, kv_heads, head_dim]``."""
+        heads = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
+        query, key, value = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        return rotate(self.q_norm(query), cos, sin), rotate(self.k_norm(key), cos, sin), value
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
+        query, key, value = self.qkv(x, cos, sin)
+        return self.o_proj(attention(self.layer, query, key, value).reshape(x.shape[0], -1))
+
+
+class MLP(nn.Module):
+    """The gated feed-forward block."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(hidden_size, 2 * intermediate_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Router(nn.Module):
+    """Chooses each token's experts and their weights."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.experts, config.hidden_size))
+        self.top_k, self.normalize = config.experts_per_token, config.norm_topk_prob
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[n, hidden]`` to weights and expert numbers, ``[n, top_k]`` each."""
+        logits = F.linear(x, self.weight)
+        weights, chosen = logits.softmax(-1, dtype=torch.float32).topk(self.top_k, dim=-1)
+        if self.normalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights.to(logits.dtype), chosen
+
+
+class Experts(nn.Module):
+    """The experts' weights, stacked. Only those that were chosen are read."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        count, inner, hidden = config.experts, config.moe_intermediate_size, config.hidden_size
+        self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * inner, hidden))
+        self.down_proj = nn.Parameter(torch.empty(count, hidden, inner))
+
+    def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        output = torch.zeros_like(x)
+        flat = chosen.flatten()
+        order = flat.argsort(stable=True)
+        counts = flat.bincount(minlength=len(self.gate_up_proj)).tolist()
+        token_of, weight_of = order // chosen.shape[1], weights.flatten()[order].unsqueeze(-1)
+        begin = 0
+        for expert, count in enumerate(counts):
+            if count:
+                tokens = token_of[begin : begin + count]
+                gate, up = F.linear(x[tokens], self.gate_up_proj[expert]).chunk(2, dim=-1)
+                part = F.linear(F.silu(gate) * up, self.down_proj[expert])
+                output.index_add_(0, tokens, part * weight_of[begin : begin + count])
+                begin += count
+        return output
+
+
+class SparseMLP(nn.Module):
+    """A mixture of experts, with a gated shared expert where the config has one (the talker)."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.gate = Router(config)
+        self.experts = Experts(config)
+        if config.shared_expert_size:
+            self.shared_expert = MLP(config.hidden_size, config.shared_expert_size)
+            self.shared_expert_gate = nn.Linear(config.hidden_size, 1, bias=False)
+        self.has_shared = bool(config.shared_expert_size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.experts(x, *self.gate(x))
+        if self.has_shared:
+            mixed = mixed + self.shared_expert_gate(x).sigmoid() * self.shared_expert(x)
+        return mixed
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each behind a norm and around a residual."""
+
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.self_attn = Attention(config, layer)
+        sparse = config.is_sparse(layer)
+        self.mlp = SparseMLP(config) if sparse else MLP(config.hidden_size, config.intermediate_size)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, attention)
+        return x + self.mlp(self.post_attention_layernorm(x))

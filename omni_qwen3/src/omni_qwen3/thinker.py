@@ -1,0 +1,244 @@
+"""The thinker: the text decoder of Qwen3-Omni on the engine, and what its requests are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from attrs import define
+from torch import nn
+
+from omni_core.model_runner.base import ModelRunner
+from omni_core.model_runner.sampling import sampling_from
+from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_engine.scheduler import EngineScheduler
+from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
+from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
+from omni_qwen3.routing import wants_audio
+
+DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
+"""The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
+
+
+class ThinkerDecoder(nn.Module):
+    """Embedding, layers, norm; deepstack features are added to the first layers' outputs at visual rows."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList([DecoderLayer(config, layer) for layer in range(config.layers)])
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+
+
+class Thinker(nn.Module):
+    """An :class:`omni_core.model_runner.types.ARModel`.
+
+    ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``: the layer count whose raw
+    output is wanted (``hidden_states`` index of the reference).
+    """
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.model = ThinkerDecoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.rotary = Rotary(config)
+        self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
+        self._layout = (config.layers, config.kv_heads, config.head_dim)
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        return KVLayout(*self._layout, self.lm_head.weight.dtype)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        embeds: torch.Tensor = self.model.embed_tokens(ids)
+        return embeds
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        assert batch.input_embeds is not None
+        x = batch.input_embeds
+        cos, sin = self.rotary(batch.positions, x.dtype)
+        rows, features = batch.extra.get("deepstack", (None, []))
+        capture, captured = batch.extra.get("capture"), {}
+        for index, layer in enumerate(self.model.layers):
+            x = layer(x, cos, sin, batch.attention)
+            if capture == index + 1:
+                captured[capture] = x
+            if rows is not None and index < len(features):
+                x = x.index_add(0, rows, features[index])
+        return ForwardOutput(self.model.norm(x), captured)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.lm_head(hidden)
+        return logits
+
+
+@define(eq=False)
+class _State:
+    """What the runner keeps of a request."""
+
+    inputs: ThinkerInputs
+    embeds: torch.Tensor  # [P, hidden]
+    user: torch.Tensor  # [P] bool: rows of user turns
+    multimodal: torch.Tensor  # [P] bool
+    hidden: torch.Tensor | None  # [P, hidden], filled at the user turns' multimodal rows; None without speech
+    assistant_start: int
+    started: bool = False
+
+
+class ThinkerRunner(ModelRunner):
+    """Injects encoder outputs, streams ids to ``decode`` and, for speech, embeddings and hidden states to ``talker_ar``."""
+
+    model: Thinker
+
+    def __init__(self, model: Thinker, config: QwenConfig, *, speech_enabled: bool, device: str = "cpu") -> None:
+        super().__init__(model, device)
+        self._config = config
+        self._speech_enabled = speech_enabled
+
+    # --- per request -------------------------------------------------------------------------------------------------
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        if message.type != "new_request":
+            return None
+        inputs: ThinkerInputs = message.data.data
+        request = message.data.request
+        given = dict(thinker_params(request.params))
+        ignore_eos = given.pop("ignore_eos", False)
+        stop_ids = [] if ignore_eos else [self._config.im_end]
+        sampling = sampling_from({**DEFAULTS, **given}, "params.thinker", stop_ids=stop_ids)
+        ids = inputs["input_ids"].to(self.device)
+        embeds = self.model.embed(ids)
+        mask = inputs.get("feature_mask")
+        multimodal = torch.zeros(len(ids), dtype=torch.bool) if mask is None else mask
+        if "features" in inputs:
+            embeds[multimodal] = inputs["features"].to(embeds)
+        speaks = self._speech_enabled and wants_audio(request)
+        return ARRequest(
+            request_id=message.request_id,
+            request=request,
+            prompt_ids=ids.tolist(),
+            sampling=sampling,
+            prompt_embeds=embeds,
+            prompt_positions=inputs["positions"],
+            position_delta=inputs["position_delta"],
+            random=RandomStream(sampling.seed),
+            state=_State(
+                inputs=inputs,
+                embeds=embeds,
+                user=_user_rows(ids, self._config),
+                multimodal=multimodal,
+                hidden=torch.zeros_like(embeds) if speaks else None,
+                assistant_start=_assistant_start(ids, self._config),
+            ),
+        )
+
+    def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
+        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode")
+        state: _State = request.state
+        if state.hidden is None:
+            return
+        if not state.started:
+            state.started = True
+            yield OutgoingMessage(request.request_id, "stream", self._talker_start(state), target="talker_ar")
+        if request.finish_reason is None:  # a reply's last token is never spoken
+            embeds = self.model.embed(torch.tensor([token_id], device=self.device))
+            text = TalkerText(token_ids=[token_id], embeds=embeds.cpu())
+            yield OutgoingMessage(request.request_id, "stream", text, target="talker_ar")
+
+    def _talker_start(self, state: _State) -> TalkerStart:
+        assert state.hidden is not None
+        merged = torch.where(state.multimodal.to(self.device).unsqueeze(-1), state.hidden, state.embeds)
+        begin = state.assistant_start
+        return TalkerStart(
+            user_rows=merged[state.user].cpu(),
+            assistant_rows=state.embeds[begin : begin + 3].cpu(),
+            multimodal=state.multimodal[state.user.cpu()],
+            positions=state.inputs.get("talker_positions"),
+            position_delta=state.inputs.get("talker_position_delta", 0),
+        )
+
+    def result(self, request: ARRequest) -> ThinkerResult:
+        return ThinkerResult(
+            token_ids=list(request.output_ids),
+            finish_reason=request.finish_reason or "stop",
+            prompt_tokens=len(request.prompt_ids),
+            notices=request.state.inputs.get("notices", []),
+        )
+
+    # --- per step ----------------------------------------------------------------------------------------------------
+    def before_forward(self, batch: ForwardBatch) -> None:
+        assert batch.input_embeds is not None
+        rows: list[torch.Tensor] = []
+        features: list[list[torch.Tensor]] = []
+        for request, start, end, row in _prompt_segments(batch):
+            state: _State = request.state
+            if state.hidden is not None:
+                batch.extra["capture"] = self._config.talker.accept_hidden_layer
+            if "deepstack" not in state.inputs:
+                continue
+            visual = state.inputs["visual_mask"]
+            here, before = visual[start:end].nonzero()[:, 0], int(visual[:start].sum())
+            rows.append(here + row)
+            features.append([layer[before : before + len(here)] for layer in state.inputs["deepstack"]])
+        if rows:
+            joined = [torch.cat(layers).to(batch.input_embeds) for layers in zip(*features, strict=True)]
+            batch.extra["deepstack"] = (torch.cat(rows).to(self.device), joined)
+
+    def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
+        captured = output.captured.get(self._config.talker.accept_hidden_layer)
+        if captured is None:
+            return
+        for request, start, end, row in _prompt_segments(batch):
+            if request.state.hidden is not None:
+                request.state.hidden[start:end] = captured[row : row + end - start]
+
+
+def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
+    """``(request, start, end, first row)`` of every run of prompt positions in a batch."""
+    row = 0
+    for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
+        prompt = len(request.prompt_ids)
+        if start < prompt:
+            yield request, start, min(start + length, prompt), row
+        row += length
+
+
+def _user_rows(ids: torch.Tensor, config: QwenConfig) -> torch.Tensor:
+    """``[P]`` bool: positions from a user turn's ``<|im_start|>`` up to the next turn's."""
+    indices = torch.arange(len(ids), device=ids.device)
+    last_start = torch.where(ids == config.im_start, indices, -1).cummax(0).values.clamp(min=0)
+    return ids[(last_start + 1).clamp(max=len(ids) - 1)] == config.user
+
+
+def _assistant_start(ids: torch.Tensor, config: QwenConfig) -> int:
+    """Where the last assistant turn opens; the prompt always ends with one."""
+    opens = (ids[:-1] == config.im_start) & (ids[1:] == config.assistant)
+    return int(opens.nonzero()[-1])
+
+
+def create_thinker(
+    model_path: str,
+    device: str | None = None,
+    gpu_id: int | None = None,
+    dtype: str = "float32",
+    speech_enabled: bool = True,
+    **engine: Any,
+) -> EngineScheduler:
+    """The thinker stage. ``engine`` are options of :class:`omni_engine.scheduler.EngineScheduler`."""
+    config = read_config(model_path)
+    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
+    model = load_thinker(model_path, config, dtype=dtype, device=place)
+    runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place)
+    engine.setdefault("max_context", config.thinker.max_positions)
+    return EngineScheduler(runner, **engine)
+
+
+def load_thinker(model_path: str, config: QwenConfig, *, dtype: str = "float32", device: str = "cpu") -> Thinker:
+    """The thinker's decoder with its weights."""
+    with torch.device("meta"):
+        model = Thinker(config.thinker)
+    prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
+    return load_module(model, Checkpoint(model_path), prefixes, dtype=getattr(torch, dtype), device=device)
