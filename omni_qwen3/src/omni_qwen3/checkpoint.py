@@ -6,7 +6,6 @@ A stage reads only the shards, and of those only the tensors, that its own netwo
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,30 +26,6 @@ FUSED = {
     "gate_up_proj.weight": ("gate_proj.weight", "up_proj.weight"),
 }
 """Our fused parameters, and the on-disk tensors that are stacked (first dimension) to make each."""
-
-
-def resolve(model: str) -> str:
-    """The local folder of a checkpoint: ``model`` itself, or a hub id, downloaded (with a progress bar) if need be.
-
-    Called in the parent, before any stage starts, so that a download never counts against a start-up time-out.
-
-    Raises:
-        ConfigError: neither a folder with a ``config.json`` nor a repository that can be reached.
-    """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder} is no checkpoint: it has no config.json")
-        return str(folder)
-    if folder.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
-        raise ConfigError(f"--model {model!r} is neither an existing folder nor a hub id of the form 'owner/name'")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return str(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise ConfigError(f"{model!r} is no local folder and could not be downloaded: {error}") from error
 
 
 class Checkpoint:

@@ -78,7 +78,3 @@ def to_aggregate(payload: StagePayload) -> dict[str, Any]:
 
 def route_thinker(request_id: str, output: StagePayload) -> list[str]:
     return ["decode", "talker_ar"] if wants_audio(output.request) else ["decode"]
-
-
-def thinker_streams(request_id: str, output: StagePayload) -> list[str]:
-    return route_thinker(request_id, output)

@@ -19,6 +19,7 @@ from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
 from omni_qwen3.routing import wants_audio
+from omni_qwen3.turns import assistant_start, user_rows
 
 DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
 """The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
@@ -128,10 +129,10 @@ class ThinkerRunner(ModelRunner):
             state=_State(
                 inputs=inputs,
                 embeds=embeds,
-                user=_user_rows(ids, self._config),
+                user=user_rows(ids, self._config),
                 multimodal=multimodal,
                 hidden=torch.zeros_like(embeds) if speaks else None,
-                assistant_start=_assistant_start(ids, self._config),
+                assistant_start=assistant_start(ids, self._config),
             ),
         )
 
@@ -204,19 +205,6 @@ def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int,
         if start < prompt:
             yield request, start, min(start + length, prompt), row
         row += length
-
-
-def _user_rows(ids: torch.Tensor, config: QwenConfig) -> torch.Tensor:
-    """``[P]`` bool: positions from a user turn's ``<|im_start|>`` up to the next turn's."""
-    indices = torch.arange(len(ids), device=ids.device)
-    last_start = torch.where(ids == config.im_start, indices, -1).cummax(0).values.clamp(min=0)
-    return ids[(last_start + 1).clamp(max=len(ids) - 1)] == config.user
-
-
-def _assistant_start(ids: torch.Tensor, config: QwenConfig) -> int:
-    """Where the last assistant turn opens; the prompt always ends with one."""
-    opens = (ids[:-1] == config.im_start) & (ids[1:] == config.assistant)
-    return int(opens.nonzero()[-1])
 
 
 def create_thinker(

@@ -202,6 +202,8 @@ def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
                 fan_in = parameter[0].numel() if "experts" not in name else parameter.shape[-1]
                 gain = 3.0 if name.endswith(("lm_head.weight", "codec_head.weight")) else 1.0
                 parameter.normal_(0.0, gain / fan_in**0.5)
+        # Quiet enough that the final clamp to [-1, 1] hides nothing.
+        model.code2wav.decoder[-1].conv.weight *= 0.15
         # Reply lengths: these factors were chosen so that, over the tests' prompts, some replies end by themselves.
         model.thinker.lm_head.weight[ids["<|im_end|>"]] *= 1.4
         model.talker.codec_head.weight[_codec_ids(dims)["codec_eos_token_id"]] *= 1.3

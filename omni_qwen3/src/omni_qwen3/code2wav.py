@@ -1,0 +1,123 @@
+"""The vocoder: codec frames to sound, incrementally, equal to decoding all frames at once.
+
+The network (transformers' ``Qwen3OmniMoeCode2Wav``) is a sliding-window transformer over frames followed by convolutions
+that upsample. The transformer is causal, so it runs on new frames only, with a cache. The convolutions look back a bounded
+number of frames, so each chunk is decoded with that many frames of context, whose sound is then cut off. The last 555 samples
+that a decode lacks (its transposed convolutions trim both ends) come with the next chunk; no gap is left.
+"""
+
+from __future__ import annotations
+
+import torch
+from attrs import define
+from transformers import DynamicCache
+from transformers.initialization import no_init_weights
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.config import read_config
+
+SAMPLE_RATE = 24_000
+"""Hz. Not in the checkpoint's config; one frame of 1920 samples is 80 ms."""
+
+
+@define(eq=False)
+class Utterance:
+    """One request's sound so far.
+
+    Attributes:
+        cache: of the transformer, over the frames decoded.
+        context: ``[hidden, frames]`` transformer outputs that the next chunk's convolutions look back on.
+        frames: decoded so far. samples: emitted so far.
+    """
+
+    cache: DynamicCache
+    context: torch.Tensor | None = None
+    frames: int = 0
+    samples: int = 0
+
+
+class Vocoder:
+    """Decodes chunks of frames.
+
+    Args:
+        left_context: frames of context for the convolutions; by default as many as they look back on, which makes
+            chunks equal to one decode. Fewer are faster and audible.
+    """
+
+    def __init__(
+        self, model_path: str, *, device: str = "cpu", dtype: str = "float32", left_context: int | None = None
+    ) -> None:
+        config = Qwen3OmniMoeCode2WavConfig(**read_config(model_path).raw["code2wav_config"])
+        with no_init_weights():
+            network = Qwen3OmniMoeCode2Wav._from_config(config)
+        kind = getattr(torch, dtype)
+        self._network = load_module(network, Checkpoint(model_path), {"": "code2wav."}, dtype=kind, device=device)
+        self._config, self._device = config, device
+        self.groups, self.codebook = config.num_quantizers, config.codebook_size
+        self.samples_per_frame = int(self._network.total_upsample)
+        self.left_context = look_back(config) if left_context is None else left_context
+
+    def begin(self) -> Utterance:
+        return Utterance(DynamicCache(config=self._config))
+
+    @torch.inference_mode()
+    def decode(self, work: list[tuple[Utterance, torch.Tensor]]) -> list[torch.Tensor]:
+        """Decode the next frames of several utterances.
+
+        Args:
+            work: each utterance with its new frames, ``[frames, groups]`` int64, at least one.
+
+        Returns:
+            Each utterance's new samples, float32 ``[n]``.
+        """
+        windows = [self._transform(utterance, frames) for utterance, frames in work]
+        waves: list[torch.Tensor] = [torch.empty(0)] * len(work)
+        # Windows of equal length share one pass through the convolutions.
+        for length in {window.shape[1] for window in windows}:
+            indices = [index for index, window in enumerate(windows) if window.shape[1] == length]
+            batch = self._upsample(torch.stack([windows[index] for index in indices]))
+            for index, wave in zip(indices, batch, strict=True):
+                waves[index] = self._new_samples(work[index][0], wave, windows[index])
+        return waves
+
+    def _transform(self, utterance: Utterance, frames: torch.Tensor) -> torch.Tensor:
+        """New frames through the transformer; with their context: ``[hidden, context + new]``."""
+        codes = frames.T.unsqueeze(0).to(self._device)
+        embedded = self._network.code_embedding(codes + self._network.code_offset).mean(1)
+        output = self._network.pre_transformer(
+            inputs_embeds=embedded, past_key_values=utterance.cache, use_cache=True
+        ).last_hidden_state
+        utterance.frames += len(frames)
+        new = output[0].T
+        return new if utterance.context is None else torch.cat([utterance.context, new], dim=1)
+
+    def _upsample(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``[B, hidden, T]`` to ``[B, samples]``."""
+        for blocks in self._network.upsample:
+            for block in blocks:
+                hidden = block(hidden)
+        for block in self._network.decoder:
+            hidden = block(hidden)
+        return hidden.clamp(min=-1, max=1)[:, 0].float().cpu()
+
+    def _new_samples(self, utterance: Utterance, wave: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
+        """Cut off what was emitted before, and keep the context for the next chunk."""
+        begin = (utterance.frames - window.shape[1]) * self.samples_per_frame
+        new = wave[utterance.samples - begin :].clone()
+        utterance.samples += len(new)
+        utterance.context = window[:, -self.left_context :].clone() if self.left_context else None
+        return new
+
+
+def look_back(config: Qwen3OmniMoeCode2WavConfig) -> int:
+    """How many frames before its own the convolutional part of the network reads, from its kernel sizes."""
+    reach = 6  # the last convolution: kernel 7
+    for rate in reversed(config.upsample_rates):
+        reach += 6 * (1 + 3 + 9)  # three residual units: kernel 7, dilations 1, 3, 9
+        reach = -(-reach // rate) + 1  # a transposed convolution over two inputs
+    reach += 6  # the first convolution: kernel 7
+    for factor in reversed(config.upsampling_ratios):
+        reach = -(-(reach + 6) // factor)  # a ConvNeXt block's kernel 7, then a transposed convolution over one input
+    return reach + 1  # the trimmed tail of the chunk before

@@ -1,0 +1,105 @@
+"""The code2wav stage: collects codec frames, decodes them in chunks, streams sound (seed 002, "Code2WavScheduler")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from omni_core.errors import ConfigError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import AudioChunk, AudioResult
+from omni_core.scheduling.streaming import StreamingScheduler
+from omni_qwen3.code2wav import SAMPLE_RATE, Utterance, Vocoder
+
+
+@define(eq=False)
+class _Sound:
+    """One request's frames, decoded and waiting."""
+
+    request_id: str
+    utterance: Utterance
+    return_codes: bool
+    waiting: list[torch.Tensor] = field(factory=list)
+    decoded: list[torch.Tensor] = field(factory=list)
+    waves: list[torch.Tensor] = field(factory=list)
+
+
+class Code2WavScheduler(StreamingScheduler[_Sound]):
+    """Streams :class:`AudioChunk`; their concatenation is the :class:`AudioResult`'s samples exactly.
+
+    Args:
+        initial_chunk: frames of the first chunk: small, so that sound starts soon.
+        chunk: frames of every later chunk: larger, because each costs its context again.
+    """
+
+    def __init__(self, vocoder: Vocoder, *, initial_chunk: int, chunk: int) -> None:
+        super().__init__()
+        for name, value in (("initial_chunk", initial_chunk), ("chunk", chunk)):
+            if value < 1:
+                raise ConfigError(f"{name}: must be at least 1 frame, is {value}")
+        self._vocoder, self._initial_chunk, self._chunk = vocoder, initial_chunk, chunk
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> _Sound:
+        params = request.params if request is not None else {}
+        return _Sound(request_id, self._vocoder.begin(), bool(params.get("return_codes")))
+
+    def on_payload(self, state: _Sound, payload: StagePayload) -> None:
+        return  # its arrival says that speech has ended; the frames came as a stream
+
+    def on_chunk(self, state: _Sound, chunk: torch.Tensor, metadata: dict[str, Any] | None) -> None:
+        if chunk.shape != (self._vocoder.groups,):
+            raise ValueError(f"a codec frame has {self._vocoder.groups} codes, this one has shape {list(chunk.shape)}")
+        if not bool(((chunk >= 0) & (chunk < self._vocoder.codebook)).all()):
+            raise ValueError(f"codes must be from 0 to {self._vocoder.codebook - 1}, this frame has {chunk.tolist()}")
+        state.waiting.append(chunk)
+
+    def step(self, states: dict[str, _Sound]) -> dict[str, BaseException]:
+        """Decode every request that has a chunk's worth of frames, together."""
+        due = [state for state in states.values() if len(state.waiting) >= self._wanted(state)]
+        return self._decode([(state, self._wanted(state)) for state in due])
+
+    def _wanted(self, state: _Sound) -> int:
+        return self._chunk if state.decoded else self._initial_chunk
+
+    def _decode(self, work: list[tuple[_Sound, int]]) -> dict[str, BaseException]:
+        """Decode the first frames of each. Frames were checked as they came, so a failure here is nobody's in particular."""
+        batch = [(state, torch.stack(state.waiting[:count])) for state, count in work]
+        if not batch:
+            return {}
+        try:
+            waves = self._vocoder.decode([(state.utterance, frames) for state, frames in batch])
+        except BaseException as error:
+            return {state.request_id: error for state, _ in batch}
+        for (state, frames), wave in zip(batch, waves, strict=True):
+            del state.waiting[: len(frames)]
+            state.decoded.append(frames)
+            state.waves.append(wave)
+            if len(wave):
+                self.emit(state.request_id, AudioChunk(wave, SAMPLE_RATE))
+        return {}
+
+    def finish(self, request_id: str, state: _Sound) -> AudioResult:
+        while state.waiting:
+            errors = self._decode([(state, min(len(state.waiting), self._wanted(state)))])
+            if errors:
+                raise errors[request_id]
+        samples = torch.cat(state.waves) if state.waves else torch.empty(0)
+        codes = torch.cat(state.decoded) if state.decoded else torch.empty(0, self._vocoder.groups, dtype=torch.int64)
+        return AudioResult(samples, SAMPLE_RATE, codes if state.return_codes else None)
+
+
+def create_code2wav(
+    model_path: str,
+    device: str | None = None,
+    gpu_id: int | None = None,
+    dtype: str = "float32",
+    initial_chunk: int = 4,
+    chunk: int = 24,
+    left_context: int | None = None,
+) -> Code2WavScheduler:
+    """The code2wav stage; see :class:`Code2WavScheduler` and :class:`omni_qwen3.code2wav.Vocoder` for the options."""
+    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
+    vocoder = Vocoder(model_path, device=place, dtype=dtype, left_context=left_context)
+    return Code2WavScheduler(vocoder, initial_chunk=initial_chunk, chunk=chunk)

@@ -1,0 +1,65 @@
+"""Audio: soundfile decodes any rate and channel count, soxr resamples to 16 kHz, channels are averaged."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+import soxr
+
+from omni_qwen3.media.source import Limits, MediaSource
+
+SAMPLE_RATE = 16_000
+SHORTEST_SECONDS = 0.025
+"""One analysis window of the feature extractor; less holds no feature."""
+
+Samples = npt.NDArray[np.float32]
+
+
+def load_audio(source: MediaSource, limits: Limits) -> Samples:
+    """Mono float32 samples at 16 kHz of a content part: ``path``, ``data``, or ``samples`` with ``sample_rate``.
+
+    ``samples`` is ``[n]`` or ``[n, channels]``, float in [-1, 1].
+
+    Raises:
+        InvalidRequestError: no audio, damaged, empty, too long, or not finite; the message names it.
+    """
+    given = source.part.get("samples")
+    if given is not None:
+        rate = source.part.get("sample_rate")
+        if not isinstance(rate, int) or rate <= 0:
+            raise source.fail("`samples` need a `sample_rate` in Hz")
+        return to_mono_16k(source, limits, np.asarray(given, dtype=np.float32), rate)
+    try:
+        with source.open(limits) as stream, soundfile.SoundFile(stream) as file:
+            # The header's length is checked before anything is decoded; a cut file's header lies, so what came is too.
+            if file.frames > limits.max_audio_seconds * file.samplerate:
+                raise too_long(source, limits, file.frames / file.samplerate)
+            expected, rate = file.frames, file.samplerate
+            samples = file.read(dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError as error:
+        raise source.fail(f"this is no audio, or it is damaged: {error.error_string}") from error
+    if len(samples) < expected:
+        raise source.fail(f"the audio is cut off: {len(samples)} of {expected} samples are there")
+    return to_mono_16k(source, limits, samples, rate)
+
+
+def too_long(source: MediaSource, limits: Limits, seconds: float) -> Exception:
+    return source.fail(
+        f"{seconds:.1f} s of audio are over the limit of {limits.max_audio_seconds:g} s (max_audio_seconds)"
+    )
+
+
+def to_mono_16k(source: MediaSource, limits: Limits, samples: Samples, rate: int) -> Samples:
+    """Check, average channels, resample."""
+    seconds = len(samples) / rate
+    if seconds > limits.max_audio_seconds:
+        raise too_long(source, limits, seconds)
+    if seconds < SHORTEST_SECONDS:
+        raise source.fail(f"{seconds * 1000:.0f} ms of audio; at least {SHORTEST_SECONDS * 1000:.0f} ms are needed")
+    if not np.isfinite(samples).all():
+        raise source.fail("the audio holds NaN or infinite samples")
+    mono = samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
+    if rate != SAMPLE_RATE:
+        mono = soxr.resample(mono, rate, SAMPLE_RATE, quality="HQ")
+    return np.ascontiguousarray(mono, dtype=np.float32)

@@ -1,0 +1,71 @@
+"""Where a piece of media comes from, how it is called in error messages, and how large it may be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import IO, Any
+
+from attrs import frozen
+
+from omni_core.errors import InvalidRequestError
+
+
+@frozen
+class Limits:
+    """Bounds on what one request may bring. Each is an option of the pipeline.
+
+    Attributes:
+        max_image_pixels: width times height of an image, before resizing.
+        max_audio_seconds: length of one audio clip.
+        max_video_seconds: length of one video.
+        max_video_frames: frames taken from one video; a longer one is sampled more sparsely.
+        max_file_mb: size of one media file, in MiB.
+    """
+
+    max_image_pixels: int = 50_000_000
+    max_audio_seconds: float = 600.0
+    max_video_seconds: float = 600.0
+    max_video_frames: int = 768
+    max_file_mb: int = 512
+
+
+@frozen
+class MediaSource:
+    """One content part of a message: ``part`` holds ``path``, ``data`` (bytes), or decoded values."""
+
+    kind: str
+    part: dict[str, Any]
+    where: str
+
+    @property
+    def title(self) -> str:
+        """The part in error messages: its place in the request, and its file."""
+        path = self.part.get("path")
+        return f"{self.where} ({self.kind} {str(path)!r})" if path else f"{self.where} ({self.kind})"
+
+    def fail(self, problem: str) -> InvalidRequestError:
+        """The error for this piece of media."""
+        return InvalidRequestError(f"{self.title}: {problem}")
+
+    def open(self, limits: Limits) -> IO[bytes]:
+        """The file or the bytes, checked for existence and size."""
+        data = self.part.get("data")
+        if data is not None:
+            if not isinstance(data, bytes):
+                raise self.fail(f"`data` must be bytes, is {type(data).__name__}")
+            size = len(data)
+        else:
+            path = self.part.get("path")
+            if not isinstance(path, str | Path):
+                raise self.fail("needs `path` (a file) or `data` (bytes)")
+            try:
+                size = Path(path).stat().st_size
+                stream: IO[bytes] = Path(path).open("rb")
+            except OSError as error:
+                raise self.fail(f"cannot be opened: {error.strerror}") from error
+        if size == 0:
+            raise self.fail("the file is empty")
+        if size > limits.max_file_mb * 2**20:
+            raise self.fail(f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_file_mb)")
+        return io.BytesIO(data) if data is not None else stream

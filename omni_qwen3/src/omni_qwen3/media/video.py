@@ -1,0 +1,100 @@
+"""Video: PyAV decodes; frames are sampled at a fixed rate, and the sound track is taken where a request asks for it."""
+
+from __future__ import annotations
+
+import av
+import numpy as np
+import numpy.typing as npt
+from attrs import frozen
+
+from omni_qwen3.media.audio import Samples, to_mono_16k
+from omni_qwen3.media.source import Limits, MediaSource
+
+Frames = npt.NDArray[np.uint8]
+
+
+@frozen
+class Video:
+    """Sampled frames ``[T, H, W, 3]`` RGB at ``fps`` frames per second, and the sound (16 kHz mono) if asked for and there."""
+
+    frames: Frames
+    fps: float
+    sound: Samples | None = None
+
+
+def load_video(source: MediaSource, limits: Limits, *, fps: float, with_sound: bool) -> Video:
+    """A content part's video: ``path``, ``data``, or ``frames`` (``[T, H, W, 3]`` uint8, taken to be at ``fps``).
+
+    Frames are those shown at the times ``0, 1/fps, 2/fps, ...``; if that would be more than ``max_video_frames``, the rate
+    is lowered evenly.
+
+    Raises:
+        InvalidRequestError: no video, damaged, cut off or too long; the message names it.
+    """
+    given = source.part.get("frames")
+    if given is not None:
+        frames = np.asarray(given)
+        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not len(frames):
+            raise source.fail(f"`frames` must be uint8 [T, H, W, 3], are {frames.dtype} {list(frames.shape)}")
+        return Video(frames, fps)
+    try:
+        with source.open(limits) as stream, av.open(stream) as container:
+            return _decode(source, limits, container, fps, with_sound)
+    except av.error.FFmpegError as error:
+        raise source.fail(f"this is no video, or it is damaged: {error.strerror}") from error
+
+
+def _decode(
+    source: MediaSource, limits: Limits, container: av.container.InputContainer, fps: float, with_sound: bool
+) -> Video:
+    if not container.streams.video:
+        raise source.fail("the file holds no video track")
+    track = container.streams.video[0]
+    duration = float(container.duration or 0) / av.time_base
+    if duration > limits.max_video_seconds:
+        raise source.fail(
+            f"{duration:.1f} s of video are over the limit of {limits.max_video_seconds:g} s (max_video_seconds)"
+        )
+    if track.width * track.height > limits.max_image_pixels:
+        raise source.fail(
+            f"{track.width} x {track.height} pixels are over the limit of {limits.max_image_pixels} (max_image_pixels)"
+        )
+    if duration * fps > limits.max_video_frames:
+        fps = limits.max_video_frames / duration
+    sounds = container.streams.audio[0] if with_sound and container.streams.audio else None
+    frames: list[Frames] = []
+    pieces: list[Samples] = []
+    end = 0.0
+    for packet in container.demux(*([track, sounds] if sounds is not None else [track])):
+        for frame in packet.decode():
+            if isinstance(frame, av.AudioFrame):
+                pieces.append(_mono(frame))
+                continue
+            time = float(frame.time or 0.0)
+            end = max(end, time)
+            # A frame stands for every sampling time up to the next frame; the first of them takes it.
+            if time + 1e-6 >= len(frames) / fps and len(frames) < limits.max_video_frames:
+                frames.append(frame.to_ndarray(format="rgb24"))
+            if end > limits.max_video_seconds:
+                raise source.fail(f"over the limit of {limits.max_video_seconds:g} s of video (max_video_seconds)")
+    if not frames:
+        raise source.fail("the video holds no frame that can be decoded")
+    if duration and end + 2.0 / fps < duration * 0.9:
+        raise source.fail(f"the video is cut off: {end:.1f} of {duration:.1f} s could be decoded")
+    sound = None
+    if pieces and sounds is not None:
+        sound = to_mono_16k(source, limits, np.concatenate(pieces), sounds.rate)
+    return Video(np.stack(frames), fps, sound)
+
+
+def _mono(frame: av.AudioFrame) -> Samples:
+    """A decoded piece of sound as float32 ``[n, channels]``."""
+    samples = frame.to_ndarray()
+    channels = len(frame.layout.channels)
+    if not frame.format.is_planar:
+        samples = samples.reshape(-1, channels).T
+    if samples.dtype.kind == "i":
+        samples = samples.astype(np.float32) / (np.iinfo(samples.dtype).max + 1)
+    elif samples.dtype.kind == "u":
+        samples = (samples.astype(np.float32) - 128.0) / 128.0
+    return samples.T.astype(np.float32)

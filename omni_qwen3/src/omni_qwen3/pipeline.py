@@ -1,0 +1,153 @@
+"""Qwen3-Omni as a pipeline config. Light: nothing here imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import ConfigError
+from omni_qwen3.locate import resolve
+
+_ROUTING = "omni_qwen3.routing"
+
+OPTIONS = {
+    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
+    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
+    "gpu": "a GPU for every network stage, as a number; by default the CPU",
+    "initial_chunk": "codec frames (80 ms each) in the first piece of sound",
+    "chunk": "codec frames in every later piece of sound",
+    "max_image_pixels": "largest image, in pixels",
+    "max_audio_seconds": "longest audio clip",
+    "max_video_seconds": "longest video",
+    "max_context": "most tokens that a prompt may have",
+}
+"""What ``omni pipelines`` says of the options of both pipelines."""
+
+_LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
+
+
+def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
+    """Text, images, audio and video in; text and speech out. ``options``: see :data:`OPTIONS`."""
+    given = _Options(options)
+    stages = [
+        *_front(given),
+        StageConfig(
+            name="thinker",
+            factory="omni_qwen3.thinker:create_thinker",
+            factory_args={"speech_enabled": True, **given.network},
+            next=["decode", "talker_ar"],
+            route_fn=f"{_ROUTING}:route_thinker",
+            stream_to=["decode", "talker_ar"],
+            stream_done_to_fn=f"{_ROUTING}:route_thinker",
+            **given.place("thinker"),
+        ),
+        _decode(given),
+        StageConfig(
+            name="talker_ar",
+            factory="omni_qwen3.talker:create_talker",
+            factory_args=given.network,
+            next="code2wav",
+            stream_to=["code2wav"],
+            **given.place("talker_ar"),
+        ),
+        StageConfig(
+            name="code2wav",
+            factory="omni_qwen3.code2wav_scheduler:create_code2wav",
+            factory_args={**given.network, **given.take("initial_chunk", "chunk")},
+            terminal=True,
+            **given.place("code2wav"),
+        ),
+    ]
+    return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages")
+
+
+def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
+    """The same without speech: no talker and no vocoder are loaded."""
+    given = _Options(options)
+    stages = [
+        *_front(given),
+        StageConfig(
+            name="thinker",
+            factory="omni_qwen3.thinker:create_thinker",
+            factory_args={"speech_enabled": False, **given.network},
+            next="decode",
+            stream_to=["decode"],
+            **given.place("thinker"),
+        ),
+        _decode(given),
+    ]
+    return given.pipeline(model_path, "qwen3-omni-text", stages, f"{_ROUTING}:text_terminal_stages")
+
+
+class _Options:
+    """The options of a pipeline, checked, and what they mean for its stages."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        unknown = sorted(options.keys() - OPTIONS.keys())
+        if unknown:
+            raise ConfigError(f"option {unknown[0]!r} is unknown; there are: {', '.join(OPTIONS)}")
+        self._options = options
+        self._processes = options.get("processes", "separate")
+        if self._processes not in ("separate", "one"):
+            raise ConfigError(f"processes: must be 'separate' or 'one', is {self._processes!r}")
+        self.network = self.take("dtype")
+
+    def take(self, *names: str) -> dict[str, Any]:
+        """The given options of these names, as factory arguments."""
+        return {name: self._options[name] for name in names if name in self._options}
+
+    def place(self, stage: str, *, network: bool = True) -> dict[str, Any]:
+        """The process and the device of a stage."""
+        gpu = self._options.get("gpu") if network else None
+        return {"process": "pipeline" if self._processes == "one" else stage, "gpu": gpu}
+
+    def pipeline(self, model_path: str, name: str, stages: list[StageConfig], terminals: str) -> PipelineConfig:
+        return PipelineConfig(model_path=resolve(model_path), name=name, stages=stages, terminal_stages_fn=terminals)
+
+
+def _front(given: _Options) -> list[StageConfig]:
+    """Preprocessing, the two encoders, and their fan-in."""
+    return [
+        StageConfig(
+            name="preprocessing",
+            factory="omni_qwen3.preprocessing:create_preprocessing",
+            factory_args=given.take(*_LIMITS),
+            next=["image_encoder", "audio_encoder", "mm_aggregate"],
+            route_fn=f"{_ROUTING}:route_preprocessing",
+            project_payload={
+                "image_encoder": f"{_ROUTING}:to_image_encoder",
+                "audio_encoder": f"{_ROUTING}:to_audio_encoder",
+                "mm_aggregate": f"{_ROUTING}:to_aggregate",
+            },
+            **given.place("preprocessing", network=False),
+        ),
+        StageConfig(
+            name="image_encoder",
+            factory="omni_qwen3.encoders:create_image_encoder",
+            factory_args=given.network,
+            next="mm_aggregate",
+            **given.place("image_encoder"),
+        ),
+        StageConfig(
+            name="audio_encoder",
+            factory="omni_qwen3.encoders:create_audio_encoder",
+            factory_args=given.network,
+            next="mm_aggregate",
+            **given.place("audio_encoder"),
+        ),
+        StageConfig(
+            name="mm_aggregate",
+            factory="omni_qwen3.aggregate:create_aggregate",
+            wait_for=["preprocessing", "image_encoder", "audio_encoder"],
+            wait_for_fn=f"{_ROUTING}:wait_for_encoders",
+            merge_fn="omni_qwen3.aggregate:merge_for_thinker",
+            next="thinker",
+            **given.place("mm_aggregate", network=False),
+        ),
+    ]
+
+
+def _decode(given: _Options) -> StageConfig:
+    return StageConfig(
+        name="decode", factory="omni_qwen3.decode:create_decode", terminal=True, **given.place("decode", network=False)
+    )

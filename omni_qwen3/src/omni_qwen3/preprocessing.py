@@ -1,0 +1,204 @@
+"""The preprocessing stage: messages to token ids, positions, and the inputs of the encoders that a request needs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import define, field
+from transformers import AutoTokenizer, WhisperFeatureExtractor
+
+from omni_core.errors import InvalidRequestError
+from omni_core.protocol.messages import StagePayload
+from omni_core.scheduling.simple import SimpleScheduler
+from omni_qwen3.chat import Chat, replace_in_order
+from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.media import Limits, MediaSource
+from omni_qwen3.media.audio import SAMPLE_RATE, Samples, load_audio
+from omni_qwen3.media.image import load_image
+from omni_qwen3.media.video import Video, load_video
+from omni_qwen3.patches import PatchSettings, image_patches, video_patches
+from omni_qwen3.payloads import AudioInputs, ImageInputs
+from omni_qwen3.positions import MediaGrids, RopeIndex
+from omni_qwen3.routing import wants_audio
+from omni_qwen3.turns import user_rows
+
+
+@define
+class _Prompt:
+    """A request's media as they are decoded, each list in prompt order."""
+
+    image_patches: list[torch.Tensor] = field(factory=list)
+    image_grids: list[list[int]] = field(factory=list)
+    video_patches: list[torch.Tensor] = field(factory=list)
+    video_grids: list[list[int]] = field(factory=list)
+    seconds_per_grid: list[float] = field(factory=list)
+    clips: list[Samples] = field(factory=list)
+    order: list[tuple[str, int, int | None]] = field(factory=list)  # kind, its index, the clip inside a video
+    notices: list[str] = field(factory=list)
+
+
+class Preprocessor:
+    """Turns a request into what the encoders and the thinker read. Equal to the reference's processor."""
+
+    def __init__(self, model_path: str, limits: Limits, *, video_fps: float, max_context: int | None) -> None:
+        self._config: QwenConfig = read_config(model_path)
+        self._limits, self._fps = limits, video_fps
+        self._max_context = max_context or self._config.thinker.max_positions
+        self._tokenizer = AutoTokenizer.from_pretrained(model_path)
+        self._features = WhisperFeatureExtractor.from_pretrained(model_path)
+        self._pixels = PatchSettings.from_json(json.loads((Path(model_path) / "preprocessor_config.json").read_text()))
+        self._rope = RopeIndex(self._config)
+        thinker = self._config.raw["thinker_config"]
+        self._n_window = thinker["audio_config"].get("n_window", 50)
+        self._positions_per_second = thinker["position_id_per_seconds"]
+        token = self._tokenizer.convert_ids_to_tokens
+        self._image, self._audio = token(self._config.image_token), token(self._config.audio_token)
+        self._video = token(self._config.video_token)
+        self._audio_start, self._audio_end = (
+            token(thinker["audio_start_token_id"]),
+            token(thinker["audio_end_token_id"]),
+        )
+
+    def __call__(self, payload: StagePayload) -> dict[str, Any]:
+        """The data of :func:`omni_qwen3.routing.to_aggregate` and, beside it, the encoders' inputs.
+
+        Raises:
+            InvalidRequestError: the request is at fault; the message names the part.
+        """
+        request = payload.request
+        use_audio_in_video = bool(request.metadata.get("use_audio_in_video"))
+        chat = Chat(request.inputs, self._tokenizer.all_special_tokens)
+        prompt = _Prompt()
+        for source in chat.media:
+            self._decode(source, prompt, use_audio_in_video)
+        audio = self._audio_inputs(prompt.clips)
+        text = self._tokenizer.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True)
+        clip_tokens = [] if audio is None else [int(count) for count in self._clip_tokens(audio["feature_lengths"])]
+        pieces = [self._placeholders(prompt, clip_tokens, *entry) for entry in prompt.order]
+        text = replace_in_order(text, [self._image, self._audio, self._video], pieces)
+        ids = torch.tensor(self._tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.int64)
+        if len(ids) >= self._max_context:
+            raise InvalidRequestError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
+        return self._data(ids, prompt, audio, wants_audio(request))
+
+    def _decode(self, source: MediaSource, prompt: _Prompt, use_audio_in_video: bool) -> None:
+        if source.kind == "image":
+            patches, grid = image_patches(load_image(source, self._limits), self._pixels)
+            prompt.order.append(("image", len(prompt.image_grids), None))
+            prompt.image_patches.append(patches)
+            prompt.image_grids.append(grid)
+        elif source.kind == "audio":
+            prompt.order.append(("audio", len(prompt.clips), None))
+            prompt.clips.append(load_audio(source, self._limits))
+        else:
+            video = load_video(source, self._limits, fps=self._fps, with_sound=use_audio_in_video)
+            if use_audio_in_video and video.sound is None:
+                prompt.notices.append(f"{source.title}: the video has no audio track; only its pictures were used")
+            self._add_video(video, prompt)
+
+    def _add_video(self, video: Video, prompt: _Prompt) -> None:
+        patches, grid = video_patches(video.frames, self._pixels)
+        clip = None
+        if video.sound is not None:
+            clip = len(prompt.clips)
+            prompt.clips.append(video.sound)
+        prompt.order.append(("video", len(prompt.video_grids), clip))
+        prompt.video_patches.append(patches)
+        prompt.video_grids.append(grid)
+        prompt.seconds_per_grid.append(self._pixels.temporal / video.fps)
+
+    def _audio_inputs(self, clips: list[Samples]) -> AudioInputs | None:
+        if not clips:
+            return None
+        features = self._features(
+            clips,
+            sampling_rate=SAMPLE_RATE,
+            padding=True,
+            truncation=False,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        return AudioInputs(
+            input_features=features["input_features"], feature_lengths=features["attention_mask"].sum(-1).long()
+        )
+
+    def _clip_tokens(self, frames: torch.Tensor) -> torch.Tensor:
+        """Tokens per clip: three halvings of each window of ``2 * n_window`` frames (the reference's formula)."""
+        window = 2 * self._n_window
+        rest = (frames % window - 1) // 2 + 1
+        return ((rest - 1) // 2 + 1 - 1) // 2 + 1 + frames // window * 13
+
+    def _placeholders(self, prompt: _Prompt, clip_tokens: list[int], kind: str, index: int, clip: int | None) -> str:
+        """The run of placeholder tokens that a piece of media stands for."""
+        merged = self._pixels.merge**2
+        if kind == "audio":
+            return self._audio * clip_tokens[index]
+        if kind == "image":
+            return self._image * (int(np.prod(prompt.image_grids[index])) // merged)
+        time, height, width = prompt.video_grids[index]
+        per_step = height * width // merged
+        if clip is None:
+            return self._video * (time * per_step)
+        return self._interleaved(time, per_step, prompt.seconds_per_grid[index], clip_tokens[clip])
+
+    def _interleaved(self, time: int, per_step: int, seconds: float, clip_tokens: int) -> str:
+        """Sound inside a video: each time step's pictures at its start, then the sound until the next step."""
+        parts, heard = [self._audio_start], 0
+        for step in range(time):
+            begin = step * seconds * self._positions_per_second
+            until = min(clip_tokens, max(heard, int(np.ceil(begin))))
+            parts.append(self._audio * (until - heard) + self._video * per_step)
+            heard = until
+        parts.append(self._audio * (clip_tokens - heard) + self._audio_end)
+        return "".join(parts)
+
+    def _data(self, ids: torch.Tensor, prompt: _Prompt, audio: AudioInputs | None, speaks: bool) -> dict[str, Any]:
+        grids = MediaGrids(
+            images=torch.tensor(prompt.image_grids) if prompt.image_grids else None,
+            videos=torch.tensor(prompt.video_grids) if prompt.video_grids else None,
+            audio_frames=None if audio is None else audio["feature_lengths"],
+            seconds_per_grid=torch.tensor(prompt.seconds_per_grid) if prompt.seconds_per_grid else None,
+        )
+        interleaved = any(clip is not None for _, _, clip in prompt.order)
+        positions, delta = self._rope.thinker(ids, grids, use_audio_in_video=interleaved)
+        data: dict[str, Any] = {
+            "input_ids": ids,
+            "positions": positions,
+            "position_delta": delta,
+            "notices": prompt.notices,
+        }
+        if speaks:
+            talker = self._rope.talker(ids, user_rows(ids, self._config), grids)
+            if talker is not None:
+                data["talker_positions"], data["talker_position_delta"] = talker
+        if audio is not None:
+            data["audio"] = audio
+        image = ImageInputs()
+        if grids.images is not None:
+            image |= {"pixel_values": torch.cat(prompt.image_patches), "image_grid_thw": grids.images}
+        if grids.videos is not None:
+            image |= {"pixel_values_videos": torch.cat(prompt.video_patches), "video_grid_thw": grids.videos}
+        if image:
+            data["image"] = image
+        return data
+
+
+def create_preprocessing(
+    model_path: str,
+    max_image_pixels: int = Limits().max_image_pixels,
+    max_audio_seconds: float = Limits().max_audio_seconds,
+    max_video_seconds: float = Limits().max_video_seconds,
+    max_video_frames: int = Limits().max_video_frames,
+    max_file_mb: int = Limits().max_file_mb,
+    video_fps: float = 2.0,
+    max_context: int | None = None,
+) -> SimpleScheduler:
+    """The preprocessing stage. The limits are those of :class:`omni_qwen3.media.Limits`; ``video_fps`` frames are taken per
+    second; ``max_context`` bounds the prompt in tokens (by default what the checkpoint says).
+    """
+    limits = Limits(max_image_pixels, max_audio_seconds, max_video_seconds, max_video_frames, max_file_mb)
+    return SimpleScheduler(Preprocessor(model_path, limits, video_fps=video_fps, max_context=max_context))
