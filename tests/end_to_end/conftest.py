@@ -72,7 +72,7 @@ def cases(files: dict[str, str]) -> dict[str, dict[str, Any]]:
         "audio": user(of("audio"), text_part("What do you hear?")),
         "video": user(of("video"), text_part("What happens here?")),
         "image_audio": user(of("image"), of("audio"), text_part("Do they belong together?")),
-        "image_audio_video": user(of("image"), of("audio2"), of("video"), text_part("Describe all three.")),
+        "image_audio_video": user(of("image"), of("audio", "audio2"), of("video"), text_part("Describe all three.")),
         "video_with_audio": user(of("video", "video_sound"), text_part("What is said in the clip?")),
         "multi_turn": [
             {"role": "system", "content": [text_part("You are a friendly voice.")]},

@@ -86,6 +86,7 @@ class Shape:
     wav_hidden: int = 32
     wav_layers: int = 2
     wav_window: int = 12
+    im_end_gain: float = 1.4
     decoder_dim: int = 48
     scale: int = 1
 
@@ -100,7 +101,7 @@ SHAPES = {
     "c": Shape(
         merges=20, hidden=32, layers=3, heads=4, kv_heads=4, head_dim=8, mrope_section=(2, 1, 1), experts=4,
         experts_per_token=1, accept_layer=2, deepstack=(1,), talker_hidden=32, talker_heads=2, talker_kv_heads=2,
-        talker_experts=6, talker_experts_per_token=3, code_groups=8, codebook=48, wav_layers=3,
+        talker_experts=6, talker_experts_per_token=3, code_groups=8, codebook=48, wav_layers=3, im_end_gain=1.0,
     ),
     "mid": Shape(
         merges=200, hidden=512, layers=12, heads=8, kv_heads=4, head_dim=64, mrope_section=(12, 10, 10), experts=8,
@@ -201,11 +202,13 @@ def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
             else:
                 fan_in = parameter[0].numel() if "experts" not in name else parameter.shape[-1]
                 gain = 3.0 if name.endswith(("lm_head.weight", "codec_head.weight")) else 1.0
+                if ".block." in name and ".conv2." in name:
+                    gain = 0.25  # a vocoder's residual branches: at full gain they amplify rounding a thousandfold
                 parameter.normal_(0.0, gain / fan_in**0.5)
         # Quiet enough that the final clamp to [-1, 1] hides nothing.
-        model.code2wav.decoder[-1].conv.weight *= 0.15
+        model.code2wav.decoder[-1].conv.weight *= 0.12
         # Reply lengths: these factors were chosen so that, over the tests' prompts, some replies end by themselves.
-        model.thinker.lm_head.weight[ids["<|im_end|>"]] *= 1.4
+        model.thinker.lm_head.weight[ids["<|im_end|>"]] *= dims.im_end_gain
         model.talker.codec_head.weight[_codec_ids(dims)["codec_eos_token_id"]] *= 1.3
 
 
