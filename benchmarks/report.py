@@ -28,9 +28,7 @@ def compare(
 ) -> Row:
     """A row of medians. The ratio is the median of the per-round ratios, which a noisy machine disturbs least."""
     ratios = [a / b if higher_is_better else b / a for a, b in zip(ours, other, strict=True)]
-    return Row(
-        name, unit, statistics.median(ours), statistics.median(other), other_name, statistics.median(ratios)
-    )
+    return Row(name, unit, statistics.median(ours), statistics.median(other), other_name, statistics.median(ratios))
 
 
 def alone(name: str, unit: str, ours: Sequence[float]) -> Row:

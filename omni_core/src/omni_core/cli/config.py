@@ -1,0 +1,76 @@
+"""``omni config show | validate | graph``."""
+
+from __future__ import annotations
+
+import click
+
+from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.config.graph import mermaid, terminal
+from omni_core.config.loading import dump_json
+from omni_core.config.overrides import ResolvedConfig
+
+
+@click.group()
+def config() -> None:
+    """Show, check and draw a pipeline's config. PIPELINE is a registered name or a config file."""
+
+
+def _resolve(
+    pipeline: str, model: str | None, option: tuple[str, ...], settings: tuple[str, ...], overlay: str | None
+) -> ResolvedConfig:
+    source = PipelineSource(pipeline, model, parse_options(option), settings, overlay)
+    resolved = source.resolve()
+    for notice in source.notices:
+        click.echo(notice, err=True)
+    return resolved
+
+
+_source = [
+    click.argument("pipeline"),
+    click.option("--model", help="A checkpoint folder or hub id."),
+    click.option(
+        "--option", multiple=True, metavar="NAME=VALUE", help="An option of the pipeline; see `omni pipelines`."
+    ),
+    click.option("--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field."),
+    click.option("--config", "overlay", type=click.Path(exists=True, dir_okay=False), help="A YAML overlay."),
+]
+
+
+def _with_source(function):  # type: ignore[no-untyped-def]
+    for decorator in reversed(_source):
+        function = decorator(function)
+    return function
+
+
+@config.command()
+@_with_source
+@click.option("--provenance", is_flag=True, help="Show who set what instead.")
+def show(provenance: bool, **source: object) -> None:
+    """Print the resolved config as JSON."""
+    resolved = _resolve(**source)  # type: ignore[arg-type]
+    if not provenance:
+        click.echo(dump_json(resolved.config))
+        return
+    for path, (origin, before, now) in resolved.provenance.items():
+        click.echo(f"{path}: {before!r} -> {now!r}  ({origin})")
+    if not resolved.provenance:
+        click.echo("Everything is as the pipeline says.")
+
+
+@config.command()
+@_with_source
+def validate(**source: object) -> None:
+    """Check a config without starting anything."""
+    resolved = _resolve(**source)  # type: ignore[arg-type]
+    stages = resolved.config.stages
+    processes = {stage.process or stage.name for stage in stages}
+    click.echo(f"{resolved.config.resolved_name}: {len(stages)} stages in {len(processes)} processes, valid")
+
+
+@config.command()
+@_with_source
+@click.option("--format", "form", type=click.Choice(["terminal", "mermaid"]), default="terminal", show_default=True)
+def graph(form: str, **source: object) -> None:
+    """Draw the pipeline."""
+    resolved = _resolve(**source)  # type: ignore[arg-type]
+    click.echo(mermaid(resolved.config) if form == "mermaid" else terminal(resolved.config))

@@ -1,0 +1,76 @@
+"""``omni plugins list | show | check``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from omni_core.hookspecs import API_LEVEL, HOOKS
+from omni_core.plugins import load_plugins
+
+
+@click.group()
+def plugins() -> None:
+    """What is installed, what is broken, and why."""
+
+
+@plugins.command("list")
+def list_() -> None:
+    """Every installed plugin, its state, and what it provides."""
+    registry = load_plugins()
+    if not registry.records:
+        click.echo("No plugins are installed. The core does nothing by itself; try: pip install omni-qwen3")
+        return
+    width = max(len(record.name) for record in registry.records)
+    for record in registry.records:
+        click.echo(
+            f"{record.name:{width}}  {record.status.value:12}  {record.distribution} {record.version}  {record.reason}".rstrip()
+        )
+        for hook, components in record.components.items():
+            click.echo(f"{'':{width}}  {HOOKS[hook]}: {', '.join(component.name for component in components)}")
+    for line in registry.duplicates():
+        click.echo(f"provided twice, unusable until one is uninstalled or disabled: {line}")
+
+
+@plugins.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """One plugin in full, with its traceback if it is broken."""
+    records = [record for record in load_plugins().records if record.name == name]
+    if not records:
+        names = ", ".join(record.name for record in load_plugins().records) or "none"
+        raise click.ClickException(f"no plugin is called {name!r}; installed are: {names}")
+    for record in records:
+        click.echo(f"{record.name}: {record.status.value}")
+        click.echo(f"  distribution: {record.distribution} {record.version}")
+        click.echo(f"  module:       {record.module}")
+        click.echo(f"  API level:    this core offers {API_LEVEL}")
+        if record.reason:
+            click.echo(f"  reason:       {record.reason}")
+        for hook, components in record.components.items():
+            click.echo(f"  {hook}:")
+            for component in components:
+                click.echo(f"    {component.name}  {component.summary}  [{component.target}]")
+        if record.traceback:
+            click.echo(record.traceback.rstrip())
+
+
+@plugins.command()
+def check() -> None:
+    """Ask every component whether it can work on this machine. Exits with 1 if something is wrong."""
+    registry = load_plugins()
+    bad = False
+    for hook, component, record, problem in registry.check():
+        click.echo(
+            f"{'ok  ' if problem is None else 'no  '}{HOOKS[hook]} {component.name} ({record.distribution})"
+            + (f": {problem}" if problem else "")
+        )
+    for record in registry.records:
+        if record.status.value in ("broken", "incompatible"):
+            bad = True
+            click.echo(f"no  plugin {record.title}: {record.status.value}: {record.reason}")
+    for line in registry.duplicates():
+        bad = True
+        click.echo(f"no  provided twice: {line}")
+    sys.exit(1 if bad else 0)

@@ -1,0 +1,147 @@
+"""Reading and writing pipeline configs: strict, and every problem named with its full path (attrs and cattrs)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import attrs
+import cattrs
+from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, IterableValidationError
+from cattrs.gen import make_dict_structure_fn
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
+from omni_core.errors import ConfigError
+
+_CLASSES = (PipelineConfig, StageConfig, RelayConfig, EndpointsConfig)
+
+
+def structure(values: Any) -> PipelineConfig:
+    """A pipeline config from plain data.
+
+    Raises:
+        ConfigError: one line per problem, each with its path, such as ``stages[thinker].tp_size``.
+    """
+    try:
+        return _converter.structure(values, PipelineConfig)
+    except Exception as error:
+        problems = list(_problems(error, "", values))
+        raise ConfigError("\n".join(problems)) from None
+
+
+def unstructure(config: PipelineConfig) -> dict[str, Any]:
+    """Plain data for a config, in field order, without the fields that have their default values."""
+
+    def changed(attribute: attrs.Attribute[Any], value: Any) -> bool:
+        default = attribute.default
+        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+            default = default.factory()
+        return bool(value != default)
+
+    values: dict[str, Any] = attrs.asdict(config, filter=changed)
+    return values
+
+
+def read_yaml(path: str | Path) -> Any:
+    """A YAML (or JSON) document. Duplicate keys are errors; ``no`` and ``12:30`` stay text (YAML 1.2).
+
+    Raises:
+        ConfigError: the file cannot be read or parsed.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return YAML(typ="safe", pure=True).load(file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except YAMLError as error:
+        raise ConfigError(f"{path} is no valid YAML: {error}") from error
+
+
+def load_config(path: str | Path) -> PipelineConfig:
+    """A whole pipeline from a YAML or JSON file, structured but not yet validated."""
+    return structure(read_yaml(path))
+
+
+def dump_json(config: PipelineConfig) -> str:
+    """The config as JSON, which is also YAML; :func:`load_config` reads it back equal."""
+    return json.dumps(unstructure(config), indent=2)
+
+
+def _is_instance(kind: type) -> Callable[[Any, Any], Any]:
+    def check(value: Any, _: Any) -> Any:
+        if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+            return value
+        raise TypeError(f"must be {kind.__name__}, is {value!r}")
+
+    return check
+
+
+def _gpu(value: Any, _: Any) -> Any:
+    numbers = value if isinstance(value, list) else [value]
+    if value is None or all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
+        return value
+    raise TypeError(f"must be a GPU number, a list of them, or null, is {value!r}")
+
+
+def _next(value: Any, _: Any) -> Any:
+    names = value if isinstance(value, list) else [value]
+    if value is None or all(isinstance(each, str) for each in names):
+        return value
+    raise TypeError(f"must be a stage name, a list of them, or null, is {value!r}")
+
+
+def _make_converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for kind in (str, int, bool, float):
+        converter.register_structure_hook(kind, _is_instance(kind))
+    converter.register_structure_hook_func(lambda t: t == (int | list[int] | None), _gpu)
+    converter.register_structure_hook_func(lambda t: t == (str | list[str] | None), _next)
+    for cls in reversed(_CLASSES):
+        generated = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
+        converter.register_structure_hook(cls, _needs_mapping(cls, generated))
+    return converter
+
+
+def _needs_mapping(cls: type, generated: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def check(value: Any, kind: Any) -> Any:
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, dict):
+            raise TypeError(f"must be a mapping, is {value!r}")
+        return generated(value, kind)
+
+    return check
+
+
+_converter = _make_converter()
+
+
+def _problems(error: BaseException, path: str, values: Any) -> Iterator[str]:
+    """cattrs' tree of errors as lines with paths; list items that have a name are called by it."""
+    if isinstance(error, IterableValidationError):
+        for child, note in error.group_exceptions()[0]:
+            item = values[note.index] if isinstance(values, list) else None
+            name = item.get("name", note.index) if isinstance(item, dict) else note.index
+            yield from _problems(child, f"{path}[{name}]", item)
+    elif isinstance(error, ClassValidationError):
+        located, others = error.group_exceptions()
+        for child, note in located:
+            step = f"{path}.{note.name}" if path else note.name
+            yield from _problems(child, step, values.get(note.name) if isinstance(values, dict) else None)
+        for other in others:
+            yield from _problems(other, path, values)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        known = [attribute.name for attribute in attrs.fields(error.cl)]
+        for key in sorted(error.extra_fields):
+            near = get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            yield f"{path}.{key}: unknown field; {hint}".lstrip(".")
+    elif isinstance(error, KeyError):
+        yield f"{path}.{error.args[0]}: required field is missing".lstrip(".")
+    else:
+        yield f"{path or 'config'}: {error}"
