@@ -40,8 +40,8 @@ async def settles(client: Client, baseline: dict[str, float]) -> dict[str, tuple
 
 def long_request(cases: dict[str, Any], name: str) -> Any:
     request = request_of(cases[name])
-    request.params["thinker"] |= {"max_new_tokens": 200, "ignore_eos": True}
-    request.params["talker"] |= {"max_new_tokens": 200}
+    request.params["thinker"] |= {"max_new_tokens": 4000, "ignore_eos": True}
+    request.params["talker"] |= {"max_new_tokens": 4000}
     return request
 
 

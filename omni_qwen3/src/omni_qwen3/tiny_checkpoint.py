@@ -155,6 +155,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
     """
     import torch
     from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
+    from transformers.utils import logging
 
     if shape not in SHAPES:
         raise ValueError(f"unknown shape {shape!r}; there are: {', '.join(SHAPES)}")
@@ -164,17 +165,22 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
     folder.mkdir(parents=True, exist_ok=True)
     dims = SHAPES[shape]
     ids = _write_tokenizer(folder, dims)
-    config = Qwen3OmniMoeConfig(**_config(dims, ids))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # it warns of rope fields that the released config carries too
+    logging.disable_progress_bar()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
+        config = Qwen3OmniMoeConfig(**_config(dims, ids))
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model = Qwen3OmniMoeForConditionalGeneration(config).eval()
             _redraw(model, ids, dims)
+        model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size="200MB" if shape == "mid" else "1MB")
     finally:
         torch.set_num_threads(threads)
-    model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size="200MB" if shape == "mid" else "1MB")
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
     _complete_config(folder, config, dims)
     _write_processor_files(folder)
     return folder

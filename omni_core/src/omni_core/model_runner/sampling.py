@@ -88,6 +88,9 @@ def candidates(row: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor,
 def draw(row: torch.Tensor, params: SamplingParams, uniform: float) -> int:
     """One id by inverting the cumulative distribution at ``uniform`` in [0, 1)."""
     ids, probabilities = candidates(row, params)
+    # By id, not by probability: two that are nearly equal would change places with the last bit of the logits.
+    ids, order = ids.sort()
+    probabilities = probabilities[order]
     cumulative = probabilities.double().cumsum(-1)
     index = int(torch.searchsorted(cumulative, uniform * float(cumulative[-1]), right=True))
     return int(ids[min(index, len(ids) - 1)])

@@ -170,7 +170,11 @@ class Stage:
         return active
 
     def _end(self, request_id: str) -> None:
-        self._active.pop(request_id, None)
+        """The request is over in this stage. A stage that is streamed to may finish before the stream does, so what the
+        scheduler has queued or has begun anew for the rest of it is dropped too.
+        """
+        if self._active.pop(request_id, None) is not None and self.spec.stream_from:
+            self.scheduler.abort(request_id)
         self._ended[request_id] = None
         if len(self._ended) > REMEMBERED_ENDS:
             self._ended.popitem(last=False)

@@ -54,18 +54,26 @@ class MediaSource:
         if data is not None:
             if not isinstance(data, bytes):
                 raise self.fail(f"`data` must be bytes, is {type(data).__name__}")
-            size = len(data)
+            stream: IO[bytes] = io.BytesIO(data)
         else:
-            path = self.part.get("path")
-            if not isinstance(path, str | Path):
-                raise self.fail("needs `path` (a file) or `data` (bytes)")
-            try:
-                size = Path(path).stat().st_size
-                stream: IO[bytes] = Path(path).open("rb")
-            except OSError as error:
-                raise self.fail(f"cannot be opened: {error.strerror}") from error
+            stream = self._open_path()
+        size = stream.seek(0, io.SEEK_END)
+        stream.seek(0)
+        problem = None
         if size == 0:
-            raise self.fail("the file is empty")
-        if size > limits.max_file_mb * 2**20:
-            raise self.fail(f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_file_mb)")
-        return io.BytesIO(data) if data is not None else stream
+            problem = "the file is empty"
+        elif size > limits.max_file_mb * 2**20:
+            problem = f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_file_mb)"
+        if problem is not None:
+            stream.close()
+            raise self.fail(problem)
+        return stream
+
+    def _open_path(self) -> IO[bytes]:
+        path = self.part.get("path")
+        if not isinstance(path, str | Path):
+            raise self.fail("needs `path` (a file) or `data` (bytes)")
+        try:
+            return Path(path).open("rb")
+        except OSError as error:
+            raise self.fail(f"cannot be opened: {error.strerror}") from error
