@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import click
 
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.config.graph import mermaid, terminal
 from omni_core.config.loading import dump_json
 from omni_core.config.overrides import ResolvedConfig
+
+F = TypeVar("F", bound=Callable[..., None])
 
 
 @click.group()
@@ -25,7 +30,7 @@ def _resolve(
     return resolved
 
 
-_source = [
+_source: list[Callable[[Any], Any]] = [
     click.argument("pipeline"),
     click.option("--model", help="A checkpoint folder or hub id."),
     click.option(
@@ -36,7 +41,8 @@ _source = [
 ]
 
 
-def _with_source(function):  # type: ignore[no-untyped-def]
+def _with_source(function: F) -> F:
+    """The options that say which pipeline is meant, on every command of the group."""
     for decorator in reversed(_source):
         function = decorator(function)
     return function
@@ -45,9 +51,9 @@ def _with_source(function):  # type: ignore[no-untyped-def]
 @config.command()
 @_with_source
 @click.option("--provenance", is_flag=True, help="Show who set what instead.")
-def show(provenance: bool, **source: object) -> None:
+def show(provenance: bool, **source: Any) -> None:
     """Print the resolved config as JSON."""
-    resolved = _resolve(**source)  # type: ignore[arg-type]
+    resolved = _resolve(**source)
     if not provenance:
         click.echo(dump_json(resolved.config))
         return
@@ -59,9 +65,9 @@ def show(provenance: bool, **source: object) -> None:
 
 @config.command()
 @_with_source
-def validate(**source: object) -> None:
+def validate(**source: Any) -> None:
     """Check a config without starting anything."""
-    resolved = _resolve(**source)  # type: ignore[arg-type]
+    resolved = _resolve(**source)
     stages = resolved.config.stages
     processes = {stage.process or stage.name for stage in stages}
     click.echo(f"{resolved.config.resolved_name}: {len(stages)} stages in {len(processes)} processes, valid")
@@ -70,7 +76,7 @@ def validate(**source: object) -> None:
 @config.command()
 @_with_source
 @click.option("--format", "form", type=click.Choice(["terminal", "mermaid"]), default="terminal", show_default=True)
-def graph(form: str, **source: object) -> None:
+def graph(form: str, **source: Any) -> None:
     """Draw the pipeline."""
-    resolved = _resolve(**source)  # type: ignore[arg-type]
+    resolved = _resolve(**source)
     click.echo(mermaid(resolved.config) if form == "mermaid" else terminal(resolved.config))

@@ -38,8 +38,8 @@ def unstructure(config: PipelineConfig) -> dict[str, Any]:
     """Plain data for a config, in field order, without the fields that have their default values."""
 
     def changed(attribute: attrs.Attribute[Any], value: Any) -> bool:
-        default = attribute.default
-        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
+        default: Any = attribute.default
+        if hasattr(default, "factory"):
             default = default.factory()
         return bool(value != default)
 
@@ -124,9 +124,9 @@ _converter = _make_converter()
 def _problems(error: BaseException, path: str, values: Any) -> Iterator[str]:
     """cattrs' tree of errors as lines with paths; list items that have a name are called by it."""
     if isinstance(error, IterableValidationError):
-        for child, note in error.group_exceptions()[0]:
-            item = values[note.index] if isinstance(values, list) else None
-            name = item.get("name", note.index) if isinstance(item, dict) else note.index
+        for child, place in error.group_exceptions()[0]:
+            item = values[int(place.index)] if isinstance(values, list) else None
+            name = item.get("name", place.index) if isinstance(item, dict) else place.index
             yield from _problems(child, f"{path}[{name}]", item)
     elif isinstance(error, ClassValidationError):
         located, others = error.group_exceptions()

@@ -96,7 +96,7 @@ def draw(row: torch.Tensor, params: SamplingParams, uniform: float) -> int:
     return int(ids[min(index, len(ids) - 1)])
 
 
-_CHECKS: dict[str, tuple[type | tuple[type, ...], float, float, str]] = {
+_CHECKS: dict[str, tuple[Any, float, float, str]] = {
     "temperature": ((int, float), 0.0, 100.0, "0 (greedy) or more"),
     "top_k": (int, 0, 2**31, "0 (off) or more"),
     "top_p": ((int, float), 1e-6, 1.0, "in (0, 1]"),

@@ -176,9 +176,11 @@ class ForwardOutput:
 class ARModel(Protocol):
     """What an engine needs of a model. A model is written as a model; paging hides behind ``batch.attention``."""
 
-    kv_layout: KVLayout
     hidden_size: int
     vocab_size: int
+
+    @property
+    def kv_layout(self) -> KVLayout: ...
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """``[n]`` int64 to ``[n, hidden]``."""

@@ -66,13 +66,14 @@ def register(cls: T) -> T:
     Raises:
         TypeError: ``cls`` is no attrs class.
     """
+    registered = cls
     if not attrs.has(cls):
         raise TypeError(f"{cls!r} is not an attrs class and cannot be registered with the codec")
     names = tuple(attribute.name for attribute in attrs.fields(cls) if attribute.init)
     name = f"{cls.__module__}.{cls.__qualname__}"
     _classes[name] = (cls, names)
     _names[cls] = (name, names)
-    return cls
+    return registered
 
 
 def encode(value: Any) -> bytes:

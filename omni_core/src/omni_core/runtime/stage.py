@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from attrs import define, field
@@ -202,9 +203,7 @@ class Stage:
             if active is None:
                 continue
             try:
-                self._lanes.run(
-                    message.request_id, lambda message=message, active=active: self._hand_on(message, active)
-                )
+                self._lanes.run(message.request_id, partial(self._hand_on, message, active))
             except BaseException as error:
                 self._fail(message.request_id, error)
 

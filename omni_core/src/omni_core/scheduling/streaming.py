@@ -137,8 +137,8 @@ class StreamingScheduler(ABC, Generic[State]):
             failures = self.step(states)
         except BaseException as error:
             failures = dict.fromkeys(states, error)
-        for request_id, error in failures.items():
-            self._fail(request_id, error)
+        for request_id, failure in failures.items():
+            self._fail(request_id, failure)
         for request_id in states:
             progress = self._requests.get(request_id)
             if progress is None or not self._complete(progress):
@@ -152,7 +152,7 @@ class StreamingScheduler(ABC, Generic[State]):
             self._put(OutgoingMessage(request_id, "result", result))
 
     def _complete(self, progress: _Progress[State]) -> bool:
-        needed = set(self._sources) or {progress.payload_source}
+        needed: set[str | None] = set(self._sources) or {progress.payload_source}
         return progress.has_payload and needed <= progress.done
 
     def _fail(self, request_id: str, error: BaseException) -> None:

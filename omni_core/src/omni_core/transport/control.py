@@ -51,13 +51,13 @@ class ControlPlane:
             self._broadcast = self._socket(zmq.XPUB)
             self._broadcast.setsockopt(zmq.XPUB_VERBOSER, 1)  # show every one, not only the first of its kind
             self._broadcast.bind(broadcast)
-            self._loop.add_reader(self._broadcast.getsockopt(zmq.FD), self._count_subscribers)
+            self._loop.add_reader(_descriptor(self._broadcast), self._count_subscribers)
         else:
             self._broadcast = self._socket(zmq.SUB)
             self._broadcast.subscribe(b"")
             self._broadcast.connect(broadcast)
-            self._loop.add_reader(self._broadcast.getsockopt(zmq.FD), self._drain, self._broadcast)
-        self._loop.add_reader(self._pull.getsockopt(zmq.FD), self._drain, self._pull)
+            self._loop.add_reader(_descriptor(self._broadcast), self._drain, self._broadcast)
+        self._loop.add_reader(_descriptor(self._pull), self._drain, self._pull)
         self._subscribers = 0
         self._subscribed = asyncio.Event()
         self._loop.call_soon(self._drain, self._pull)
@@ -105,13 +105,13 @@ class ControlPlane:
             await self._subscribed.wait()
 
     def _count_subscribers(self) -> None:
-        while not self._closed and self._broadcast.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+        while not self._closed and _readable(self._broadcast):
             self._subscribers += 1 if self._broadcast.recv(zmq.NOBLOCK)[:1] == b"\x01" else -1
             self._subscribed.set()
 
     def _drain(self, socket: zmq.Socket[bytes]) -> None:
         for _ in range(_DRAIN_AT_ONCE):
-            if self._closed or not socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if self._closed or not _readable(socket):
                 return
             try:
                 message = decode(socket.recv(zmq.NOBLOCK))
@@ -127,5 +127,13 @@ class ControlPlane:
             return
         self._closed = True
         for socket in (self._pull, self._broadcast):
-            self._loop.remove_reader(socket.getsockopt(zmq.FD))
+            self._loop.remove_reader(_descriptor(socket))
         self._context.destroy(linger=200)
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    return int(socket.getsockopt(zmq.FD))
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

@@ -104,10 +104,10 @@ class EngineScheduler:
             return True
         if self._refuse_what_never_fits():
             return True
-        message = self.inbox.get()
-        if message is None:
+        following = self.inbox.get()
+        if following is None:
             return False
-        self._take(message)
+        self._take(following)
         return True
 
     def _take(self, message: IncomingMessage) -> None:
