@@ -168,7 +168,7 @@ class TalkerFeedback(FeedbackStrategy):
 class TalkerRunner(FeedbackARModelRunner):
     """Starts when the prompt side and the first token have come; waits while the thinker has not written enough."""
 
-    model: Talker  # type: ignore[assignment]  # narrower than the base says
+    model: Talker
 
     def __init__(self, model: Talker, config: QwenConfig, special: torch.Tensor, device: str = "cpu") -> None:
         """``special``: the thinker's embeddings of tts_bos, tts_eos and tts_pad, ``[3, thinker_hidden]``."""

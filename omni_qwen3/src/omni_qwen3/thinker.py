@@ -93,7 +93,7 @@ class _State:
 class ThinkerRunner(ModelRunner):
     """Injects encoder outputs, streams ids to ``decode`` and, for speech, embeddings and hidden states to ``talker_ar``."""
 
-    model: Thinker  # type: ignore[assignment]  # narrower than the base says
+    model: Thinker
 
     def __init__(self, model: Thinker, config: QwenConfig, *, speech_enabled: bool, device: str = "cpu") -> None:
         super().__init__(model, device)

@@ -1,0 +1,250 @@
+"""The engine equals the slow way, whatever it batches, chunks, preempts or aborts, and contains what goes wrong."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import toy_model
+from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
+
+from omni_core.model_runner.base import ModelRunner
+from omni_core.model_runner.types import SamplingParams
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_engine.scheduler import EngineScheduler
+
+MODEL = ToyModel()
+Open = Callable[..., EngineScheduler]
+
+
+@pytest.fixture
+def engine() -> Iterator[Open]:
+    opened = []
+
+    def start(runner: ModelRunner | None = None, **options: Any) -> EngineScheduler:
+        scheduler = EngineScheduler(runner or ToyRunner(MODEL), **{"max_context": 512, "kv_blocks": 200, **options})
+        thread = threading.Thread(target=scheduler.start, daemon=True)
+        thread.start()
+        opened.append((scheduler, thread))
+        return scheduler
+
+    yield start
+    for scheduler, thread in opened:
+        scheduler.stop()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def ask(scheduler: EngineScheduler, name: str, prompt: list[int], **data: Any) -> None:
+    data.setdefault("sampling", SamplingParams(max_new_tokens=12))
+    scheduler.inbox.put(IncomingMessage(name, "new_request", {"prompt": prompt, **data}))
+
+
+def collect(scheduler: EngineScheduler, count: int, seconds: float = 20.0) -> dict[str, OutgoingMessage]:
+    """The final messages of ``count`` requests."""
+    final: dict[str, OutgoingMessage] = {}
+    end = time.monotonic() + seconds
+    while len(final) < count:
+        message = scheduler.outbox.get(max(0.0, end - time.monotonic()))
+        assert message is not None, f"only {sorted(final)} finished"
+        if message.type != "stream":
+            assert message.request_id not in final, "answered twice"
+            final[message.request_id] = message
+    return final
+
+
+def resting(scheduler: EngineScheduler) -> bool:
+    """Whether everything is given back, within a second."""
+    for _ in range(100):
+        state = scheduler.statistics()
+        if state["free_blocks"] == state["total_blocks"] and not state["running"] + state["waiting"] + state["pending"]:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+PROMPTS = [[3], [5, 9, 2, 7], list(range(1, 40)), [11] * 70, [4, 8], list(range(90, 20, -3)), [1, 2, 3], [60] * 17]
+SAMPLINGS = [
+    SamplingParams(max_new_tokens=12),
+    SamplingParams(max_new_tokens=20, temperature=0.8, seed=1),
+    SamplingParams(max_new_tokens=7, temperature=1.2, top_k=5, seed=2),
+    SamplingParams(max_new_tokens=15, temperature=0.9, top_p=0.7, repetition_penalty=1.3, seed=3),
+    SamplingParams(max_new_tokens=30, stop_ids=frozenset(range(0, 97, 9))),
+    SamplingParams(max_new_tokens=9, suppressed_ids=frozenset(range(50))),
+    SamplingParams(max_new_tokens=11, temperature=1.0, min_p=0.1, seed=4),
+    SamplingParams(max_new_tokens=1),
+]
+EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]
+
+
+def test_it_is_a_scheduler(engine: Open) -> None:
+    assert isinstance(engine(), Scheduler)
+
+
+@pytest.mark.parametrize("index", range(len(PROMPTS)))
+def test_one_request_equals_the_slow_way(engine: Open, index: int) -> None:
+    scheduler = engine()
+    ask(scheduler, "r", PROMPTS[index], sampling=SAMPLINGS[index])
+    answer = collect(scheduler, 1)["r"].data
+    assert answer["ids"] == EXPECTED[index]
+    stopped = EXPECTED[index][-1] in SAMPLINGS[index].stop_ids
+    assert answer["reason"] == ("stop" if stopped else "length")
+    assert resting(scheduler)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"chunk_size": 1},
+        {"chunk_size": 7, "max_batch_tokens": 16},
+        {"block_size": 1},
+        {"block_size": 5, "chunk_size": 3, "max_batch_tokens": 9},
+        {"max_running": 2},
+        {"kv_blocks": 7},
+        {"kv_blocks": 25, "block_size": 4, "chunk_size": 8},
+    ],
+)
+def test_a_mixed_batch_equals_each_alone(engine: Open, options: dict[str, Any]) -> None:
+    scheduler = engine(**options)
+    for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
+        ask(scheduler, str(index), prompt, sampling=sampling)
+    final = collect(scheduler, len(PROMPTS))
+    assert [final[str(index)].data["ids"] for index in range(len(PROMPTS))] == EXPECTED
+    assert resting(scheduler)
+
+
+def test_a_full_cache_preempts_and_the_output_stays(engine: Open) -> None:
+    scheduler = engine(kv_blocks=12, block_size=4)
+    sampling = SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)
+    prompts = [[n, n + 1, n + 2] for n in range(6)]
+    for index, prompt in enumerate(prompts):
+        ask(scheduler, str(index), prompt, sampling=sampling)
+    final = collect(scheduler, len(prompts))
+    assert [final[str(i)].data["ids"] for i in range(6)] == [generate(MODEL, prompt, sampling) for prompt in prompts]
+    assert scheduler.statistics()["preemptions"] > 0
+    assert resting(scheduler)
+
+
+def test_streamed_tokens_are_the_result(engine: Open) -> None:
+    scheduler = engine()
+    ask(scheduler, "r", [1, 2], sampling=SamplingParams(max_new_tokens=9))
+    streamed = []
+    while (message := scheduler.outbox.get(10)) is not None and message.type == "stream":
+        streamed.append(message.data)
+    assert message is not None
+    assert streamed == message.data["ids"]
+
+
+def test_what_can_never_fit_fails_alone(engine: Open) -> None:
+    scheduler = engine(kv_blocks=4, block_size=4, max_context=100)
+    ask(scheduler, "long prompt", [1] * 50)
+    ask(scheduler, "over context", [1] * 100)
+    ask(scheduler, "grows", [1] * 10, sampling=SamplingParams(max_new_tokens=40))
+    ask(scheduler, "empty", [])
+    ask(scheduler, "good", [5, 9, 2, 7])
+    final = collect(scheduler, 5)
+    assert final["good"].data["ids"] == generate(MODEL, [5, 9, 2, 7], SamplingParams(max_new_tokens=12))
+    for name, word in {
+        "long prompt": "KV cache",
+        "over context": "context",
+        "grows": "KV cache",
+        "empty": "empty",
+    }.items():
+        assert final[name].type == "error"
+        assert word in str(final[name].data)
+    assert resting(scheduler)
+
+
+def test_the_context_ends_a_reply_with_length(engine: Open) -> None:
+    scheduler = engine(max_context=10)
+    ask(scheduler, "r", [1, 2, 3], sampling=SamplingParams(max_new_tokens=100))
+    answer = collect(scheduler, 1)["r"].data
+    assert len(answer["ids"]) == 7
+    assert answer["reason"] == "length"
+
+
+@pytest.mark.parametrize("poison", ["receive", "emit", "result", "forward"])
+def test_what_goes_wrong_stays_with_its_request(engine: Open, poison: str) -> None:
+    scheduler = engine()
+    for index in range(6):
+        ask(scheduler, f"good {index}", PROMPTS[index], sampling=SAMPLINGS[index])
+    bad = [toy_model.POISON_TOKEN, 1] if poison == "forward" else [1, 2]
+    ask(scheduler, "bad", bad, poison=poison)
+    final = collect(scheduler, 7)
+    assert final["bad"].type == "error"
+    assert [final[f"good {index}"].data["ids"] for index in range(6)] == EXPECTED[:6]
+    assert resting(scheduler)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.002, 0.01, 0.05])
+def test_abort_at_any_moment_gives_everything_back(engine: Open, moment: float) -> None:
+    runner = ToyRunner(MODEL)
+    scheduler = engine(runner, kv_blocks=30, block_size=4, chunk_size=8, max_running=4)
+    for index in range(12):
+        ask(scheduler, str(index), list(range(1, 30)), sampling=SamplingParams(max_new_tokens=80))
+    time.sleep(moment)
+    for index in range(12):
+        scheduler.abort(str(index))
+        scheduler.abort(str(index))
+    assert resting(scheduler)
+    scheduler.outbox.drain()
+    ask(scheduler, "after", PROMPTS[1])
+    assert collect(scheduler, 1)["after"].data["ids"] == generate(MODEL, PROMPTS[1], SamplingParams(max_new_tokens=12))
+
+
+def feedback_alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
+    scheduler = EngineScheduler(FeedbackRunner(MODEL), max_context=512, kv_blocks=200)
+    thread = threading.Thread(target=scheduler.start, daemon=True)
+    thread.start()
+    ask(scheduler, "r", prompt, sampling=sampling)
+    ids: list[int] = collect(scheduler, 1)["r"].data["ids"]
+    scheduler.stop()
+    thread.join(5)
+    return ids
+
+
+def test_the_feedback_loop_survives_preemption(engine: Open) -> None:
+    sampling = SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)
+    prompts = [[n, n + 1, n + 2] for n in range(6)]
+    expected = [feedback_alone(prompt, sampling) for prompt in prompts]
+    assert expected[0] != generate(MODEL, prompts[0], sampling), "the feedback has no effect"
+    scheduler = engine(FeedbackRunner(MODEL), kv_blocks=12, block_size=4)
+    for index, prompt in enumerate(prompts):
+        ask(scheduler, str(index), prompt, sampling=sampling)
+    final = collect(scheduler, 6)
+    assert [final[str(index)].data["ids"] for index in range(6)] == expected
+    assert scheduler.statistics()["preemptions"] > 0
+
+
+def test_a_request_that_waits_for_a_stream_sleeps_and_wakes(engine: Open) -> None:
+    sampling = SamplingParams(max_new_tokens=8)
+    scheduler = engine(FeedbackRunner(MODEL))
+    ask(scheduler, "r", [1, 2], sampling=sampling, allowed=3)
+    time.sleep(0.2)
+    steps = scheduler.statistics()["steps"]
+    assert len([message for message in scheduler.outbox.drain() if message.type == "stream"]) == 3
+    time.sleep(0.2)
+    assert scheduler.statistics()["steps"] == steps, "it computes while it has nothing to compute"
+    scheduler.inbox.put(IncomingMessage("r", "stream_chunk", 100))
+    assert collect(scheduler, 1)["r"].data["ids"] == feedback_alone([1, 2], sampling)
+    ask(scheduler, "parked", [1, 2], sampling=sampling, allowed=1)
+    time.sleep(0.1)
+    scheduler.abort("parked")
+    assert resting(scheduler)
+
+
+def test_an_idle_engine_uses_no_cpu(engine: Open) -> None:
+    engine()
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
