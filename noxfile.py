@@ -57,7 +57,7 @@ def tests(session: nox.Session) -> None:
     """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
     install_wheels(session, *DISTRIBUTIONS, extra=tuple(TEST_TOOLS))
     session.run("python", "-m", "pip", "check")
-    oracle = Path(session.create_tmp()) / "oracle"
+    oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
     environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
     arguments = session.posargs or ["tests", "--ignore=tests/packaging/bare"]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import (
+    ConfigError,
     InvalidRequestError,
     OverloadedError,
     RequestAbortedError,
@@ -32,6 +34,13 @@ HERE = Path(__file__).parent
 @pytest.fixture(autouse=True)
 def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.fixture
+def tmp_path() -> Any:
+    """A short path: socket addresses have a limit, and pytest's own folders can be deep."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)
@@ -357,3 +366,12 @@ async def test_an_idle_pipeline_uses_no_cpu(tmp_path: Path) -> None:
         await asyncio.sleep(1.5)
         after = [sum(each.cpu_times()[:2]) for each in processes]
         assert max(b - a for a, b in zip(before, after, strict=True)) <= 0.03
+
+
+async def test_a_base_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    for base, word in ((deep, "too long"), (tmp_path / "nowhere", "nowhere")):
+        with pytest.raises(ConfigError, match=word):
+            async with open_pipeline(three(base)):
+                pass

@@ -19,7 +19,7 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.errors import OmniError, StartupError
+from omni_core.errors import ConfigError, OmniError, StartupError
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.protocol.messages import (
     CompleteMessage,
@@ -42,6 +42,27 @@ Progress = Callable[[str, str], None]
 """Told a stage's name and its state: ``starting``, ``ready``, ``failed``."""
 
 KEPT_LOG_LINES = 40
+
+LONGEST_SOCKET_PATH = 107
+"""Bytes that the address of a Unix-domain socket may have."""
+
+
+def run_directory(base_path: str | None) -> Path:
+    """A private (0700) folder for one run's sockets, in ``base_path`` or where temporary files go.
+
+    Raises:
+        ConfigError: ``base_path`` cannot be used.
+    """
+    base = base_path or tempfile.gettempdir()
+    too_long = len(os.fsencode(base)) + len("/omni-12345678/coordinator.sock") > LONGEST_SOCKET_PATH
+    if too_long and base_path is not None:
+        raise ConfigError(
+            f"endpoints.base_path: {base} is too long for socket addresses ({LONGEST_SOCKET_PATH} bytes); choose a shorter one"
+        )
+    try:
+        return Path(tempfile.mkdtemp(prefix="omni-", dir="/tmp" if too_long else base))
+    except OSError as error:
+        raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
 
 
 @define(eq=False)
@@ -120,8 +141,7 @@ class MultiProcessPipelineRunner:
             raise
 
     async def _start(self) -> None:
-        directory = Path(tempfile.mkdtemp(prefix="omni-", dir=self._config.endpoints.base_path))  # mkdtemp: mode 0700
-        self._directory = directory
+        directory = self._directory = run_directory(self._config.endpoints.base_path)
         prepared = prepare(self._config, self._registry or load_plugins(), directory)
         self._control = ControlPlane(
             prepared.coordinator_endpoint, self._on_message, prepared.broadcast_endpoint, publishes=True
