@@ -1,0 +1,249 @@
+"""The shm relay: exact bytes, views that free themselves, back-pressure, and nothing left whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import torch
+
+from omni_core.errors import RelayError
+from omni_core.transport.relay import RelayOptions
+from omni_relay_shm.allocator import GRANULE, Allocator
+from omni_relay_shm.plugin import probe
+from omni_relay_shm.relay import ShmRelay
+
+
+class Peer:
+    """A second process with a relay of its own."""
+
+    def __init__(self) -> None:
+        script = str(Path(__file__).with_name("peer.py"))
+        self.process = subprocess.Popen(
+            [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, **command: Any) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        if "metadata" in command:
+            place = command["metadata"]
+            command["metadata"] = [*place[:4], place[4].hex(), *place[5:]]
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    made = Peer()
+    yield made
+    made.kill()
+
+
+@pytest_asyncio.fixture
+async def relay() -> AsyncIterator[ShmRelay]:
+    made = ShmRelay(RelayOptions(slot_size_mb=16, credits=2))
+    yield made
+    made.close()
+
+
+def random_bytes(size: int, seed: int = 0) -> bytes:
+    return np.random.default_rng(seed).bytes(size)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def in_use(relay: ShmRelay) -> tuple[float, float]:
+    state = relay.statistics()
+    return state["slots_in_use"], state["bytes_in_use"]
+
+
+def test_the_probe_is_content_here() -> None:
+    assert probe() is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 4095, 4096, 1_000_000, 16 * 2**20])
+async def test_bytes_arrive_exactly(relay: ShmRelay, peer: Peer, size: int) -> None:
+    data = random_bytes(size)
+    operation = await relay.put_async(data, "r")
+    assert peer.ask(do="view", metadata=operation.metadata) == hashlib.sha256(data).hexdigest()
+    await operation.wait_for_completion(5)
+    assert in_use(relay) == (0, 0)
+
+
+async def test_the_producer_may_write_in_place(relay: ShmRelay, peer: Peer) -> None:
+    memory = await relay.empty(1000, "r")
+    memory[:] = random_bytes(1000, 3)
+    operation = await relay.put_async(memory, "r")
+    assert in_use(relay) == (1, GRANULE)
+    del memory
+    assert peer.ask(do="view", metadata=operation.metadata) == hashlib.sha256(random_bytes(1000, 3)).hexdigest()
+
+
+async def test_tensors_in_and_out(relay: ShmRelay) -> None:
+    tensor = torch.arange(5000, dtype=torch.uint8)
+    operation = await relay.put_async(tensor, "r")
+    destination = torch.empty(5000, dtype=torch.uint8)
+    await (await relay.get_async(operation.metadata, destination, "r")).wait_for_completion()
+    assert torch.equal(tensor, destination)
+    with pytest.raises(RelayError, match="contiguous"):
+        await relay.put_async(torch.zeros(10, 10)[:, ::2])
+    with pytest.raises(RelayError, match="destination holds 3 bytes"):
+        await relay.get_async((await relay.put_async(b"four")).metadata, bytearray(3))
+
+
+async def test_two_puts_released_out_of_order(relay: ShmRelay, peer: Peer) -> None:
+    first, second = await relay.put_async(random_bytes(9000, 1), "a"), await relay.put_async(random_bytes(9000, 2), "b")
+    assert peer.ask(do="view", metadata=first.metadata, hold="1") == hashlib.sha256(random_bytes(9000, 1)).hexdigest()
+    assert peer.ask(do="view", metadata=second.metadata, hold="2") == hashlib.sha256(random_bytes(9000, 2)).hexdigest()
+    peer.ask(do="release", hold="2")
+    await second.wait_for_completion(5)
+    with pytest.raises(TimeoutError):
+        await first.wait_for_completion(0.05)
+    peer.ask(do="release", hold="1")
+    await first.wait_for_completion(5)
+    assert in_use(relay) == (0, 0)
+
+
+async def test_the_last_reference_of_a_view_frees_its_slot(relay: ShmRelay) -> None:
+    operation = await relay.put_async(random_bytes(100_000), "r")
+    view = relay.get_view(operation.metadata)
+    assert view.readonly
+    part = torch.frombuffer(view[5000:6000], dtype=torch.uint8)
+    del view
+    assert in_use(relay)[0] == 1
+    assert bytes(part.numpy()) == random_bytes(100_000)[5000:6000]
+    thread = threading.Thread(target=lambda box: box.clear(), args=([part],))
+    del part
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert in_use(relay) == (0, 0)
+
+
+async def test_a_full_pool_makes_the_producer_wait(relay: ShmRelay, peer: Peer) -> None:
+    operations = [await relay.put_async(bytes(8 * 2**20), str(n)) for n in range(4)]
+    waiting = [asyncio.create_task(relay.put_async(bytes(8 * 2**20), f"late{n}")) for n in range(2)]
+    await asyncio.sleep(0.05)
+    assert not any(task.done() for task in waiting)
+    for operation in operations[:2]:
+        peer.ask(do="view", metadata=operation.metadata)
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert in_use(relay)[0] == 4
+    cancelled = asyncio.create_task(relay.put_async(bytes(8 * 2**20), "cancelled"))
+    await asyncio.sleep(0.02)
+    cancelled.cancel()
+    relay.cleanup("late0")
+    await asyncio.wait_for(relay.put_async(bytes(8 * 2**20), "after"), 5)
+
+
+async def test_what_can_never_fit_says_what_to_raise(relay: ShmRelay) -> None:
+    with pytest.raises(RelayError, match=r"slot_size_mb.*credits"):
+        await relay.put_async(bytes(33 * 2**20))
+
+
+async def test_cleanup_frees_and_late_readers_are_refused(relay: ShmRelay, peer: Peer) -> None:
+    taken, untaken = await relay.put_async(b"x" * 5000, "r"), await relay.put_async(b"y" * 5000, "r")
+    other = await relay.put_async(b"z" * 5000, "other")
+    await relay.empty(5000, "r")
+    peer.ask(do="view", metadata=taken.metadata, hold="1")
+    relay.cleanup("r")
+    relay.cleanup("r")
+    assert in_use(relay)[0] == 2, "the held one and the other request's"
+    reused = await relay.put_async(b"w" * 5000, "new")
+    assert peer.ask(do="view", metadata=untaken.metadata).startswith("RelayError: the sender has freed")
+    assert peer.ask(do="view", metadata=reused.metadata) == hashlib.sha256(b"w" * 5000).hexdigest()
+    assert peer.ask(do="view", metadata=other.metadata) == hashlib.sha256(b"z" * 5000).hexdigest()
+    peer.ask(do="release", hold="1")
+    assert in_use(relay) == (0, 0)
+
+
+async def test_a_dead_reader_gives_back_what_it_held(relay: ShmRelay, peer: Peer) -> None:
+    operations = [await relay.put_async(bytes(16 * 2**20), str(n)) for n in range(2)]
+    for index, operation in enumerate(operations):
+        peer.ask(do="view", metadata=operation.metadata, hold=str(index))
+    waiting = asyncio.create_task(relay.put_async(b"z", "late"))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    peer.kill()
+    await asyncio.wait_for(waiting, 2)
+
+
+async def test_a_dead_sender_is_an_error_and_leaves_nothing(relay: ShmRelay, peer: Peer) -> None:
+    shm = set(os.listdir("/dev/shm"))
+    place = peer.ask(do="put", size=100_000)
+    metadata = [*place[:4], bytes.fromhex(place[4]), *place[5:]]
+    view = relay.get_view(metadata)
+    other = peer.ask(do="put", size=100_000)
+    peer.kill()
+    assert bytes(view) == bytes(100_000), "a view outlives its sender"
+    relay.close()
+    fresh = ShmRelay(RelayOptions())
+    with pytest.raises(RelayError, match="ended"):
+        fresh.get_view([*other[:4], bytes.fromhex(other[4]), *other[5:]])
+    fresh.close()
+    assert set(os.listdir("/dev/shm")) == shm
+
+
+@pytest.mark.parametrize("metadata", [None, [], "x", [1] * 9, [os.getpid(), 0, 0, 10, b"t" * 16, 5000, 1, 0, 5]])
+async def test_forged_metadata_are_refused(relay: ShmRelay, metadata: Any) -> None:
+    await relay.put_async(b"x")
+    with pytest.raises(RelayError):
+        relay.get_view(metadata)
+
+
+async def test_a_thousand_transfers_leave_no_descriptor() -> None:
+    before = descriptors()
+    relay = ShmRelay(RelayOptions(slot_size_mb=1, credits=2))
+    for index in range(1000):
+        operation = await relay.put_async(random_bytes(3000, index % 7), str(index))
+        assert bytes(relay.get_view(operation.metadata)) == random_bytes(3000, index % 7)
+    assert in_use(relay) == (0, 0)
+    held = relay.get_view((await relay.put_async(b"kept", "k")).metadata)
+    relay.close()
+    relay.close()
+    assert bytes(held) == b"kept"
+    del held
+    gc.collect()
+    assert descriptors() == before
+    with pytest.raises(RelayError, match="closed"):
+        await relay.put_async(b"x")
+
+
+def test_the_allocator_never_overlaps_and_merges_what_is_freed() -> None:
+    generator = np.random.default_rng(0)
+    allocator, live = Allocator(64 * GRANULE), {}
+    for step in range(3000):
+        if live and generator.random() < 0.5:
+            offset = list(live)[int(generator.integers(len(live)))]
+            allocator.free(offset, live.pop(offset))
+        size = int(generator.integers(0, 12 * GRANULE))
+        offset = allocator.allocate(size)
+        if offset is not None:
+            end = offset + Allocator.rounded(size)
+            assert end <= allocator.size
+            assert all(end <= other or other + Allocator.rounded(n) <= offset for other, n in live.items()), step
+            live[offset] = size
+    for offset, size in live.items():
+        allocator.free(offset, size)
+    assert allocator.in_use == 0
+    assert allocator.allocate(allocator.size) == 0
