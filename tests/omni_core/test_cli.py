@@ -1,0 +1,156 @@
+"""The command line as a user meets it: wrong arguments, a whole run of a small pipeline, JSON, interruption."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import wave
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from omni_core.config.loading import dump_json
+from omni_core.config.schema import PipelineConfig, StageConfig
+
+HERE = Path(__file__).parent
+SPEAKING = """
+import math, time
+from omni_core.protocol.messages import StagePayload
+from omni_core.protocol.outputs import AudioChunk, AudioResult, TextResult, TextChunk
+from omni_core.scheduling.base import MessageQueue, OutgoingMessage
+
+def words(payload: StagePayload):
+    content = payload.request.inputs["messages"][-1]["content"]
+    text = " ".join(part.get("text", part["type"]) for part in content)
+    if text == "slow":
+        time.sleep(30)
+    return {"text": text[::-1]}
+
+class Speak:
+    def __init__(self):
+        self.inbox, self.outbox = MessageQueue(), MessageQueue()
+    def start(self):
+        while (message := self.inbox.get()) is not None:
+            text, name = message.data.data["text"], message.request_id
+            for letter in text:
+                self.outbox.put(OutgoingMessage(name, "stream", TextChunk(letter)))
+            tone = [0.3 * math.sin(i / 10) for i in range(8000 * (len(text) > 0))]
+            self.outbox.put(OutgoingMessage(name, "stream", AudioChunk(tone, 8000)))
+            self.outbox.put(OutgoingMessage(name, "result", TextResult(text, notices=["a remark"])))
+    def stop(self):
+        self.inbox.close()
+    def abort(self, request_id):
+        pass
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    (tmp_path / "speaking.py").write_text(SPEAKING)
+    config = PipelineConfig(
+        model_path="none",
+        name="speaking",
+        stages=[
+            StageConfig(name="words", process="all", factory="speaking:words", next="speak"),
+            StageConfig(name="speak", process="all", factory="speaking:Speak", terminal=True),
+        ],
+    )
+    (tmp_path / "speaking.json").write_text(dump_json(config))
+    (tmp_path / "broken.json").write_text(dump_json(evolve(config, entry_stage="nowhere")))
+    return tmp_path / "speaking.json"
+
+
+def omni(pipeline: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), env=environment(pipeline), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "omni_core.cli", *arguments]
+
+
+def environment(pipeline: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(pipeline.parent), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_one_reply_in_text_and_sound(pipeline: Path, tmp_path: Path) -> None:
+    out = tmp_path / "reply.wav"
+    answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--out", str(out))
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "olleh\n"
+    assert "a remark" in answer.stderr
+    assert "1.00 s of speech" in answer.stderr
+    with wave.open(str(out)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth(), file.getnframes()) == (8000, 1, 2, 8000)
+
+
+def test_json_is_one_document(pipeline: Path) -> None:
+    answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--json")
+    document = json.loads(answer.stdout)
+    assert (document["text"], document["finish_reason"], document["audio_seconds"]) == ("olleh", "stop", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["run", "nothing-like-it", "--text", "x"], 1, ["nothing-like-it", "omni pipelines"]),
+        (["run", "{pipeline}"], 2, ["nothing to answer"]),
+        (["run", "{pipeline}", "--image", "/nowhere.png"], 2, ["/nowhere.png"]),
+        (["run", "{pipeline}", "--text", "x", "--out", "/nowhere/x.wav"], 2, ["/nowhere"]),
+        (["run", "{pipeline}", "--text", "x", "--set", "wrods.gpu=1"], 1, ["wrods", "did you mean 'words'"]),
+        (["run", "{pipeline}", "--text", "x", "--no-speech", "--out", "x.wav"], 2, ["--no-speech"]),
+        (["config", "validate", "{folder}/broken.json"], 1, ["entry_stage", "nowhere"]),
+        (["plugins", "show", "nobody"], 1, ["nobody"]),
+        (["rnu"], 2, ["rnu"]),
+    ],
+)
+def test_wrong_arguments_are_one_clear_message(
+    pipeline: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    filled = [argument.format(pipeline=pipeline, folder=pipeline.parent) for argument in arguments]
+    answer = omni(pipeline, *filled)
+    assert answer.returncode == code, answer.stderr
+    assert "Traceback" not in answer.stderr
+    for word in words:
+        assert word in answer.stderr
+
+
+def test_a_failing_stage_is_named_without_a_traceback(pipeline: Path) -> None:
+    answer = omni(pipeline, "run", str(pipeline), "--text", "x", "--set", "speak.factory=speaking:nothing")
+    assert answer.returncode == 1
+    assert "'speak'" in answer.stderr
+    assert "nothing" in answer.stderr
+
+
+def test_config_commands(pipeline: Path) -> None:
+    assert json.loads(omni(pipeline, "config", "show", str(pipeline)).stdout)["name"] == "speaking"
+    assert "2 stages in 1 processes, valid" in omni(pipeline, "config", "validate", str(pipeline)).stdout
+    assert "words --> speak" in omni(pipeline, "config", "graph", str(pipeline), "--format", "mermaid").stdout
+    shown = omni(pipeline, "config", "show", str(pipeline), "--set", "words.gpu=1", "--provenance").stdout
+    assert "words.gpu: None -> 1  (--set words.gpu=1)" in shown
+    assert "omni-core" in omni(pipeline, "doctor").stdout
+
+
+def test_ctrl_c_ends_everything_quietly(pipeline: Path) -> None:
+    process = subprocess.Popen(
+        command("run", str(pipeline), "--text", "slow"),
+        env=environment(pipeline),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "2/2" in line:
+            break
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in errors

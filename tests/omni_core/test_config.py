@@ -1,0 +1,182 @@
+"""Configs: strict, every problem with its path; overrides that are never silent; validation of every rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from omni_core.config.graph import mermaid, terminal
+from omni_core.config.loading import dump_json, load_config, read_yaml, structure, unstructure
+from omni_core.config.overrides import apply, parse_flag, parse_overlay
+from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
+from omni_core.config.validation import validate
+from omni_core.errors import ConfigError
+
+
+def stage(name: str, **fields: Any) -> StageConfig:
+    return StageConfig(**{"name": name, "factory": "m:f", "process": name, **fields})
+
+
+def diamond(**changes: Any) -> PipelineConfig:
+    stages = [
+        stage("start", next=["left", "right", "join"], route_fn="m:route", project_payload={"left": "m:project"}),
+        stage("left", next="join", gpu=0, relay=RelayConfig(credits=4)),
+        stage("right", next="join", stream_to=["end"], stream_done_to_fn="m:done"),
+        stage("join", next="end", wait_for=["start", "left", "right"], wait_for_fn="m:wait", merge_fn="m:merge"),
+        stage("end", terminal=True),
+    ]
+    return PipelineConfig(**{"model_path": "m", "name": "diamond", "stages": stages, **changes})
+
+
+def with_stage(stage_name: str, /, **changes: Any) -> PipelineConfig:
+    config = diamond()
+    return evolve(
+        config, stages=[evolve(each, **changes) if each.name == stage_name else each for each in config.stages]
+    )
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    config = PipelineConfig(model_path="m", stages=[StageConfig(name="a", factory="m:f", terminal=True, process="a")])
+    only = config.stages[0]
+    assert (config.relay_backend, config.fused_stages, config.runtime_overrides, config.env_defaults) == (
+        "shm",
+        [],
+        {},
+        {},
+    )
+    assert config.resolved_name == "m"
+    assert config.resolved_entry_stage == "a"
+    assert config.terminal_stages == ["a"]
+    assert config.gpu_placement == {}
+    assert (only.tp_size, only.gpu, only.next_stages, only.stream_to, only.factory_args) == (1, None, [], [], {})
+    assert config.endpoints == EndpointsConfig(None)
+
+
+def test_a_saved_config_reads_back_equal(tmp_path: Path) -> None:
+    config = diamond(
+        env_defaults={"A": "1"}, fused_stages=[["join", "end"]], runtime_overrides={"left": {"x": [1, {"y": 2}]}}
+    )
+    (tmp_path / "saved.json").write_text(dump_json(config))
+    assert load_config(tmp_path / "saved.json") == config
+    assert structure(unstructure(config)) == config
+
+
+def test_every_problem_is_reported_with_its_path() -> None:
+    values = unstructure(diamond())
+    values["stages"][1]["tp_size"] = "two"
+    values["stages"][1]["relay"] = {"credit": 3}
+    values["stages"][2]["gpu"] = "cuda:0"
+    values["stages"][3]["terminal"] = 1
+    values["relay_backand"] = "shm"
+    del values["stages"][4]["factory"]
+    with pytest.raises(ConfigError) as caught:
+        structure(values)
+    lines = str(caught.value).splitlines()
+    for expected in (
+        "stages[left].tp_size: must be int, is 'two'",
+        "stages[left].relay.credit: unknown field; did you mean 'credits'?",
+        "stages[right].gpu: must be a GPU number",
+        "stages[join].terminal: must be bool, is 1",
+        "relay_backand: unknown field; did you mean 'relay_backend'?",
+        "factory",
+    ):
+        assert any(expected in line for line in lines), (expected, lines)
+
+
+@pytest.mark.parametrize(("text", "word"), [("a: 1\na: 2\n", "duplicate"), ("a: [", "YAML"), ("\x00", "YAML")])
+def test_broken_yaml_is_a_clear_error(tmp_path: Path, text: str, word: str) -> None:
+    (tmp_path / "broken.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=f"(?i)broken.yaml.*{word}|{word}"):
+        read_yaml(tmp_path / "broken.yaml")
+
+
+def test_a_valid_config_passes() -> None:
+    validate(diamond())
+
+
+BROKEN: list[tuple[PipelineConfig, str]] = [
+    (diamond(stages=[]), "at least one stage"),
+    (with_stage("left", name="right"), "stages[right].name: 2 stages"),
+    (with_stage("left", next="jion"), "stages[left].next: no stage is called 'jion'; did you mean 'join'?"),
+    (with_stage("left", next=None), "stages[left]: set exactly one of `next` and `terminal: true`"),
+    (with_stage("end", next="start"), "stages[end]: set exactly one"),
+    (with_stage("end", route_fn="m:f"), "stages[end].route_fn: not valid on a terminal stage"),
+    (with_stage("left", stream_done_to_fn="m:f"), "stages[left].stream_done_to_fn: needs `stream_to`"),
+    (with_stage("left", project_payload={"end": "m:f"}), "stages[left].project_payload.end"),
+    (with_stage("join", merge_fn=None), "stages[join].merge_fn: required"),
+    (with_stage("end", merge_fn="m:f"), "stages[end].merge_fn: has no effect"),
+    (with_stage("join", wait_for=["start", "left"]), "stages[join].wait_for: 'right' sends here too"),
+    (with_stage("start", next=["left", "right"]), "stages[join].wait_for: 'start' does not send here"),
+    (with_stage("left", process=None), "stages[left].process: required"),
+    (with_stage("left", tp_size=2, gpu=[0]), "stages[left].tp_size: is 2, but `gpu` lists 1"),
+    (with_stage("left", tp_size=2, gpu=[0, 1], process="right"), "process 'right': a tensor parallel stage"),
+    (with_stage("right", process="left", gpu=1), "process 'left': its stages name GPUs [0, 1]"),
+    (diamond(entry_stage="begin"), "entry_stage: no stage is called 'begin'"),
+    (diamond(entry_stage="left"), "stages[start]: no path leads here"),
+    (diamond(runtime_overrides={"lift": {}}), "runtime_overrides.lift: no stage is called that; did you mean 'left'?"),
+    (diamond(fused_stages=[["left", "join"]]), "fused_stages[0]"),
+    (diamond(fused_stages=[["start", "left"]]), "fused_stages[0]: 'start' must route to 'left' only"),
+    (diamond(fused_stages=[["join"]]), "fused_stages[0]: fuse at least two"),
+    (with_stage("join", next="start"), "is a cycle"),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), BROKEN, ids=[expected for _, expected in BROKEN])
+def test_every_rule_is_checked(config: PipelineConfig, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        validate(config)
+    assert expected in str(caught.value)
+
+
+def test_overrides_change_what_they_name_and_remember_who_set_it() -> None:
+    overlay = parse_overlay(
+        {"relay_backend": "nixl", "stages": {"left": {"gpu": 1, "factory_args": {"a": {"b": 1}}}}}, "overlay.yaml"
+    )
+    flags = [parse_flag("left.gpu=2"), parse_flag("left.factory_args.a.c=[1, 2]"), parse_flag("left.relay.credits=8"),
+             parse_flag("right.process=left"), parse_flag("env_defaults.OMP_NUM_THREADS='2'")]  # fmt: skip
+    resolved = apply(diamond(), overlay, flags)
+    left = resolved.config.stage("left")
+    assert (left.gpu, left.factory_args, left.relay) == (2, {"a": {"b": 1, "c": [1, 2]}}, RelayConfig(credits=8))
+    assert resolved.config.stage("right").process == "left"
+    assert resolved.config.relay_backend == "nixl"
+    assert resolved.config.env_defaults == {"OMP_NUM_THREADS": "2"}
+    assert resolved.provenance["left.gpu"] == ("--set left.gpu=2", 1, 2)
+    assert diamond().stage("left").gpu == 0, "the pipeline's own config is untouched"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["lift.gpu=1"], "'lift' is neither a stage nor a pipeline field; did you mean 'left'?"),
+        (["left.gpus=1"], "'gpus' is not a field here; did you mean 'gpu'?"),
+        (["left.gpu=1", "left.gpu=2"], "left.gpu is set twice"),
+        (["left.next=end"], "'next' is topology"),
+        (["left=1"], "name a field of the stage"),
+        (["left.gpu.x=1"], "'gpu' has no fields of its own"),
+        (["left.tp_size=many"], "stages[left].tp_size: must be int"),
+        (["left.relay.credit=1"], "did you mean 'credits'"),
+        (["nonsense"], "must be of the form"),
+        (["left.gpu=[1"], "no valid YAML"),
+    ],
+)
+def test_an_override_that_changes_nothing_is_an_error(flags: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply(diamond(), [parse_flag(flag) for flag in flags])
+    assert expected in str(caught.value)
+
+
+def test_an_overlay_cannot_change_the_topology() -> None:
+    with pytest.raises(ConfigError, match="cannot add or remove stages"):
+        parse_overlay({"stages": [{"name": "x"}]}, "o.yaml")
+
+
+def test_drawings_show_every_edge() -> None:
+    lines = mermaid(diamond())
+    for edge in ("start -->|route_fn| left", "right -.->|stream| end", "end --> client", "client([client]) --> start"):
+        assert edge in lines
+    drawn = terminal(diamond())
+    assert "⇢ end" in drawn
+    assert "waits for start, left, right (by wait_for_fn)" in drawn

@@ -1,0 +1,176 @@
+"""Plugins: found by entry point, isolated when broken, refused when incompatible, and named in every error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from omni_core.errors import PluginError
+from omni_core.hookspecs import HOOKS, Component, hooks
+from omni_core.plugins.discovery import PluginStatus, discover
+from omni_core.plugins.registry import PluginRegistry
+
+HEADER = "from omni_core.hookspecs import Component, hookimpl\nsupports = (1, 1)\n"
+
+
+def relay(name: str) -> str:
+    return HEADER + f"@hookimpl\ndef omni_relays():\n    return [Component({name!r}, 'some.where:Relay', 'a relay')]\n"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Install plugins given as ``name -> source`` into a folder on the path; a registry of these alone."""
+
+    def make(**sources: str) -> PluginRegistry:
+        for name, source in sources.items():
+            module = f"{name}_{abs(hash(str(tmp_path)))}"
+            (tmp_path / f"{module}.py").write_text(source)
+            info = tmp_path / f"{name}-2.5.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dist-{name}\nVersion: 2.5\n")
+            (info / "entry_points.txt").write_text(f"[omni]\n{name} = {module}\n")
+        monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+        records = discover(os.environ.get("OMNI_PLUGINS"), os.environ.get("OMNI_DISABLE_PLUGINS"))
+        return PluginRegistry([record for record in records if record.name in sources])
+
+    return make
+
+
+def status(registry: PluginRegistry, name: str) -> PluginStatus:
+    return next(record.status for record in registry.records if record.name == name)
+
+
+def test_a_plugin_is_found_and_its_components_resolve(install) -> None:  # type: ignore[no-untyped-def]
+    registry = install(good=relay("mine"))
+    assert registry.get("omni_relays", "mine").target == "some.where:Relay"
+    assert registry.resolve_reference("omni_relays", "mine") == "some.where:Relay"
+    assert registry.resolve_reference("omni_relays", "other.module.Thing") == "other.module:Thing"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected", "reason"),
+    [
+        ("import nothing_like_this\n", PluginStatus.BROKEN, "nothing_like_this"),
+        ("raise SystemExit(3)\n", PluginStatus.BROKEN, "SystemExit"),
+        ("def broken(:\n", PluginStatus.BROKEN, "SyntaxError"),
+        (HEADER + "@hookimpl\ndef omni_relays():\n    raise ValueError('inside')\n", PluginStatus.BROKEN, "inside"),
+        (HEADER + "@hookimpl\ndef omni_relays():\n    return ['x']\n", PluginStatus.BROKEN, "list of Component"),
+        (HEADER + "@hookimpl\ndef omni_relay():\n    return []\n", PluginStatus.BROKEN, "omni_relay"),
+        ("supports = (7, 9)\nraise RuntimeError('imported')\n", PluginStatus.INCOMPATIBLE, "upgrade omni-core"),
+        ("supports = (0, 0)\nraise RuntimeError('imported')\n", PluginStatus.INCOMPATIBLE, "upgrade dist-bad"),
+    ],
+)
+def test_a_broken_plugin_stays_alone(install, source: str, expected: PluginStatus, reason: str) -> None:  # type: ignore[no-untyped-def]
+    registry = install(bad=source, good=relay("mine"))
+    record = next(record for record in registry.records if record.name == "bad")
+    assert record.status is expected
+    assert reason in record.reason
+    assert bool(record.traceback) == (expected is PluginStatus.BROKEN)
+    assert (record.distribution, record.version) == ("dist-bad", "2.5")
+    assert registry.get("omni_relays", "mine")
+    with pytest.raises(PluginError, match=r"dist-bad 2\.5.*omni plugins show bad"):
+        registry.get("omni_relays", "missing")
+
+
+def test_a_duplicate_name_fails_who_asks_for_it_and_names_both(install) -> None:  # type: ignore[no-untyped-def]
+    registry = install(one=relay("same"), two=relay("same"), three=relay("fine"))
+    with pytest.raises(PluginError, match=r"dist-one.*dist-two"):
+        registry.get("omni_relays", "same")
+    assert registry.get("omni_relays", "fine")
+    assert len(registry.duplicates()) == 1
+
+
+def test_an_unknown_name_gets_the_nearest(install) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(PluginError, match="did you mean 'mine'"):
+        install(good=relay("mine")).get("omni_relays", "mime")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "loaded"),
+    [
+        ("OMNI_PLUGINS", "one", {"one"}),
+        ("OMNI_PLUGINS", "t*", {"two"}),
+        ("OMNI_PLUGINS", "", set()),
+        ("OMNI_DISABLE_PLUGINS", "one, nobody", {"two"}),
+        ("OMNI_DISABLE_PLUGINS", "*", set()),
+    ],
+)
+def test_plugins_are_allowed_and_denied_by_environment(
+    install,
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+    value: str,
+    loaded: set[str],  # type: ignore[no-untyped-def]
+) -> None:
+    monkeypatch.setenv(variable, value)
+    registry = install(one=relay("a"), two=relay("b"))
+    assert {record.name for record in registry.records if record.status is PluginStatus.LOADED} == loaded
+
+
+def test_probes_answer_and_their_failures_are_reasons(install) -> None:  # type: ignore[no-untyped-def]
+    source = HEADER + (
+        "def no():\n    return 'no such device'\ndef bad():\n    raise OSError('probe broke')\n"
+        "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's'), Component('b', 'json:loads', 's', probe=no),"
+        " Component('c', 'json:loads', 's', probe=bad), Component('d', 'json:loads', 's', requires=('no_module_x',)),"
+        " Component('e', 'no_module_y:z', 's')]\n"
+    )
+    problems = {component.name: problem for _, component, _, problem in install(p=source).check()}
+    assert problems["a"] is None
+    assert problems["b"] == "no such device"
+    assert "probe broke" in (problems["c"] or "")
+    assert "no_module_x" in (problems["d"] or "")
+    assert "no_module_y" in (problems["e"] or "")
+
+
+def test_every_hook_is_documented_with_an_example() -> None:
+    for name, function in hooks().items():
+        assert "Example::" in (function.__doc__ or ""), name
+        assert f"def {name}():" in (function.__doc__ or ""), name
+    assert set(HOOKS) == set(hooks())
+
+
+LIGHT = """
+import sys
+from omni_core.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+heavy = [name for name in ("torch", "transformers", "numpy", "zmq") if name in sys.modules]
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["plugins", "list"], ["pipelines"], ["config", "show", "qwen3-omni", "--model", "{folder}"]],
+)
+def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    filled = [argument.format(folder=tmp_path) for argument in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT, *filled], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_plugin_modules_import_quickly_and_without_torch() -> None:
+    code = (
+        "import sys, time, omni_core.hookspecs\nstart = time.perf_counter()\n"
+        "import omni_qwen3.plugin, omni_engine.plugin, omni_relay_shm.plugin\n"
+        "print(time.perf_counter() - start)\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        for _ in range(3)
+    ]
+    assert min(float(run.stdout) for run in runs) < 3 * 0.02
+
+
+def test_components_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        Component("a", "b:c", "d").name = "x"  # type: ignore[misc]
