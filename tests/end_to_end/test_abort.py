@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import pipeline, request_of
+from harness import pipeline, request_of
 
 from omni_core.client import Client, open_pipeline
 from omni_core.errors import RequestAbortedError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import soundfile
-from conftest import pipeline, request_of, text_part
+from harness import pipeline, request_of, text_part
 
 from omni_core.client import Client, open_pipeline
 from omni_core.errors import OmniError, RequestFailedError

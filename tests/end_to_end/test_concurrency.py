@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import pipeline, request_of
+from harness import pipeline, request_of
 
 from omni_core.client import open_pipeline
 from omni_core.protocol.messages import OmniRequest

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHAPES, pipeline, request_of
+from harness import SHAPES, pipeline, request_of
 
 from omni_core.client import open_pipeline
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import pipeline, request_of
+from harness import pipeline, request_of
 
 from omni_core.client import Client, open_pipeline
 from omni_core.protocol.messages import OmniRequest

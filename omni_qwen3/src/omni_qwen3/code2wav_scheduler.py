@@ -46,7 +46,8 @@ class Code2WavScheduler(StreamingScheduler[_Sound]):
         return _Sound(request_id, self._vocoder.begin(), bool(params.get("return_codes")))
 
     def on_payload(self, state: _Sound, payload: StagePayload) -> None:
-        return  # its arrival says that speech has ended; the frames came as a stream
+        # Its arrival says that speech has ended; the frames came as a stream (none, if there was nothing to say).
+        state.return_codes = bool(payload.request.params.get("return_codes"))
 
     def on_chunk(self, state: _Sound, chunk: torch.Tensor, metadata: dict[str, Any] | None) -> None:
         if chunk.shape != (self._vocoder.groups,):

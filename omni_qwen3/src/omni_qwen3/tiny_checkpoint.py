@@ -382,6 +382,7 @@ def _write_tokenizer(folder: Path, dims: Shape) -> dict[str, int]:
     roles = sum(len(role) - 1 for role in ("system", "user", "assistant"))
     trainer = trainers.BpeTrainer(vocab_size=256 + roles + dims.merges, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.add_special_tokens(SPECIAL_TOKENS)
     fast = Qwen2TokenizerFast(
         tokenizer_object=tokenizer,
         unk_token=None,

@@ -1,0 +1,123 @@
+"""The vocoder: any chunking gives the one-shot decode, to the sample; bad codes are refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from omni_core.errors import ConfigError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import AudioChunk
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_qwen3.code2wav import Vocoder
+from omni_qwen3.code2wav_scheduler import Code2WavScheduler
+
+FRAMES = 70
+
+
+def frames_of(vocoder: Vocoder, seed: int = 0, count: int = FRAMES) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, vocoder.codebook, (count, vocoder.groups), generator=generator)
+
+
+def one_shot(vocoder: Vocoder, frames: torch.Tensor) -> torch.Tensor:
+    """The reference network on all frames at once."""
+    with torch.inference_mode():
+        wave: torch.Tensor = vocoder._network(frames.T.unsqueeze(0))[0, 0]
+    return wave
+
+
+@pytest.mark.parametrize("shape", "abc")
+@pytest.mark.parametrize("sizes", [[FRAMES], [1] * FRAMES, [3, 7, 60], [1, 2] + [25] * 2 + [17], [69, 1]])
+def test_every_chunking_equals_the_one_shot_decode(tiny: dict[str, Path], shape: str, sizes: list[int]) -> None:
+    vocoder = Vocoder(str(tiny[shape]))
+    frames = frames_of(vocoder)
+    expected = one_shot(vocoder, frames)
+    utterance, pieces = vocoder.begin(), []
+    for chunk in frames.split(sizes):
+        pieces += vocoder.decode([(utterance, chunk)])
+    wave = torch.cat(pieces)
+    assert wave.shape == expected.shape == (1920 * FRAMES - 555,)
+    torch.testing.assert_close(wave, expected, atol=2e-5, rtol=0)
+    assert expected.abs().max() > 0.01
+    assert (expected.abs() >= 1).float().mean() < 0.01, "a clipped waveform would hide differences"
+
+
+def test_too_little_context_is_audible(tiny: dict[str, Path]) -> None:
+    """The derived context is needed: with less, chunks differ (so the test above can fail)."""
+    vocoder = Vocoder(str(tiny["a"]), left_context=2)
+    frames = frames_of(vocoder)
+    utterance = vocoder.begin()
+    wave = torch.cat([vocoder.decode([(utterance, chunk)])[0] for chunk in frames.split(5)])
+    assert (wave - one_shot(vocoder, frames)).abs().max() > 1e-4
+
+
+def test_a_batch_equals_each_alone(tiny: dict[str, Path]) -> None:
+    vocoder = Vocoder(str(tiny["b"]))
+    clips = [frames_of(vocoder, seed, 30) for seed in range(3)]
+    expected = [one_shot(vocoder, clip) for clip in clips]
+    utterances = [vocoder.begin() for _ in clips]
+    waves: list[list[torch.Tensor]] = [[], [], []]
+    for step in range(0, 30, 10):
+        decoded = vocoder.decode([(u, clip[step : step + 10]) for u, clip in zip(utterances, clips, strict=True)])
+        for wave, piece in zip(waves, decoded, strict=True):
+            wave.append(piece)
+    for wave, target in zip(waves, expected, strict=True):
+        torch.testing.assert_close(torch.cat(wave), target, atol=2e-5, rtol=0)
+
+
+def run(scheduler: Code2WavScheduler, messages: list[IncomingMessage]) -> list[OutgoingMessage]:
+    for message in messages:
+        scheduler.inbox.put(message)
+    thread = threading.Thread(target=scheduler.start, daemon=True)
+    thread.start()
+    out: list[OutgoingMessage] = []
+    while not out or out[-1].type == "stream":
+        message = scheduler.outbox.get(20)
+        assert message is not None
+        out.append(message)
+    scheduler.stop()
+    thread.join(5)
+    return out
+
+
+def speech(frames: torch.Tensor) -> list[IncomingMessage]:
+    request = OmniRequest(params={"return_codes": True})
+    chunks = [IncomingMessage("r", "stream_chunk", frame, "talker_ar", None, request) for frame in frames]
+    payload = StagePayload("r", request, {"frames": len(frames)})
+    done = [
+        IncomingMessage("r", "stream_done", None, "talker_ar"),
+        IncomingMessage("r", "new_request", payload, "talker_ar"),
+    ]
+    return [*chunks, *done]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 30])
+def test_the_stage_streams_what_it_returns(tiny: dict[str, Path], count: int) -> None:
+    vocoder = Vocoder(str(tiny["a"]))
+    frames = frames_of(vocoder, 1, count)
+    *streamed, result = run(Code2WavScheduler(vocoder, initial_chunk=2, chunk=7), speech(frames))
+    assert all(isinstance(message.data, AudioChunk) for message in streamed)
+    samples = torch.cat([message.data.samples for message in streamed]) if streamed else torch.empty(0)
+    assert torch.equal(samples, result.data.samples)
+    assert len(samples) == max(0, 1920 * count - 555)
+    assert result.data.sample_rate == 24_000
+    assert torch.equal(result.data.codes, frames)
+
+
+@pytest.mark.parametrize("bad", [-1, 64, 10**6])
+def test_codes_out_of_range_fail_the_request(tiny: dict[str, Path], bad: int) -> None:
+    vocoder = Vocoder(str(tiny["a"]))
+    frames = frames_of(vocoder, 0, 5)
+    frames[3, 1] = bad
+    out = run(Code2WavScheduler(vocoder, initial_chunk=10, chunk=10), speech(frames))
+    assert out[-1].type == "error"
+    assert "codes must be from 0 to 63" in str(out[-1].data)
+
+
+def test_a_chunk_of_no_frames_is_refused(tiny: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="initial_chunk"):
+        Code2WavScheduler(Vocoder(str(tiny["a"])), initial_chunk=0, chunk=1)

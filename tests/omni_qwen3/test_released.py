@@ -1,0 +1,130 @@
+"""Every tensor of the released 30B-A3B checkpoint is read by exactly one of our stages, in its shape. On meta tensors."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from released import RELEASED
+
+from omni_qwen3.checkpoint import source_shapes
+from omni_qwen3.config import QwenConfig, parse_config, read_config
+from omni_qwen3.talker import Talker
+from omni_qwen3.thinker import Thinker
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def reference_model(raw: dict[str, Any]) -> nn.Module:
+    with torch.device("meta"):
+        model: nn.Module = Qwen3OmniMoeForConditionalGeneration(Qwen3OmniMoeConfig(**json.loads(json.dumps(raw))))
+    return model
+
+
+def on_disk(model: nn.Module) -> Shapes:
+    """The reference's tensors under the names that released checkpoints use: experts one by one, older prefixes."""
+    shapes: Shapes = {}
+    for name, tensor in model.state_dict().items():
+        name = name.replace("thinker.model.language_model.", "thinker.model.")
+        name = re.sub(r"thinker\.model\.(audio_tower|visual)\.", r"thinker.\1.", name)
+        if name.endswith("experts.gate_up_proj"):
+            for expert in range(tensor.shape[0]):
+                for part in ("gate_proj", "up_proj"):
+                    shapes[name.replace("gate_up_proj", f"{expert}.{part}.weight")] = (
+                        tensor.shape[1] // 2,
+                        tensor.shape[2],
+                    )
+        elif name.endswith("experts.down_proj"):
+            for expert in range(tensor.shape[0]):
+                shapes[name.replace("down_proj", f"{expert}.down_proj.weight")] = tuple(tensor.shape[1:])
+        else:
+            shapes[name] = tuple(tensor.shape)
+    return shapes
+
+
+def ours(config: QwenConfig, reference: nn.Module) -> list[tuple[str, Shapes]]:
+    """What each stage reads, by its own loading rule. Encoders and vocoder are transformers' modules with their own names."""
+    with torch.device("meta"):
+        own = {"thinker": (Thinker(config.thinker), "thinker."), "talker_ar": (Talker(config.talker), "talker.")}
+    parts = []
+    for stage, (module, prefix) in own.items():
+        shapes: Shapes = {}
+        for name, tensor in module.state_dict().items():
+            read = source_shapes(name, tensor.shape)
+            attention = config.thinker if stage == "thinker" else config.talker.text
+            if "code_predictor" in name:
+                attention = config.talker.predictor
+            for source, shape in read:
+                if shape is None:  # q, k and v: only their sum is fixed by the fused tensor
+                    heads = attention.heads if source.endswith("q_proj.weight") else attention.kv_heads
+                    shape = (heads * attention.head_dim, tensor.shape[1])
+                shapes[prefix + source] = shape
+        parts.append((stage, shapes))
+    thinker = reference.thinker.model  # type: ignore[union-attr]
+    for stage, module, prefix in (
+        ("image_encoder", thinker.visual, "thinker.visual."),
+        ("audio_encoder", thinker.audio_tower, "thinker.audio_tower."),
+        ("code2wav", reference.code2wav, "code2wav."),
+    ):
+        parts.append((stage, {prefix + name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}))  # type: ignore[union-attr,operator]
+    return parts
+
+
+def account(config: QwenConfig, reference: nn.Module, expected: Shapes) -> None:
+    read: Shapes = {}
+    for stage, shapes in ours(config, reference):
+        twice = read.keys() & shapes.keys()
+        assert not twice, f"{stage} reads what another stage reads: {sorted(twice)[:3]}"
+        read |= shapes
+    assert not sorted(expected.keys() - read.keys())[:5], "left over"
+    assert not sorted(read.keys() - expected.keys())[:5], "missing"
+    assert {name: (read[name], shape) for name, shape in expected.items() if read[name] != shape} == {}
+
+
+def test_every_tensor_of_the_released_config_is_accounted_for() -> None:
+    reference = reference_model(RELEASED)
+    expected = on_disk(reference)
+    assert len(expected) > 27_000
+    account(parse_config(RELEASED), reference, expected)
+
+
+@pytest.mark.parametrize("shape", "abc")
+def test_the_names_are_those_that_are_really_written(tiny: dict[str, Path], shape: str) -> None:
+    """The rule above, checked against files that transformers wrote."""
+    written: Shapes = {}
+    for path in tiny[shape].glob("*.safetensors"):
+        with safe_open(path, "pt") as shard:
+            written |= {name: tuple(shard.get_slice(name).get_shape()) for name in shard.keys()}  # noqa: SIM118
+    config = read_config(tiny[shape])
+    reference = reference_model(config.raw)
+    assert on_disk(reference) == written
+    account(config, reference, written)
+
+
+def test_released_numbers_are_read_as_they_are() -> None:
+    config = parse_config(RELEASED)
+    assert (config.thinker.heads, config.thinker.kv_heads, config.thinker.head_dim, config.thinker.rope_theta) == (
+        32,
+        4,
+        128,
+        1e6,
+    )
+    assert config.thinker.mrope_section == (24, 20, 20)
+    assert (config.talker.text.shared_expert_size, config.talker.code_groups, config.talker.accept_hidden_layer) == (
+        768,
+        16,
+        24,
+    )
+    assert config.talker.predictor.experts == 0
+    assert config.talker.speakers["ethan"] == 2302
