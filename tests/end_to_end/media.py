@@ -40,13 +40,13 @@ def write_audio(path: Path, seed: int, seconds: float = 1.5) -> Path:
 
 
 def write_video(
-    path: Path, seed: int, frames: int = 4, size: tuple[int, int] = (320, 448), sound: bool = False
+    path: Path, seed: int, frames: int = 4, size: tuple[int, int] = (320, 448), sound: bool = False, codec: str = "ffv1"
 ) -> Path:
-    """A lossless clip at 2 frames per second, with or without a 16 kHz PCM track of the same length."""
+    """A clip at 2 frames per second (lossless by default), with or without a 16 kHz PCM track of the same length."""
     generator = np.random.default_rng(seed)
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("ffv1", rate=VIDEO_RATE)
-        stream.width, stream.height, stream.pix_fmt = size[1], size[0], "bgr0"
+        stream = container.add_stream(codec, rate=VIDEO_RATE)
+        stream.width, stream.height, stream.pix_fmt = size[1], size[0], "bgr0" if codec == "ffv1" else "yuv420p"
         track = container.add_stream("pcm_s16le", rate=AUDIO_RATE, layout="mono") if sound else None
         for index in range(frames):
             coarse = generator.integers(0, 255, (4, 6, 3), dtype=np.uint8)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import media
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -44,6 +45,8 @@ def bad_files(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         return str(folder / name)
 
     (folder / "text.png").write_text("this is no picture")
+    whole = media.write_video(folder / "whole.mp4", 7, frames=40, codec="mpeg4").read_bytes()
+    (folder / "cut.mp4").write_bytes(whole[: len(whole) // 2])
     (folder / "empty.png").write_bytes(b"")
     hole = np.zeros(16_000)
     hole[100] = np.nan
@@ -59,6 +62,7 @@ def bad_files(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
         "nan audio": sound("nan.wav", hole),
         "cut video": cut("video", 0.02),
         "noise video": noise(".mp4"),
+        "halved video": str(folder / "cut.mp4"),
         "missing image": str(folder / "nowhere.png"),
     }
 
@@ -75,6 +79,7 @@ BAD_MEDIA = [
     "nan audio",
     "cut video",
     "noise video",
+    "halved video",
     "missing image",
 ]
 

@@ -130,24 +130,30 @@ class Coordinator:
         Leaving the iteration early aborts the request. Raises as :meth:`submit`.
         """
         tracked = self._admit(request, request_id)
+        deadline = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
         try:
-            async with asyncio.timeout(request.timeout):
-                while True:
-                    while tracked.events:
-                        yield tracked.events.popleft()
-                    if tracked.error is not None:
-                        raise tracked.error
-                    if tracked.over:
-                        return
-                    tracked.changed.clear()
-                    await tracked.changed.wait()
-        except TimeoutError:
-            raise RequestFailedError(
-                tracked.request_id, None, "TimeoutError", f"not finished within its timeout of {request.timeout} s"
-            ) from None
+            while True:
+                while tracked.events:
+                    yield tracked.events.popleft()
+                if tracked.error is not None:
+                    raise tracked.error
+                if tracked.over:
+                    return
+                tracked.changed.clear()
+                await self._changed(tracked, deadline, request.timeout)
         finally:
             if not tracked.over:
                 self.abort(tracked.request_id)
+
+    async def _changed(self, tracked: _Tracked, deadline: float | None, timeout: float | None) -> None:
+        """Wait for news of a request. Only this wait is under its deadline: never the client's own code between two events."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await tracked.changed.wait()
+        except TimeoutError:
+            raise RequestFailedError(
+                tracked.request_id, None, "TimeoutError", f"not finished within its timeout of {timeout} s"
+            ) from None
 
     def abort(self, request_id: str) -> None:
         """Drop the request everywhere. Idempotent; an id that is not running is ignored."""
