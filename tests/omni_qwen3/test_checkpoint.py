@@ -16,7 +16,8 @@ from omni_qwen3.checkpoint import Checkpoint
 from omni_qwen3.config import parse_config, read_config
 from omni_qwen3.locate import resolve
 from omni_qwen3.thinker import load_thinker
-from omni_qwen3.tiny_checkpoint import SPECIAL_TOKENS, default_model, write_tiny_checkpoint
+from omni_qwen3.tiny_checkpoint import default_model, write_tiny_checkpoint
+from omni_qwen3.tiny_tokenizer import SPECIAL_TOKENS
 
 
 def contents(folder: Path) -> dict[str, bytes]:

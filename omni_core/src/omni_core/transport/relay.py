@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 
 from attrs import frozen
 
+from omni_core.errors import RelayError
+
 
 @frozen
 class RelayOptions:
@@ -89,11 +91,11 @@ class Relay(ABC):
 
     async def empty(self, nbytes: int, request_id: str | None = None) -> Any:
         """Writable relay memory of ``nbytes`` bytes (a C-contiguous buffer, 64-byte aligned), for ``put_async``."""
-        raise NotImplementedError(f"{type(self).__name__} has no empty()")
+        raise RelayError(f"{type(self).__name__} has no empty(); has_empty says so")
 
     def get_view(self, metadata: Any, request_id: str | None = None) -> memoryview:
         """A read-only view of the bytes that ``metadata`` describes; its last reference gives the slot back."""
-        raise NotImplementedError(f"{type(self).__name__} has no get_view()")
+        raise RelayError(f"{type(self).__name__} has no get_view(); has_view says so")
 
     def statistics(self) -> dict[str, float]:
         """Plain counters: at least ``bytes_in_use`` and ``slots_in_use`` of the pool this side owns."""
