@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from attrs import define, field
+from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
-from transformers import AutoTokenizer
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import TextChunk, TextResult
@@ -29,7 +30,7 @@ class Detokenizer(StreamingScheduler[_Text]):
 
     def __init__(self, model_path: str) -> None:
         super().__init__()
-        self._tokenizer = AutoTokenizer.from_pretrained(model_path)
+        self._tokenizer = load_tokenizer(model_path)
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Text:
         return _Text(request_id)
@@ -38,14 +39,13 @@ class Detokenizer(StreamingScheduler[_Text]):
         state.result = payload.data
 
     def on_chunk(self, state: _Text, chunk: list[int], metadata: dict[str, Any] | None) -> None:
-        backend = self._tokenizer.backend_tokenizer
-        piece = "".join(text for token in chunk if (text := state.stream.step(backend, token)))
+        piece = "".join(text for token in chunk if (text := state.stream.step(self._tokenizer, token)))
         self._send(state, piece)
 
     def finish(self, request_id: str, state: _Text) -> TextResult:
         assert state.result is not None
         ids = state.result["token_ids"]
-        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self._tokenizer.decode(ids, skip_special_tokens=True)
         # What is left is an unfinished character, which the one-shot decode shows as a replacement mark.
         self._send(state, text[len(state.sent) :])
         usage = {"prompt_tokens": state.result["prompt_tokens"], "completion_tokens": len(ids)}
@@ -55,6 +55,16 @@ class Detokenizer(StreamingScheduler[_Text]):
         if piece:
             state.sent += piece
             self.emit(state.request_id, TextChunk(piece))
+
+
+def load_tokenizer(model_path: str) -> Tokenizer:
+    """The checkpoint's tokenizer. Only where ``tokenizer.json`` is absent is transformers imported, to make it from older files."""
+    path = Path(model_path) / "tokenizer.json"
+    if path.is_file():
+        return Tokenizer.from_file(str(path))
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_path).backend_tokenizer
 
 
 def create_decode(model_path: str) -> Detokenizer:
