@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,8 +19,12 @@ import toy_model
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.model_runner.base import ModelRunner
-from omni_core.model_runner.types import SamplingParams
+from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
+from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_engine.attention import PagedAttention
+from omni_engine.batching import Batcher
+from omni_engine.kv_cache import KVCache
 from omni_engine.scheduler import EngineScheduler
 
 MODEL = ToyModel()
@@ -183,6 +189,135 @@ def test_what_goes_wrong_stays_with_its_request(engine: Open, poison: str) -> No
     assert final["bad"].type == "error"
     assert [final[f"good {index}"].data["ids"] for index in range(6)] == EXPECTED[:6]
     assert resting(scheduler)
+
+
+def test_nan_in_one_requests_cache_stays_with_it(engine: Open) -> None:
+    """The first request owns the cache's first block, and everything it computes is NaN; its neighbours are shorter."""
+    model = ToyModel()
+    model.table[90] = float("nan")
+    scheduler = engine(ToyRunner(model), chunk_size=8)
+    ask(scheduler, "bad", [90] * 40)
+    for index in (0, 1, 4):
+        ask(scheduler, str(index), PROMPTS[index], sampling=SAMPLINGS[index])
+    final = collect(scheduler, 4)
+    assert isinstance(final["bad"].data, FloatingPointError)
+    assert [final[str(index)].data["ids"] for index in (0, 1, 4)] == [EXPECTED[index] for index in (0, 1, 4)]
+
+
+def test_padding_reads_no_neighbours_memory() -> None:
+    """Rows of different lengths in one decode step: a NaN in the longer one's cache must not reach the shorter one."""
+    layout = KVLayout(1, 1, 4, torch.float32)
+    cache = KVCache(layout, 8, 4, torch.device("cpu"))
+    requests = [ARRequest(name, OmniRequest(), [1] * 12, SamplingParams()) for name in ("long", "short")]
+    assert cache.reserve("long", 12)
+    assert cache.reserve("short", 4)
+    cache.keys[0].fill_(1.0)
+    cache.values[0].fill_(1.0)
+    cache.values[0][cache.slots("long", 0, 12)] = float("nan")
+    attention = PagedAttention(cache, requests, [11, 3], [1, 1])
+    row = torch.ones(2, 1, 4)
+    assert torch.equal(attention(0, row, row, row)[1], torch.ones(1, 4))
+
+
+def test_a_release_that_raises_does_not_stop_the_engine(engine: Open) -> None:
+    class Leaky(ToyRunner):
+        def release(self, request_id: str) -> None:
+            raise SystemExit(request_id)
+
+    scheduler = engine(Leaky(MODEL))
+    ask(scheduler, "bad", [1, 2], poison="emit")
+    ask(scheduler, "gone", [1, 2], sampling=SamplingParams(max_new_tokens=400))
+    scheduler.abort("gone")
+    ask(scheduler, "good", PROMPTS[0], sampling=SAMPLINGS[0])
+    final = collect(scheduler, 2)
+    assert final["bad"].type == "error"
+    assert final["good"].data["ids"] == EXPECTED[0]
+
+
+def test_no_message_follows_an_abort_made_during_a_step() -> None:
+    class Aborting(ToyRunner):
+        def after_sampling(self, *_: Any) -> None:
+            scheduler.abort("r")
+            scheduler.outbox.drain()
+
+    scheduler = EngineScheduler(Aborting(MODEL), kv_blocks=20, max_context=100)
+    ask(scheduler, "r", [1, 2], sampling=SamplingParams(max_new_tokens=1))
+    assert scheduler._serve_once()
+    assert scheduler.statistics()["steps"] == 1
+    assert scheduler.outbox.drain() == []
+    scheduler._drop_aborted()
+    assert resting(scheduler)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tight_caches_and_small_steps_change_nothing(engine: Open, seed: int) -> None:
+    """A decoding request can be pushed out by an older prompt in the very step that planned it."""
+    chance = random.Random(seed)
+    jobs = [
+        (
+            [chance.randrange(90) for _ in range(chance.choice([2, 5, 30, 60]))],
+            SamplingParams(
+                max_new_tokens=chance.choice([5, 20, 40]), suppressed_ids=frozenset({toy_model.POISON_TOKEN})
+            ),
+        )
+        for _ in range(6)
+    ]
+    scheduler = engine(
+        kv_blocks=chance.choice([26, 28, 30]),
+        block_size=4,
+        chunk_size=chance.choice([3, 4, 8]),
+        max_batch_tokens=chance.choice([12, 32]),
+    )
+    for index, (prompt, sampling) in enumerate(jobs):
+        ask(scheduler, str(index), prompt, sampling=sampling)
+    final = collect(scheduler, len(jobs))
+    assert [final[str(index)].data["ids"] for index in range(len(jobs))] == [generate(MODEL, *job) for job in jobs]
+    assert resting(scheduler)
+
+
+def test_a_step_plans_a_request_once_and_takes_nobody_back_at_once() -> None:
+    """The newest gives way to the oldest's growth; what it freed must not be lent to it again in the same step."""
+    cache = KVCache(KVLayout(1, 1, 4, torch.float32), 8, 1, torch.device("cpu"))
+    batcher = Batcher(cache, max_running=4, max_batch_tokens=64, chunk_size=2)
+    old, new = (ARRequest(name, OmniRequest(), [1] * 4, SamplingParams()) for name in ("old", "new"))
+    for request in (old, new):
+        assert cache.reserve(request.request_id, 4)
+        request.computed, request.output_ids = 4, [1]
+        batcher.running.append(request)
+    plan = batcher.plan(lambda request: True)
+    assert plan.work == [(old, 1)]
+    assert list(batcher.waiting) == [new]
+    assert batcher.preemptions == 1
+
+
+def test_one_that_waits_for_its_stream_does_not_hold_up_those_behind_it() -> None:
+    cache = KVCache(KVLayout(1, 1, 4, torch.float32), 8, 1, torch.device("cpu"))
+    batcher = Batcher(cache, max_running=4, max_batch_tokens=64, chunk_size=8)
+    parked, ready = (ARRequest(name, OmniRequest(), [1] * 4, SamplingParams()) for name in ("parked", "ready"))
+    parked.output_ids = [1]
+    batcher.waiting.extend([parked, ready])
+    assert batcher.plan(lambda request: request is not parked).work == [(ready, 4)]
+
+
+def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(engine: Open) -> None:
+    class Choking(toy_model.SumFeedback):
+        def extract_output(self, model: Any, batch: Any, output: Any, requests: Any, outbox: Any) -> None:
+            super().extract_output(model, batch, output, requests, outbox)
+            if any(request.state.get("poison") == "extract" for request, _ in requests):
+                raise ArithmeticError("the second network choked")
+
+    runner = FeedbackRunner(MODEL)
+    runner.strategy = Choking()
+    scheduler = EngineScheduler(runner, kv_blocks=50, max_context=100)
+    ask(scheduler, "good", [1, 2], sampling=SamplingParams(max_new_tokens=6))
+    ask(scheduler, "bad", [3, 4], sampling=SamplingParams(max_new_tokens=6), poison="extract")
+    while scheduler.statistics()["steps"] < 6:
+        assert scheduler._serve_once()
+    messages = scheduler.outbox.drain()
+    ids = [message.data[0] for message in messages if message.type == "stream" and message.request_id == "good"]
+    (result,) = [message.data for message in messages if message.type == "result"]
+    assert ids == result["ids"][:-1]  # the last token finishes the request and makes no frame
+    assert [message.type for message in messages if message.request_id == "bad"] == ["error"]
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.002, 0.01, 0.05])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from transformers.generation import logits_process as reference
@@ -21,7 +24,7 @@ def request(sampling: SamplingParams, outputs: list[int], prompt: list[int]) -> 
     return made
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize(
     ("params", "processors"),
     [
@@ -45,9 +48,23 @@ def test_the_candidates_are_the_references(seed: int, params: SamplingParams, pr
     for processor in processors:
         scores = processor(None, scores)  # type: ignore[operator]
     expected = scores[0].softmax(-1)
-    ids, probabilities = candidates(row(seed), params)
-    assert set(ids.tolist()) == set(expected.nonzero()[:, 0].tolist())
-    torch.testing.assert_close(probabilities, expected[ids])
+    ids, probabilities = candidates(row(seed)[None], [params])
+    full = torch.zeros(200).index_add(0, ids[0], probabilities[0])
+    assert full.nonzero().tolist() == expected.nonzero().tolist()
+    torch.testing.assert_close(full, expected)
+
+
+def test_what_ties_with_the_last_of_top_k_stays() -> None:
+    logits = torch.zeros(1, 50)
+    logits[0, 10], logits[0, 20:25] = 5.0, 4.0
+    ids, probabilities = candidates(logits, [SamplingParams(temperature=1.0, top_k=3)])
+    assert ids[probabilities > 0].tolist() == [10, 20, 21, 22, 23, 24]
+
+
+@pytest.mark.parametrize("setting", [{"top_p": 0.0}, {"temperature": 1e-30}, {"top_k": 1}, {"min_p": 1.0}], ids=str)
+def test_the_narrowest_settings_leave_the_best_id(setting: dict[str, float]) -> None:
+    params = SamplingParams(**{"temperature": 1.0, **setting})  # type: ignore[arg-type]
+    assert [draw(row(1)[None], [params], [u])[0] for u in (0.0, 0.5, 1 - 2**-53)] == [int(row(1).argmax())] * 3
 
 
 @pytest.mark.parametrize("penalize_prompt", [True, False])
@@ -55,7 +72,18 @@ def test_the_repetition_penalty_is_the_references(penalize_prompt: bool) -> None
     params = SamplingParams(repetition_penalty=1.4, penalize_prompt=penalize_prompt)
     history = ([1, 2, 3] if penalize_prompt else []) + [7, 8, 8]
     expected = reference.RepetitionPenaltyLogitsProcessor(1.4)(torch.tensor([history]), row(0)[None])[0]
-    torch.testing.assert_close(penalized(row(0), request(params, [7, 8, 8], [1, 2, 3])), expected)
+    given = row(0)[None]
+    torch.testing.assert_close(penalized(given, [request(params, [7, 8, 8], [1, 2, 3])])[0], expected)
+    assert torch.equal(given[0], row(0)), "the caller's logits were changed"
+
+
+def test_the_repetition_penalty_follows_a_growing_output_and_ignores_placeholders() -> None:
+    made = request(SamplingParams(repetition_penalty=1.3), [], [2, -1, 5])
+    for step in range(300):
+        processor = reference.RepetitionPenaltyLogitsProcessor(1.3)
+        expected = processor(torch.tensor([[2, 5, *made.output_ids]]), row(step)[None] + 2)
+        assert torch.equal(penalized(row(step)[None] + 2, [made]), expected)
+        made.output_ids.append(int(expected.argmax()))
 
 
 def test_draws_follow_the_distribution_and_suppressed_ids_never_come() -> None:
@@ -64,16 +92,47 @@ def test_draws_follow_the_distribution_and_suppressed_ids_never_come() -> None:
     made = request(params, [], [])
     counts = torch.zeros(5)
     for step in range(20_000):
-        counts[draw(penalized(logits, made), params, made.random.uniform(step))] += 1
+        counts[draw(penalized(logits[None], [made]), [params], [made.random.uniform(step)])[0]] += 1
     expected = torch.tensor([0.0, 0.0, *logits[2:].softmax(-1).tolist()])
     torch.testing.assert_close(counts / counts.sum(), expected, atol=0.012, rtol=0)
 
 
 def test_a_neighbour_changes_nothing() -> None:
-    requests = [request(SamplingParams(temperature=1.0, seed=seed), [3] * seed, [1]) for seed in range(5)]
-    logits = torch.stack([row(seed) for seed in range(5)])
-    together = sample(logits, requests)
-    assert together == [sample(logits[index : index + 1], [requests[index]])[0] for index in range(5)]
+    settings: list[dict[str, Any]] = [
+        {},
+        {"temperature": 1.0},
+        {"temperature": 0.7, "top_k": 5},
+        {"temperature": 0.9, "top_k": 50, "repetition_penalty": 1.2},
+        {"temperature": 1.1, "top_k": 50, "top_p": 0.8},
+        {"temperature": 1.3, "top_p": 0.6, "min_p": 0.05},
+        {"temperature": 1.0, "min_p": 0.1, "suppressed_ids": frozenset(range(50))},
+    ]
+
+    def run(chosen: list[int]) -> dict[int, list[int]]:
+        made = {index: request(SamplingParams(seed=index, **settings[index]), [], [1, 2]) for index in chosen}
+        for step in range(12):
+            logits = torch.stack([row(100 * step + index) for index in chosen])
+            for index, token in zip(chosen, sample(logits, list(made.values())), strict=True):
+                made[index].output_ids.append(token)
+        return {index: made[index].output_ids for index in chosen}
+
+    together = run(list(range(len(settings))))
+    assert run(list(reversed(range(len(settings))))) == together
+    for index in range(len(settings)):
+        assert run([index])[index] == together[index]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_an_error_that_names_the_request(bad: float) -> None:
+    logits = row(0)[None].clone()
+    logits[0, 5] = bad
+    with pytest.raises(FloatingPointError, match="request r:"):
+        sample(logits, [request(SamplingParams(temperature=1.0), [], [1])])
+
+
+def test_suppressing_everything_is_an_error() -> None:
+    with pytest.raises(FloatingPointError, match="suppressed_ids"):
+        sample(row(0)[None], [request(SamplingParams(suppressed_ids=frozenset(range(200))), [], [1])])
 
 
 def test_random_streams_are_uniform_and_repeatable() -> None:

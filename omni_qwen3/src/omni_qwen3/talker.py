@@ -147,13 +147,14 @@ class TalkerFeedback(FeedbackStrategy):
         assert isinstance(model, Talker)
         hidden = output.hidden[[row for _, row in requests]]
         first = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
+        drawing = [index for index, (request, _) in enumerate(requests) if request.sampling.temperature > 0]
 
         def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
             codes = logits.argmax(-1)
-            for index, (request, _) in enumerate(requests):
-                if request.sampling.temperature > 0:
-                    uniform = request.random.uniform(len(request.output_ids), group)
-                    codes[index] = draw(logits[index].float(), RESIDUAL_SAMPLING, uniform)
+            if drawing:
+                uniforms = [r.random.uniform(len(r.output_ids), group) for r in (requests[i][0] for i in drawing)]
+                drawn = draw(logits[drawing].float(), [RESIDUAL_SAMPLING] * len(drawing), uniforms)
+                codes[drawing] = torch.tensor(drawn, device=codes.device)
             return codes
 
         residual, feedback = model.code_predictor(hidden, model.embed(first), choose)

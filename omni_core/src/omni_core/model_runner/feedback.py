@@ -58,6 +58,7 @@ class FeedbackARModelRunner(ModelRunner):
         self._produced: MessageQueue[OutgoingMessage] = MessageQueue()
 
     def before_forward(self, batch: ForwardBatch) -> None:
+        self._produced.drain()  # of a step that failed half-way: it is repeated and produces them again
         new = [
             (request, last_row)
             for request, start, length, last_row in _segments(batch)

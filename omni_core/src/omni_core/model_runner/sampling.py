@@ -5,6 +5,7 @@ Each request's choice depends on its own logits, parameters and random numbers o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from attrs import fields
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import ARRequest, SamplingParams
+from omni_core.model_runner.types import ARRequest, SamplingParams, SeenIds
 
 
 def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
@@ -22,78 +23,130 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
     Args:
         logits: ``[m, vocab]``, one row per request. Not changed.
         requests: the requests, whose ``output_ids`` count as history.
+
+    Raises:
+        FloatingPointError: a row has no finite largest value: NaN in the model, or every id suppressed.
     """
-    logits = logits.float()
-    rows = [penalized(row, request) for row, request in zip(logits, requests, strict=True)]
-    greedy = [index for index, request in enumerate(requests) if request.sampling.temperature == 0]
-    chosen = [0] * len(rows)
-    if greedy:
-        best = torch.stack([rows[index] for index in greedy]).argmax(-1).tolist()
-        for index, token in zip(greedy, best, strict=True):
+    logits = penalized(logits.float(), requests)
+    best = logits.max(dim=-1)
+    for request, value in zip(requests, best.values.tolist(), strict=True):
+        if not math.isfinite(value):
+            raise FloatingPointError(
+                f"request {request.request_id}: no token can be chosen at position {request.length}, the largest logit is "
+                f"{value}; look for NaN in its inputs or in the weights, or for suppressed_ids that cover the vocabulary"
+            )
+    chosen: list[int] = best.indices.tolist()
+    drawing = [index for index, request in enumerate(requests) if request.sampling.temperature > 0]
+    if drawing:
+        params = [requests[index].sampling for index in drawing]
+        uniforms = [requests[index].random.uniform(len(requests[index].output_ids)) for index in drawing]
+        for index, token in zip(drawing, draw(logits[drawing], params, uniforms), strict=True):
             chosen[index] = token
-    for index, request in enumerate(requests):
-        if request.sampling.temperature > 0:
-            chosen[index] = draw(rows[index], request.sampling, request.random.uniform(len(request.output_ids)))
     return chosen
 
 
-def penalized(row: torch.Tensor, request: ARRequest) -> torch.Tensor:
-    """``row`` (``[vocab]``) after the repetition penalty and with suppressed ids at minus infinity."""
-    params = request.sampling
-    history = request.output_ids
-    if params.penalize_prompt:
-        history = [*request.prompt_ids, *history]
-    if params.repetition_penalty != 1.0 and history:
-        seen = torch.tensor(sorted(set(history)), device=row.device)
-        scores = row[seen]
-        row = row.clone()
-        row[seen] = torch.where(scores < 0, scores * params.repetition_penalty, scores / params.repetition_penalty)
-    if params.suppressed_ids:
-        row = row.index_fill(0, _as_index(params.suppressed_ids, row.device), float("-inf"))
-    return row
+def penalized(logits: torch.Tensor, requests: Sequence[ARRequest]) -> torch.Tensor:
+    """``logits`` (``[m, vocab]``) after repetition penalties and with suppressed ids at minus infinity."""
+    vocab = logits.shape[-1]
+    seen, factors, counts, suppressed = [], [], [], []
+    for row, request in enumerate(requests):
+        params = request.sampling
+        if params.repetition_penalty != 1.0:
+            if request.seen_ids is None:
+                request.seen_ids = SeenIds(request.prompt_ids if params.penalize_prompt else (), vocab)
+            ids = request.seen_ids.including(request.output_ids)
+            seen.append(ids + row * vocab)
+            factors.append(params.repetition_penalty)
+            counts.append(len(ids))
+        if params.suppressed_ids:
+            suppressed.append(_as_index(params.suppressed_ids, vocab) + row * vocab)
+    if not seen and not suppressed:
+        return logits
+    logits = logits.clone(memory_format=torch.contiguous_format)
+    flat = logits.view(-1)
+    if seen:
+        index = torch.cat(seen).to(logits.device)
+        factor = torch.tensor(factors).repeat_interleave(torch.tensor(counts)).to(logits.device)
+        scores = flat[index]
+        flat[index] = torch.where(scores < 0, scores * factor, scores / factor)
+    if suppressed:
+        flat[torch.cat(suppressed).to(logits.device)] = -math.inf
+    return logits
 
 
-_indices: dict[frozenset[int], torch.Tensor] = {}
+_indices: dict[tuple[frozenset[int], int], torch.Tensor] = {}
 
 
-def _as_index(ids: frozenset[int], device: torch.device) -> torch.Tensor:
+def _as_index(ids: frozenset[int], vocab: int) -> torch.Tensor:
     """An index tensor for a set of ids; the few sets that a process uses are kept."""
-    if ids not in _indices:
+    if (ids, vocab) not in _indices:
         if len(_indices) >= 64:
             _indices.clear()
-        _indices[ids] = torch.tensor(sorted(ids))
-    return _indices[ids].to(device)
+        _indices[ids, vocab] = torch.tensor(sorted(i for i in ids if 0 <= i < vocab), dtype=torch.int64)
+    return _indices[ids, vocab]
 
 
-def candidates(row: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids that may be drawn, best first, and their probabilities: temperature, then top-k, top-p, min-p."""
-    scaled = row / params.temperature
-    if 0 < params.top_k < len(scaled):
-        scaled, ids = scaled.topk(params.top_k)
-    elif params.top_p < 1.0:
-        scaled, ids = scaled.sort(descending=True)
-    else:
-        ids = torch.arange(len(scaled), device=row.device)
+def candidates(logits: torch.Tensor, params: Sequence[SamplingParams]) -> tuple[torch.Tensor, torch.Tensor]:
+    """What may be drawn from each row of ``logits`` (``[g, vocab]``): temperature, then top-k, top-p, min-p.
+
+    The rows agree in ``top_k`` and in whether ``top_p`` is on. Returns ids and probabilities, ``[g, w]`` each, in order of
+    id; what was filtered out has probability 0. Only what top-k leaves is sorted: a vocabulary has 150 000 ids.
+    """
+
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, device=logits.device).unsqueeze(1)
+
+    top_k, ordered = params[0].top_k, params[0].top_p < 1.0
+    # Far above the smallest float, so that nothing overflows; so low a temperature leaves only the best id anyway.
+    scaled = logits / column([max(each.temperature, 1e-5) for each in params])
+    ids: torch.Tensor | None = None
+    if 0 < top_k < logits.shape[-1]:
+        best, ids = scaled.topk(top_k + 1)
+        least = best[:, top_k - 1 : top_k]
+        if bool((best[:, top_k:] == least).any()):  # what ties with the k-th stays, as in transformers
+            best, ids = scaled.topk(int((scaled >= least).sum(-1).max()))
+        else:
+            best, ids = best[:, :top_k], ids[:, :top_k]
+        scaled = best.masked_fill(best < least, -math.inf)
+    elif ordered:
+        scaled, ids = scaled.sort(dim=-1, descending=True)
     probabilities = scaled.softmax(-1)
-    if params.top_p < 1.0:
-        # An id stays while the mass of the ids before it is below top_p, so at least one stays.
-        kept = probabilities.cumsum(-1) - probabilities < params.top_p
-        ids, probabilities = ids[kept], probabilities[kept]
-    if params.min_p > 0.0:
-        kept = probabilities >= params.min_p * probabilities.max()
-        ids, probabilities = ids[kept], probabilities[kept]
-    return ids, probabilities / probabilities.sum()
+    if ordered:
+        # An id stays while the mass of the ids before it is below top_p, and the first always.
+        dropped = probabilities.cumsum(-1) - probabilities >= column([each.top_p for each in params])
+        dropped[:, 0] = False
+        probabilities = probabilities.masked_fill(dropped, 0.0)
+    if any(each.min_p > 0.0 for each in params):
+        floor = column([each.min_p for each in params]) * probabilities.max(dim=-1, keepdim=True).values
+        probabilities = probabilities.masked_fill(probabilities < floor, 0.0)
+    if ids is None:
+        ids = torch.arange(logits.shape[-1], device=logits.device).expand_as(probabilities)
+    else:
+        # By id, not by probability: two that are nearly equal would change places with the last bit of the logits.
+        ids, order = ids.sort(dim=-1)
+        probabilities = probabilities.gather(-1, order)
+    return ids, probabilities / probabilities.sum(dim=-1, keepdim=True)
 
 
-def draw(row: torch.Tensor, params: SamplingParams, uniform: float) -> int:
-    """One id by inverting the cumulative distribution at ``uniform`` in [0, 1)."""
-    ids, probabilities = candidates(row, params)
-    # By id, not by probability: two that are nearly equal would change places with the last bit of the logits.
-    ids, order = ids.sort()
-    probabilities = probabilities[order]
-    cumulative = probabilities.double().cumsum(-1)
-    index = int(torch.searchsorted(cumulative, uniform * float(cumulative[-1]), right=True))
-    return int(ids[min(index, len(ids) - 1)])
+def draw(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
+    """One id per row of ``logits`` (``[m, vocab]``), by inverting its cumulative distribution at its uniform in [0, 1)."""
+    groups: dict[tuple[int, bool], list[int]] = {}
+    for row, each in enumerate(params):
+        # Rows that take the same path share its arithmetic; the path is a function of a row's own parameters.
+        groups.setdefault((each.top_k, each.top_p < 1.0), []).append(row)
+    chosen = [0] * len(params)
+    for rows in groups.values():
+        part = logits if len(groups) == 1 else logits[rows]
+        ids, probabilities = candidates(part, [params[row] for row in rows])
+        cumulative = probabilities.double().cumsum(-1)
+        total = cumulative[:, -1:]
+        uniform = torch.tensor([uniforms[row] for row in rows], dtype=torch.float64, device=logits.device).unsqueeze(1)
+        # Strictly below the total, so that rounding never lands behind the last id that may be drawn.
+        target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+        picked = torch.searchsorted(cumulative, target, right=True)
+        for row, token in zip(rows, ids.gather(-1, picked)[:, 0].tolist(), strict=True):
+            chosen[row] = token
+    return chosen
 
 
 _CHECKS: dict[str, tuple[Any, float, float, str]] = {

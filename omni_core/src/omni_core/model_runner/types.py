@@ -6,6 +6,7 @@ This room needs torch (``pip install omni-core[torch]``); nothing else in the co
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from typing import Any, Literal, Protocol
 
 import torch
@@ -79,6 +80,31 @@ class KVLayout:
     dtype: torch.dtype
 
 
+class SeenIds:
+    """The distinct ids that a request's repetition penalty sees, in a buffer that grows with its output."""
+
+    def __init__(self, prompt_ids: Iterable[int], vocab_size: int) -> None:
+        # A placeholder that stands for an embedding (-1) is no token of the vocabulary.
+        ids = sorted({token for token in prompt_ids if 0 <= token < vocab_size})
+        self._known = set(ids)
+        self._buffer = torch.zeros(max(64, 2 * len(ids)), dtype=torch.int64)
+        self._buffer[: len(ids)] = torch.tensor(ids, dtype=torch.int64)
+        self._read = 0
+
+    def including(self, output_ids: list[int]) -> torch.Tensor:
+        """The ids, those of ``output_ids`` that came since the last call included."""
+        for token in output_ids[self._read :]:
+            if token in self._known:
+                continue
+            count = len(self._known)
+            if count == len(self._buffer):
+                self._buffer = torch.cat([self._buffer, torch.zeros_like(self._buffer)])
+            self._buffer[count] = token
+            self._known.add(token)
+        self._read = len(output_ids)
+        return self._buffer[: len(self._known)]
+
+
 @define(eq=False)
 class ARRequest:
     """One request inside an autoregressive stage.
@@ -97,6 +123,7 @@ class ARRequest:
         computed: how many positions have their K and V in the cache.
         finish_reason: set when it is finished.
         random: the request's own random numbers, so that its output does not depend on its neighbours.
+        seen_ids: what its repetition penalty has seen; made and kept up to date by sampling.
     """
 
     request_id: str
@@ -112,6 +139,7 @@ class ARRequest:
     computed: int = 0
     finish_reason: FinishReason | None = None
     random: RandomStream = field(factory=RandomStream)
+    seen_ids: SeenIds | None = None
 
     @property
     def length(self) -> int:

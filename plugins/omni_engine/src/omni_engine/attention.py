@@ -42,9 +42,13 @@ class PagedAttention:
         self._single = decode_slots[0] if len(decode_slots) == 1 else None
         if len(decode_slots) > 1:
             indices = [_as_index(slots) for slots in decode_slots]
-            self._padded = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True).to(device)
-            lengths_seen = torch.tensor([len(index) for index in indices], device=device)
-            seen = torch.arange(self._padded.shape[1], device=device) < lengths_seen.unsqueeze(1)
+            lengths_seen = torch.tensor([len(index) for index in indices])
+            seen = torch.arange(int(lengths_seen.max())) < lengths_seen.unsqueeze(1)
+            # Padding repeats the request's own first position: a masked weight is zero, and zero times a neighbour's NaN is NaN.
+            first = torch.stack([index[0] for index in indices]).unsqueeze(1)
+            padded = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True)
+            self._padded = torch.where(seen, padded, first).to(device)
+            seen = seen.to(device)
             self._padded_mask = seen[:, None, None, :]
 
     def __call__(

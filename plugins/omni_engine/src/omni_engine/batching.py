@@ -39,6 +39,7 @@ class Batcher:
         """The next step's work; empty when nothing can be computed now."""
         plan = Plan()
         budget = self.max_batch_tokens
+        preemptions = self.preemptions
         for request in list(self.running):
             if (
                 budget
@@ -50,37 +51,32 @@ class Batcher:
                 plan.work.append((request, 1))
                 budget -= 1
         for request in [each for each in self.running if not _is_decode(each)]:
-            if request in self.running:
-                budget -= self._add_chunk(plan, request, budget, can_step)
-        while self.waiting and len(self.running) < self.max_running and budget > 0:
-            request = self.waiting[0]
-            taken = self._add_chunk(plan, request, budget, can_step)
-            if not taken:
+            count = self._chunk(request, budget, can_step)
+            if count:
+                plan.work.append((request, count))
+                budget -= count
+        # What gave way in this step made its room for others; admitting it at once would only take that room back.
+        for request in list(self.waiting) if self.preemptions == preemptions else []:
+            if budget <= 0 or len(self.running) >= self.max_running:
                 break
-            budget -= taken
-            self.running.append(self.waiting.popleft())
-        plan.work = [(request, count) for request, count in plan.work if request in self.running]
+            count = self._chunk(request, budget, can_step)
+            if not count:
+                continue  # it waits for its stream: those behind it need not
+            # All that is known of it fits before it starts, so that prompts never push each other out half computed.
+            if not self.cache.reserve(request.request_id, request.length):
+                break
+            self.waiting.remove(request)
+            self.running.append(request)
+            plan.work.append((request, count))
+            budget -= count
         return plan
 
-    def _add_chunk(self, plan: Plan, request: ARRequest, budget: int, can_step: Callable[[ARRequest], bool]) -> int:
-        """Give a prompt as many positions as it may have; how many that was."""
+    def _chunk(self, request: ARRequest, budget: int, can_step: Callable[[ARRequest], bool]) -> int:
+        """How many positions of a prompt to compute now: none for a recomputed request whose next input is not there."""
         remaining = request.length - request.computed
         count = min(remaining, self.chunk_size, budget)
         needs_feedback = request.output_ids and count == remaining
-        if count <= 0 or (needs_feedback and not can_step(request)):
-            return 0
-        if not self._reserve_for_prompt(request, request.computed + count):
-            return 0
-        plan.work.append((request, count))
-        return count
-
-    def _reserve_for_prompt(self, request: ARRequest, positions: int) -> bool:
-        """Room for a prompt's chunk. One that is already running takes it from newer requests; a waiting one does not."""
-        while not self.cache.reserve(request.request_id, positions):
-            if request not in self.running or self.running[-1] is request:
-                return False
-            self.preempt(self.running[-1])
-        return True
+        return 0 if count <= 0 or (needs_feedback and not can_step(request)) else count
 
     def _make_room(self, request: ARRequest) -> bool:
         """Room for one more position, taken from the newest requests if need be. ``False`` if it had to give way itself."""

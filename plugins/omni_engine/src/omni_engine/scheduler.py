@@ -216,6 +216,9 @@ class EngineScheduler:
         """Stream a new token's messages; finish the request if it was its last."""
         if request.finish_reason is None and request.length >= self._max_context:
             request.finish_reason = "length"
+        with self._lock:
+            if request.request_id in self._aborted:
+                return  # dropped at the next turn; nobody reads what it says
         try:
             for message in self._runner.emit(request, token):
                 self.outbox.put(message)
@@ -246,7 +249,10 @@ class EngineScheduler:
             self.batcher.remove(request)
         if request_id in self._known:
             self._known.discard(request_id)
-            self._runner.release(request_id)
+            try:
+                self._runner.release(request_id)
+            except BaseException:  # the request has ended either way; the others go on
+                logger.exception("releasing request %s failed; some of its state may remain", request_id)
 
 
 def _ids(request: ARRequest, start: int, count: int) -> list[int]:
