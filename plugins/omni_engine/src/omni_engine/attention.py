@@ -29,7 +29,7 @@ class PagedAttention:
         row = 0
         for request, start, length in zip(requests, starts, lengths, strict=True):
             read = cache.slots(request.request_id, 0, start + length)
-            writes.append(_as_index(read)[start:])
+            writes.append(torch.arange(read.start + start, read.stop) if isinstance(read, slice) else read[start:])
             if length == 1:
                 decode_rows.append(row)
                 decode_slots.append(read)

@@ -48,6 +48,8 @@ class KVCache:
         self.block_size = block_size
         self.pool = BlockPool(blocks)
         self._tables: dict[str, list[int]] = {}
+        self._scattered: dict[str, torch.Tensor | None] = {}
+        """Every slot of the requests whose blocks do not lie side by side; made again when the request got a block."""
 
     @staticmethod
     def block_bytes(layout: KVLayout, block_size: int) -> int:
@@ -63,20 +65,27 @@ class KVCache:
         taken = self.pool.take(max(0, self.blocks_for(positions) - len(table)))
         if taken is None:
             return False
-        table.extend(taken)
+        for block in taken:
+            if table and block != table[-1] + 1:
+                self._scattered[request_id] = None
+            table.append(block)
+        if taken and request_id in self._scattered:
+            self._scattered[request_id] = None
         return True
 
     def release(self, request_id: str) -> None:
         """Give a request's blocks back. Idempotent."""
+        self._scattered.pop(request_id, None)
         self.pool.give_back(self._tables.pop(request_id, []))
 
     def slots(self, request_id: str, start: int, end: int) -> torch.Tensor | slice:
         """Where positions ``start..end`` of a request lie: a slice when its blocks are side by side, else an index."""
         table, size = self._tables[request_id], self.block_size
-        first, last = start // size, -(-end // size)
-        blocks = table[first:last]
-        if blocks[-1] - blocks[0] == len(blocks) - 1 and blocks == list(range(blocks[0], blocks[-1] + 1)):
-            base = blocks[0] * size - first * size
+        if request_id not in self._scattered:
+            base = table[0] * size
             return slice(base + start, base + end)
-        index = torch.tensor(blocks).unsqueeze(1) * size + torch.arange(size)
-        return index.reshape(-1)[start - first * size : end - first * size]
+        index = self._scattered[request_id]
+        if index is None:
+            index = (torch.tensor(table).unsqueeze(1) * size + torch.arange(size)).reshape(-1)
+            self._scattered[request_id] = index
+        return index[start:end]

@@ -264,10 +264,12 @@ def _ids(request: ARRequest, start: int, count: int) -> list[int]:
 
 def _positions(request: ARRequest, start: int, count: int) -> torch.Tensor:
     """Rotary positions of a run: the prompt's own, then index plus delta. ``[count]`` or ``[3, count]``."""
-    prompt, given = len(request.prompt_ids), request.prompt_positions
-    if given is None:
-        plain = torch.arange(start, start + count)
-        return torch.where(plain < prompt, plain, plain + request.position_delta)
-    head = given[..., start : min(start + count, prompt)]
-    tail = torch.arange(max(start, prompt), start + count) + request.position_delta
-    return torch.cat([head, tail.expand(*given.shape[:-1], -1)], dim=-1)
+    prompt, given, delta = len(request.prompt_ids), request.prompt_positions, request.position_delta
+    tail = torch.arange(max(start, prompt) + delta, max(start + count, prompt) + delta)
+    if start < prompt:
+        end = min(start + count, prompt)
+        head = torch.arange(start, end) if given is None else given[..., start:end]
+        tail = torch.cat([head, tail.expand(*head.shape[:-1], -1)], dim=-1) if start + count > prompt else head
+    elif given is not None:
+        tail = tail.expand(*given.shape[:-1], -1)
+    return tail
