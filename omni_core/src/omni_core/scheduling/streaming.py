@@ -87,9 +87,10 @@ class StreamingScheduler(ABC, Generic[State]):
             return False
         touched: dict[str, None] = {}
         for each in [message, *self.inbox.drain()]:
-            self._drop_aborted()
             if self._take(each):
                 touched[each.request_id] = None
+        # Not before: what was drained together with an aborted request's state must not begin it anew.
+        self._drop_aborted()
         self._advance(list(touched))
         return True
 
@@ -115,6 +116,9 @@ class StreamingScheduler(ABC, Generic[State]):
         request_id = message.request_id
         if message is _WAKE:
             return False
+        with self._lock:
+            if request_id in self._aborted:
+                return False
         try:
             progress = self._requests.get(request_id)
             if progress is None:
