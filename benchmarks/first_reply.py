@@ -62,7 +62,7 @@ async def once(checkpoint: Path, processes: str, replies: int) -> dict[str, floa
 @json_option
 def main(quick: bool, json_path: Path | None) -> None:
     """Start-up and first reply."""
-    rounds, rows = (1, []) if quick else (5, [])
+    rounds = 1 if quick else 3
     helps = [
         (wall(sys.executable, "-m", "omni_core.cli", "--help"), wall(sys.executable, "-c", "pass"))
         for _ in range(3 * rounds)
