@@ -26,6 +26,16 @@ async def resting_state(client: Client) -> dict[str, float]:
     return state
 
 
+async def at_rest(client: Client) -> dict[str, float]:
+    """The baseline: the state after a request has ended, in which nothing but free blocks is left."""
+    for _ in range(50):
+        state = await resting_state(client)
+        if not any(value for key, value in state.items() if not key.endswith("free_blocks")):
+            return state
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"a finished request left something behind: {state}")
+
+
 async def settles(client: Client, baseline: dict[str, float]) -> dict[str, tuple[float, float]]:
     """What still differs from the baseline after at most five seconds."""
     different: dict[str, tuple[float, float]] = {}
@@ -48,7 +58,7 @@ def long_request(cases: dict[str, Any], name: str) -> Any:
 async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     async with open_pipeline(pipeline(checkpoints["a"])) as client:
         await client.submit(request_of(cases["image_audio_video"]))
-        baseline = await resting_state(client)
+        baseline = await at_rest(client)
         assert any(key.endswith("free_blocks") for key in baseline)
         assert any("relay" in key for key in baseline)
         for moment in (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8):
@@ -70,7 +80,7 @@ async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path]
 async def test_abort_while_a_stage_streams(stage: str, checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     async with open_pipeline(pipeline(checkpoints["a"], initial_chunk=1, chunk=2)) as client:
         await client.submit(request_of(cases["text"]))
-        baseline = await resting_state(client)
+        baseline = await at_rest(client)
         with pytest.raises(RequestAbortedError):
             async for event in client.stream(long_request(cases, "text"), "streaming"):
                 if event.stage == stage:
@@ -81,7 +91,7 @@ async def test_abort_while_a_stage_streams(stage: str, checkpoints: dict[str, Pa
 async def test_a_client_that_disappears(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     async with open_pipeline(pipeline(checkpoints["a"])) as client:
         await client.submit(request_of(cases["text"]))
-        baseline = await resting_state(client)
+        baseline = await at_rest(client)
         tasks = [asyncio.create_task(client.submit(long_request(cases, "image"))) for _ in range(4)]
         await asyncio.sleep(0.3)
         for task in tasks:

@@ -256,7 +256,7 @@ async def test_abort_and_cancel_and_timeout_free_the_pipeline(tmp_path: Path) ->
         for task in queued[10:]:
             task.cancel()
         outcomes = await asyncio.gather(busy, *queued, return_exceptions=True)
-        assert time.monotonic() - begin < 0.2
+        assert time.monotonic() - begin < 1.0
         assert all(isinstance(each, RequestAbortedError | asyncio.CancelledError) for each in outcomes)
         assert (await client.submit(asking(n=1)))["end"]["n"] == 1
         with pytest.raises(InvalidRequestError, match="used before"):
