@@ -36,12 +36,13 @@ async def receive(
     client: Client, generation: Generation, messages: list[dict[str, Any]], display: Display, out: Path | None
 ) -> Reply:
     """Send one request and show its reply as it comes; speech goes to ``out`` if given."""
-    reply = Reply()
+    reply, streamed_text = Reply(), False
     writer = WavWriter(out) if out is not None else None
     try:
         async for event in client.stream(generation.request(messages)):
             data = event.data
             if isinstance(data, TextChunk):
+                streamed_text = True
                 display.text(data.text)
             elif isinstance(data, AudioChunk):
                 reply.audio_seconds = (reply.audio_seconds or 0.0) + len(data.samples) / data.sample_rate
@@ -50,8 +51,12 @@ async def receive(
                     writer.write(data.samples, data.sample_rate)
             elif isinstance(data, TextResult):
                 reply.text = data.text
+                if not streamed_text:  # a pipeline need not stream
+                    display.text(data.text)
                 reply.details |= {"finish_reason": data.finish_reason, "usage": data.usage, "notices": data.notices}
             elif isinstance(data, AudioResult):
+                if reply.audio_seconds is None and writer is not None and len(data.samples):
+                    writer.write(data.samples, data.sample_rate)
                 reply.audio_seconds = len(data.samples) / data.sample_rate
             elif event.final:
                 reply.details[event.stage] = data
