@@ -271,8 +271,19 @@ class MultiProcessPipelineRunner:
     async def stop(self) -> None:
         """Abort what runs, end every process, and remove every socket. Idempotent."""
         self._stopping = True
-        if self._coordinator is not None:
-            self._coordinator.close()
+        try:
+            if self._coordinator is not None:
+                self._coordinator.close()
+            await self._end_children()
+        finally:
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+            if self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None
+
+    async def _end_children(self) -> None:
         for child in self._children.values():
             if child.process.returncode is None and self._control is not None:
                 self._control.send(child.spec.endpoint, ShutdownMessage("the pipeline stops"))
@@ -280,12 +291,6 @@ class MultiProcessPipelineRunner:
                 child.process.stdin.close()  # the second way to say it, heard even while a stage is being built
         await asyncio.gather(*(self._end(child) for child in self._children.values()))
         self._children.clear()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
 
     async def _end(self, child: _Child) -> None:
         ready = child.ready.done() and not child.ready.cancelled() and child.ready.exception() is None

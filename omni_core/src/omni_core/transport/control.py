@@ -25,6 +25,17 @@ _DRAIN_AT_ONCE = 256
 """Messages handled per wake-up before other tasks of the loop get their turn."""
 
 
+class _Context(zmq.Context["zmq.Socket[bytes]"]):
+    """A context that the garbage collector never terminates.
+
+    pyzmq terminates a forgotten context when it is collected, and that waits for its sockets, which are garbage of the same
+    round and not closed yet: the whole process would hang. A plane that is closed terminates its context itself.
+    """
+
+    def __del__(self) -> None:
+        return
+
+
 class ControlPlane:
     """One process's end of the control plane. All methods are called from its event loop.
 
@@ -41,7 +52,7 @@ class ControlPlane:
         self.endpoint = endpoint
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
-        self._context = zmq.Context()
+        self._context = _Context()
         self._peers: dict[str, zmq.Socket[bytes]] = {}
         self._closed = False
         self._pull = self._socket(zmq.PULL)
@@ -126,9 +137,13 @@ class ControlPlane:
         if self._closed:
             return
         self._closed = True
-        for socket in (self._pull, self._broadcast):
-            self._loop.remove_reader(_descriptor(socket))
-        self._context.destroy(linger=200)
+        try:
+            for socket in (self._pull, self._broadcast):
+                self._loop.remove_reader(_descriptor(socket))
+        finally:
+            for socket in (self._pull, self._broadcast, *self._peers.values()):
+                socket.close(linger=200)
+            self._context.term()
 
 
 def _descriptor(socket: zmq.Socket[bytes]) -> int:
