@@ -140,7 +140,7 @@ try:
     main(sys.argv[1:])
 except SystemExit:
     pass
-heavy = [name for name in ("torch", "transformers", "numpy", "zmq") if name in sys.modules]
+heavy = [name for name in ("torch", "transformers", "numpy", "msgpack") if name in sys.modules]
 assert not heavy, heavy
 """
 

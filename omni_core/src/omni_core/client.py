@@ -44,6 +44,10 @@ class Client:
         """Drop the request in every stage. Idempotent."""
         self._runner.coordinator.abort(request_id)
 
+    def health(self) -> dict[str, dict[str, Any]]:
+        """By unit (a process, or the ranks of a stage): stages, state, restarts, the reason of the last death, pids."""
+        return self._runner.health()
+
     async def statistics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Counters by process, then by stage (or ``relay``)."""
         return await self._runner.statistics()

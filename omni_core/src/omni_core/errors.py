@@ -60,3 +60,11 @@ class TransportError(OmniError):
 
 class StartupError(OmniError):
     """A pipeline did not become ready; the message names the stage and shows its last lines of output."""
+
+
+class StageFailedError(OmniError):
+    """A stage has died too often and is not restarted any more; ``stage`` is its name."""
+
+    def __init__(self, stage: str, reason: str) -> None:
+        self.stage = stage
+        super().__init__(f"stage {stage!r} has failed and is not restarted any more: {reason}")

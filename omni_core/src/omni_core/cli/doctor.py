@@ -13,7 +13,7 @@ import click
 from omni_core import __version__
 from omni_core.plugins import load_plugins
 
-_LIBRARIES = ("torch", "transformers", "pyzmq", "msgpack", "numpy")
+_LIBRARIES = ("torch", "transformers", "msgpack", "numpy")
 _SMALL_SHARED_MEMORY = 512 * 2**20
 
 

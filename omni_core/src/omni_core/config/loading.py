@@ -15,10 +15,10 @@ from cattrs.gen import make_dict_structure_fn
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
+from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, RestartConfig, StageConfig
 from omni_core.errors import ConfigError
 
-_CLASSES = (PipelineConfig, StageConfig, RelayConfig, EndpointsConfig)
+_CLASSES = (PipelineConfig, StageConfig, RelayConfig, RestartConfig, EndpointsConfig)
 
 
 def structure(values: Any) -> PipelineConfig:
@@ -76,6 +76,8 @@ def _is_instance(kind: type) -> Callable[[Any, Any], Any]:
     def check(value: Any, _: Any) -> Any:
         if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
             return value
+        if kind is float and type(value) is int:
+            return float(value)
         raise TypeError(f"must be {kind.__name__}, is {value!r}")
 
     return check

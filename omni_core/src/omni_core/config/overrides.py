@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from omni_core.config.loading import structure, unstructure
-from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
+from omni_core.config.schema import PipelineConfig, RelayConfig, RestartConfig, StageConfig
 from omni_core.config.validation import nearest
 from omni_core.errors import ConfigError
 
@@ -132,6 +132,8 @@ def _set_field(target: dict[str, Any], cls: type, path: list[str], override: Ove
         )
     if rest and name == "relay":
         return _set_field(target.setdefault("relay", {}), RelayConfig, rest, override)
+    if rest and name == "restart":
+        return _set_field(target.setdefault("restart", {}), RestartConfig, rest, override)
     if rest and name not in (*_FREE_FORM, "endpoints"):
         raise ConfigError(f"{override.origin}: {name!r} has no fields of its own")
     while rest:

@@ -38,6 +38,14 @@ class StageConfig:
 
     Wherever a dotted path (``package.module.attribute`` or ``package.module:attribute``) is expected, the name of a
     registered component works too.
+
+    Beyond the seed's fields:
+
+    Attributes:
+        replicas: how many processes (or groups of ranks) run this stage, each with all of its process group's stages. A
+            request goes to one of them, in turn. ``gpu`` may list one device per replica and rank.
+        affinity_key: requests whose ``metadata`` hold equal values under this key go to the same replica while it lives.
+        startup_timeout: seconds until this stage must be ready.
     """
 
     name: str
@@ -56,6 +64,9 @@ class StageConfig:
     stream_done_to_fn: str | None = None
     project_payload: dict[str, str] = field(factory=dict)
     relay: RelayConfig | None = None
+    replicas: int = 1
+    affinity_key: str | None = None
+    startup_timeout: float = 600.0
 
     @property
     def next_stages(self) -> list[str]:
@@ -65,9 +76,34 @@ class StageConfig:
         return [self.next] if isinstance(self.next, str) else list(self.next)
 
 
+@frozen
+class RestartConfig:
+    """What happens when a process of the pipeline dies.
+
+    Attributes:
+        limit: deaths of one process within ``window`` seconds that are followed by a restart; at the next one its stages are
+            declared failed.
+        backoff: seconds before the second restart within the window, doubled for each further one; the first is at once.
+        backoff_limit: the longest such pause in seconds.
+    """
+
+    limit: int = 5
+    window: float = 60.0
+    backoff: float = 0.25
+    backoff_limit: float = 8.0
+
+
 @frozen(kw_only=True)
 class PipelineConfig:
-    """A whole pipeline: its stages and what they share. See seed 000, "PipelineConfig Reference"."""
+    """A whole pipeline: its stages and what they share. See seed 000, "PipelineConfig Reference".
+
+    Beyond the seed's fields:
+
+    Attributes:
+        restart: what happens when a process dies.
+        retries: how often a request that a dying process held is run again from its beginning, as long as the client has
+            seen nothing of its results. Its stages must bear being run twice.
+    """
 
     model_path: str
     stages: list[StageConfig]
@@ -80,6 +116,8 @@ class PipelineConfig:
     endpoints: EndpointsConfig = field(factory=EndpointsConfig)
     terminal_stages_fn: str | None = None
     config_cls: str | None = None
+    restart: RestartConfig = field(factory=RestartConfig)
+    retries: int = 0
 
     @property
     def resolved_name(self) -> str:

@@ -106,8 +106,13 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
     for path, stage in _each_stage(config):
         if stage.tp_size < 1:
             yield f"{path}.tp_size: must be at least 1, is {stage.tp_size}"
-        if isinstance(stage.gpu, list) and len(stage.gpu) != stage.tp_size:
-            yield f"{path}.tp_size: is {stage.tp_size}, but `gpu` lists {len(stage.gpu)} devices"
+        if stage.replicas < 1:
+            yield f"{path}.replicas: must be at least 1, is {stage.replicas}"
+        if stage.startup_timeout <= 0:
+            yield f"{path}.startup_timeout: must be positive, is {stage.startup_timeout:g}"
+        if isinstance(stage.gpu, list) and len(stage.gpu) != stage.tp_size * stage.replicas:
+            wanted = "tp_size" if stage.replicas == 1 else "replicas * tp_size"
+            yield f"{path}.{wanted}: is {stage.tp_size * stage.replicas}, but `gpu` lists {len(stage.gpu)} devices"
         if stage.tp_size > 1 and isinstance(stage.gpu, int):
             yield f"{path}.gpu: a tensor parallel stage needs a list of {stage.tp_size} devices"
         if stage.tp_size == 1 and not stage.process:
@@ -116,6 +121,12 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
     for group, stages in groups.items():
         if len(stages) > 1 and any(stage.tp_size > 1 for stage in stages):
             yield f"process {group!r}: a tensor parallel stage owns its processes; no other stage may share the name"
+        if len({stage.replicas for stage in stages}) > 1:
+            counts = ", ".join(f"{stage.name}: {stage.replicas}" for stage in stages)
+            yield f"process {group!r}: its stages have different `replicas` ({counts}); make them equal"
+        keys = {stage.affinity_key for stage in stages}
+        if len(keys) > 1:
+            yield f"process {group!r}: its stages have different `affinity_key`s; make them equal"
         gpus = {stage.gpu for stage in stages if isinstance(stage.gpu, int)}
         if len(gpus) > 1:
             yield f"process {group!r}: its stages name GPUs {sorted(gpus)}; a process may use one at most"
@@ -189,6 +200,14 @@ def _cycle(edges: dict[str, list[str]]) -> list[str]:
     return []
 
 
+def _restart(config: PipelineConfig) -> Iterator[str]:
+    if config.retries < 0:
+        yield f"retries: must not be negative, is {config.retries}"
+    for name in ("limit", "window", "backoff", "backoff_limit"):
+        if getattr(config.restart, name) < 0:
+            yield f"restart.{name}: must not be negative, is {getattr(config.restart, name):g}"
+
+
 _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     _unique_names,
     _known_targets,
@@ -197,4 +216,5 @@ _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     _placement,
     _fusion,
     _graph,
+    _restart,
 ]

@@ -22,6 +22,7 @@ class OmniRequest:
         metadata: anything else that stages may read: the speaker's name, ``use_audio_in_video``.
         stream: whether the client reads partial results. It changes delivery only, never the result.
         timeout: the deadline in seconds from admission, or ``None``.
+        placement: the replica of each replicated stage that serves this request. Set by the coordinator, not by clients.
     """
 
     inputs: Any = None
@@ -30,10 +31,11 @@ class OmniRequest:
     metadata: dict[str, Any] = field(factory=dict)
     stream: bool = False
     timeout: float | None = None
+    placement: dict[str, int] = field(factory=dict)
 
     def without_inputs(self) -> OmniRequest:
         """The same request without its heavy inputs: the form that travels beyond the entry stage."""
-        return OmniRequest(None, self.params, self.modalities, self.metadata, self.stream, self.timeout)
+        return OmniRequest(None, self.params, self.modalities, self.metadata, self.stream, self.timeout, self.placement)
 
 
 @define
@@ -78,6 +80,7 @@ class DataReadyMessage:
         relay_metadata: where the relay holds them, when they are many (seed 001's ``shm_metadata``).
         is_stream, chunk_id: a chunk of a stream, counted from 0 per request, sender and target.
         is_done: the sender's stream to this stage is complete.
+        handed_to: ``[stages that get the result, stages whose stream ends]`` where a function of the pipeline chose them.
     """
 
     request_id: str
@@ -89,6 +92,7 @@ class DataReadyMessage:
     is_stream: bool = False
     chunk_id: int | None = None
     is_done: bool = False
+    handed_to: Any = None
 
 
 @frozen
@@ -116,6 +120,57 @@ class AbortMessage:
     """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
 
     request_id: str
+
+
+@frozen
+class PeerDownMessage:
+    """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what you know of ``requests``."""
+
+    endpoint: str
+    stages: list[str]
+    requests: list[str]
+
+
+@frozen
+class PeerDownReport:
+    """Process to runner, about a dead peer: what was written to it, and what had arrived from it.
+
+    ``reached`` holds ``(request, stage of the peer)``; ``arrived`` holds ``(request, stage of the peer, stage here, what,
+    handed_to)`` (see :mod:`omni_core.runtime.losses`).
+    """
+
+    endpoint: str
+    process: str
+    reached: list[tuple[str, str]] = field(factory=list)
+    arrived: list[tuple[str, str, str, int, Any]] = field(factory=list)
+
+
+@frozen
+class PeerUpMessage:
+    """Runner to a process: a new process reads ``endpoint``."""
+
+    endpoint: str
+
+
+@frozen
+class PeerFailedMessage:
+    """Runner to a process: nothing will read ``endpoint`` any more; what is sent to ``stages`` fails for ``reason``."""
+
+    endpoint: str
+    stages: list[str]
+    reason: str
+
+
+@frozen
+class PingMessage:
+    """Runner to a process: answer with a :class:`PongMessage`, so that it is known whether the event loop turns."""
+
+
+@frozen
+class PongMessage:
+    """Process to runner: its event loop turns."""
+
+    process: str
 
 
 @frozen

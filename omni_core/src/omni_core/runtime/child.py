@@ -1,7 +1,7 @@
-"""The entry point of a stage process: ``python -m omni_core.runtime.child``, a fresh interpreter.
+"""The entry point of a stage process: ``python -m omni_core.runtime.child DESCRIPTOR``, a fresh interpreter.
 
-The launch spec comes over standard input, which then stays open: its end means that the parent is gone. The process
-imports only what its spec names.
+The launch spec is read from an inherited descriptor. Standard input stays open as long as the parent lives: its end means that
+the parent is gone. The process imports only what its spec names.
 """
 
 from __future__ import annotations
@@ -21,31 +21,19 @@ from omni_core.runtime.spec import ProcessSpec, StageSpec
 register(StageSpec)
 register(ProcessSpec)
 
-_LENGTH_BYTES = 8
 _PR_SET_PDEATHSIG = 1
 
 
 def pack_spec(spec: ProcessSpec) -> bytes:
-    """A spec as the child reads it: its length, then the document."""
-    document = encode(spec)
-    return len(document).to_bytes(_LENGTH_BYTES, "little") + document
+    """A spec as the child reads it."""
+    return encode(spec)
 
 
-def _read_spec() -> ProcessSpec:
-    length = int.from_bytes(_read_exactly(_LENGTH_BYTES), "little")
-    spec = decode(_read_exactly(length))
+def _read_spec(descriptor: int) -> ProcessSpec:
+    with open(descriptor, "rb") as file:
+        spec = decode(file.read())
     assert isinstance(spec, ProcessSpec)
     return spec
-
-
-def _read_exactly(count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = os.read(0, count - len(data))
-        if not piece:
-            os._exit(0)  # the parent went away before it had told us what to do
-        data += piece
-    return data
 
 
 def _die_with_parent() -> None:
@@ -89,7 +77,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     _die_with_parent()
     logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
-    spec = _read_spec()
+    spec = _read_spec(int(sys.argv[1]))
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
     code = asyncio.run(_serve(spec))

@@ -1,7 +1,6 @@
 """The coordinator: admits requests, tracks their states, merges terminal stages, resolves clients (seed 002).
 
-It talks to stages by messages only and knows none of their insides. A non-streaming request is a stream of which only
-the final events are kept.
+It talks to stages by messages only and knows none of their insides.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from enum import Enum
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from omni_core.errors import (
     ConfigError,
@@ -43,6 +42,8 @@ MAX_UNREAD_EVENTS = 10_000
 
 REMEMBERED_IDS = 20_000
 
+_SHORTEST_RETRY_AFTER, _LONGEST_RETRY_AFTER = 0.1, 60.0
+
 
 class RequestState(Enum):
     """Where a request is in its life."""
@@ -65,18 +66,30 @@ class StreamEvent:
 
 @define(eq=False)
 class _Tracked:
-    """One request that has not ended."""
+    """One request that has not ended. ``attempt_id`` is what stages call it: a new name for every attempt."""
 
     request_id: str
+    attempt_id: str
+    request: OmniRequest
     terminals: set[str]
+    since: float
+    wants_partial: bool
     state: RequestState = RequestState.PENDING
     events: deque[StreamEvent] = field(factory=deque)
-    changed: asyncio.Event = field(factory=asyncio.Event)
+    news: asyncio.Future[None] | None = None
+    deadline: asyncio.TimerHandle | None = None
     error: OmniError | None = None
+    attempts: int = 1
+    was_read: bool = False
 
     @property
     def over(self) -> bool:
         return self.state in (RequestState.COMPLETED, RequestState.FAILED, RequestState.ABORTED)
+
+    def tell(self) -> None:
+        """Wake the client."""
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
 
 
 class Coordinator:
@@ -85,9 +98,12 @@ class Coordinator:
     Args:
         entry_stage, terminal_stages: names.
         terminal_stages_fn: reference of ``(request) -> subset of terminal_stages | None``.
-        send_to_stage: queues a message for the process that hosts a stage.
+        submit_to_stage: queues the message that starts a request for the process that hosts its entry stage.
         broadcast: sends a message to every process.
+        place: chooses the replicas for a request: stage name to replica number, for replicated stages.
         max_in_flight: requests held at once; more are refused with :class:`OverloadedError`.
+        retries: how often a request is run again that a dying process held.
+        on_busy: called when the first request arrives at an idle pipeline.
     """
 
     def __init__(
@@ -96,64 +112,72 @@ class Coordinator:
         entry_stage: str,
         terminal_stages: list[str],
         terminal_stages_fn: str | None,
-        send_to_stage: Callable[[str, Any], None],
+        submit_to_stage: Callable[[SubmitMessage, OmniRequest], None],
         broadcast: Callable[[Any], None],
+        place: Callable[[OmniRequest], dict[str, int]] = lambda request: {},
         max_in_flight: int = 256,
+        retries: int = 0,
+        on_busy: Callable[[], None] = lambda: None,
     ) -> None:
         self._entry_stage = entry_stage
-        self._terminal_stages = terminal_stages
+        self._terminal_stages = frozenset(terminal_stages)
         self._terminal_stages_fn = load(terminal_stages_fn) if terminal_stages_fn else None
-        self._send_to_stage = send_to_stage
+        self._submit_to_stage = submit_to_stage
         self._broadcast = broadcast
+        self._place = place
         self._max_in_flight = max_in_flight
+        self._retries = retries
+        self._on_busy = on_busy
+        self._loop = asyncio.get_running_loop()
         self._tracked: dict[str, _Tracked] = {}
+        self._attempts: dict[str, _Tracked] = {}
         self._ended: OrderedDict[str, RequestState] = OrderedDict()
-        self._failure: str | None = None
+        self._closed = False
+        self._typical_seconds = _SHORTEST_RETRY_AFTER
+        self.counts = dict.fromkeys((*RequestState, "retried", "refused"), 0)
 
     # --- for clients -------------------------------------------------------------------------------------------------
     async def submit(self, request: OmniRequest, request_id: str | None = None) -> dict[str, Any]:
-        """Run a request; the results of its terminal stages by name.
+        """Run a request; the results of its terminal stages by name. Cancelling the call aborts the request.
 
         Raises:
             OverloadedError: the pipeline is full. InvalidRequestError: the request is refused.
             RequestFailedError: it failed in a stage. RequestAbortedError: somebody aborted it.
         """
-        results = {}
-        async for event in self.stream(request, request_id):
-            if event.final:
-                results[event.stage] = event.data
-        return results
+        tracked = self._admit(request, request_id, wants_partial=False)
+        try:
+            while not tracked.over:
+                await self._news(tracked)
+        finally:
+            if not tracked.over:
+                self.abort(tracked.request_id)
+        if tracked.error is not None:
+            raise tracked.error
+        return {event.stage: event.data for event in tracked.events}
 
     async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]:
         """Run a request; its partial results (if ``request.stream``) and final ones as they come.
 
         Leaving the iteration early aborts the request. Raises as :meth:`submit`.
         """
-        tracked = self._admit(request, request_id)
-        deadline = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
+        tracked = self._admit(request, request_id, wants_partial=True)
         try:
             while True:
                 while tracked.events:
+                    tracked.was_read = True
                     yield tracked.events.popleft()
                 if tracked.error is not None:
                     raise tracked.error
                 if tracked.over:
                     return
-                tracked.changed.clear()
-                await self._changed(tracked, deadline, request.timeout)
+                await self._news(tracked)
         finally:
             if not tracked.over:
                 self.abort(tracked.request_id)
 
-    async def _changed(self, tracked: _Tracked, deadline: float | None, timeout: float | None) -> None:
-        """Wait for news of a request. Only this wait is under its deadline: never the client's own code between two events."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                await tracked.changed.wait()
-        except TimeoutError:
-            raise RequestFailedError(
-                tracked.request_id, None, "TimeoutError", f"not finished within its timeout of {timeout} s"
-            ) from None
+    async def _news(self, tracked: _Tracked) -> None:
+        tracked.news = self._loop.create_future()
+        await tracked.news
 
     def abort(self, request_id: str) -> None:
         """Drop the request everywhere. Idempotent; an id that is not running is ignored."""
@@ -171,52 +195,84 @@ class Coordinator:
     def in_flight(self) -> int:
         return len(self._tracked)
 
-    def _admit(self, request: OmniRequest, request_id: str | None) -> _Tracked:
-        if self._failure is not None:
-            raise RequestFailedError(request_id or "-", None, "PipelineDown", self._failure)
+    def statistics(self) -> dict[str, float]:
+        """Requests by what became of them, and how many are held now."""
+        counters = {getattr(name, "value", name): float(count) for name, count in self.counts.items()}
+        del counters[RequestState.PENDING.value]
+        return {**counters, "running": float(len(self._tracked)), "admitted": float(self.counts[RequestState.PENDING])}
+
+    def _admit(self, request: OmniRequest, request_id: str | None, *, wants_partial: bool) -> _Tracked:
+        if self._closed:
+            raise RequestFailedError(request_id or "-", None, "PipelineStopped", "the pipeline was stopped")
         name = request_id or uuid.uuid4().hex
         if name in self._tracked or name in self._ended:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
-            raise OverloadedError(f"{len(self._tracked)} requests are in flight, the limit; retry later")
-        body = encode(StagePayload(name, request, None))
-        tracked = self._tracked[name] = _Tracked(name, self._terminals_of(request))
-        try:
-            self._send_to_stage(self._entry_stage, SubmitMessage(name, self._entry_stage, body))
-        except BaseException:
-            del self._tracked[name]
-            raise
+            self.counts["refused"] += 1
+            seconds = min(max(self._typical_seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
+            raise OverloadedError(
+                f"{len(self._tracked)} requests are in flight, the limit; retry after {seconds:.1f} s", seconds
+            )
+        terminals = self._terminals_of(request)
+        tracked = _Tracked(name, name, request, terminals, self._loop.time(), wants_partial)
+        self._start(tracked)
+        if not self._tracked:
+            self._on_busy()
+        self._tracked[name] = tracked
         tracked.state = RequestState.RUNNING
+        self.counts[RequestState.PENDING] += 1
+        if request.timeout is not None:
+            tracked.deadline = self._loop.call_later(request.timeout, self._expire, tracked)
+        if not self._retries:
+            tracked.request = request.without_inputs()  # nobody needs the heavy inputs again
         return tracked
+
+    def _start(self, tracked: _Tracked) -> None:
+        placement = self._place(tracked.request)
+        request = evolve(tracked.request, placement=placement) if placement else tracked.request
+        body = encode(StagePayload(tracked.attempt_id, request, None))
+        self._submit_to_stage(SubmitMessage(tracked.attempt_id, self._entry_stage, body), request)
+        tracked.request = request
+        self._attempts[tracked.attempt_id] = tracked
 
     def _terminals_of(self, request: OmniRequest) -> set[str]:
         if self._terminal_stages_fn is None:
             return set(self._terminal_stages)
-        names = self._terminal_stages_fn(request)
+        try:
+            names = self._terminal_stages_fn(request)
+        except BaseException as error:
+            raise InvalidRequestError(f"terminal_stages_fn failed: {type(error).__name__}: {error}") from error
         if names is None:
             return set(self._terminal_stages)
-        chosen = {names} if isinstance(names, str) else set(names)
-        if not chosen or not chosen <= set(self._terminal_stages):
-            raise ConfigError(f"terminal_stages_fn returned {names!r}; it must be a subset of {self._terminal_stages}")
+        try:
+            chosen = {names} if isinstance(names, str) else set(names)
+        except TypeError:
+            chosen = set()
+        if not chosen or not chosen <= self._terminal_stages:
+            raise ConfigError(
+                f"terminal_stages_fn returned {names!r}; it must be a subset of {sorted(self._terminal_stages)}"
+            )
         return chosen
 
     # --- for the runner ----------------------------------------------------------------------------------------------
     def handle(self, message: CompleteMessage | StreamMessage) -> None:
         """A stage's message about a request. One for a request that has ended is dropped."""
-        tracked = self._tracked.get(message.request_id)
+        tracked = self._attempts.get(message.request_id)
         if tracked is None:
             return
         if isinstance(message, CompleteMessage) and message.error is not None:
             self._fail(tracked, message.error)
+            return
+        if message.from_stage not in tracked.terminals:
+            return  # a terminal stage that this request did not ask for
+        final = isinstance(message, CompleteMessage)
+        if not final and not tracked.wants_partial:
             return
         try:
             data = decode(message.body or b"\xc0")
         except OmniError as error:
             self._fail(tracked, ErrorInfo(message.from_stage, type(error).__name__, str(error)))
             return
-        if message.from_stage not in tracked.terminals:
-            return  # a terminal stage that this request did not ask for
-        final = isinstance(message, CompleteMessage)
         tracked.events.append(StreamEvent(message.from_stage, data, final))
         if final:
             tracked.terminals.discard(message.from_stage)
@@ -227,19 +283,55 @@ class Coordinator:
                 message.from_stage, "SlowReader", f"the client has left {MAX_UNREAD_EVENTS} partial results unread"
             )
             self._fail(tracked, info)
-        tracked.changed.set()
+        tracked.tell()
 
-    def pipeline_failed(self, stage: str, message: str) -> None:
-        """A process died: every request fails with the stage named, and so does every later one."""
-        self._failure = f"stage {stage!r}: {message}"
-        for tracked in list(self._tracked.values()):
-            self._fail(tracked, ErrorInfo(stage, "ProcessDied", message))
+    def attempts(self) -> dict[str, OmniRequest]:
+        """What runs now, as the stages call it."""
+        return {name: tracked.request for name, tracked in self._attempts.items()}
+
+    def completed(self, attempt_id: str, stage: str) -> bool:
+        """Whether the result of a terminal stage has come, or none is expected."""
+        tracked = self._attempts.get(attempt_id)
+        return tracked is None or stage not in tracked.terminals
+
+    def lost(self, attempt_id: str, stage: str, reason: str) -> None:
+        """A process died that held this request in ``stage``: run it again if the pipeline allows, else fail it."""
+        tracked = self._attempts.get(attempt_id)
+        if tracked is None:
+            return
+        if tracked.attempts <= self._retries and not tracked.was_read:
+            self._retry(tracked)
+        else:
+            self._fail(tracked, ErrorInfo(stage, "ProcessDied", reason))
+
+    def _retry(self, tracked: _Tracked) -> None:
+        del self._attempts[tracked.attempt_id]
+        self._broadcast(AbortMessage(tracked.attempt_id))
+        tracked.attempts += 1
+        tracked.attempt_id = f"{tracked.request_id}~{tracked.attempts}"
+        tracked.events.clear()
+        tracked.terminals = self._terminals_of(tracked.request)
+        self.counts["retried"] += 1
+        try:
+            self._start(tracked)
+        except Exception as error:
+            self._finish(tracked, RequestState.FAILED, _as_failure(tracked, error))
+
+    def fail(self, attempt_id: str, info: ErrorInfo) -> None:
+        """The request has failed for a reason that the runner knows."""
+        tracked = self._attempts.get(attempt_id)
+        if tracked is not None:
+            self._fail(tracked, info)
 
     def close(self) -> None:
         """Abort whatever still runs."""
-        self._failure = self._failure or "the pipeline was stopped"
+        self._closed = True
         for request_id in list(self._tracked):
             self.abort(request_id)
+
+    def _expire(self, tracked: _Tracked) -> None:
+        message = f"not finished within its timeout of {tracked.request.timeout} s"
+        self._fail(tracked, ErrorInfo(None, "TimeoutError", message))
 
     def _fail(self, tracked: _Tracked, info: ErrorInfo) -> None:
         if info.traceback:
@@ -248,12 +340,24 @@ class Coordinator:
         self._finish(tracked, RequestState.FAILED, error)
 
     def _finish(self, tracked: _Tracked, state: RequestState, error: OmniError | None) -> None:
+        if tracked.over:
+            return
         tracked.state, tracked.error = state, error
-        if error is not None:
-            tracked.events.clear()
-            self._broadcast(AbortMessage(tracked.request_id))
+        self.counts[state] += 1
+        if tracked.deadline is not None:
+            tracked.deadline.cancel()
         del self._tracked[tracked.request_id]
+        self._attempts.pop(tracked.attempt_id, None)
         self._ended[tracked.request_id] = state
         if len(self._ended) > REMEMBERED_IDS:
             self._ended.popitem(last=False)
-        tracked.changed.set()
+        if error is not None:
+            tracked.events.clear()
+            self._broadcast(AbortMessage(tracked.attempt_id))
+        else:
+            self._typical_seconds += 0.1 * (self._loop.time() - tracked.since - self._typical_seconds)
+        tracked.tell()
+
+
+def _as_failure(tracked: _Tracked, error: Exception) -> RequestFailedError:
+    return RequestFailedError(tracked.request_id, None, type(error).__name__, str(error))

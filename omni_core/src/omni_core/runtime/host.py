@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from omni_core.errors import TransportError
+from omni_core.errors import StageFailedError, TransportError
 from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import (
     AbortMessage,
     CompleteMessage,
     DataReadyMessage,
     ErrorInfo,
+    OmniRequest,
+    PeerDownMessage,
+    PeerDownReport,
+    PeerFailedMessage,
+    PeerUpMessage,
+    PingMessage,
+    PongMessage,
     ReadyMessage,
     ShutdownMessage,
     StageStatistics,
@@ -26,12 +34,15 @@ from omni_core.references import load
 from omni_core.runtime.building import build_scheduler
 from omni_core.runtime.spec import ProcessSpec
 from omni_core.runtime.stage import Stage
-from omni_core.transport.control import ControlPlane
+from omni_core.transport.control import ControlPlane, Work
 from omni_core.transport.lanes import Lanes
 from omni_core.transport.relay import Relay, RelayOptions
 from omni_core.transport.transfer import Transfer
 
 logger = logging.getLogger(__name__)
+
+_READ_ON_SECONDS = 0.02
+"""After a peer's death, how long its last messages may take from our sockets to our stages."""
 
 
 class StageHost:
@@ -40,11 +51,17 @@ class StageHost:
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
+        self.lock = threading.RLock()
         self._stages: dict[str, Stage] = {}
         self._relay: Relay | None = load(spec.relay)(RelayOptions(**spec.relay_options)) if spec.relay else None
-        self._control = ControlPlane(spec.endpoint, self._on_message, spec.broadcast_endpoint)
+        self._control = ControlPlane(spec.endpoint, self._on_message)
         self._transfer = Transfer(self._control, self._relay)
-        self._reads = Lanes(self._read_failed)
+        self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self.lock)
+
+    def _endpoint(self, stage: str, request: OmniRequest | None) -> str:
+        """The process that serves ``request`` in ``stage``."""
+        replicas = self.spec.stage_endpoints[stage]
+        return replicas[0] if request is None or len(replicas) == 1 else replicas[request.placement[stage]]
 
     def build(self, on_stage: Callable[[str], None]) -> None:
         """Build every stage; ``on_stage`` is told each one's name before its factory runs."""
@@ -78,10 +95,40 @@ class StageHost:
             self.abort(message.request_id)
         elif isinstance(message, StatisticsRequest):
             self.tell_coordinator(StageStatistics(self.spec.name, self.statistics()))
+        elif isinstance(message, PingMessage):
+            self.tell_coordinator(PongMessage(self.spec.name))
+        elif isinstance(message, PeerDownMessage):
+            self._on_peer_down(message)
+        elif isinstance(message, PeerUpMessage):
+            self._control.peer_is_up(message.endpoint)
+        elif isinstance(message, PeerFailedMessage):
+            self._on_peer_failed(message)
         elif isinstance(message, ShutdownMessage):
             self.stopped.set()
         else:
             logger.error("process %r cannot handle a %s", self.spec.name, type(message).__name__)
+
+    def _on_peer_down(self, message: PeerDownMessage) -> None:
+        asked = set(message.requests)
+        reached = [work for work in self._control.peer_is_down(message.endpoint) if work[0] in asked]
+        # Not at once: what the dead process had sent before may lie unread in our sockets.
+        asyncio.get_running_loop().call_later(_READ_ON_SECONDS, self._report, message, reached)
+
+    def _report(self, message: PeerDownMessage, reached: list[Work]) -> None:
+        arrived = [
+            (request, source, name, *what)
+            for request in message.requests
+            for name, stage in self._stages.items()
+            for source, what in stage.arrivals(request).items()
+            if source in message.stages
+        ]
+        self.tell_coordinator(PeerDownReport(message.endpoint, self.spec.name, reached, arrived))
+
+    def _on_peer_failed(self, message: PeerFailedMessage) -> None:
+        error = StageFailedError(message.stages[0], message.reason)
+        for request_id, stage in self._control.peer_has_failed(message.endpoint, error):
+            info = ErrorInfo(stage, type(error).__name__, str(error))
+            self.tell_coordinator(CompleteMessage(request_id, stage, None, info))
 
     def _on_submit(self, message: SubmitMessage) -> None:
         stage = self._stages[message.stage]
@@ -94,15 +141,14 @@ class StageHost:
 
     def _on_data(self, message: DataReadyMessage) -> None:
         stage = self._stages[message.stage]
-        lane = f"{message.request_id}\0{message.stage}"
         try:
-            self._reads.run(lane, lambda: self._deliver(stage, message))
+            self._reads.run((message.request_id, message.stage), lambda: self._deliver(stage, message))
         except Exception as error:
             stage.receive_failure(message.request_id, error)
 
     def _deliver(self, stage: Stage, message: DataReadyMessage) -> Awaitable[None] | None:
         if message.is_done:
-            stage.receive_done(message.request_id, message.from_stage)
+            stage.receive_done(message.request_id, message.from_stage, message.handed_to)
             return None
         if self._transfer.reads_at_once(message):
             self._hand_over(stage, message, self._transfer.read(message))
@@ -116,16 +162,17 @@ class StageHost:
         if message.is_stream:
             stage.receive_chunk(message.request_id, message.from_stage, value)
         else:
-            stage.receive_payload(value, message.from_stage)
+            stage.receive_payload(value, message.from_stage, message.handed_to)
 
-    def _read_failed(self, lane: str, error: BaseException) -> None:
-        request_id, _, stage = lane.partition("\0")
+    def _read_failed(self, lane: tuple[str, str], error: BaseException) -> None:
+        request_id, stage = lane
         self._stages[stage].receive_failure(request_id, error)
 
     def abort(self, request_id: str) -> None:
         for name, stage in self._stages.items():
-            self._reads.cancel(f"{request_id}\0{name}")
+            self._reads.cancel((request_id, name))
             stage.abort(request_id)
+        self._control.forget(request_id)
         self.release(request_id)
 
     def statistics(self) -> dict[str, dict[str, float]]:
@@ -135,11 +182,14 @@ class StageHost:
         return counters
 
     # --- out (what a stage asks of its process) ------------------------------------------------------------------------
-    def send(self, target: str, value: Any, **message: Any) -> Awaitable[None] | None:
-        return self._transfer.send(self.spec.stage_endpoints[target], value, **message)
+    def send(
+        self, target: str, value: Any, request: OmniRequest | None, **message: Any
+    ) -> tuple[int, Awaitable[None] | None]:
+        return self._transfer.send(self._endpoint(target, request), value, **message)
 
-    def signal(self, message: DataReadyMessage) -> None:
-        self._control.send(self.spec.stage_endpoints[message.stage], message)
+    def signal(self, message: DataReadyMessage, request: OmniRequest | None) -> None:
+        endpoint = self._endpoint(message.stage, request)
+        self._control.send(endpoint, message, (message.request_id, message.stage))
 
     def local(self, target: str) -> Stage | None:
         return self._stages.get(target)

@@ -5,16 +5,18 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, PluginError
 from omni_core.plugins import PluginRegistry
-from omni_core.runtime.spec import ProcessSpec, StageSpec
+from omni_core.runtime.placement import ReplicatedGroup
+from omni_core.runtime.spec import ProcessSpec, StageSpec, UnitSpec
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Defaults for every stage process: several processes share a machine, and each starting a thread per core stalls all."""
@@ -22,15 +24,16 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 @frozen
 class PreparedPipeline:
-    """What the runner needs: the processes, and what the coordinator has to know."""
+    """What the runner needs: the units to launch, and what the coordinator has to know."""
 
     name: str
-    processes: list[ProcessSpec]
+    units: list[UnitSpec]
     entry_stage: str
     terminal_stages: list[str]
     terminal_stages_fn: str | None
     coordinator_endpoint: str
-    broadcast_endpoint: str
+    stage_endpoints: dict[str, list[str]]
+    replicated: list[ReplicatedGroup]
 
 
 def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -> PreparedPipeline:
@@ -41,33 +44,71 @@ def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -
     """
     validate(config)
     groups = _process_groups(config)
-    endpoints = {group: f"ipc://{directory}/{index}.sock" for index, group in enumerate(groups)}
-    stage_endpoints = {stage.name: endpoints[group] for group, stages in groups.items() for stage in stages}
+    endpoints = _endpoints(groups, directory)
+    coordinator_endpoint = f"ipc://{directory}/coordinator.sock"
+    stage_endpoints = {
+        stage.name: [ranks[0] for ranks in endpoints[group]] for group, stages in groups.items() for stage in stages
+    }
     crossing = _crossing_processes(config, {stage.name: group for group, stages in groups.items() for stage in stages})
     relay = _resolve_relay(config, registry) if crossing else None
-    processes = [
-        ProcessSpec(
-            name=group,
-            stages=[_stage_spec(config, stage, registry) for stage in stages],
-            endpoint=endpoints[group],
-            coordinator_endpoint=f"ipc://{directory}/coordinator.sock",
-            broadcast_endpoint=f"ipc://{directory}/broadcast.sock",
-            stage_endpoints=stage_endpoints,
-            relay=relay if group in crossing else None,
-            relay_options=_relay_options(config, group, stages, directory) if group in crossing else {},
-            env={**ENVIRONMENT, **config.env_defaults},
-        )
-        for group, stages in groups.items()
-    ]
+    units = []
+    for group, stages in groups.items():
+        specs = [_stage_spec(config, stage, registry) for stage in stages]
+        for replica, ranks in enumerate(endpoints[group]):
+            name = group if len(endpoints[group]) == 1 else f"{group}.{replica}"
+            options = _relay_options(config, name, stages, directory) if group in crossing else {}
+            processes = [
+                ProcessSpec(
+                    name=name if len(ranks) == 1 else f"{name}_tp{rank}",
+                    stages=[_placed(spec, stage, replica, rank) for spec, stage in zip(specs, stages, strict=True)],
+                    endpoint=endpoint,
+                    coordinator_endpoint=coordinator_endpoint,
+                    stage_endpoints=stage_endpoints,
+                    rank=rank,
+                    followers=ranks[1:] if rank == 0 else [],
+                    relay=relay if group in crossing and rank == 0 else None,
+                    relay_options=options if rank == 0 else {},
+                    env={**ENVIRONMENT, **config.env_defaults},
+                )
+                for rank, endpoint in enumerate(ranks)
+            ]
+            patience = max(stage.startup_timeout for stage in stages)
+            units.append(
+                UnitSpec(name=name, group=group, replica=replica, processes=processes, startup_timeout=patience)
+            )
     return PreparedPipeline(
         name=config.resolved_name,
-        processes=processes,
+        units=units,
         entry_stage=config.resolved_entry_stage,
         terminal_stages=config.terminal_stages,
         terminal_stages_fn=_reference(config.terminal_stages_fn, registry),
-        coordinator_endpoint=processes[0].coordinator_endpoint,
-        broadcast_endpoint=processes[0].broadcast_endpoint,
+        coordinator_endpoint=coordinator_endpoint,
+        stage_endpoints=stage_endpoints,
+        replicated=[
+            ReplicatedGroup(group, [stage.name for stage in stages], stages[0].affinity_key)
+            for group, stages in groups.items()
+            if stages[0].replicas > 1
+        ],
     )
+
+
+def _endpoints(groups: dict[str, list[StageConfig]], directory: Path) -> dict[str, list[list[str]]]:
+    """The control socket of every process: by group, then by replica, then by rank."""
+    numbers = count()
+    return {
+        group: [
+            [f"ipc://{directory}/{next(numbers)}.sock" for _ in range(stages[0].tp_size)]
+            for _ in range(stages[0].replicas)
+        ]
+        for group, stages in groups.items()
+    }
+
+
+def _placed(spec: StageSpec, stage: StageConfig, replica: int, rank: int) -> StageSpec:
+    """``spec`` for one replica and rank: its GPU, and what its factory may ask for."""
+    gpu = stage.gpu[replica * stage.tp_size + rank] if isinstance(stage.gpu, list) else stage.gpu
+    place = {"gpu_id": gpu, "replica": replica, "tp_rank": rank, "tp_size": stage.tp_size}
+    return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 
 def _process_groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
@@ -78,10 +119,6 @@ def _process_groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
         group_of = {name: kept if group in merged else group for name, group in group_of.items()}
     groups: dict[str, list[StageConfig]] = {}
     for stage in config.stages:
-        if stage.tp_size > 1:
-            raise ConfigError(
-                f"stages[{stage.name}].tp_size: tensor parallel stages cannot be launched yet; set it to 1"
-            )
         groups.setdefault(group_of[stage.name], []).append(stage)
     return groups
 
@@ -112,7 +149,8 @@ def _relay_options(config: PipelineConfig, group: str, stages: list[StageConfig]
             f"stages {names} share the process {group!r} but have different `relay` settings; make them equal"
         )
     chosen = own[0] if own else RelayConfig()
-    gpus = [stage.gpu for stage in stages if isinstance(stage.gpu, int)]
+    devices = [stage.gpu[0] if isinstance(stage.gpu, list) else stage.gpu for stage in stages]
+    gpus = [device for device in devices if device is not None]
     # shm copies through host memory whatever the stage computes on (seed 000, "relay device").
     inferred = f"cuda:{gpus[0]}" if gpus and config.relay_backend != "shm" else "cpu"
     return {
@@ -128,7 +166,6 @@ def _relay_options(config: PipelineConfig, group: str, stages: list[StageConfig]
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
-    gpu = stage.gpu if isinstance(stage.gpu, int) else None
     return StageSpec(
         name=stage.name,
         factory=registry.resolve_reference("omni_schedulers", stage.factory),
@@ -143,8 +180,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         stream_from=[other.name for other in config.stages if stage.name in other.stream_to],
         stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
         project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
-        gpu=gpu,
-        injected={"model_path": config.model_path, "gpu_id": gpu, "stage_name": stage.name},
+        injected={"model_path": config.model_path, "stage_name": stage.name},
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs a pipeline: launches its processes from resolved specs, waits until they are ready, watches them, ends them.
+"""Runs a pipeline: launches its units from resolved specs, and ties coordinator, supervision and control plane together.
 
 Serving uses this runner for one process and for many alike (seed 000). Processes are fresh interpreters, never forks.
 """
@@ -9,9 +9,8 @@ import asyncio
 import logging
 import os
 import shutil
-import sys
+import subprocess
 import tempfile
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,17 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.errors import ConfigError, OmniError, StartupError
+from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.protocol.messages import (
     CompleteMessage,
+    ErrorInfo,
+    PeerDownMessage,
+    PeerDownReport,
+    PeerFailedMessage,
+    PeerUpMessage,
+    PingMessage,
+    PongMessage,
     ProcessFailedMessage,
     ReadyMessage,
     ShutdownMessage,
@@ -30,21 +36,28 @@ from omni_core.protocol.messages import (
     StatisticsRequest,
     StreamMessage,
 )
-from omni_core.runtime.child import pack_spec
 from omni_core.runtime.coordinator import Coordinator
+from omni_core.runtime.losses import Survey, lost_requests
+from omni_core.runtime.placement import ReplicaChoice
 from omni_core.runtime.prepare import PreparedPipeline, prepare
-from omni_core.runtime.spec import ProcessSpec
+from omni_core.runtime.supervisor import Unit, UnitState
 from omni_core.transport.control import ControlPlane
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, str], None]
-"""Told a stage's name and its state: ``starting``, ``ready``, ``failed``."""
-
-KEPT_LOG_LINES = 40
+"""Told a stage's name and its state: ``starting``, ``ready``, ``stalled``, ``restarting``, ``failed``."""
 
 LONGEST_SOCKET_PATH = 107
 """Bytes that the address of a Unix-domain socket may have."""
+
+PING_SECONDS = 1.0
+"""While requests are in flight, every process is asked this often whether it turns. An idle pipeline asks nothing."""
+
+STALL_SECONDS = 3.0
+
+REPORT_SECONDS = 0.5
+"""How long survivors may take to say what they know about a dead process."""
 
 
 def run_directory(base_path: str | None) -> Path:
@@ -65,19 +78,40 @@ def run_directory(base_path: str | None) -> Path:
         raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
 
 
-@define(eq=False)
-class _Child:
-    """One stage process and what is known of it."""
+class _Janitor:
+    """Removes a run's folder when its owner ends, however it ends: a shell that waits for the end of a pipe."""
 
-    spec: ProcessSpec
-    process: asyncio.subprocess.Process
-    ready: asyncio.Future[None]
-    log: deque[str] = field(factory=lambda: deque(maxlen=KEPT_LOG_LINES))
-    tasks: list[asyncio.Task[None]] = field(factory=list)
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", 'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"', "omni-janitor", str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
-    @property
-    def stage_names(self) -> list[str]:
-        return [stage.name for stage in self.spec.stages]
+    def dismiss(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@define
+class _Inquest:
+    """The survivors' answers about one dead unit, as they come."""
+
+    waiting: set[str]
+    answered: asyncio.Event
+    reports: list[PeerDownReport] = field(factory=list)
+
+    def take(self, report: PeerDownReport) -> None:
+        self.reports.append(report)
+        self.drop(report.process)
+
+    def drop(self, process: str) -> None:
+        self.waiting.discard(process)
+        if not self.waiting:
+            self.answered.set()
 
 
 class MultiProcessPipelineRunner:
@@ -86,8 +120,8 @@ class MultiProcessPipelineRunner:
     Args:
         config: the pipeline.
         registry: the installed plugins; discovered if not given.
-        on_progress: told about every stage as it starts.
-        startup_timeout: seconds until every stage must be ready.
+        on_progress: told about every stage as its state changes.
+        startup_timeout: seconds until every stage must be ready, beside each stage's own ``startup_timeout``.
         stop_timeout: seconds that a process gets to end by itself before it is killed.
         max_in_flight: requests held at once.
     """
@@ -107,11 +141,16 @@ class MultiProcessPipelineRunner:
         self._startup_timeout = startup_timeout
         self._stop_timeout = stop_timeout
         self._max_in_flight = max_in_flight
-        self._children: dict[str, _Child] = {}
+        self._units: dict[str, Unit] = {}
+        self._unit_of: dict[str, Unit] = {}
         self._statistics: dict[str, asyncio.Future[dict[str, dict[str, float]]]] = {}
+        self._inquests: dict[str, _Inquest] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._directory: Path | None = None
+        self._janitor: _Janitor | None = None
         self._control: ControlPlane | None = None
         self._coordinator: Coordinator | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
         self._stopping = False
 
     async def __aenter__(self) -> MultiProcessPipelineRunner:
@@ -126,6 +165,12 @@ class MultiProcessPipelineRunner:
         if self._coordinator is None:
             raise OmniError("the pipeline was not started")
         return self._coordinator
+
+    @property
+    def control(self) -> ControlPlane:
+        if self._control is None:
+            raise OmniError("the pipeline was not started, or was stopped")
+        return self._control
 
     # --- start -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
@@ -142,139 +187,247 @@ class MultiProcessPipelineRunner:
 
     async def _start(self) -> None:
         directory = self._directory = run_directory(self._config.endpoints.base_path)
+        self._janitor = _Janitor(directory)
         prepared = prepare(self._config, self._registry or load_plugins(), directory)
-        self._control = ControlPlane(
-            prepared.coordinator_endpoint, self._on_message, prepared.broadcast_endpoint, publishes=True
-        )
-        self._coordinator = self._make_coordinator(prepared, self._control)
+        self._control = ControlPlane(prepared.coordinator_endpoint, self._on_message)
+        self._coordinator = self._make_coordinator(prepared)
         try:
             async with asyncio.timeout(self._startup_timeout):
-                for spec in prepared.processes:
-                    await self._launch(spec)
-                await self._all_ready()
-                await self._control.wait_for_subscribers(len(self._children))
+                for spec in prepared.units:
+                    unit = self._units[spec.name] = Unit(spec, self._config.restart, self)
+                    self._unit_of |= dict.fromkeys((process.name for process in spec.processes), unit)
+                    self.unit_changed(unit)
+                    unit.launch()
+                    await asyncio.sleep(0)
+                done, _ = await asyncio.wait(
+                    [unit.started for unit in self._units.values()], return_when=asyncio.FIRST_EXCEPTION
+                )
+                for each in done:
+                    each.result()
         except TimeoutError:
-            late = [child for child in self._children.values() if not child.ready.done()]
-            names = ", ".join(name for child in late for name in child.stage_names)
-            log = "\n".join(line for child in late for line in child.log)
-            raise StartupError(f"not ready within {self._startup_timeout:g} s: {names}\n{log}".rstrip()) from None
+            late = [unit for unit in self._units.values() if not unit.started.done()]
+            names = ", ".join(name for unit in late for name in unit.spec.stage_names)
+            log = "".join(process.last_lines for unit in late for process in unit.processes)
+            raise StartupError(f"not ready within {self._startup_timeout:g} s: {names}{log}") from None
 
-    def _make_coordinator(self, prepared: PreparedPipeline, control: ControlPlane) -> Coordinator:
-        endpoints = prepared.processes[0].stage_endpoints
+    def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
+        self._choice = ReplicaChoice(prepared.replicated, self._available_replicas)
+        entry = prepared.stage_endpoints[prepared.entry_stage]
         return Coordinator(
             entry_stage=prepared.entry_stage,
             terminal_stages=prepared.terminal_stages,
             terminal_stages_fn=prepared.terminal_stages_fn,
-            send_to_stage=lambda stage, message: control.send(endpoints[stage], message),
-            broadcast=control.publish,
+            submit_to_stage=lambda message, request: self.control.send(
+                entry[request.placement.get(message.stage, 0)], message, (message.request_id, message.stage)
+            ),
+            broadcast=self._broadcast,
+            place=self._choice,
             max_in_flight=self._max_in_flight,
+            retries=self._config.retries,
+            on_busy=self._begin_heartbeat,
         )
 
-    async def _launch(self, spec: ProcessSpec) -> None:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "omni_core.runtime.child",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            # A process group of its own: a terminal's Ctrl-C reaches the parent, which ends its children in order.
-            process_group=0,
-            env={**os.environ, **{name: value for name, value in spec.env.items() if name not in os.environ}},
-        )
-        assert process.stdin is not None
-        child = _Child(spec, process, asyncio.get_running_loop().create_future())
-        self._children[spec.name] = child
-        for name in child.stage_names:
-            self._on_progress(name, "starting")
-        child.tasks = [asyncio.create_task(self._read_log(child)), asyncio.create_task(self._watch(child))]
-        process.stdin.write(pack_spec(spec))
-
-    async def _all_ready(self) -> None:
-        waiting = [child.ready for child in self._children.values()]
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
-        for each in done:
-            each.result()
+    def _available_replicas(self, group: str) -> list[int]:
+        """The replicas of a process group that serve, else those that will, else none."""
+        units = [unit for unit in self._units.values() if unit.spec.group == group]
+        chosen = [unit for unit in units if unit.state is UnitState.READY] or [
+            unit for unit in units if unit.state is not UnitState.FAILED
+        ]
+        return [unit.spec.replica for unit in chosen]
 
     # --- run ---------------------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
         if isinstance(message, CompleteMessage | StreamMessage):
             self.coordinator.handle(message)
-        elif isinstance(message, ReadyMessage):
-            self._on_ready(message)
-        elif isinstance(message, ProcessFailedMessage):
-            self._on_failed_start(message)
+        elif isinstance(message, PongMessage):
+            self._unit_of[message.process].answered(message.process)
         elif isinstance(message, StageStatistics):
             waiting = self._statistics.pop(message.process, None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(message.counters)
+        elif isinstance(message, PeerDownReport):
+            inquest = self._inquests.get(message.endpoint)
+            if inquest is not None:
+                inquest.take(message)
+        elif isinstance(message, ReadyMessage):
+            self._unit_of[message.process].process_is_ready(message.process)
+        elif isinstance(message, ProcessFailedMessage):
+            self._unit_of[message.process].start_failed(message.error)
         else:
             logger.error("the coordinator cannot handle a %s", type(message).__name__)
 
-    def _on_ready(self, message: ReadyMessage) -> None:
-        for name in message.stages:
-            self._on_progress(name, "ready")
-        future = self._children[message.process].ready
-        if not future.done():
-            future.set_result(None)
+    def _tell(self, endpoint: str, message: Any) -> None:
+        try:
+            self.control.send(endpoint, message)
+        except OmniError as error:
+            logger.warning("a %s was not sent: %s", type(message).__name__, error)
 
-    def _on_failed_start(self, message: ProcessFailedMessage) -> None:
-        info = message.error
-        self._on_progress(info.stage or message.process, "failed")
-        future = self._children[message.process].ready
-        if not future.done():
-            text = f"stage {info.stage!r} could not be started: {info.error_type}: {info.message}"
-            future.set_exception(StartupError(f"{text}\n{info.traceback}".rstrip()))
-
-    async def _read_log(self, child: _Child) -> None:
-        assert child.process.stderr is not None
-        while line := await child.process.stderr.readline():
-            text = line.decode(errors="replace").rstrip()
-            child.log.append(text)
-            logger.info("%s: %s", child.spec.name, text)
-
-    async def _watch(self, child: _Child) -> None:
-        code = await child.process.wait()
+    def _broadcast(self, message: Any) -> None:
         if self._stopping:
             return
-        await asyncio.wait([child.tasks[0]], timeout=0.2)  # its last words
-        stage = child.stage_names[0] if len(child.stage_names) == 1 else child.spec.name
-        reason = (
-            f"its process (pid {child.process.pid}) was killed by signal {-code}"
-            if code < 0
-            else f"its process ended with code {code}"
-        )
-        log = "".join(f"\n  {line}" for line in list(child.log)[-8:])
-        if not child.ready.done():
-            child.ready.set_exception(StartupError(f"stage {stage!r} could not be started: {reason}{log}"))
-        elif self._coordinator is not None:
-            logger.error("stage %s: %s%s", stage, reason, log)
-            self._coordinator.pipeline_failed(stage, reason)
+        for unit in self._units.values():
+            if unit.state is not UnitState.FAILED:
+                self._tell(unit.spec.endpoint, message)
+        request_id = getattr(message, "request_id", None)
+        if request_id is not None:
+            self.control.forget(request_id)
 
+    # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
+    def unit_changed(self, unit: Unit) -> None:
+        for name in unit.spec.stage_names:
+            self._on_progress(name, unit.state.value)
+
+    def unit_died(self, unit: Unit, reason: str) -> None:
+        for inquest in self._inquests.values():
+            for process in unit.spec.processes:
+                inquest.drop(process.name)
+        self._spawn(self._settle(unit, reason))
+
+    def unit_is_back(self, unit: Unit) -> None:
+        for other in self._serving_but(unit):
+            self._tell(other.spec.endpoint, PeerUpMessage(unit.spec.endpoint))
+        for other in self._units.values():
+            if other.state is UnitState.FAILED:
+                self._tell(unit.spec.endpoint, self._failure_of(other))
+        self.control.peer_is_up(unit.spec.endpoint)
+
+    def unit_failed(self, unit: Unit, reason: str) -> None:
+        message = self._failure_of(unit)
+        for other in self._units.values():
+            if other is not unit and other.state is not UnitState.FAILED:
+                self._tell(other.spec.endpoint, message)
+        error = StageFailedError(unit.label, reason)
+        for attempt, stage in self.control.peer_has_failed(unit.spec.endpoint, error):
+            self.coordinator.fail(attempt, ErrorInfo(stage, type(error).__name__, str(error)))
+
+    def _failure_of(self, unit: Unit) -> PeerFailedMessage:
+        return PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.reason)
+
+    def _serving_but(self, unit: Unit) -> list[Unit]:
+        return [other for other in self._units.values() if other is not unit and other.serves]
+
+    async def _settle(self, unit: Unit, reason: str) -> None:
+        """Fail or run again what the dead unit held, and nothing else."""
+        endpoint, names = unit.spec.endpoint, unit.spec.stage_names
+        reached = {(attempt, stage) for attempt, stage in self.control.peer_is_down(endpoint)}
+        requests = [name for name, request in self.coordinator.attempts().items() if self._concerns(request, unit)]
+        others = self._serving_but(unit)
+        inquest = _Inquest({other.spec.processes[0].name for other in others}, asyncio.Event())
+        self._inquests[endpoint] = inquest
+        for other in others:
+            self._tell(other.spec.endpoint, PeerDownMessage(endpoint, names, requests))
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                # Alone, there is nobody to wait for, but what the dead process had sent must still be read.
+                await (inquest.answered.wait() if others else asyncio.sleep(0.02))
+        except TimeoutError:
+            logger.warning("no answer about the death of %s from %s", unit.label, ", ".join(sorted(inquest.waiting)))
+        del self._inquests[endpoint]
+        silent = {other.spec.processes[0].name for other in others} - {each.process for each in inquest.reports}
+        survey = Survey(
+            reached | {(r, stage) for report in inquest.reports for r, stage in report.reached},
+            {
+                (r, source, here): (seen, to)
+                for report in inquest.reports
+                for r, source, here, seen, to in report.arrived
+            },
+            {(r, stage) for r in requests for stage in names if self.coordinator.completed(r, stage)},
+            complete=not silent,
+        )
+        for request, stage in lost_requests(requests, unit.spec.stages, survey).items():
+            self.coordinator.lost(request, stage, reason)
+
+    @staticmethod
+    def _concerns(request: Any, unit: Unit) -> bool:
+        return all(
+            request.placement.get(name, unit.spec.replica) == unit.spec.replica for name in unit.spec.stage_names
+        )
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- stalls --------------------------------------------------------------------------------------------------------
+    def _begin_heartbeat(self) -> None:
+        if self._heartbeat is None and not self._stopping:
+            self._heartbeat = asyncio.get_running_loop().call_later(PING_SECONDS, self._beat)
+
+    def _beat(self) -> None:
+        self._heartbeat = None
+        if not self.coordinator.in_flight:
+            return
+        now = asyncio.get_running_loop().time()
+        for unit in self._units.values():
+            if not unit.serves:
+                continue
+            unit.look(now, STALL_SECONDS)
+            for process in unit.processes:
+                if process.unanswered_since is None:
+                    process.unanswered_since = now
+                    self._tell(process.spec.endpoint, PingMessage())
+        self._begin_heartbeat()
+
+    # --- what can be seen ------------------------------------------------------------------------------------------------
     async def statistics(self, timeout: float = 10.0) -> dict[str, dict[str, dict[str, float]]]:
-        """Counters by process, then by stage (or ``relay``). A process that does not answer in time is left out."""
-        assert self._control is not None
+        """Counters by process, then by stage (or ``relay``, ``process``); the coordinator's own under ``coordinator``.
+
+        A process that does not answer within ``timeout`` seconds is left out, except for what its parent counts.
+        """
         waiting = {}
-        for name, child in self._children.items():
-            future = self._statistics.setdefault(name, asyncio.get_running_loop().create_future())
-            waiting[name] = future
-            self._control.send(child.spec.endpoint, StatisticsRequest(name))
-        await asyncio.wait(waiting.values(), timeout=timeout)
-        return {name: future.result() for name, future in waiting.items() if future.done()}
+        counters: dict[str, dict[str, dict[str, float]]] = {}
+        for unit in self._units.values():
+            for process in unit.processes:
+                name = process.spec.name
+                counters[name] = {"process": {"restarts": float(unit.restarts)}}
+                if unit.state is UnitState.READY:
+                    waiting[name] = self._statistics.setdefault(name, asyncio.get_running_loop().create_future())
+                    self._tell(process.spec.endpoint, StatisticsRequest(name))
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=timeout)
+        for name, future in waiting.items():
+            if future.done():
+                counters[name] |= future.result()
+            elif self._statistics.get(name) is future:
+                del self._statistics[name]
+        return {**counters, "coordinator": {"requests": self.coordinator.statistics()}}
+
+    def health(self) -> dict[str, dict[str, Any]]:
+        """By unit: its stages, its ``state`` (see :class:`~omni_core.runtime.supervisor.UnitState`), restarts, last reason, pids."""
+        return {
+            name: {
+                "stages": unit.spec.stage_names,
+                "state": unit.state.value,
+                "restarts": unit.restarts,
+                "reason": unit.reason,
+                "pids": [process.pid for process in unit.processes],
+            }
+            for name, unit in self._units.items()
+        }
 
     @property
     def process_ids(self) -> dict[str, int]:
         """The pid of every process by its name."""
-        return {name: child.process.pid for name, child in self._children.items()}
+        return {process.spec.name: process.pid for unit in self._units.values() for process in unit.processes}
 
     # --- stop --------------------------------------------------------------------------------------------------------
     async def stop(self) -> None:
         """Abort what runs, end every process, and remove every socket. Idempotent."""
         self._stopping = True
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         try:
             if self._coordinator is not None:
                 self._coordinator.close()
-            await self._end_children()
+            for task in self._tasks:
+                task.cancel()
+            for unit in self._units.values():
+                if unit.serves:
+                    for process in unit.processes:
+                        self._tell(process.spec.endpoint, ShutdownMessage("the pipeline stops"))
+                unit.begin_stop()
+            await asyncio.gather(*(unit.finish_stop(self._stop_timeout) for unit in self._units.values()))
+            self._units.clear()
         finally:
             if self._control is not None:
                 self._control.close()
@@ -282,23 +435,6 @@ class MultiProcessPipelineRunner:
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
-
-    async def _end_children(self) -> None:
-        for child in self._children.values():
-            if child.process.returncode is None and self._control is not None:
-                self._control.send(child.spec.endpoint, ShutdownMessage("the pipeline stops"))
-            if child.process.stdin is not None:
-                child.process.stdin.close()  # the second way to say it, heard even while a stage is being built
-        await asyncio.gather(*(self._end(child) for child in self._children.values()))
-        self._children.clear()
-
-    async def _end(self, child: _Child) -> None:
-        ready = child.ready.done() and not child.ready.cancelled() and child.ready.exception() is None
-        try:
-            # A process that is still building stages reads no message; it has nothing to lose either.
-            await asyncio.wait_for(child.process.wait(), self._stop_timeout if ready else 0.05)
-        except TimeoutError:
-            child.process.kill()
-            await child.process.wait()
-        await asyncio.gather(*child.tasks, return_exceptions=True)
-        child.ready.cancel()
+            if self._janitor is not None:
+                self._janitor.dismiss()
+                self._janitor = None

@@ -16,7 +16,7 @@ class StageSpec:
     """One stage of a process. References are ``package.module:attribute``; component names are already resolved.
 
     ``injected`` holds what the factory gets where it accepts the name and ``factory_args`` does not set it:
-    ``model_path``, ``gpu_id``, ``stage_name``.
+    ``model_path``, ``gpu_id``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``.
     """
 
     name: str
@@ -44,8 +44,11 @@ class ProcessSpec:
         name: the process group's name.
         stages: the stages it hosts, in pipeline order.
         endpoint: the address this process pulls control messages from.
-        coordinator_endpoint, broadcast_endpoint: where results go, and where aborts come from.
-        stage_endpoints: stage name to the endpoint of the process that hosts it, for every stage of the pipeline.
+        coordinator_endpoint: where results go.
+        stage_endpoints: stage name to the endpoints of the processes that host it, one per replica, for every stage of the
+            pipeline.
+        rank: this process's tensor parallel rank; only rank 0 reads and sends for its stage.
+        followers: for rank 0: the endpoints of the other ranks.
         relay: reference of the relay class, or ``None`` when no edge of this process crosses to another one.
         relay_options: the fields of :class:`omni_core.transport.relay.RelayOptions`.
         env: environment defaults, set before any factory is imported; existing values take precedence.
@@ -55,8 +58,39 @@ class ProcessSpec:
     stages: list[StageSpec]
     endpoint: str
     coordinator_endpoint: str
-    broadcast_endpoint: str
-    stage_endpoints: dict[str, str]
+    stage_endpoints: dict[str, list[str]]
+    rank: int = 0
+    followers: list[str] = field(factory=list)
     relay: str | None = None
     relay_options: dict[str, Any] = field(factory=dict)
     env: dict[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class UnitSpec:
+    """What starts, dies and is restarted together: one replica of a process group, of one process or one per rank.
+
+    Attributes:
+        name: unique; the process group's name, with ``.N`` for the N-th replica where there are several.
+        group: the process group's name. replica: which one of it this is.
+        processes: the launch specs; the first is the leader, whose endpoint is the unit's.
+        startup_timeout: seconds until every stage must be ready.
+    """
+
+    name: str
+    group: str
+    replica: int = 0
+    processes: list[ProcessSpec]
+    startup_timeout: float = 600.0
+
+    @property
+    def endpoint(self) -> str:
+        return self.processes[0].endpoint
+
+    @property
+    def stages(self) -> list[StageSpec]:
+        return self.processes[0].stages
+
+    @property
+    def stage_names(self) -> list[str]:
+        return [stage.name for stage in self.stages]

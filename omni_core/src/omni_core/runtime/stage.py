@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,10 +18,12 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
-from omni_core.errors import ConfigError, OmniError
+from omni_core.errors import ConfigError, OmniError, StageFailedError
 from omni_core.protocol.messages import DataReadyMessage, ErrorInfo, OmniRequest, StagePayload
 from omni_core.references import load
+from omni_core.runtime import mutation
 from omni_core.runtime.fan_in import FanIn
+from omni_core.runtime.metrics import StageMetrics
 from omni_core.runtime.spec import StageSpec
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_core.transport.lanes import Lanes
@@ -34,10 +37,15 @@ REMEMBERED_ENDS = 20_000
 class Outside(Protocol):
     """What a stage needs of its process: ways to reach other stages and the coordinator."""
 
-    def send(self, target: str, value: Any, **message: Any) -> Awaitable[None] | None:
-        """Send a value to a stage of another process (see ``Transfer.send``)."""
+    lock: threading.RLock
+    """Held around every change of any stage of the process."""
 
-    def signal(self, message: DataReadyMessage) -> None:
+    def send(
+        self, target: str, value: Any, request: OmniRequest | None, **message: Any
+    ) -> tuple[int, Awaitable[None] | None]:
+        """Send a value to a stage of another process (see ``Transfer.send``); its size in bytes, and what must be awaited."""
+
+    def signal(self, message: DataReadyMessage, request: OmniRequest | None) -> None:
         """Send a message without a value to a stage of another process."""
 
     def local(self, target: str) -> Stage | None:
@@ -53,6 +61,12 @@ class Outside(Protocol):
         """Free what the relay holds for a request that failed."""
 
 
+PAYLOAD, DONE = 1, 2
+
+Arrivals = dict[str, tuple[int, Any]]
+"""What of a request has come, by source: :data:`PAYLOAD` and :data:`DONE` as bits, and the source's ``handed_to``."""
+
+
 @define
 class _Active:
     """One request inside this stage."""
@@ -60,6 +74,9 @@ class _Active:
     request: OmniRequest | None = None
     fan_in: FanIn | None = None
     chunks_sent: dict[str, int] = field(factory=dict)
+    arrived: Arrivals = field(factory=dict)
+    since: float = field(factory=time.monotonic)
+    seals: list[mutation.Seal] = field(factory=list)
 
 
 class Stage:
@@ -72,19 +89,27 @@ class Stage:
         self._outside = outside
         self._loop = asyncio.get_running_loop()
         self._active: dict[str, _Active] = {}
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self._lanes = Lanes(self._fail)
+        self._ended: OrderedDict[str, Arrivals] = OrderedDict()
+        self._lock = outside.lock
+        self._thread_id = threading.get_ident()
+        self._lanes: Lanes[str] = Lanes(self._fail, self._lock)
+        self._metrics = StageMetrics()
+        self._checks_mutation = mutation.enabled()
         self._route_fn = _function(spec.route_fn)
         self._merge_fn = _function(spec.merge_fn)
         self._wait_for_fn = _function(spec.wait_for_fn)
         self._stream_done_to_fn = _function(spec.stream_done_to_fn)
         self._projections = {target: load(reference) for target, reference in spec.project_payload.items()}
         self._drain_is_due = False
-        self._wake_lock = threading.Lock()
+        # Whether every output stays in the process: then the thread that made it can hand it over by itself.
+        self._stays_here = False
         self._thread = threading.Thread(target=self._run_scheduler, name=f"scheduler-{self.name}", daemon=True)
 
     # --- life --------------------------------------------------------------------------------------------------------
     def start(self) -> None:
+        """Begin to compute. Every stage of the process exists by now."""
+        targets = [*self.spec.next, *self.spec.stream_to]
+        self._stays_here = bool(targets) and all(self._outside.local(target) is not None for target in targets)
         self.scheduler.outbox.on_put = self._wake
         self._thread.start()
 
@@ -108,56 +133,76 @@ class Stage:
         """The scheduler's counters and how many requests are inside this stage."""
         offered = getattr(self.scheduler, "statistics", None)
         counters: dict[str, float] = dict(offered()) if offered is not None else {}
-        return {**counters, "in_flight": float(len(self._active)), "sends_pending": float(len(self._lanes))}
+        return {
+            **counters,
+            **self._metrics.as_counters(),
+            "queued": float(len(self.scheduler.inbox)),
+            "in_flight": float(len(self._active)),
+            "sends_pending": float(len(self._lanes)),
+        }
+
+    def arrivals(self, request_id: str) -> Arrivals:
+        """What of a request has come so far, by source; also of one that has lately ended here."""
+        active = self._active.get(request_id)
+        return active.arrived if active is not None else self._ended.get(request_id, {})
 
     # --- in ----------------------------------------------------------------------------------------------------------
-    def receive_payload(self, payload: StagePayload, source: str | None) -> None:
+    def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
         """A payload from the coordinator (``source`` is ``None``) or from another stage."""
         request_id = payload.request_id
-        active = self._enter(request_id)
-        if active is None:
-            return
-        try:
-            if active.request is None:
-                active.request = payload.request.without_inputs()
-            if self.spec.wait_for and source is not None:
-                if active.fan_in is None:
-                    active.fan_in = FanIn(self.name, self.spec.wait_for, self._wait_for_fn, self._merge)
-                merged = active.fan_in.add(source, payload)
-                if merged is None:
-                    return
-                active.fan_in, payload = None, merged
-            self._put(IncomingMessage(request_id, "new_request", payload, source, None, active.request))
-        except BaseException as error:
-            self._fail(request_id, error)
+        with self._lock:
+            active = self._enter(request_id)
+            if active is None:
+                return
+            try:
+                if active.request is None:
+                    active.request = payload.request.without_inputs()
+                if source is not None:
+                    _note(active.arrived, source, PAYLOAD, handed_to)
+                    if self.spec.wait_for:
+                        if active.fan_in is None:
+                            active.fan_in = FanIn(self.name, self.spec.wait_for, self._wait_for_fn, self._merge)
+                        merged = active.fan_in.add(source, payload)
+                        if merged is None:
+                            return
+                        active.fan_in, payload = None, merged
+                self._put(IncomingMessage(request_id, "new_request", payload, source, None, active.request))
+            except BaseException as error:
+                self._fail(request_id, error)
 
     def receive_chunk(self, request_id: str, source: str, value: tuple[Any, Any, OmniRequest | None]) -> None:
         """One stream chunk of another stage: ``(data, metadata, request or None)``."""
-        active = self._enter(request_id)
-        if active is None:
-            return
-        data, metadata, request = value
-        if active.request is None:
-            active.request = request
-        self._put(IncomingMessage(request_id, "stream_chunk", data, source, metadata, active.request))
+        with self._lock:
+            active = self._enter(request_id)
+            if active is None:
+                return
+            data, metadata, request = value
+            if active.request is None:
+                active.request = request
+            self._put(IncomingMessage(request_id, "stream_chunk", data, source, metadata, active.request))
 
-    def receive_done(self, request_id: str, source: str) -> None:
+    def receive_done(self, request_id: str, source: str, handed_to: Any = None) -> None:
         """Another stage's stream to this one is complete."""
-        active = self._enter(request_id)
-        if active is not None:
-            self._put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
+        with self._lock:
+            active = self._enter(request_id)
+            if active is not None:
+                _note(active.arrived, source, DONE, handed_to)
+                self._put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
 
     def receive_failure(self, request_id: str, error: BaseException) -> None:
         """A message for this stage could not be read: its request fails here."""
-        if self._enter(request_id) is not None:
-            self._fail(request_id, error)
+        with self._lock:
+            if self._enter(request_id) is not None:
+                self._fail(request_id, error)
 
     def abort(self, request_id: str) -> None:
         """Drop every state of the request, and whatever arrives for it later. Idempotent."""
-        if request_id in self._active:
-            self.scheduler.abort(request_id)
-        self._end(request_id)
-        self._lanes.cancel(request_id)
+        with self._lock:
+            if request_id in self._active:
+                self.scheduler.abort(request_id)
+                self._metrics.aborted += 1
+            self._end(request_id)
+            self._lanes.cancel(request_id)
 
     def _put(self, message: IncomingMessage) -> None:
         self.scheduler.inbox.put(message)
@@ -174,30 +219,42 @@ class Stage:
         """The request is over in this stage. A stage that is streamed to may finish before the stream does, so what the
         scheduler has queued or has begun anew for the rest of it is dropped too.
         """
-        if self._active.pop(request_id, None) is not None and self.spec.stream_from:
+        active = self._active.pop(request_id, None)
+        if active is not None and self.spec.stream_from:
             self.scheduler.abort(request_id)
-        self._ended[request_id] = None
+        if request_id not in self._ended:
+            self._ended[request_id] = active.arrived if active is not None else {}
         if len(self._ended) > REMEMBERED_ENDS:
             self._ended.popitem(last=False)
 
     def _merge(self, payloads: dict[str, StagePayload]) -> StagePayload:
         assert self._merge_fn is not None
-        return self._as_payload(next(iter(payloads.values())), self._merge_fn(payloads))
+        first = next(iter(payloads.values()))
+        return self._as_payload(first.request_id, self._active[first.request_id], self._merge_fn(payloads))
 
     # --- out ---------------------------------------------------------------------------------------------------------
     def _wake(self) -> None:
-        with self._wake_lock:
-            if self._drain_is_due:
-                return
-            self._drain_is_due = True
+        """There is output. Called in the thread that made it, so it waits for nothing, the lock included."""
+        if self._stays_here and threading.get_ident() != self._thread_id and self._lock.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._lock.release()
+            return
+        if self._drain_is_due:
+            return
+        self._drain_is_due = True  # set back before the outbox is drained, so what was put before is drained too
         try:
-            self._loop.call_soon_threadsafe(self._drain)
+            self._loop.call_soon_threadsafe(self._drain_on_loop)
         except RuntimeError:
             return  # the loop is closed: the process is ending
 
+    def _drain_on_loop(self) -> None:
+        self._drain_is_due = False
+        with self._lock:
+            self._drain()
+
     def _drain(self) -> None:
-        with self._wake_lock:
-            self._drain_is_due = False
         for message in self.scheduler.outbox.drain():
             active = self._active.get(message.request_id)
             if active is None:
@@ -237,11 +294,14 @@ class Stage:
         value = (message.data, message.metadata, active.request if chunk_id == 0 else None)
         local = self._outside.local(target)
         if local is not None:
+            self._seal(local, message.request_id, message.data)
             local.receive_chunk(message.request_id, self.name, value)
+            self._metrics.sent(target, 0, 0.0)
             return None
-        return self._outside.send(
+        return self._send(
             target,
             value,
+            active.request,
             request_id=message.request_id,
             stage=target,
             from_stage=self.name,
@@ -250,32 +310,36 @@ class Stage:
         )
 
     def _result(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
-        request = active.request or OmniRequest()
-        payload = self._as_payload(StagePayload(message.request_id, request), message.data)
+        for sealed in active.seals:
+            sealed.check(self.name)
+        payload = self._as_payload(message.request_id, active, message.data)
         if self.spec.terminal:
             self._outside.complete(message.request_id, self.name, payload.data, None)
-            self._end(message.request_id)
+            self._complete(message.request_id, active)
             return None
         done_targets = self._stream_done_targets(payload)
         targets = self._next_targets(payload)
-        projected = [(target, self._project(payload, target)) for target in targets]
+        projected = [(target, self._project(payload, target, active)) for target in targets]
         self._own_containers(projected)
+        chosen = self._route_fn is not None or self._stream_done_to_fn is not None
+        handed_to = [targets, done_targets] if chosen else None
         for target in done_targets:
-            self._send_done(message.request_id, target)
-        return self._finish_after(
-            message.request_id, _all(self._send_payload(each, target) for target, each in projected)
-        )
-
-    def _finish_after(self, request_id: str, pending: Awaitable[None] | None) -> Awaitable[None] | None:
+            self._send_done(payload, target, handed_to)
+        pending = _all([self._send_payload(each, target, handed_to) for target, each in projected])
         if pending is None:
-            self._end(request_id)
+            self._complete(message.request_id, active)
             return None
+        return self._complete_after(message.request_id, active, pending)
 
-        async def wait() -> None:
-            await pending
-            self._end(request_id)
+    async def _complete_after(self, request_id: str, active: _Active, pending: Awaitable[None]) -> None:
+        await pending
+        with self._lock:
+            self._complete(request_id, active)
 
-        return wait()
+    def _complete(self, request_id: str, active: _Active) -> None:
+        self._metrics.completed += 1
+        self._metrics.latency.observe(time.monotonic() - active.since)
+        self._end(request_id)
 
     def _stream_done_targets(self, payload: StagePayload) -> list[str]:
         if self._stream_done_to_fn is None:
@@ -300,9 +364,9 @@ class Stage:
             )
         return list(chosen)
 
-    def _project(self, payload: StagePayload, target: str) -> StagePayload:
+    def _project(self, payload: StagePayload, target: str, active: _Active) -> StagePayload:
         projection = self._projections.get(target)
-        return payload if projection is None else self._as_payload(payload, projection(payload))
+        return payload if projection is None else self._as_payload(payload.request_id, active, projection(payload))
 
     def _own_containers(self, projected: list[tuple[str, StagePayload]]) -> None:
         """Where one container would reach several stages by reference, give each its own (tensors stay shared)."""
@@ -312,30 +376,69 @@ class Stage:
                 projected[index] = (target, StagePayload(payload.request_id, payload.request, payload.data.copy()))
             seen.add(id(payload.data))
 
-    def _send_payload(self, payload: StagePayload, target: str) -> Awaitable[None] | None:
+    def _send_payload(self, payload: StagePayload, target: str, handed_to: Any) -> Awaitable[None] | None:
         local = self._outside.local(target)
         if local is not None:
+            self._seal(local, payload.request_id, payload.data)
             local.receive_payload(payload, self.name)
+            self._metrics.sent(target, 0, 0.0)
             return None
-        return self._outside.send(target, payload, request_id=payload.request_id, stage=target, from_stage=self.name)
+        return self._send(
+            target,
+            payload,
+            payload.request,
+            request_id=payload.request_id,
+            stage=target,
+            from_stage=self.name,
+            handed_to=handed_to,
+        )
 
-    def _send_done(self, request_id: str, target: str) -> None:
+    def _send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> Awaitable[None] | None:
+        begin = time.monotonic()
+        nbytes, pending = self._outside.send(target, value, request, **message)
+        if pending is None:
+            self._metrics.sent(target, nbytes, time.monotonic() - begin)
+            return None
+        return self._count_when_sent(target, nbytes, begin, pending)
+
+    async def _count_when_sent(self, target: str, nbytes: int, begin: float, pending: Awaitable[None]) -> None:
+        await pending
+        self._metrics.sent(target, nbytes, time.monotonic() - begin)
+
+    def _send_done(self, payload: StagePayload, target: str, handed_to: Any) -> None:
         local = self._outside.local(target)
         if local is not None:
-            local.receive_done(request_id, self.name)
-        else:
-            self._outside.signal(DataReadyMessage(request_id, target, self.name, is_stream=True, is_done=True))
+            local.receive_done(payload.request_id, self.name)
+            return
+        message = DataReadyMessage(
+            payload.request_id, target, self.name, is_stream=True, is_done=True, handed_to=handed_to
+        )
+        self._outside.signal(message, payload.request)
 
-    def _as_payload(self, like: StagePayload, value: Any) -> StagePayload:
+    def _seal(self, target: Stage, request_id: str, value: Any) -> None:
+        """In the debug mode: let ``target`` check, when it is done with the request, that nobody changed what it got."""
+        if self._checks_mutation:
+            active = target._enter(request_id)
+            if active is not None:
+                active.seals.append(mutation.seal(value, self.name))
+
+    def _as_payload(self, request_id: str, active: _Active, value: Any) -> StagePayload:
         """``value`` as a payload of the same request, without inputs: those stop at the entry stage."""
         data = value.data if isinstance(value, StagePayload) else value
-        request = self._active[like.request_id].request or like.request.without_inputs()
-        return StagePayload(like.request_id, request, data)
+        if active.request is None:
+            active.request = OmniRequest()
+        return StagePayload(request_id, active.request, data)
 
     # --- failure -----------------------------------------------------------------------------------------------------
     def _fail(self, request_id: str, error: BaseException) -> None:
+        if threading.get_ident() != self._thread_id:
+            self._loop.call_soon_threadsafe(
+                self._fail, request_id, error
+            )  # a scheduler's thread may hold its own locks
+            return
         if request_id not in self._active:
             return
+        self._metrics.failed += 1
         self.scheduler.abort(request_id)
         self._outside.complete(request_id, self.name, None, describe(error, self.name))
         self._outside.release(request_id)
@@ -348,7 +451,8 @@ def describe(error: Any, stage: str | None) -> ErrorInfo:
     if not isinstance(error, BaseException):
         return ErrorInfo(stage, "RuntimeError", str(error))
     trace = "" if isinstance(error, OmniError) else "".join(traceback.format_exception(error, limit=-8))
-    return ErrorInfo(stage, type(error).__name__, str(error) or repr(error), trace)
+    at_fault = error.stage if isinstance(error, StageFailedError) else stage
+    return ErrorInfo(at_fault, type(error).__name__, str(error) or repr(error), trace)
 
 
 def _function(reference: str | None) -> Callable[..., Any] | None:
@@ -358,6 +462,11 @@ def _function(reference: str | None) -> Callable[..., Any] | None:
 def _count(counters: dict[str, int], key: str) -> int:
     counters[key] = counters.get(key, -1) + 1
     return counters[key]
+
+
+def _note(arrived: Arrivals, source: str, what: int, handed_to: Any) -> None:
+    seen, before = arrived.get(source, (0, None))
+    arrived[source] = (seen | what, handed_to if handed_to is not None else before)
 
 
 def _all(pending: Any) -> Awaitable[None] | None:

@@ -1,19 +1,23 @@
-"""The control plane: small messages over ZMQ, PUSH/PULL from anyone to a process, PUB/SUB for aborts (seed 001).
+"""The control plane: small messages from any process of a pipeline to any other, over Unix-domain stream sockets.
 
-Sockets are read from the event loop through their file descriptor. That descriptor is edge-triggered: it says that the
-socket's state *may* have changed, so a reader drains until the socket itself says that nothing is left.
+One connection per sender and receiver, made at the first message, so messages between two processes keep their order. What
+was sent lies in the kernel and arrives even if the sender dies. A message for a peer that does not read, or is not up, waits
+here, bounded. See ``docs/decisions/0004-direct-sockets.md`` for why there is no broker and no I/O thread in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import socket
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
-import zmq
-
-from omni_core.errors import CodecError, TransportError
+from omni_core.errors import CodecError, OmniError, TransportError
 from omni_core.protocol.codec import decode, encode
 
 logger = logging.getLogger(__name__)
@@ -21,134 +25,305 @@ logger = logging.getLogger(__name__)
 HIGH_WATER_MARK = 20_000
 """Messages that may wait for one peer. Admission bounds what is in flight; a peer this far behind is not reading."""
 
-_DRAIN_AT_ONCE = 256
-"""Messages handled per wake-up before other tasks of the loop get their turn."""
+REMEMBERED_REQUESTS = 20_000
+"""How many requests a sender remembers to have written to one peer."""
 
+Work = tuple[str, str]
+"""A request and the stage that it is sent to."""
 
-class _Context(zmq.Context["zmq.Socket[bytes]"]):
-    """A context that the garbage collector never terminates.
-
-    pyzmq terminates a forgotten context when it is collected, and that waits for its sockets, which are garbage of the same
-    round and not closed yet: the whole process would hang. A plane that is closed terminates its context itself.
-    """
-
-    def __del__(self) -> None:
-        return
+_LENGTH_BYTES = 4
+_LARGEST_MESSAGE = 2**32 - 1
+_READ_BYTES = 256 * 1024
+_WRITE_AT_ONCE = 64
 
 
 class ControlPlane:
-    """One process's end of the control plane. All methods are called from its event loop.
+    """One process's end of the control plane, bound to its event loop. :meth:`send` may be called from any thread.
 
     Args:
-        endpoint: the address that this process pulls from, ``ipc://...``.
-        on_message: called with every decoded message.
-        broadcast: the address of the abort broadcast.
-        publishes: whether this end binds ``broadcast`` (the coordinator) or subscribes to it (every other process).
+        endpoint: the address that this process reads, ``ipc://PATH``; its folder must be private (0700).
+        on_message: called on the event loop with every decoded message.
     """
 
-    def __init__(
-        self, endpoint: str, on_message: Callable[[Any], None], broadcast: str, *, publishes: bool = False
-    ) -> None:
-        self.endpoint = endpoint
+    def __init__(self, endpoint: str, on_message: Callable[[Any], None]) -> None:
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
-        self._context = _Context()
-        self._peers: dict[str, zmq.Socket[bytes]] = {}
+        self._thread = threading.get_ident()
+        self._peers: dict[str, _Peer] = {}
+        self._incoming: set[_Incoming] = set()
         self._closed = False
-        self._pull = self._socket(zmq.PULL)
-        self._pull.bind(endpoint)
-        if publishes:
-            # XPUB is PUB that also shows its subscriptions, so that nobody starts before every process can hear an abort.
-            self._broadcast = self._socket(zmq.XPUB)
-            self._broadcast.setsockopt(zmq.XPUB_VERBOSER, 1)  # show every one, not only the first of its kind
-            self._broadcast.bind(broadcast)
-            self._loop.add_reader(_descriptor(self._broadcast), self._count_subscribers)
-        else:
-            self._broadcast = self._socket(zmq.SUB)
-            self._broadcast.subscribe(b"")
-            self._broadcast.connect(broadcast)
-            self._loop.add_reader(_descriptor(self._broadcast), self._drain, self._broadcast)
-        self._loop.add_reader(_descriptor(self._pull), self._drain, self._pull)
-        self._subscribers = 0
-        self._subscribed = asyncio.Event()
-        self._loop.call_soon(self._drain, self._pull)
-        self._loop.call_soon(self._count_subscribers if publishes else lambda: self._drain(self._broadcast))
+        self._listener = _listen(_path(endpoint))
+        self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.set_hwm(HIGH_WATER_MARK)
-        socket.linger = 0
-        return socket
-
-    def send(self, endpoint: str, message: Any) -> None:
+    def send(self, endpoint: str, message: Any, work: Work | None = None) -> None:
         """Queue ``message`` for the process at ``endpoint``; never blocks.
+
+        Args:
+            work: the request that the message carries forward and the stage it is for, where it does: what
+                :meth:`peer_is_down` and :meth:`forget` go by.
 
         Raises:
             CodecError: the message holds something that cannot be sent.
             TransportError: the peer has left :data:`HIGH_WATER_MARK` messages unread.
         """
-        self._send_bytes(endpoint, encode(message))
+        document = encode(message)
+        if threading.get_ident() == self._thread:
+            self._send_bytes(endpoint, document, work)
+        else:
+            self._loop.call_soon_threadsafe(self._send_late, endpoint, document, work)
 
-    def _send_bytes(self, endpoint: str, document: bytes) -> None:
+    def _send_bytes(self, endpoint: str, document: bytes, work: Work | None) -> None:
         if self._closed:
             return
         peer = self._peers.get(endpoint)
         if peer is None:
-            peer = self._peers[endpoint] = self._socket(zmq.PUSH)
-            peer.connect(endpoint)
+            peer = self._peers[endpoint] = _Peer(endpoint, self._loop)
+            peer.connect()
+        peer.send(document, work)
+
+    def _send_late(self, endpoint: str, document: bytes, work: Work | None) -> None:
         try:
-            peer.send(document, zmq.NOBLOCK)
-        except zmq.Again:
-            raise TransportError(
-                f"{endpoint} has left {HIGH_WATER_MARK} messages unread; is its process stopped?"
-            ) from None
+            self._send_bytes(endpoint, document, work)
+        except OmniError:
+            logger.exception("a message to %s was lost", endpoint)
 
-    def publish(self, message: Any) -> None:
-        """Send ``message`` to every subscribed process."""
+    # --- peers that die and come back ----------------------------------------------------------------------------------
+    def peer_is_down(self, endpoint: str) -> list[Work]:
+        """The process at ``endpoint`` has died: hold back what is for it.
+
+        Returns the work of which something was written to that process; what waits is kept for its successor.
+        """
+        peer = self._peers.get(endpoint)
+        return [] if peer is None else peer.disconnect()
+
+    def peer_is_up(self, endpoint: str) -> None:
+        """A new process reads ``endpoint``: send it what waits."""
+        peer = self._peers.get(endpoint)
+        if peer is not None:
+            peer.connect()
+
+    def peer_has_failed(self, endpoint: str, error: OmniError) -> list[Work]:
+        """Nothing will read ``endpoint`` any more: later messages to it raise ``error``. Returns the work that waited."""
+        peer = self._peers.get(endpoint)
+        if peer is None:
+            peer = self._peers[endpoint] = _Peer(endpoint, self._loop)
+        return peer.fail(error)
+
+    def forget(self, request_id: str) -> None:
+        """Drop what waits for any peer on behalf of a request that is over."""
+        for peer in self._peers.values():
+            peer.forget(request_id)
+
+    # --- reading -------------------------------------------------------------------------------------------------------
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            connection, _ = self._listener.accept()
+            self._incoming.add(_Incoming(connection, self._loop, self._on_document, self._incoming.discard))
+
+    def _on_document(self, document: memoryview) -> None:
+        try:
+            message = decode(document)
+        except CodecError as error:
+            logger.error("a control message was dropped: %s", error)
+            return
         if not self._closed:
-            self._broadcast.send(encode(message), zmq.NOBLOCK)
-            self._count_subscribers()
-
-    async def wait_for_subscribers(self, count: int) -> None:
-        """Return once ``count`` processes hear the broadcast."""
-        while self._subscribers < count:
-            self._subscribed.clear()
-            await self._subscribed.wait()
-
-    def _count_subscribers(self) -> None:
-        while not self._closed and _readable(self._broadcast):
-            self._subscribers += 1 if self._broadcast.recv(zmq.NOBLOCK)[:1] == b"\x01" else -1
-            self._subscribed.set()
-
-    def _drain(self, socket: zmq.Socket[bytes]) -> None:
-        for _ in range(_DRAIN_AT_ONCE):
-            if self._closed or not _readable(socket):
-                return
-            try:
-                message = decode(socket.recv(zmq.NOBLOCK))
-            except CodecError as error:
-                logger.error("a control message was dropped: %s", error)
-                continue
             self._on_message(message)
-        self._loop.call_soon(self._drain, socket)
 
     def close(self) -> None:
-        """Close every socket; what is queued for others and not yet written is dropped. Idempotent."""
+        """Close every socket. What could not be written yet is dropped. Idempotent."""
         if self._closed:
             return
         self._closed = True
+        self._loop.remove_reader(self._listener.fileno())
+        self._listener.close()
+        for peer in self._peers.values():
+            peer.disconnect()
+        for incoming in list(self._incoming):
+            incoming.close()
+
+
+class _Peer:
+    """The sending end of one connection."""
+
+    def __init__(self, endpoint: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._endpoint = endpoint
+        self._loop = loop
+        self._socket: socket.socket | None = None
+        self._waiting: deque[tuple[memoryview, Work | None]] = deque()
+        self._begun = 0  # bytes of the first waiting message that are written already
+        self._reached: OrderedDict[Work, None] = OrderedDict()
+        self._failure: OmniError | None = None
+
+    def connect(self) -> None:
+        """Connect and write what waits. A peer that is not there yet is connected to when it is said to be up."""
+        if self._socket is not None:
+            return
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            for socket in (self._pull, self._broadcast):
-                self._loop.remove_reader(_descriptor(socket))
-        finally:
-            for socket in (self._pull, self._broadcast, *self._peers.values()):
-                socket.close(linger=200)
-            self._context.term()
+            connection.connect(_path(self._endpoint))
+        except OSError:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._socket = connection
+        if self._waiting:
+            self._loop.add_writer(connection.fileno(), self._flush)
+
+    def send(self, document: bytes, work: Work | None) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if len(document) > _LARGEST_MESSAGE:
+            raise TransportError(f"a control message of {len(document)} bytes is too large; at most {_LARGEST_MESSAGE}")
+        if len(self._waiting) >= HIGH_WATER_MARK:
+            raise TransportError(
+                f"{self._endpoint} has left {HIGH_WATER_MARK} messages unread; is its process stopped?"
+            )
+        frame = len(document).to_bytes(_LENGTH_BYTES, "little") + document
+        if self._socket is None or self._waiting:
+            self._waiting.append((memoryview(frame), work))
+            return
+        try:
+            written = self._socket.send(frame)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            # The process has died, which its parent will tell. This message is the successor's.
+            self._drop_socket()
+            self._waiting.append((memoryview(frame), work))
+            return
+        self._note(work)
+        if written < len(frame):
+            self._waiting.append((memoryview(frame), work))
+            self._begun = written
+            self._loop.add_writer(self._socket.fileno(), self._flush)
+
+    def _flush(self) -> None:
+        assert self._socket is not None
+        for _ in range(_WRITE_AT_ONCE):
+            if not self._waiting:
+                self._loop.remove_writer(self._socket.fileno())
+                return
+            frame, work = self._waiting[0]
+            self._note(work)
+            try:
+                self._begun += self._socket.send(frame[self._begun :])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._drop_socket()
+                return
+            if self._begun < len(frame):
+                return
+            self._waiting.popleft()
+            self._begun = 0
+
+    def _note(self, work: Work | None) -> None:
+        if work is not None and work not in self._reached:
+            self._reached[work] = None
+            if len(self._reached) > REMEMBERED_REQUESTS:
+                self._reached.popitem(last=False)
+
+    def _drop_socket(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        self._begun = 0  # the successor gets the whole message
+
+    def fail(self, error: OmniError) -> list[Work]:
+        self._failure = error
+        self._drop_socket()
+        waiting = [work for _, work in self._waiting if work is not None]
+        self._waiting.clear()
+        return waiting
+
+    def disconnect(self) -> list[Work]:
+        self._drop_socket()
+        reached, self._reached = list(self._reached), OrderedDict()
+        return reached
+
+    def forget(self, request_id: str) -> None:
+        if self._waiting:
+            first = [self._waiting[0]] if self._begun else []  # half of it is written: it has to be finished
+            kept = [each for each in list(self._waiting)[len(first) :] if each[1] is None or each[1][0] != request_id]
+            self._waiting = deque([*first, *kept])
 
 
-def _descriptor(socket: zmq.Socket[bytes]) -> int:
-    return int(socket.getsockopt(zmq.FD))
+class _Incoming:
+    """The receiving end of one connection: cuts the stream into documents."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        on_document: Callable[[memoryview], None],
+        on_close: Callable[[_Incoming], None],
+    ) -> None:
+        self._socket = connection
+        self._loop = loop
+        self._on_document = on_document
+        self._on_close = on_close
+        self._buffer = bytearray(_READ_BYTES)
+        self._filled = 0
+        connection.setblocking(False)
+        loop.add_reader(connection.fileno(), self._read)
+
+    def _read(self) -> None:
+        with memoryview(self._buffer) as view:
+            try:
+                count = self._socket.recv_into(view[self._filled :])
+            except BlockingIOError:
+                return
+            except OSError:
+                count = 0
+            if not count:
+                self.close()
+                return
+            self._filled += count
+            taken, wanted = self._cut(view)
+            if taken:
+                self._filled -= taken
+                view[: self._filled] = view[taken : taken + self._filled]
+        if wanted > len(self._buffer):
+            self._buffer.extend(bytes(wanted - len(self._buffer)))
+        elif not self._filled and len(self._buffer) > _READ_BYTES:
+            self._buffer = bytearray(_READ_BYTES)  # a large message came and went
+
+    def _cut(self, view: memoryview) -> tuple[int, int]:
+        """Hand on every complete document. How many bytes those took, and how many the next one needs in all."""
+        start = 0
+        while self._filled - start >= _LENGTH_BYTES:
+            end = start + _LENGTH_BYTES + int.from_bytes(view[start : start + _LENGTH_BYTES], "little")
+            if end > self._filled:
+                return start, end - start
+            self._on_document(view[start + _LENGTH_BYTES : end])
+            start = end
+        return start, 0
+
+    def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._on_close(self)
 
 
-def _readable(socket: zmq.Socket[bytes]) -> bool:
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+def _path(endpoint: str) -> str:
+    scheme, _, path = endpoint.partition("://")
+    if scheme != "ipc" or not path:
+        raise TransportError(f"{endpoint!r} is no address of a control socket; it must be of the form ipc://PATH")
+    return path
+
+
+def _listen(path: str) -> socket.socket:
+    """A listening socket at ``path``; a dead predecessor's file is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listener.bind(path)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise TransportError(f"the control socket {path} cannot be made: {error}") from error
+    return listener

@@ -3,62 +3,81 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
 
+Key = TypeVar("Key", bound=Hashable)
 Step = Callable[[], Awaitable[None] | None]
 
 
-class Lanes:
+class Lanes(Generic[Key]):
     """Runs steps in order per key. A step that returns ``None`` is done; one that returns an awaitable holds its lane.
 
     Args:
         on_error: called with the key and the exception of a step that failed while it was awaited; a failure of a step
             that ran at once is raised to the caller of :meth:`run`.
+        lock: held around every step and every look at the lanes; :meth:`run` may then be called from any thread.
     """
 
-    def __init__(self, on_error: Callable[[str, BaseException], None]) -> None:
-        self._waiting: dict[str, deque[Step]] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+    def __init__(self, on_error: Callable[[Key, BaseException], None], lock: threading.RLock) -> None:
+        self._waiting: dict[Key, deque[Step]] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._on_error = on_error
+        self._lock = lock
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
 
-    def run(self, key: str, step: Step) -> None:
+    def run(self, key: Key, step: Step) -> None:
         """Run ``step`` after every earlier step of ``key``."""
-        if key in self._waiting:
-            self._waiting[key].append(step)
-            return
-        pending = step()
-        if pending is not None:
-            self._waiting[key] = deque()
-            self._tasks[key] = asyncio.ensure_future(self._continue(key, pending))
+        with self._lock:
+            waiting = self._waiting.get(key)
+            if waiting is not None:
+                waiting.append(step)
+                return
+            pending = step()
+            if pending is None:
+                return
+            waiting = self._waiting[key] = deque()
+            if threading.get_ident() == self._thread:
+                self._begin(key, waiting, pending)
+            else:
+                self._loop.call_soon_threadsafe(self._begin, key, waiting, pending)
 
-    async def _continue(self, key: str, pending: Awaitable[None] | None) -> None:
-        waiting = self._waiting[key]
+    def _begin(self, key: Key, waiting: deque[Step], pending: Awaitable[None]) -> None:
+        with self._lock:
+            if self._waiting.get(key) is waiting:  # else it was cancelled on the way here
+                self._tasks[key] = asyncio.ensure_future(self._continue(key, waiting, pending))
+
+    async def _continue(self, key: Key, waiting: deque[Step], pending: Awaitable[None] | None) -> None:
         try:
             while True:
                 if pending is not None:
                     await pending
-                if not waiting:
-                    break
-                pending = waiting.popleft()()
+                with self._lock:
+                    if not waiting:
+                        self._forget(key)
+                        return
+                    pending = waiting.popleft()()
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._forget(key)
-            self._on_error(key, error)
-        else:
-            self._forget(key)
+            with self._lock:
+                self._forget(key)
+                self._on_error(key, error)
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, key: Key) -> None:
         self._waiting.pop(key, None)
         self._tasks.pop(key, None)
 
-    def cancel(self, key: str) -> None:
-        """Drop every step of ``key``, the running one included."""
-        task = self._tasks.get(key)
-        self._forget(key)
-        if task is not None:
+    def cancel(self, key: Key) -> None:
+        """Drop every step of ``key``, the running one included. On the event loop only."""
+        with self._lock:
+            task = self._tasks.get(key)
+            self._forget(key)
+        if task is not None and task is not asyncio.current_task():
             task.cancel()
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self._waiting)

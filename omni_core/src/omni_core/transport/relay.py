@@ -93,6 +93,14 @@ class Relay(ABC):
         """Writable relay memory of ``nbytes`` bytes (a C-contiguous buffer, 64-byte aligned), for ``put_async``."""
         raise RelayError(f"{type(self).__name__} has no empty(); has_empty says so")
 
+    def reserve(self, nbytes: int, request_id: str | None = None) -> memoryview | None:
+        """Like :meth:`empty`, at once; ``None`` where that would have to wait, or where the relay cannot."""
+        return None
+
+    def commit(self, memory: memoryview) -> Any:
+        """Offer memory of :meth:`reserve`, filled; the metadata of the put. The slot is freed as after ``put_async``."""
+        raise RelayError(f"{type(self).__name__} has no reserve()")
+
     def get_view(self, metadata: Any, request_id: str | None = None) -> memoryview:
         """A read-only view of the bytes that ``metadata`` describes; its last reference gives the slot back."""
         raise RelayError(f"{type(self).__name__} has no get_view(); has_view says so")

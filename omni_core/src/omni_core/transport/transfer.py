@@ -15,7 +15,7 @@ from omni_core.protocol.messages import DataReadyMessage
 from omni_core.transport.control import ControlPlane
 from omni_core.transport.relay import Relay
 
-INLINE_BYTES = 32 * 1024
+INLINE_BYTES = 128 * 1024
 """Out-of-band bytes up to this size travel in the control message itself; measured, a relay gains nothing below it."""
 
 
@@ -26,37 +26,44 @@ class Transfer:
         self._control = control
         self._relay = relay
 
-    def send(self, endpoint: str, value: Any, **message: Any) -> Awaitable[None] | None:
-        """Send ``value`` in a :class:`DataReadyMessage` made of ``message``; what is returned must be awaited.
+    def send(self, endpoint: str, value: Any, **message: Any) -> tuple[int, Awaitable[None] | None]:
+        """Send ``value`` in a :class:`DataReadyMessage` made of ``message``: its size in bytes, and what must be awaited.
 
         Raises:
             CodecError: something in the value cannot be sent.
         """
         encoded = encode_split(value)
+        size = len(encoded.header) + encoded.nbytes
         if encoded.nbytes <= INLINE_BYTES:
-            inline = None
-            if encoded.nbytes:
-                inline = bytearray(encoded.nbytes)
-                encoded.write_into(memoryview(inline))
-            self._control.send(
-                endpoint,
-                DataReadyMessage(header=encoded.header, inline=None if inline is None else bytes(inline), **message),
-            )
-            return None
-        return self._send_by_relay(endpoint, encoded, message)
-
-    async def _send_by_relay(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
-        relay, request_id = self._relay, message["request_id"]
+            inline = encoded.joined() if encoded.nbytes else None
+            self._post(endpoint, DataReadyMessage(header=encoded.header, inline=inline, **message))
+            return size, None
+        relay = self._relay
         if relay is None:
             raise RelayError("this process was started without a relay, but a large payload must leave it")
+        memory = relay.reserve(encoded.nbytes, message["request_id"])
+        if memory is None:
+            return size, self._send_by_relay(relay, endpoint, encoded, message)
+        encoded.write_into(memory)
+        self._post_offer(endpoint, encoded, relay.commit(memory), message)
+        return size, None
+
+    def _post(self, endpoint: str, message: DataReadyMessage) -> None:
+        self._control.send(endpoint, message, (message.request_id, message.stage))
+
+    def _post_offer(self, endpoint: str, encoded: EncodedValue, metadata: Any, message: dict[str, Any]) -> None:
+        place = [encoded.nbytes, metadata]
+        self._post(endpoint, DataReadyMessage(header=encoded.header, relay_metadata=place, **message))
+
+    async def _send_by_relay(self, relay: Relay, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
+        request_id = message["request_id"]
         if relay.has_empty:
             memory = await relay.empty(encoded.nbytes, request_id)
         else:
             memory = bytearray(encoded.nbytes)
         encoded.write_into(memoryview(memory))
         operation = await relay.put_async(memory, request_id)
-        metadata = [encoded.nbytes, operation.metadata]
-        self._control.send(endpoint, DataReadyMessage(header=encoded.header, relay_metadata=metadata, **message))
+        self._post_offer(endpoint, encoded, operation.metadata, message)
 
     def read(self, message: DataReadyMessage) -> Any:
         """The value of a message whose bytes can be read at once (inline, or a relay with views).

@@ -126,6 +126,16 @@ class ShmRelay(Relay):
         block = await self._allocate(nbytes, request_id)
         return self._own().data(block.offset, nbytes)
 
+    def reserve(self, nbytes: int, request_id: str | None = None) -> memoryview | None:
+        block = None if self._waiting else self._try_allocate(nbytes, request_id)
+        return None if block is None else self._own().data(block.offset, nbytes)
+
+    def commit(self, memory: memoryview) -> list[Any]:
+        block = self._block_of(memory)
+        if block is None:
+            raise RelayError("this memory is not from reserve(), or its request was cleaned up")
+        return self._offer(block)
+
     async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> _Put:
         source = _bytes_of(tensor)
         block = self._block_of(source)
@@ -133,10 +143,13 @@ class ShmRelay(Relay):
             block = await self._allocate(source.nbytes, request_id)
             if source.nbytes:
                 self._own().data(block.offset, source.nbytes)[:] = source
+        return _Put(self, block, self._offer(block))
+
+    def _offer(self, block: _Block) -> list[Any]:
         block.offered = True
         assert self._pipe is not None
         place = [os.getpid(), self._descriptor, self._pipe[1], self._size, self._own().token]
-        return _Put(self, block, [*place, block.slot, block.generation, block.offset, block.nbytes])
+        return [*place, block.slot, block.generation, block.offset, block.nbytes]
 
     async def wait_until_freed(self, block: _Block) -> None:
         """Return when ``block`` was released or cleaned up."""
@@ -149,6 +162,15 @@ class ShmRelay(Relay):
         await freed
 
     async def _allocate(self, nbytes: int, request_id: str | None) -> _Block:
+        if self._waiting:
+            self._check(nbytes)
+            await self._turn()
+        while (block := self._try_allocate(nbytes, request_id)) is None:
+            await self._turn(first=True)
+        self._wake_next()
+        return block
+
+    def _check(self, nbytes: int) -> None:
         if self._closed:
             raise RelayError("the relay is closed")
         if Allocator.rounded(nbytes) > self._size:
@@ -156,21 +178,24 @@ class ShmRelay(Relay):
                 f"{nbytes} bytes can never fit the relay pool of {self._size} bytes in process {self._options.owner!r}; "
                 "raise relay.slot_size_mb or relay.credits of the sending stage"
             )
+
+    def _try_allocate(self, nbytes: int, request_id: str | None) -> _Block | None:
+        """A block, or ``None`` while there is no room.
+
+        Raises:
+            RelayError: there never will be.
+        """
+        self._check(nbytes)
         memory = self._own()
-        if self._waiting:
-            await self._turn()
-        while True:
-            self._reclaim()
-            offset = self._allocator.allocate(nbytes) if self._free_slots else None
-            if offset is not None:
-                break
-            await self._turn(first=True)
+        self._reclaim()
+        offset = self._allocator.allocate(nbytes) if self._free_slots else None
+        if offset is None:
+            return None
         slot = self._free_slots.pop()
         generation = memory.read(slot, Word.GENERATION) % _GENERATIONS + 1
         memory.write(slot, Word.HOLDER, 0)
         memory.write(slot, Word.GENERATION, generation)
         block = self._blocks[slot] = _Block(slot, generation, offset, nbytes, request_id)
-        self._wake_next()
         return block
 
     async def _turn(self, first: bool = False) -> None:

@@ -1,0 +1,72 @@
+"""A debug mode: detects that an object was changed after it had been handed to another stage of the same process.
+
+Such objects are passed by reference and are read-only by contract (seed 001, "LOCAL_OBJECT"). Set ``OMNI_CHECK_MUTATION=1``
+and every one is sealed when it is dispatched and looked at again when its receiver is done; it costs a pass over all bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from attrs import frozen
+
+from omni_core.errors import OmniError
+from omni_core.protocol.codec import encode
+
+
+class MutationError(OmniError):
+    """A payload or a chunk was changed after it was handed on."""
+
+
+def enabled() -> bool:
+    """Whether this process checks."""
+    return os.environ.get("OMNI_CHECK_MUTATION", "0") not in ("", "0")
+
+
+@frozen
+class Seal:
+    """What ``value`` was when it was dispatched from ``source``."""
+
+    value: Any
+    source: str
+    marks: dict[str, bytes]
+
+    def check(self, target: str) -> None:
+        """Raises MutationError, naming the first place that has changed, if the value is not what it was."""
+        now = dict(_marks(self.value, ""))
+        if now == self.marks:
+            return
+        places = [path for path in {**self.marks, **now} if self.marks.get(path) != now.get(path)]
+        raise MutationError(
+            f"the object that stage {self.source!r} handed to stage {target!r} was changed afterwards at "
+            f"data{min(places, key=len)}; objects passed within a process are read-only, copy before changing"
+        )
+
+
+def seal(value: Any, source: str) -> Seal:
+    """Remember ``value`` as it is now."""
+    return Seal(value, source, dict(_marks(value, "")))
+
+
+def _marks(value: Any, path: str) -> Iterator[tuple[str, bytes]]:
+    """Every leaf's path and digest; a container's own mark is its shape."""
+    if isinstance(value, dict):
+        yield path, repr(list(value)).encode()
+        for key, child in value.items():
+            yield from _marks(child, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        yield path, str(len(value)).encode()
+        for index, child in enumerate(value):
+            yield from _marks(child, f"{path}[{index}]")
+    else:
+        yield path, _digest(value)
+
+
+def _digest(value: Any) -> bytes:
+    try:
+        return hashlib.blake2b(encode(value), digest_size=16).digest()
+    except OmniError:
+        return str(id(value)).encode()  # what cannot be encoded can only be compared by identity
