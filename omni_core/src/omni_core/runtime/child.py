@@ -69,7 +69,7 @@ async def _serve(spec: ProcessSpec) -> int:
     host.start()
     await host.stopped.wait()
     host.close()
-    return 0
+    return host.exit_code
 
 
 def main() -> None:

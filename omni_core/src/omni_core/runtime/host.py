@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from omni_core.errors import StageFailedError, TransportError
@@ -34,6 +35,8 @@ from omni_core.references import load
 from omni_core.runtime.building import build_scheduler
 from omni_core.runtime.spec import ProcessSpec
 from omni_core.runtime.stage import Stage
+from omni_core.runtime.tensor_parallel import Follower, LeaderInbox, WorkMessage
+from omni_core.scheduling.base import IncomingMessage
 from omni_core.transport.control import ControlPlane, Work
 from omni_core.transport.lanes import Lanes
 from omni_core.transport.relay import Relay, RelayOptions
@@ -52,7 +55,10 @@ class StageHost:
         self.spec = spec
         self.stopped = asyncio.Event()
         self.lock = threading.RLock()
+        self.exit_code = 0
+        self._loop = asyncio.get_running_loop()
         self._stages: dict[str, Stage] = {}
+        self._followers: dict[str, Follower] = {}
         self._relay: Relay | None = load(spec.relay)(RelayOptions(**spec.relay_options)) if spec.relay else None
         self._control = ControlPlane(spec.endpoint, self._on_message)
         self._transfer = Transfer(self._control, self._relay)
@@ -67,20 +73,38 @@ class StageHost:
         """Build every stage; ``on_stage`` is told each one's name before its factory runs."""
         for stage in self.spec.stages:
             on_stage(stage.name)
-            self._stages[stage.name] = Stage(stage, build_scheduler(stage), self)
+            scheduler = build_scheduler(stage)
+            if self.spec.rank > 0:
+                self._followers[stage.name] = Follower(stage.name, scheduler, self._follower_died)
+            elif self.spec.followers:
+                inbox = LeaderInbox(partial(self._publish, stage.name), scheduler.abort)
+                scheduler.inbox = inbox
+                self._stages[stage.name] = Stage(stage, scheduler, self, inbox.request_abort)
+            else:
+                self._stages[stage.name] = Stage(stage, scheduler, self)
 
     def start(self) -> None:
-        for stage in self._stages.values():
-            stage.start()
-        self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), list(self._stages)))
+        for each in (*self._stages.values(), *self._followers.values()):
+            each.start()
+        self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages]))
+
+    def _publish(self, stage: str, items: list[IncomingMessage], aborted: list[str]) -> None:
+        """Rank 0's scheduler has looked into its inbox. Called in its thread."""
+        message = WorkMessage(stage, items, aborted)
+        for endpoint in self.spec.followers:
+            self._control.send(endpoint, message)
+
+    def _follower_died(self) -> None:
+        self.exit_code = 1
+        self._loop.call_soon_threadsafe(self.stopped.set)
 
     def tell_coordinator(self, message: Any) -> None:
         self._control.send(self.spec.coordinator_endpoint, message)
 
     def close(self) -> None:
         """Stop every scheduler, then give back the relay's memory and the sockets."""
-        for stage in self._stages.values():
-            stage.stop()
+        for each in (*self._stages.values(), *self._followers.values()):
+            each.stop()
         if self._relay is not None:
             self._relay.close()
         self._control.close()
@@ -95,6 +119,8 @@ class StageHost:
             self.abort(message.request_id)
         elif isinstance(message, StatisticsRequest):
             self.tell_coordinator(StageStatistics(self.spec.name, self.statistics()))
+        elif isinstance(message, WorkMessage):
+            self._followers[message.stage].feed(message)
         elif isinstance(message, PingMessage):
             self.tell_coordinator(PongMessage(self.spec.name))
         elif isinstance(message, PeerDownMessage):
@@ -176,7 +202,8 @@ class StageHost:
         self.release(request_id)
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        counters = {name: stage.statistics() for name, stage in self._stages.items()}
+        parts: dict[str, Stage | Follower] = {**self._stages, **self._followers}
+        counters = {name: part.statistics() for name, part in parts.items()}
         if self._relay is not None:
             counters["relay"] = self._relay.statistics()
         return counters

@@ -80,12 +80,19 @@ class _Active:
 
 
 class Stage:
-    """One stage of a pipeline. Its methods run on the event loop of its process; the scheduler has its own thread."""
+    """One stage of a pipeline. Its methods run on the event loop of its process; the scheduler has its own thread.
 
-    def __init__(self, spec: StageSpec, scheduler: Scheduler, outside: Outside) -> None:
+    Args:
+        abort: how the scheduler is told to drop a request, if not by its own ``abort``.
+    """
+
+    def __init__(
+        self, spec: StageSpec, scheduler: Scheduler, outside: Outside, abort: Callable[[str], None] | None = None
+    ) -> None:
         self.spec = spec
         self.name = spec.name
         self.scheduler = scheduler
+        self._abort_in_scheduler = abort or scheduler.abort
         self._outside = outside
         self._loop = asyncio.get_running_loop()
         self._active: dict[str, _Active] = {}
@@ -199,7 +206,7 @@ class Stage:
         """Drop every state of the request, and whatever arrives for it later. Idempotent."""
         with self._lock:
             if request_id in self._active:
-                self.scheduler.abort(request_id)
+                self._abort_in_scheduler(request_id)
                 self._metrics.aborted += 1
             self._end(request_id)
             self._lanes.cancel(request_id)
@@ -221,7 +228,7 @@ class Stage:
         """
         active = self._active.pop(request_id, None)
         if active is not None and self.spec.stream_from:
-            self.scheduler.abort(request_id)
+            self._abort_in_scheduler(request_id)
         if request_id not in self._ended:
             self._ended[request_id] = active.arrived if active is not None else {}
         if len(self._ended) > REMEMBERED_ENDS:
@@ -439,7 +446,7 @@ class Stage:
         if request_id not in self._active:
             return
         self._metrics.failed += 1
-        self.scheduler.abort(request_id)
+        self._abort_in_scheduler(request_id)
         self._outside.complete(request_id, self.name, None, describe(error, self.name))
         self._outside.release(request_id)
         self._end(request_id)

@@ -18,6 +18,7 @@ from omni_core.errors import StartupError
 from omni_core.protocol.messages import ErrorInfo
 from omni_core.runtime.process import StageProcess
 from omni_core.runtime.spec import UnitSpec
+from omni_core.runtime.tensor_parallel import with_rendezvous
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class Unit:
         self._launched = True
         self.processes = []
         try:
-            for spec in self.spec.processes:
+            for spec in with_rendezvous(self.spec.processes):
                 self.processes.append(StageProcess(spec, self._exited))
         except OSError as error:
             self._down(f"its process could not be started: {error}")

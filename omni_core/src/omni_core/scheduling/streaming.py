@@ -114,7 +114,7 @@ class StreamingScheduler(ABC, Generic[State]):
 
     def _take(self, message: IncomingMessage) -> bool:
         request_id = message.request_id
-        if message is _WAKE:
+        if not message.request_id:  # _WAKE, or what another rank was sent of it
             return False
         with self._lock:
             if request_id in self._aborted:

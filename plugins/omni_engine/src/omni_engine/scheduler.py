@@ -111,7 +111,7 @@ class EngineScheduler:
         return True
 
     def _take(self, message: IncomingMessage) -> None:
-        if message is _WAKE:
+        if not message.request_id:  # _WAKE, or what another rank was sent of it
             return
         with self._lock:
             if message.request_id in self._aborted:

@@ -1,0 +1,84 @@
+"""Stages of the tensor parallel and replica tests; children import this module."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from omni_core.protocol.messages import StagePayload
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.simple import SimpleScheduler
+
+WIDTH = 64
+
+
+def weight() -> torch.Tensor:
+    return torch.arange(WIDTH * WIDTH, dtype=torch.float64).reshape(WIDTH, WIDTH).sin()
+
+
+def linear(tp_rank: int, tp_size: int, tp_rendezvous: str, log: str) -> SimpleScheduler:
+    """``x @ weight``, each rank with its rows of the weight, summed over the ranks. Notes the batches that it computed."""
+    dist.init_process_group(
+        "gloo", init_method=tp_rendezvous, rank=tp_rank, world_size=tp_size, timeout=timedelta(seconds=60)
+    )
+    rows = weight().chunk(tp_size, 0)[tp_rank].clone()
+    notes = (Path(log) / f"rank{tp_rank}").open("w")
+
+    def batch(payloads: list[StagePayload]) -> list[Any]:
+        notes.write(" ".join(str(payload.data["n"]) for payload in payloads) + "\n")
+        notes.flush()
+        own = torch.stack([payload.data["x"].chunk(tp_size)[tp_rank] for payload in payloads]) @ rows
+        dist.all_reduce(own)
+        return [{"y": row, "pid": os.getpid()} for row in own]
+
+    return SimpleScheduler(lambda payload: batch([payload])[0], batch, max_batch_size=8)
+
+
+def vector(payload: StagePayload) -> dict[str, Any]:
+    n = payload.request.inputs["n"]
+    return {"n": n, "x": torch.arange(n, n + WIDTH, dtype=torch.float64).cos()}
+
+
+def who(replica: int) -> Any:
+    """Which replica and process served the request."""
+    lock = threading.Lock()
+
+    def compute(payload: StagePayload) -> dict[str, Any]:
+        with lock:
+            if isinstance(payload.data, dict) and payload.data.get("die"):
+                os._exit(5)
+            return {**(payload.data or {}), "replica": replica, "pid": os.getpid()}
+
+    return compute
+
+
+def inputs(payload: StagePayload) -> Any:
+    return payload.request.inputs
+
+
+class Ticks:
+    """Streams the numbers below ``count`` to a replicated consumer."""
+
+    def __init__(self) -> None:
+        from omni_core.scheduling.base import MessageQueue
+
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+
+    def start(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            for index in range(message.data.request.inputs["count"]):
+                self.outbox.put(OutgoingMessage(message.request_id, "stream", index, metadata={"index": index}))
+            self.outbox.put(OutgoingMessage(message.request_id, "result", {}))
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)

@@ -1,0 +1,172 @@
+"""Tensor parallel stages and replicas, in real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from parallel_stages import WIDTH, weight
+from pipelines import make_pipeline
+
+from omni_core.client import open_pipeline
+from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig
+from omni_core.errors import ConfigError, RequestAbortedError, RequestFailedError
+from omni_core.protocol.messages import OmniRequest
+
+pytestmark = pytest.mark.usefixtures("importable_stages")
+
+
+def stage(name: str, function: str, **fields: object) -> StageConfig:
+    return StageConfig(name=name, factory=f"parallel_stages:{function}", **{"process": name, **fields})  # type: ignore[arg-type]
+
+
+def parallel(folder: Path, size: int) -> PipelineConfig:
+    return make_pipeline(
+        folder,
+        stage("start", "vector", next="linear"),
+        stage("linear", "linear", process=None, tp_size=size, factory_args={"log": str(folder)}, terminal=True),
+    )
+
+
+def expected(n: int) -> torch.Tensor:
+    return torch.arange(n, n + WIDTH, dtype=torch.float64).cos() @ weight()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+async def test_ranks_share_the_work_and_make_the_same_decisions(run_folder: Path, size: int) -> None:
+    async with open_pipeline(parallel(run_folder, size)) as client:
+        assert set(client.process_ids) == {"start", *(f"linear_tp{rank}" for rank in range(size))}
+
+        async def ask(n: int) -> None:
+            answer = (await client.submit(OmniRequest({"n": n})))["linear"]
+            assert torch.allclose(answer["y"], expected(n), atol=1e-9)
+            assert answer["pid"] == client.process_ids["linear_tp0"]
+
+        await asyncio.gather(*(ask(n) for n in range(150)))
+        logs = [(run_folder / f"rank{rank}").read_text() for rank in range(size)]
+        assert len(set(logs)) == 1
+        assert "\n" in logs[0]
+        assert sorted(map(int, logs[0].split())) == list(range(150))
+        for rank in range(size):
+            (run_folder / f"rank{rank}").unlink()
+
+
+async def test_aborts_reach_every_rank_in_the_same_order(run_folder: Path) -> None:
+    chance = random.Random(1)
+    async with open_pipeline(parallel(run_folder, 2)) as client:
+        tasks = {n: asyncio.create_task(client.submit(OmniRequest({"n": n}), f"r{n}")) for n in range(200)}
+        for n in chance.sample(range(200), 80):
+            await asyncio.sleep(chance.uniform(0, 0.003))
+            await client.abort(f"r{n}")
+        outcomes = dict(zip(tasks, await asyncio.gather(*tasks.values(), return_exceptions=True), strict=True))
+        for n, outcome in outcomes.items():
+            if isinstance(outcome, dict):
+                assert torch.allclose(outcome["linear"]["y"], expected(n), atol=1e-9)
+            else:
+                assert isinstance(outcome, RequestAbortedError)
+        assert (await client.submit(OmniRequest({"n": 1000})))["linear"]["pid"]
+        logs = [(run_folder / f"rank{rank}").read_text() for rank in range(2)]
+        assert logs[0] == logs[1]
+        for rank in range(2):
+            (run_folder / f"rank{rank}").unlink()
+
+
+@pytest.mark.parametrize("victim", ["linear_tp0", "linear_tp1"])
+async def test_a_rank_that_dies_takes_its_stage_along_which_comes_back(run_folder: Path, victim: str) -> None:
+    async with open_pipeline(parallel(run_folder, 2)) as client:
+        assert (await client.submit(OmniRequest({"n": 1})))["linear"]["pid"]
+        before = client.process_ids
+        os.kill(before[victim], signal.SIGKILL)
+        while client.health()["linear"]["state"] == "ready":
+            await asyncio.sleep(0.01)
+        answer = (await asyncio.wait_for(client.submit(OmniRequest({"n": 2})), 30))["linear"]
+        assert torch.allclose(answer["y"], expected(2), atol=1e-9)
+        after = client.process_ids
+        assert before["start"] == after["start"]
+        assert not {before["linear_tp0"], before["linear_tp1"]} & {after["linear_tp0"], after["linear_tp1"]}
+        assert client.health()["linear"]["restarts"] == 1
+    for rank in range(2):
+        (run_folder / f"rank{rank}").unlink()
+
+
+def replicated(folder: Path, **fields: object) -> PipelineConfig:
+    return make_pipeline(
+        folder,
+        stage("start", "inputs", next="work"),
+        stage("work", "who", next="end", replicas=3, **fields),
+        stage("end", "who", terminal=True, factory_args={"replica": -1}),
+        restart=RestartConfig(limit=5),
+    )
+
+
+async def test_replicas_take_turns_and_keys_stick(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("start", "inputs", next="work"),
+        stage("work", "who", terminal=True, replicas=3, affinity_key="session"),
+    )
+    async with open_pipeline(config) as client:
+        assert set(client.process_ids) == {"start", "work.0", "work.1", "work.2"}
+        answers = await asyncio.gather(*(client.submit(OmniRequest({"n": n})) for n in range(60)))
+        assert Counter(each["work"]["replica"] for each in answers) == {0: 20, 1: 20, 2: 20}
+        assert len({each["work"]["pid"] for each in answers}) == 3
+        homes = {}
+        for key in range(12):
+            sessions = [OmniRequest({"n": 0}, metadata={"session": key}) for _ in range(5)]
+            replies = await asyncio.gather(*(client.submit(each) for each in sessions))
+            (homes[key],) = {each["work"]["replica"] for each in replies}
+        assert set(homes.values()) == {0, 1, 2}
+        gone = homes[0]
+        os.kill(client.process_ids[f"work.{gone}"], signal.SIGKILL)
+        while client.health()[f"work.{gone}"]["state"] == "ready":
+            await asyncio.sleep(0.01)
+        for key, home in homes.items():
+            reply = await client.submit(OmniRequest({"n": 0}, metadata={"session": key}))
+            assert (reply["work"]["replica"] == home) == (home != gone)
+
+
+async def test_a_replica_that_dies_hurts_only_what_it_held(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("start", "inputs", next="work"),
+        stage("work", "who", terminal=True, replicas=2),
+    )
+    async with open_pipeline(config) as client:
+        tasks = [asyncio.create_task(client.submit(OmniRequest({"n": n}))) for n in range(20)]
+        with pytest.raises(RequestFailedError, match="ended with code 5") as caught:
+            await client.submit(OmniRequest({"die": True}))
+        assert (caught.value.stage, caught.value.error_type) == ("work", "ProcessDied")
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        answered = [each for each in outcomes if isinstance(each, dict)]
+        assert len(answered) >= 10, "the other replica's requests are not touched"
+        again = await asyncio.gather(*(client.submit(OmniRequest({"n": n})) for n in range(10)))
+        assert len(again) == 10
+
+
+async def test_streams_and_fan_in_meet_in_one_replica(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("produce", "Ticks", next="consume", stream_to=["consume"]),
+        StageConfig(name="consume", factory="pipeline_stages:Consumer", process="consume", replicas=2, terminal=True),
+    )
+    async with open_pipeline(config) as client:
+        answers = await asyncio.gather(*(client.submit(OmniRequest({"count": 30})) for _ in range(20)))
+        assert all(each["consume"]["chunks"] == [(n, n) for n in range(30)] for each in answers)
+
+
+def test_replicas_are_validated(run_folder: Path) -> None:
+    from omni_core.config.validation import validate
+
+    config = make_pipeline(
+        run_folder,
+        stage("a", "inputs", process="p", next="b"),
+        stage("b", "inputs", process="p", replicas=2, terminal=True),
+    )
+    with pytest.raises(ConfigError, match=r"process 'p'.*different `replicas`"):
+        validate(config)
