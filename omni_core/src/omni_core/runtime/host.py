@@ -84,8 +84,8 @@ class StageHost:
                 self._stages[stage.name] = Stage(stage, scheduler, self)
 
     def start(self) -> None:
-        for each in (*self._stages.values(), *self._followers.values()):
-            each.start()
+        for part in self._parts().values():
+            part.start()
         self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages]))
 
     def _publish(self, stage: str, items: list[IncomingMessage], aborted: list[str]) -> None:
@@ -103,8 +103,8 @@ class StageHost:
 
     def close(self) -> None:
         """Stop every scheduler, then give back the relay's memory and the sockets."""
-        for each in (*self._stages.values(), *self._followers.values()):
-            each.stop()
+        for part in self._parts().values():
+            part.stop()
         if self._relay is not None:
             self._relay.close()
         self._control.close()
@@ -201,9 +201,11 @@ class StageHost:
         self._control.forget(request_id)
         self.release(request_id)
 
+    def _parts(self) -> dict[str, Stage | Follower]:
+        return {**self._stages, **self._followers}
+
     def statistics(self) -> dict[str, dict[str, float]]:
-        parts: dict[str, Stage | Follower] = {**self._stages, **self._followers}
-        counters = {name: part.statistics() for name, part in parts.items()}
+        counters = {name: part.statistics() for name, part in self._parts().items()}
         if self._relay is not None:
             counters["relay"] = self._relay.statistics()
         return counters
