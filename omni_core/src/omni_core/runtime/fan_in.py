@@ -49,9 +49,9 @@ class FanIn:
     def _choose(self, subset: Sequence[str] | None) -> None:
         if subset is None:
             return
-        names = [subset] if isinstance(subset, str) else list(subset)
-        if not names or not set(names) <= set(self._wait_for):
+        names = [subset] if isinstance(subset, str) else subset
+        if not isinstance(names, list | tuple | set) or not names or not all(name in self._wait_for for name in names):
             raise ConfigError(
-                f"stages[{self._stage}].wait_for_fn returned {names!r}; it must be a non-empty subset of {list(self._wait_for)}"
+                f"stages[{self._stage}].wait_for_fn returned {subset!r}; it must be a non-empty subset of {list(self._wait_for)}"
             )
         self._active = tuple(names)

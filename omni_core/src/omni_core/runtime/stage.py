@@ -77,6 +77,7 @@ class _Active:
     arrived: Arrivals = field(factory=dict)
     since: float = field(factory=time.monotonic)
     seals: list[mutation.Seal] = field(factory=list)
+    is_failing: bool = False
 
 
 class Stage:
@@ -272,7 +273,7 @@ class Stage:
                 self._fail(message.request_id, error)
 
     def _hand_on(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
-        if message.request_id not in self._active:
+        if message.request_id not in self._active or active.is_failing:
             return None
         if message.type == "stream":
             return self._stream(message, active)
@@ -439,9 +440,11 @@ class Stage:
     # --- failure -----------------------------------------------------------------------------------------------------
     def _fail(self, request_id: str, error: BaseException) -> None:
         if threading.get_ident() != self._thread_id:
-            self._loop.call_soon_threadsafe(
-                self._fail, request_id, error
-            )  # a scheduler's thread may hold its own locks
+            # Later, on the loop: a scheduler's thread may hold its own locks. Until then nothing more of it is handed on.
+            active = self._active.get(request_id)
+            if active is not None:
+                active.is_failing = True
+            self._loop.call_soon_threadsafe(self._fail, request_id, error)
             return
         if request_id not in self._active:
             return

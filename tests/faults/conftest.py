@@ -1,0 +1,34 @@
+"""Fixtures of the fault tests: children import the stages here, and nothing outlives a test."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak-seconds", type=float, default=25.0, help="how long the soak test runs")
+    parser.addoption("--slow", action="store_true", help="also run the tests that wait for most of a minute")
+
+
+@pytest.fixture(autouse=True)
+def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path for sockets; empty again after the test, like /dev/shm and the list of children."""
+    shared = set(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as path:
+        yield Path(path)
+        assert not psutil.Process().children(recursive=True)
+        assert set(os.listdir("/dev/shm")) <= shared
+        assert not list(Path(path).glob("omni-*"))

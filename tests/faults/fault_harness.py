@@ -1,0 +1,223 @@
+"""Faults under load: 64 requests in flight that must all be right, and a pipeline that must be as before afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from attrs import define, field
+from pipelines import make_pipeline
+
+from omni_core.client import Client, open_pipeline
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import OmniError
+from omni_core.protocol.messages import OmniRequest
+
+IN_FLIGHT = 64
+GROWTH_BYTES = 24 * 2**20
+"""Private memory that a process may gain over a test: allocators keep some; a leak under load is more."""
+
+_PATH = ["start", "work"]
+
+
+def step(name: str, **fields: Any) -> StageConfig:
+    """A stage that passes on what it gets, in a process of its own."""
+    arguments = {"name": name} | fields.pop("arguments", {})
+    defaults = {"factory": "fault_stages:step", "factory_args": arguments, "process": name}
+    return StageConfig(name=name, **{**defaults, **fields})
+
+
+def branching(folder: Path, together: bool = False, **fields: Any) -> PipelineConfig:
+    """Every kind of function a pipeline can have: route, projection, fan-in with its subset, merge."""
+    process = {"process": "all"} if together else {}
+    return make_pipeline(
+        folder,
+        step("start", next="work", **process),
+        step(
+            "work",
+            next=["left", "right", "join"],
+            route_fn="fault_stages:route",
+            project_payload={"join": "fault_stages:project"},
+            **process,
+        ),
+        step("left", next="join", **process),
+        step("right", next="join", **process),
+        step(
+            "join",
+            terminal=True,
+            wait_for=["work", "left", "right"],
+            wait_for_fn="fault_stages:wait_for",
+            merge_fn="fault_stages:merge",
+            **process,
+        ),
+        **fields,
+    )
+
+
+def streaming(folder: Path, together: bool = False, **fields: Any) -> PipelineConfig:
+    process = {"process": "all"} if together else {}
+    return make_pipeline(
+        folder,
+        StageConfig(
+            **{"process": "produce", **process},
+            name="produce",
+            factory="fault_stages:Produce",
+            next="consume",
+            stream_to=["consume"],
+            stream_done_to_fn="fault_stages:done_to",
+        ),
+        StageConfig(
+            **{"process": "consume", **process}, name="consume", factory="fault_stages:Consume", terminal=True
+        ),
+        **fields,
+    )
+
+
+def right_branching(n: int, answer: dict[str, Any]) -> bool:
+    result = answer["join"]
+    paths = {"work": _PATH, "left": [*_PATH, "left"], "right": [*_PATH, "right"]}
+    return (result["n"], result["paths"], result["projected"]) == (n, paths, True)
+
+
+def right_streaming(n: int, answer: dict[str, Any]) -> bool:
+    return bool(answer == {"consume": {"sum": sum(range(n % 20))}})
+
+
+Right = Callable[[int, dict[str, Any]], bool]
+
+
+@define
+class Load:
+    """Bystanders: :data:`IN_FLIGHT` requests at all times, each checked."""
+
+    client: Client
+    right: Right
+    inputs: dict[str, Any] = field(factory=dict)
+    answered: int = 0
+    failed: list[tuple[int, OmniError]] = field(factory=list)
+    slowest: float = 0.0
+    _ending: bool = False
+    _numbers: Any = field(factory=itertools.count)
+
+    async def _one(self) -> None:
+        while not self._ending:
+            n = next(self._numbers)
+            begin = time.monotonic()
+            try:
+                answer = await self.client.submit(OmniRequest({"n": n, **self.inputs}))
+            except OmniError as error:
+                self.failed.append((n, error))
+                await asyncio.sleep(0.01)
+                continue
+            assert self.right(n, answer), (n, answer)
+            self.answered += 1
+            self.slowest = max(self.slowest, time.monotonic() - begin)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Load]:
+        tasks = [asyncio.create_task(self._one()) for _ in range(IN_FLIGHT)]
+        try:
+            await self.more(IN_FLIGHT)
+            yield self
+            await self.more(2 * IN_FLIGHT)
+        finally:
+            self._ending = True
+            await asyncio.wait_for(asyncio.gather(*tasks), 60)
+
+    async def more(self, count: int, seconds: float = 60.0) -> None:
+        """Until ``count`` more bystanders were answered."""
+        goal, end = self.answered + count, time.monotonic() + seconds
+        while self.answered < goal:
+            assert time.monotonic() < end, f"the pipeline does not answer any more: {self.failed[-1:]}"
+            await asyncio.sleep(0.01)
+
+
+@define
+class Possessions:
+    """What a process has."""
+
+    descriptors: int
+    threads: int
+    private_bytes: int
+
+    @classmethod
+    def of(cls, pid: int) -> Possessions:
+        process = psutil.Process(pid)
+        return cls(process.num_fds(), process.num_threads(), process.memory_full_info().uss)
+
+
+class Watched:
+    """A pipeline whose possessions are compared with what it had before the fault."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._before: dict[str, Possessions] = {}
+
+    def _now(self) -> dict[str, Possessions]:
+        gc.collect()
+        pids = {**self.client.process_ids, "parent": os.getpid()}
+        return {name: Possessions.of(pid) for name, pid in pids.items()}
+
+    async def remember(self) -> None:
+        """Take what the pipeline has now, at rest, as the baseline."""
+        await self.rest()
+        self._before = self._now()
+
+    async def rest(self) -> None:
+        """Until nothing is left of any request: in no stage, queue, or relay."""
+        end = time.monotonic() + 10
+        while busy := _busy(await self.client.statistics()):
+            assert time.monotonic() < end, f"not at rest: {busy}"
+            await asyncio.sleep(0.02)
+
+    async def as_before(self) -> None:
+        """Assert that the pipeline is at rest and has what it had."""
+        await self.rest()
+        end = time.monotonic() + 5
+        while grown := self._grown():
+            assert time.monotonic() < end, f"more than before: {grown}"
+            await asyncio.sleep(0.05)
+
+    def _grown(self) -> dict[str, tuple[Possessions, Possessions]]:
+        return {
+            name: (before, now)
+            for name, now in self._now().items()
+            if (before := self._before.get(name)) is not None
+            and (
+                now.descriptors > before.descriptors
+                or now.threads > before.threads
+                or now.private_bytes > before.private_bytes + GROWTH_BYTES
+            )
+        }
+
+
+def _busy(statistics: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
+    watched = ("in_flight", "queued", "sends_pending", "slots_in_use", "running")
+    return {
+        f"{process}.{part}.{name}": counters[name]
+        for process, parts in statistics.items()
+        for part, counters in parts.items()
+        for name in watched
+        if counters.get(name)
+    }
+
+
+@asynccontextmanager
+async def watched(
+    config: PipelineConfig, right: Right, inputs: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[tuple[Watched, Load]]:
+    """A running pipeline with its baseline taken after a warm-up, and bystanders ready to be let in."""
+    async with open_pipeline(config, **options) as client:
+        async with Load(client, right, inputs or {}).running():
+            pass
+        pipeline = Watched(client)
+        await pipeline.remember()
+        yield pipeline, Load(client, right, inputs or {})

@@ -1,0 +1,206 @@
+"""Stages that misbehave where a request's inputs ask for it; children of the fault tests import this module.
+
+A request asks by ``inputs = {"n": 7, "poison": {"at": "work", "kind": "exception"}}``; without poison it is a bystander, whose
+answer depends on ``n`` alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import time
+from typing import Any
+
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.scheduling.streaming import StreamingScheduler
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+@dataclasses.dataclass
+class Holder:
+    tensor: Any
+
+
+def poisoned(data: Any, place: str) -> str | None:
+    """The kind of poison that a payload carries for ``place``."""
+    poison = data.get("poison") if isinstance(data, dict) else None
+    return poison["kind"] if poison and poison["at"] == place else None
+
+
+def misbehave(kind: str | None) -> Any:
+    """Raise, die, or return what no stage should return; ``None`` for no poison."""
+    if kind == "exception":
+        raise ValueError("a bad request")
+    if kind == "exit":
+        raise SystemExit(3)
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    if kind == "memory":
+        raise MemoryError("too much")
+    if kind == "recursion":
+        return misbehave(kind)
+    if kind == "object":
+        return {"deep": [1, {"here": object()}]}
+    if kind == "itself":
+        loop: list[Any] = []
+        loop.append(loop)
+        return loop
+    if kind == "namedtuple":
+        return {"pair": Pair(_zeros(), 1)}
+    if kind == "dataclass":
+        return {"held": Holder(_zeros())}
+    if kind == "unknown class":
+        from only_the_sender_knows import Secret
+
+        return {"secret": Secret(1)}
+    if kind == "die":
+        os._exit(9)
+    if kind == "die politely":
+        os._exit(0)
+    return None
+
+
+def _zeros() -> Any:
+    import torch
+
+    return torch.zeros(2)
+
+
+class Step:
+    """A stage function that passes its input on, adds its name, and misbehaves if asked to."""
+
+    def __init__(self, name: str, seconds: float = 0.0) -> None:
+        self.name = name
+        self.seconds = seconds
+
+    def __call__(self, payload: StagePayload) -> Any:
+        data = payload.request.inputs if payload.data is None else payload.data
+        time.sleep(data.get("sleep", {}).get(self.name, self.seconds))
+        bad = misbehave(poisoned(data, self.name))
+        return {**data, "path": [*data.get("path", []), self.name]} if bad is None else bad
+
+
+def step(name: str, seconds: float = 0.0) -> Step:
+    return Step(name, seconds)
+
+
+def route(request_id: str, output: StagePayload) -> Any:
+    kind = poisoned(output.data, "route_fn")
+    misbehave(kind)
+    return {"unknown": "nowhere", "empty": [], "none": None, "number": 3}.get(kind or "", ["left", "right", "join"])
+
+
+def project(payload: StagePayload) -> Any:
+    kind = poisoned(payload.data, "project_payload")
+    bad = misbehave(kind)
+    return {**payload.data, "projected": True} if bad is None else bad
+
+
+def wait_for(request_id: str, source: str, payload: StagePayload) -> Any:
+    kind = poisoned(payload.data, "wait_for_fn")
+    misbehave(kind)
+    return {"unknown": ["nowhere"], "empty": [], "number": 3}.get(kind or "", ["work", "left", "right"])
+
+
+def merge(payloads: dict[str, StagePayload]) -> Any:
+    kind = poisoned(payloads["work"].data, "merge_fn")
+    bad = misbehave(kind)
+    if bad is not None:
+        return bad
+    return {**payloads["work"].data, "paths": {name: payload.data["path"] for name, payload in payloads.items()}}
+
+
+def done_to(request_id: str, output: StagePayload) -> Any:
+    kind = poisoned(output.data, "stream_done_to_fn")
+    misbehave(kind)
+    return {"unknown": "nowhere", "none": None, "number": 3}.get(kind or "", ["consume"])
+
+
+class Produce:
+    """Streams the numbers below ``n % 20``, then hands on its inputs."""
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+
+    def start(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            inputs = message.data.request.inputs
+            for index in range(inputs["n"] % 20):
+                self.outbox.put(OutgoingMessage(message.request_id, "stream", index))
+            kind = poisoned(inputs, "produce")
+            if kind == "bad target":
+                self.outbox.put(OutgoingMessage(message.request_id, "stream", 0, target="nowhere"))
+            elif kind is not None:
+                self.outbox.put(OutgoingMessage(message.request_id, "stream", misbehave(kind)))
+            self.outbox.put(OutgoingMessage(message.request_id, "result", inputs))
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+class Consume(StreamingScheduler[list[int]]):
+    """Sums up the chunks of a stream."""
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> list[int]:
+        return []
+
+    def on_payload(self, state: list[int], payload: StagePayload) -> None:
+        misbehave(poisoned(payload.data, "consume"))
+
+    def on_chunk(self, state: list[int], chunk: Any, metadata: dict[str, Any] | None) -> None:
+        state.append(chunk)
+
+    def finish(self, request_id: str, state: list[int]) -> Any:
+        return {"sum": sum(state)}
+
+
+def vector(payload: StagePayload) -> dict[str, Any]:
+    """A tensor of ``nbytes`` bytes, filled with ``n % 250``."""
+    import torch
+
+    inputs = payload.request.inputs
+    return {"n": inputs["n"], "tensor": torch.full((inputs["nbytes"],), inputs["n"] % 250, dtype=torch.uint8)}
+
+
+def check_vector(payload: StagePayload) -> dict[str, Any]:
+    tensor = payload.data["tensor"]
+    assert int(tensor.min()) == int(tensor.max()) == payload.data["n"] % 250
+    return {"n": payload.data["n"], "nbytes": tensor.numel()}
+
+
+def slow_check_vector(payload: StagePayload) -> dict[str, Any]:
+    time.sleep(0.02)
+    return check_vector(payload)
+
+
+def vector_at_the_end(payload: StagePayload) -> dict[str, Any]:
+    return vector(payload)
+
+
+def limit_files(nbytes: int) -> Any:
+    """A source of tensors in a process that may not make files larger than ``nbytes``, as if /dev/shm were full."""
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
+    return vector
+
+
+def never_ready() -> Any:
+    print("still reading the weights", flush=True)
+    import sys
+
+    print("the last thing I said", file=sys.stderr, flush=True)
+    time.sleep(600)
+
+
+def leaves_at_once() -> Any:
+    os._exit(0)

@@ -1,0 +1,189 @@
+"""A request that misbehaves, in any place and any way, fails alone: soon, with its stage, its error and a message."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+from fault_harness import branching, right_branching, right_streaming, streaming, watched
+from pipelines import make_pipeline
+
+from omni_core.client import Client
+from omni_core.config.schema import StageConfig
+from omni_core.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
+from omni_core.protocol.messages import OmniRequest
+
+RAISES = [
+    ("exception", "ValueError", "a bad request"),
+    ("exit", "SystemExit", "3"),
+    ("interrupt", "KeyboardInterrupt", ""),
+    ("memory", "MemoryError", "too much"),
+    ("recursion", "RecursionError", "recursion"),
+]
+UNSENDABLE = [
+    ("object", "CodecError", r"\['deep'\]\[1\]\['here'\].*builtins.object cannot be sent"),
+    ("namedtuple", "CodecError", r"\['pair'\].*Pair cannot be sent"),
+    ("dataclass", "CodecError", r"\['held'\].*Holder cannot be sent"),
+    ("itself", "CodecError", "contains itself"),
+]
+
+BRANCHING = [
+    *((place, place, *kind) for place in ("start", "work", "left") for kind in RAISES),
+    *(("work", "route_fn", *kind) for kind in RAISES),
+    *(("work", "project_payload", *kind) for kind in RAISES),
+    *(("join", "wait_for_fn", *kind) for kind in RAISES),
+    *(("join", "merge_fn", *kind) for kind in RAISES),
+    *(("join", "join", *kind) for kind in RAISES),
+    *(("work", "route_fn", kind, "ConfigError", "route_fn returned") for kind in ("unknown", "empty", "none", "number")),
+    *(("join", "wait_for_fn", kind, "ConfigError", "wait_for_fn returned") for kind in ("unknown", "empty", "number")),
+    *(("start", "start", *kind) for kind in UNSENDABLE),
+    *(("left", "left", *kind) for kind in UNSENDABLE),
+    *(("join", "join", *kind) for kind in UNSENDABLE),
+    ("join", "left", "unknown class", "CodecError", "only_the_sender_knows.Secret.*not registered"),
+]
+MUST_LEAVE_THE_PROCESS = {"unknown class", *(kind for kind, *_ in UNSENDABLE)}
+"""Between the stages of one process nothing is encoded, so these do no harm there."""
+
+STREAMING = [
+    *(("produce", "stream_done_to_fn", *kind) for kind in RAISES),
+    *(
+        ("produce", "stream_done_to_fn", kind, "ConfigError", "stream_done_to_fn returned")
+        for kind in ("unknown", "none", "number")
+    ),
+    ("produce", "produce", "bad target", "ConfigError", "stream_to does not name"),
+    *(("produce", "produce", *kind) for kind in UNSENDABLE),
+    ("consume", "produce", "unknown class", "CodecError", "not registered"),
+    *(("consume", "consume", *kind) for kind in RAISES),
+]
+
+
+@frozen
+class Case:
+    """A request that must fail: where its failure is seen, and as what."""
+
+    stage: str
+    place: str
+    kind: str
+    error_type: str
+    message: str
+
+    async def fails(self, client: Client, number: int) -> None:
+        request = OmniRequest({"n": number, "poison": {"at": self.place, "kind": self.kind}})
+        begin = time.monotonic()
+        with pytest.raises(RequestFailedError, match=f"(?s){self.message}") as caught:
+            await client.submit(request)
+        assert (caught.value.stage, caught.value.error_type) == (self.stage, self.error_type), self
+        # The first of its kind may import torch, which takes longer.
+        assert time.monotonic() - begin < (1.0 if number else 10.0), self
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
+@pytest.mark.parametrize(
+    ("make", "right", "rows"),
+    [(branching, right_branching, BRANCHING), (streaming, right_streaming, STREAMING)],
+    ids=["branching", "streaming"],
+)
+async def test_what_misbehaves_fails_alone(folder: Path, make: Any, right: Any, rows: Any, together: bool) -> None:
+    cases = [Case(*row) for row in rows]
+    if together:
+        cases = [case for case in cases if case.place in ("join", "consume") or case.kind not in MUST_LEAVE_THE_PROCESS]
+    async with watched(make(folder, together), right) as (pipeline, load):
+        for case in cases:
+            await case.fails(pipeline.client, 0)
+        await pipeline.remember()
+        async with load.running():
+            for case in cases:
+                await case.fails(pipeline.client, 1)
+        assert not load.failed
+        await pipeline.as_before()
+
+
+async def test_data_that_looks_like_ours_is_data(folder: Path) -> None:
+    lookalikes: list[Any] = [
+        {"_tensor_placeholder": 0},
+        {"__ext__": [7, b"x"]},
+        {"relay_metadata": ["slot", 1], "header": b"\x93", "is_stream": True},
+        {"request_id": "r", "error": {"stage": "work"}},
+        "omni_core.protocol.messages.ShutdownMessage",
+        ["omni_core.protocol.messages.AbortMessage", "r"],
+    ]
+    async with watched(branching(folder), right_branching) as (pipeline, load):
+        async with load.running():
+            for each in lookalikes:
+                answer = await pipeline.client.submit(OmniRequest({"n": 1, "look": each}))
+                assert answer["join"]["look"] == each
+        assert not load.failed
+
+
+async def test_tensors_at_the_end_arrive(folder: Path) -> None:
+    only = StageConfig(name="only", factory="fault_stages:vector_at_the_end", process="only", terminal=True)
+
+    def right(n: int, answer: dict[str, Any]) -> bool:
+        return bool((answer["only"]["tensor"] == n % 250).all())
+
+    async with watched(make_pipeline(folder, only), right, {"nbytes": 300_000}) as (pipeline, load):
+        async with load.running():
+            pass
+        assert not load.failed
+        await pipeline.as_before()
+
+
+async def test_ids_are_used_once(folder: Path) -> None:
+    async with watched(branching(folder), right_branching) as (pipeline, load):
+        client = pipeline.client
+        async with load.running():
+            slow = OmniRequest({"n": 1, "sleep": {"left": 0.2}})
+            first = asyncio.create_task(client.submit(slow, "mine"))
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidRequestError, match="'mine' was used before"):
+                await client.submit(OmniRequest({"n": 2}), "mine")
+            assert right_branching(1, await first)
+            with pytest.raises(InvalidRequestError, match="'mine' was used before"):
+                await client.submit(OmniRequest({"n": 2}), "mine")
+
+            aborted = asyncio.create_task(client.submit(slow, "dropped"))
+            await asyncio.sleep(0.05)
+            await client.abort("dropped")
+            with pytest.raises(RequestAbortedError):
+                await aborted
+            with pytest.raises(InvalidRequestError, match="'dropped' was used before"):
+                await client.submit(OmniRequest({"n": 2}), "dropped")
+        assert not load.failed
+        await pipeline.as_before()
+
+
+@pytest.mark.parametrize(
+    ("make", "right"), [(branching, right_branching), (streaming, right_streaming)], ids=["branching", "streaming"]
+)
+async def test_a_thousand_aborts_and_a_hundred_cancelled_clients(folder: Path, make: Any, right: Any) -> None:
+    chance = random.Random(7)
+    async with watched(make(folder), right) as (pipeline, load):
+        client = pipeline.client
+
+        async def aborted(n: int) -> None:
+            name = f"r{n}"
+            task = asyncio.create_task(client.submit(OmniRequest({"n": n}), name))
+            await asyncio.sleep(chance.expovariate(1 / 0.005))
+            await client.abort(name)
+            try:
+                assert right(n, await task)
+            except RequestAbortedError:
+                return
+
+        async def cancelled(n: int) -> None:
+            task = asyncio.create_task(client.submit(OmniRequest({"n": n})))
+            await asyncio.sleep(chance.expovariate(1 / 0.005))
+            task.cancel()
+            await asyncio.wait([task])
+
+        async with load.running():
+            for batch in range(0, 1000, 50):
+                await asyncio.gather(*(aborted(n) for n in range(batch, batch + 50)))
+            await asyncio.gather(*(cancelled(n) for n in range(100)))
+        assert not load.failed
+        await pipeline.as_before()
