@@ -1,0 +1,318 @@
+"""Processes that die, stop, or never come up: what they held fails or is run again, and nothing else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fault_harness import (
+    IN_FLIGHT,
+    Load,
+    branching,
+    right_branching,
+    right_streaming,
+    step,
+    streaming,
+    watched,
+)
+from pipelines import make_pipeline
+
+from omni_core.client import Client, open_pipeline
+from omni_core.config.schema import RestartConfig, StageConfig
+from omni_core.errors import OmniError, RequestFailedError, StageFailedError, StartupError
+from omni_core.protocol.messages import OmniRequest
+
+STAGES = ("start", "work", "left", "right", "join")
+
+
+async def serving(client: Client, name: str, seconds: float = 20.0) -> None:
+    """Until the unit serves again after a death."""
+    end = time.monotonic() + seconds
+    while client.health()[name]["state"] != "ready":
+        assert time.monotonic() < end, client.health()[name]
+        await asyncio.sleep(0.01)
+
+
+async def kill(client: Client, name: str, unit: str | None = None) -> None:
+    """Kill a process, and wait until its parent knows."""
+    before = client.health()[unit or name]["restarts"]
+    os.kill(client.process_ids[name], signal.SIGKILL)
+    while client.health()[unit or name]["state"] == "ready" and client.health()[unit or name]["restarts"] == before:
+        await asyncio.sleep(0.002)
+
+
+def blamed(failed: list[tuple[int, OmniError]], *stages: str) -> None:
+    """Every failure is told as what it is."""
+    for _, error in failed:
+        assert isinstance(error, RequestFailedError), error
+        assert (error.error_type, error.stage in stages) == ("ProcessDied", True), error
+        assert "SIGKILL" in str(error)
+
+
+@pytest.mark.parametrize(("make", "right"), [(branching, right_branching), (streaming, right_streaming)])
+async def test_each_process_is_killed_under_load(folder: Path, make: Any, right: Any) -> None:
+    config = make(folder)
+    async with watched(config, right) as (pipeline, load):
+        client = pipeline.client
+        pids = client.process_ids
+        async with load.running():
+            for name in pids:
+                load.failed.clear()
+                killed = time.monotonic()
+                await kill(client, name)
+                await serving(client, name)
+                await load.more(2 * IN_FLIGHT)
+                blamed(load.failed, name)
+                assert len(load.failed) <= IN_FLIGHT
+                assert time.monotonic() - killed < 10
+        assert all(client.process_ids[name] != pid for name, pid in pids.items())
+        assert {name: unit["restarts"] for name, unit in client.health().items()} == dict.fromkeys(pids, 1)
+        await pipeline.as_before()
+
+
+async def test_only_what_the_dead_process_held_fails_and_soon(folder: Path) -> None:
+    async with watched(branching(folder), right_branching) as (pipeline, _):
+        client = pipeline.client
+
+        async def ask(n: int, slow_stage: str, seconds: float) -> tuple[float, Any]:
+            try:
+                outcome: Any = await client.submit(OmniRequest({"n": n, "sleep": {slow_stage: seconds}}))
+            except RequestFailedError as error:
+                outcome = error
+            return time.monotonic(), outcome
+
+        held = asyncio.create_task(ask(1, "left", 5.0))
+        await asyncio.sleep(0.2)
+        elsewhere = [asyncio.create_task(ask(n, "work", 0.02)) for n in range(40)]
+        await asyncio.sleep(0.1)
+        killed = time.monotonic()
+        await kill(client, "left")
+        when, error = await held
+        assert isinstance(error, RequestFailedError)
+        assert (error.stage, error.error_type) == ("left", "ProcessDied")
+        assert when - killed < 1.0
+        outcomes = [outcome for _, outcome in await asyncio.gather(*elsewhere)]
+        # What waited in "left" behind the slow one is lost with it; what had not come so far is not.
+        lost = [each for each in outcomes if isinstance(each, RequestFailedError)]
+        assert 0 < len(lost) < 12
+        assert all(right_branching(n, each) for n, each in enumerate(outcomes) if not isinstance(each, OmniError))
+
+
+@pytest.mark.parametrize("name", STAGES)
+async def test_retries_hide_a_death(folder: Path, name: str) -> None:
+    async with watched(branching(folder, retries=2), right_branching) as (pipeline, load):
+        async with load.running():
+            await kill(pipeline.client, name)
+            await serving(pipeline.client, name)
+            await load.more(2 * IN_FLIGHT)
+        assert not load.failed
+        await pipeline.as_before()
+
+
+@pytest.mark.parametrize("kind", ["die", "die politely"])
+async def test_a_request_that_kills_its_process_does_so_until_the_stage_is_given_up(folder: Path, kind: str) -> None:
+    restart = RestartConfig(limit=2, backoff=0.05)
+    config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), restart=restart)
+    reason = "ended with code 9" if kind == "die" else "ended with code 0"
+    async with open_pipeline(config) as client:
+        deadly = OmniRequest({"n": 0, "poison": {"at": "work", "kind": kind}})
+        for death in range(3):
+            with pytest.raises(RequestFailedError, match=reason) as caught:
+                await client.submit(deadly)
+            assert (caught.value.stage, caught.value.error_type) == ("work", "ProcessDied")
+            if death < 2:
+                assert (await client.submit(OmniRequest({"n": 1})))["work"]["path"] == ["start", "work"]
+        assert client.health()["work"]["state"] == "failed"
+        for _ in range(3):
+            begin = time.monotonic()
+            with pytest.raises(RequestFailedError, match=f"(?s)'work'.*{reason}") as caught:
+                await client.submit(OmniRequest({"n": 1}))
+            assert (caught.value.stage, caught.value.error_type) == ("work", StageFailedError.__name__)
+            assert time.monotonic() - begin < 0.5
+        assert client.health()["start"]["state"] == "ready"
+
+
+async def stop_and_go_on(folder: Path, seconds: float) -> None:
+    async with watched(branching(folder), right_branching) as (pipeline, load):
+        client = pipeline.client
+        pids = client.process_ids
+        async with load.running():
+            os.kill(pids["left"], signal.SIGSTOP)
+            stopped = time.monotonic()
+            try:
+                while client.health()["left"]["state"] != "stalled":
+                    assert time.monotonic() - stopped < 8
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(seconds - (time.monotonic() - stopped))
+            finally:
+                os.kill(pids["left"], signal.SIGCONT)
+            await load.more(2 * IN_FLIGHT)
+            assert client.health()["left"]["state"] == "ready"
+        assert not load.failed
+        assert load.slowest >= seconds
+        assert client.process_ids == pids
+        await pipeline.as_before()
+
+
+async def test_a_stopped_process_is_stalled_and_goes_on_later(folder: Path) -> None:
+    await stop_and_go_on(folder, 10)
+
+
+async def test_a_process_may_be_stopped_for_most_of_a_minute(folder: Path, request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--slow"):
+        pytest.skip("needs --slow")
+    await stop_and_go_on(folder, 45)
+
+
+async def test_a_rank_that_is_killed_takes_its_stage_along_under_load(folder: Path, monkeypatch: Any) -> None:
+    ranks = Path(__file__).parents[1] / "omni_core"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ranks), os.environ["PYTHONPATH"]]))
+    config = make_pipeline(
+        folder,
+        StageConfig(name="start", factory="parallel_stages:vector", process="start", next="linear"),
+        StageConfig(
+            name="linear",
+            factory="parallel_stages:linear",
+            factory_args={"log": str(folder)},
+            tp_size=2,
+            terminal=True,
+        ),
+    )
+    async with watched(config, lambda n, answer: len(answer["linear"]["y"]) == 64) as (pipeline, load):
+        async with load.running():
+            for rank in ("linear_tp1", "linear_tp0"):
+                await kill(pipeline.client, rank, "linear")
+                await serving(pipeline.client, "linear")
+                await load.more(IN_FLIGHT)
+        blamed(load.failed, "linear")
+        assert len(load.failed) <= 2 * IN_FLIGHT
+        assert pipeline.client.health()["start"]["restarts"] == 0
+        await pipeline.as_before()
+    for path in folder.glob("rank*"):
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("factory", "timeout", "expected"),
+    [
+        ("never_ready", 1.0, r"'bad'.*startup_timeout of 1 s.*the last thing I said"),
+        ("leaves_at_once", 30.0, r"'bad'.*ended with code 0"),
+    ],
+)
+async def test_a_process_that_does_not_come_up_is_named(
+    folder: Path, factory: str, timeout: float, expected: str
+) -> None:
+    bad = StageConfig(
+        name="bad", factory=f"fault_stages:{factory}", process="bad", startup_timeout=timeout, terminal=True
+    )
+    begin = time.monotonic()
+    with pytest.raises(StartupError, match=f"(?s){expected}"):
+        async with open_pipeline(make_pipeline(folder, step("start", next="bad"), bad)):
+            pass
+    assert time.monotonic() - begin < 5.0
+
+
+async def test_a_full_disk_fails_what_needs_it(folder: Path) -> None:
+    config = make_pipeline(
+        folder,
+        StageConfig(
+            name="make",
+            factory="fault_stages:limit_files",
+            factory_args={"nbytes": 1_000_000},
+            process="make",
+            next="check",
+        ),
+        StageConfig(name="check", factory="fault_stages:check_vector", process="check", terminal=True),
+    )
+    small = {"nbytes": 20_000}
+
+    def right(n: int, answer: dict[str, Any]) -> bool:
+        return bool(answer["check"] == {"n": n, **small})
+
+    async with watched(config, right, small) as (pipeline, load):
+        async with load.running():
+            for nbytes in (3_000_000, 300_000_000):
+                begin = time.monotonic()
+                with pytest.raises(RequestFailedError) as caught:
+                    await pipeline.client.submit(OmniRequest({"n": 1, "nbytes": nbytes}))
+                assert (caught.value.stage, caught.value.error_type) == ("make", "RelayError")
+                assert time.monotonic() - begin < 1.0
+        assert not load.failed
+        await pipeline.as_before()
+
+
+async def test_the_coordinators_loop_never_stands_still(folder: Path) -> None:
+    """Measured as CPU time of the loop's own thread between two ticks, which other processes cannot take from it."""
+    longest, ending = 0.0, asyncio.Event()
+
+    async def tick() -> None:
+        nonlocal longest
+        while not ending.is_set():
+            before = time.thread_time()
+            await asyncio.sleep(0)
+            longest = max(longest, time.thread_time() - before)
+            await asyncio.sleep(0.002)
+
+    async with watched(branching(folder), right_branching) as (pipeline, load):
+        ticker = asyncio.create_task(tick())
+        async with load.running():
+            for name in ("left", "work"):
+                await kill(pipeline.client, name)
+                await serving(pipeline.client, name)
+            await load.more(1000)
+        ending.set()
+        await ticker
+        blamed(load.failed, "left", "work")
+    assert longest < 0.05
+
+
+async def test_killed_parents_leave_nothing(folder: Path) -> None:
+    """The parent, under load, with tensors in shared memory, is killed with -9: its children and files are gone in 2 s."""
+    shared = set(os.listdir("/dev/shm"))
+    here = Path(__file__).parent
+    script = f"""
+import asyncio, sys
+sys.path[:0] = [{str(here)!r}, {str(here.parent / "omni_core")!r}]
+from pathlib import Path
+import test_deaths
+asyncio.run(test_deaths.run_until_killed(Path({str(folder)!r})))
+"""
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert parent.stdout is not None
+    pids = [int(each) for each in (await parent.stdout.readline()).split()]
+    assert len(pids) == 2
+    assert list(folder.glob("omni-*"))
+    parent.kill()
+    await parent.wait()
+    end = time.monotonic() + 2
+    while any(map(_lives, pids)) or list(folder.glob("omni-*")) or not set(os.listdir("/dev/shm")) <= shared:
+        assert time.monotonic() < end, [pid for pid in pids if _lives(pid)]
+        await asyncio.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def run_until_killed(folder: Path) -> None:
+    config = make_pipeline(
+        folder,
+        StageConfig(name="make", factory="fault_stages:vector", process="make", next="check"),
+        StageConfig(name="check", factory="fault_stages:check_vector", process="check", terminal=True),
+    )
+    async with open_pipeline(config) as client:
+        async with Load(client, lambda n, answer: True, {"nbytes": 400_000}).running() as load:
+            print(*client.process_ids.values(), flush=True)
+            await load.more(10**9, seconds=60)
