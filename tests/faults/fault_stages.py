@@ -204,3 +204,17 @@ def never_ready() -> Any:
 
 def leaves_at_once() -> Any:
     os._exit(0)
+
+
+def slow_to_build() -> Any:
+    time.sleep(0.4)
+    return Step("slow")
+
+
+def vector_with_sleep(payload: StagePayload) -> dict[str, Any]:
+    return {**vector(payload), "sleep": payload.request.inputs.get("sleep", 0.0)}
+
+
+def check_after_sleep(payload: StagePayload) -> dict[str, Any]:
+    time.sleep(payload.data["sleep"])
+    return check_vector(payload)

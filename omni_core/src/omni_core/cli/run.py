@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +101,25 @@ def run(
     else:
         work = chat(source, generation, messages, out)
     try:
-        asyncio.run(work)
+        asyncio.run(_until_terminated(work))
     except OmniError as error:
         if os.environ.get("OMNI_DEBUG") == "1":
             raise
         raise click.ClickException(str(error)) from error
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
-        sys.exit(130)
+        sys.exit(128 + signal.SIGINT)
+    except asyncio.CancelledError:
+        click.echo("Terminated.", err=True)
+        sys.exit(128 + signal.SIGTERM)
+
+
+async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
+    """``work``; SIGTERM cancels it, so that the pipeline ends in order."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await work
 
 
 def _generation(options: dict[str, Any]) -> Generation:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -46,6 +47,9 @@ logger = logging.getLogger(__name__)
 
 _READ_ON_SECONDS = 0.02
 """After a peer's death, how long its last messages may take from our sockets to our stages."""
+
+LAST_STEP_SECONDS = 1.0
+"""How long the end of a process waits for running steps. Their results have no reader any more."""
 
 
 class StageHost:
@@ -105,6 +109,9 @@ class StageHost:
         """Stop every scheduler, then give back the relay's memory and the sockets."""
         for part in self._parts().values():
             part.stop()
+        deadline = time.monotonic() + LAST_STEP_SECONDS
+        for part in self._parts().values():
+            part.join(max(deadline - time.monotonic(), 0.0))
         if self._relay is not None:
             self._relay.close()
         self._control.close()

@@ -121,9 +121,12 @@ class Stage:
         self.scheduler.outbox.on_put = self._wake
         self._thread.start()
 
-    def stop(self, timeout: float = 5.0) -> None:
-        """Stop the scheduler and wait at most ``timeout`` seconds for a running step."""
+    def stop(self) -> None:
+        """Ask the scheduler to stop after its running step."""
         self.scheduler.stop()
+
+    def join(self, timeout: float) -> None:
+        """Wait at most ``timeout`` seconds until it has."""
         self._thread.join(timeout)
 
     def _run_scheduler(self) -> None:

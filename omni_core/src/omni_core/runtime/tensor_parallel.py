@@ -133,9 +133,12 @@ class Follower:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout: float = 0.5) -> None:
-        """Ask the scheduler to stop. It may be in a collective that the other ranks have left; nobody waits for that."""
+    def stop(self) -> None:
+        """Ask the scheduler to stop after its running step."""
         self.scheduler.stop()
+
+    def join(self, timeout: float) -> None:
+        """Wait at most ``timeout`` seconds until it has. It may be in a collective that the other ranks have left."""
         self._thread.join(timeout)
 
     def feed(self, look: WorkMessage) -> None:

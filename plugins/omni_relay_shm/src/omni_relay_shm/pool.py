@@ -13,6 +13,8 @@ import os
 import threading
 from enum import IntEnum
 
+from omni_core.errors import RelayError
+
 PAGE = 4096
 SLOTS = 1024
 SLOT_WORDS = 4
@@ -82,9 +84,22 @@ class PoolMemory:
 
 
 def create(size: int) -> tuple[int, PoolMemory]:
-    """A new pool of ``size`` data bytes: its descriptor and the owner's mapping. Nothing has a name, so nothing can be left."""
-    descriptor = os.memfd_create("omni-relay-shm", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, DATA_START + size)
-    memory = PoolMemory(descriptor, size)
+    """A new pool of ``size`` data bytes: its descriptor and the owner's mapping. Nothing has a name, so nothing can be left.
+
+    Raises:
+        RelayError: the system gives no such memory.
+    """
+    descriptor = -1
+    try:
+        descriptor = os.memfd_create("omni-relay-shm", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, DATA_START + size)
+        memory = PoolMemory(descriptor, size)
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise RelayError(
+            f"no shared memory for a pool of {size >> 20} MiB ({error.strerror}): free some, or lower the stage's "
+            "relay.slot_size_mb or relay.credits"
+        ) from error
     memory.set_token(os.urandom(TOKEN_BYTES))
     return descriptor, memory

@@ -1,0 +1,119 @@
+"""More work than a pipeline can do: it waits where it costs nothing, is refused at the door, and expires in any queue."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fault_harness import branching, right_branching, step, watched
+from pipelines import make_pipeline
+
+from omni_core.client import open_pipeline
+from omni_core.config.schema import RelayConfig, StageConfig
+from omni_core.errors import OverloadedError, RequestFailedError
+from omni_core.protocol.messages import OmniRequest
+
+MIB = 2**20
+
+
+async def test_a_slow_sink_holds_no_more_than_its_pool(folder: Path) -> None:
+    """400 requests of 1 MB into a stage that takes 20 ms each."""
+    config = make_pipeline(
+        folder,
+        StageConfig(
+            name="make",
+            factory="fault_stages:vector",
+            process="make",
+            next="sink",
+            relay=RelayConfig(slot_size_mb=8, credits=2),
+        ),
+        StageConfig(name="sink", factory="fault_stages:slow_check_vector", process="sink", terminal=True),
+    )
+    async with open_pipeline(config, max_in_flight=400) as client:
+        await asyncio.gather(*(client.submit(OmniRequest({"n": n, "nbytes": MIB})) for n in range(20)))
+        sink = psutil.Process(client.process_ids["sink"])
+        before, highest = sink.memory_full_info().uss, 0
+        tasks = [asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}))) for n in range(400)]
+        while not all(task.done() for task in tasks):
+            highest = max(highest, sink.memory_full_info().uss)
+            await asyncio.sleep(0.1)
+        answers = await asyncio.gather(*tasks)
+        assert [each["sink"] for each in answers] == [{"n": n, "nbytes": MIB} for n in range(400)]
+        assert highest - before < 8 * MIB
+        pool = (await client.statistics())["make"]["relay"]
+        assert pool["slots_in_use"] == 0
+
+
+async def test_more_than_the_limit_is_refused_at_once_with_a_hint(folder: Path) -> None:
+    async with open_pipeline(make_pipeline(folder, step("only", terminal=True)), max_in_flight=64) as client:
+        slow, quick = OmniRequest({"n": 1, "sleep": {"only": 0.5}}), OmniRequest({"n": 1})
+        tasks = [asyncio.create_task(client.submit(each)) for each in [slow, *[quick] * 63]]
+        await asyncio.sleep(0.05)
+        for _ in range(20):
+            begin = time.monotonic()
+            with pytest.raises(OverloadedError, match="retry after") as caught:
+                await client.submit(quick)
+            assert time.monotonic() - begin < 0.05
+            assert 0 < caught.value.retry_after <= 60
+        await asyncio.gather(*tasks)
+        assert (await client.submit(quick))["only"]["n"] == 1
+        assert (await client.statistics())["coordinator"]["requests"]["refused"] == 20
+
+
+@pytest.mark.parametrize("stage", ["start", "work", "left", "join"])
+async def test_a_deadline_holds_in_every_queue(folder: Path, stage: str) -> None:
+    """Requests wait behind a slow one, in each stage in turn; those with a timeout leave when it is over."""
+    async with watched(branching(folder), right_branching) as (pipeline, _):
+        client = pipeline.client
+        slow = asyncio.create_task(client.submit(OmniRequest({"n": 0, "sleep": {stage: 1.5}})))
+        await asyncio.sleep(0.1)
+        patient = [asyncio.create_task(client.submit(OmniRequest({"n": n}))) for n in range(8)]
+
+        async def hurried(n: int) -> float:
+            begin = time.monotonic()
+            with pytest.raises(RequestFailedError, match=r"timeout of 0\.3 s") as caught:
+                await client.submit(OmniRequest({"n": n}, timeout=0.3))
+            assert caught.value.error_type == "TimeoutError"
+            return time.monotonic() - begin
+
+        seconds = await asyncio.gather(*(hurried(n) for n in range(8)))
+        assert all(0.3 <= each < 0.8 for each in seconds)
+        assert right_branching(0, await slow)
+        assert all(right_branching(n, each) for n, each in enumerate(await asyncio.gather(*patient)))
+        await pipeline.as_before()
+
+
+async def test_a_deadline_holds_while_a_put_waits_for_the_pool(folder: Path) -> None:
+    config = make_pipeline(
+        folder,
+        StageConfig(
+            name="make",
+            factory="fault_stages:vector_with_sleep",
+            process="make",
+            next="gate",
+            relay=RelayConfig(slot_size_mb=2, credits=1),
+        ),
+        StageConfig(name="gate", factory="fault_stages:check_after_sleep", process="gate", terminal=True),
+    )
+
+    def right(n: int, answer: dict[str, Any]) -> bool:
+        return bool(answer["gate"]["n"] == n)
+
+    async with watched(config, right, {"nbytes": MIB}) as (pipeline, _):
+        client = pipeline.client
+        slow = asyncio.create_task(client.submit(OmniRequest({"n": 1, "nbytes": MIB, "sleep": 1.5})))
+        await asyncio.sleep(0.2)
+        hurried = [
+            asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}, timeout=0.3))) for n in range(10)
+        ]
+        begin = time.monotonic()
+        for each in await asyncio.gather(*hurried, return_exceptions=True):
+            assert isinstance(each, RequestFailedError)
+            assert each.error_type == "TimeoutError"
+        assert time.monotonic() - begin < 0.8
+        assert right(1, await slow)
+        await pipeline.as_before()

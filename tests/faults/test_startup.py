@@ -1,0 +1,70 @@
+"""Ctrl-C and SIGTERM at any moment of ``omni run``: it ends soon, and its children, sockets and memory with it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+MARK = "OMNI_FAULT_TEST"
+MOMENTS = [0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0, 1.3, 1.7, 2.5]
+"""Seconds after the start: before there is an event loop, while children import, while they build, while it runs."""
+
+CONFIG = """
+model_path: none
+endpoints: {{base_path: {folder}}}
+stages:
+  - {{name: first, factory: "fault_stages:step", factory_args: {{name: first}}, process: first, next: slow}}
+  - {{name: slow, factory: "fault_stages:slow_to_build", process: slow, next: last}}
+  - {{name: last, factory: "fault_stages:step", factory_args: {{name: last, seconds: 30}}, process: last, terminal: true}}
+"""
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that inherited ``mark``."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+async def test_signals_at_every_phase(folder: Path, how: signal.Signals) -> None:
+    config = folder / "slow.yaml"
+    config.write_text(CONFIG.format(folder=folder))
+
+    async def one(moment: float) -> None:
+        mark = uuid.uuid4().hex
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "omni_core.cli", "run", str(config), "--text", "hello"),
+            env={**os.environ, MARK: mark},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        await asyncio.sleep(moment)
+        assert process.returncode is None, (await process.communicate())[0].decode()
+        process.send_signal(how)
+        begin = time.monotonic()
+        output = (await asyncio.wait_for(process.communicate(), 15))[0].decode()
+        assert time.monotonic() - begin < 3.0, (moment, output)
+        assert process.returncode in {128 + how, -how, 1}, (moment, process.returncode, output)
+        assert "Traceback" not in output or moment < 0.3, (moment, output)
+        while left := marked(mark):
+            assert time.monotonic() - begin < 5.0, (moment, left)
+            await asyncio.sleep(0.05)
+
+    for moments in zip(MOMENTS[::2], MOMENTS[1::2], strict=True):
+        await asyncio.gather(*map(one, moments))
+    config.unlink()
+    assert not list(folder.iterdir())
