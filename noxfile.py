@@ -65,6 +65,16 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session(requires=["build"])
+def soak(session: nox.Session) -> None:
+    """Random load with random kills, stops and aborts; with the slow fault tests. 60 s, or so many: nox -s soak -- 600."""
+    install_wheels(session, *DISTRIBUTIONS, extra=tuple(TEST_TOOLS))
+    seconds = session.posargs[0] if session.posargs else "60"
+    limit = str(int(float(seconds)) + 300)
+    arguments = ["tests/faults", "-k", "soak or most_of_a_minute", "--slow", "--soak-seconds", seconds, "-s"]
+    session.run("python", "-m", "pytest", *arguments, "--timeout", limit, env=ONE_THREAD)
+
+
+@nox.session(requires=["build"])
 def bare(session: nox.Session) -> None:
     """omni-core alone: torch is not even installed, no plugin is there, and plain functions still make a pipeline."""
     install_wheels(session, "omni-core", extra=("pytest", "pytest-asyncio", "pytest-timeout"))

@@ -13,11 +13,6 @@ import pytest
 HERE = Path(__file__).parent
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--soak-seconds", type=float, default=25.0, help="how long the soak test runs")
-    parser.addoption("--slow", action="store_true", help="also run the tests that wait for most of a minute")
-
-
 @pytest.fixture(autouse=True)
 def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))

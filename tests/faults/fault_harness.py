@@ -74,9 +74,7 @@ def streaming(folder: Path, together: bool = False, **fields: Any) -> PipelineCo
             stream_to=["consume"],
             stream_done_to_fn="fault_stages:done_to",
         ),
-        StageConfig(
-            **{"process": "consume", **process}, name="consume", factory="fault_stages:Consume", terminal=True
-        ),
+        StageConfig(**{"process": "consume", **process}, name="consume", factory="fault_stages:Consume", terminal=True),
         **fields,
     )
 
@@ -178,15 +176,15 @@ class Watched:
             assert time.monotonic() < end, f"not at rest: {busy}"
             await asyncio.sleep(0.02)
 
-    async def as_before(self) -> None:
-        """Assert that the pipeline is at rest and has what it had."""
+    async def as_before(self, growth: int = GROWTH_BYTES) -> None:
+        """Assert that the pipeline is at rest and has what it had; private memory up to ``growth`` bytes more."""
         await self.rest()
-        end = time.monotonic() + 5
-        while grown := self._grown():
+        end = time.monotonic() + 10  # the pool of a dead process stays mapped for a while
+        while grown := self._grown(growth):
             assert time.monotonic() < end, f"more than before: {grown}"
             await asyncio.sleep(0.05)
 
-    def _grown(self) -> dict[str, tuple[Possessions, Possessions]]:
+    def _grown(self, growth: int) -> dict[str, tuple[Possessions, Possessions]]:
         return {
             name: (before, now)
             for name, now in self._now().items()
@@ -194,7 +192,7 @@ class Watched:
             and (
                 now.descriptors > before.descriptors
                 or now.threads > before.threads
-                or now.private_bytes > before.private_bytes + GROWTH_BYTES
+                or now.private_bytes > before.private_bytes + growth
             )
         }
 

@@ -69,6 +69,11 @@ def _zeros() -> Any:
     return torch.zeros(2)
 
 
+def given(payload: StagePayload) -> dict[str, Any]:
+    """What a stage works on: the request's inputs in the entry stage, what the stage before made elsewhere."""
+    return payload.request.inputs if payload.data is None else payload.data
+
+
 class Step:
     """A stage function that passes its input on, adds its name, and misbehaves if asked to."""
 
@@ -77,7 +82,7 @@ class Step:
         self.seconds = seconds
 
     def __call__(self, payload: StagePayload) -> Any:
-        data = payload.request.inputs if payload.data is None else payload.data
+        data = given(payload)
         time.sleep(data.get("sleep", {}).get(self.name, self.seconds))
         bad = misbehave(poisoned(data, self.name))
         return {**data, "path": [*data.get("path", []), self.name]} if bad is None else bad
@@ -128,7 +133,7 @@ class Produce:
 
     def start(self) -> None:
         while (message := self.inbox.get()) is not None:
-            inputs = message.data.request.inputs
+            inputs = given(message.data)
             for index in range(inputs["n"] % 20):
                 self.outbox.put(OutgoingMessage(message.request_id, "stream", index))
             kind = poisoned(inputs, "produce")
@@ -165,7 +170,7 @@ def vector(payload: StagePayload) -> dict[str, Any]:
     """A tensor of ``nbytes`` bytes, filled with ``n % 250``."""
     import torch
 
-    inputs = payload.request.inputs
+    inputs = given(payload)
     return {"n": inputs["n"], "tensor": torch.full((inputs["nbytes"],), inputs["n"] % 250, dtype=torch.uint8)}
 
 
@@ -218,3 +223,15 @@ def vector_with_sleep(payload: StagePayload) -> dict[str, Any]:
 def check_after_sleep(payload: StagePayload) -> dict[str, Any]:
     time.sleep(payload.data["sleep"])
     return check_vector(payload)
+
+
+_FIRST = {"branching": "work", "streaming": "produce", "tensor": "make"}
+_LAST = {"branching": "join", "streaming": "consume", "tensor": "check"}
+
+
+def route_by_shape(request_id: str, output: StagePayload) -> str:
+    return _FIRST[output.data["shape"]]
+
+
+def last_of_shape(request: OmniRequest) -> list[str]:
+    return [_LAST[request.metadata["shape"]]]

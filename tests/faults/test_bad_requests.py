@@ -39,7 +39,10 @@ BRANCHING = [
     *(("join", "wait_for_fn", *kind) for kind in RAISES),
     *(("join", "merge_fn", *kind) for kind in RAISES),
     *(("join", "join", *kind) for kind in RAISES),
-    *(("work", "route_fn", kind, "ConfigError", "route_fn returned") for kind in ("unknown", "empty", "none", "number")),
+    *(
+        ("work", "route_fn", kind, "ConfigError", "route_fn returned")
+        for kind in ("unknown", "empty", "none", "number")
+    ),
     *(("join", "wait_for_fn", kind, "ConfigError", "wait_for_fn returned") for kind in ("unknown", "empty", "number")),
     *(("start", "start", *kind) for kind in UNSENDABLE),
     *(("left", "left", *kind) for kind in UNSENDABLE),

@@ -312,7 +312,9 @@ async def run_until_killed(folder: Path) -> None:
         StageConfig(name="make", factory="fault_stages:vector", process="make", next="check"),
         StageConfig(name="check", factory="fault_stages:check_vector", process="check", terminal=True),
     )
-    async with open_pipeline(config) as client:
-        async with Load(client, lambda n, answer: True, {"nbytes": 400_000}).running() as load:
-            print(*client.process_ids.values(), flush=True)
-            await load.more(10**9, seconds=60)
+    async with (
+        open_pipeline(config) as client,
+        Load(client, lambda n, answer: True, {"nbytes": 400_000}).running() as load,
+    ):
+        print(*client.process_ids.values(), flush=True)
+        await load.more(10**9, seconds=60)

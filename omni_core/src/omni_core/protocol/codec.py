@@ -43,6 +43,7 @@ class EncodedValue:
         buffers: C-contiguous byte buffers, in order, with the objects that own their memory.
         offsets: where each buffer starts; multiples of :data:`ALIGNMENT`.
         nbytes: total size of the out-of-band bytes, padding included; 0 when there are none.
+        has_tensors: torch tensors are in it, large or small.
     """
 
     header: bytes
@@ -50,6 +51,7 @@ class EncodedValue:
     offsets: list[int] = field(factory=list)
     nbytes: int = 0
     owners: list[Any] = field(factory=list, repr=False)
+    has_tensors: bool = False
 
     def joined(self) -> bytes:
         """The out-of-band bytes in one piece."""
@@ -172,6 +174,8 @@ class _Encoder:
     def _tensor(self, torch: Any, tensor: Any) -> msgpack.ExtType:
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise CodecError(f"a tensor of layout {tensor.layout} cannot be sent; make it dense first")
+        if self._out_of_band is not None:
+            self._out_of_band.has_tensors = True
         tensor = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
         size = tensor.numel() * tensor.element_size()
         raw = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B") if size else memoryview(b"")

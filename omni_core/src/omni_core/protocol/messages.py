@@ -81,6 +81,7 @@ class DataReadyMessage:
         is_stream, chunk_id: a chunk of a stream, counted from 0 per request, sender and target.
         is_done: the sender's stream to this stage is complete.
         handed_to: ``[stages that get the result, stages whose stream ends]`` where a function of the pipeline chose them.
+        has_tensors: the value holds torch tensors, so the receiver needs torch to read it.
     """
 
     request_id: str
@@ -93,6 +94,7 @@ class DataReadyMessage:
     chunk_id: int | None = None
     is_done: bool = False
     handed_to: Any = None
+    has_tensors: bool = False
 
 
 @frozen

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ from omni_core.runtime.stage import Stage
 from omni_core.runtime.tensor_parallel import Follower, LeaderInbox, WorkMessage
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.transport.control import ControlPlane, Work
-from omni_core.transport.lanes import Lanes
+from omni_core.transport.lanes import Lanes, Later
 from omni_core.transport.relay import Relay, RelayOptions
 from omni_core.transport.transfer import Transfer
 
@@ -179,14 +179,14 @@ class StageHost:
         except Exception as error:
             stage.receive_failure(message.request_id, error)
 
-    def _deliver(self, stage: Stage, message: DataReadyMessage) -> Awaitable[None] | None:
+    def _deliver(self, stage: Stage, message: DataReadyMessage) -> Later | None:
         if message.is_done:
             stage.receive_done(message.request_id, message.from_stage, message.handed_to)
             return None
         if self._transfer.reads_at_once(message):
             self._hand_over(stage, message, self._transfer.read(message))
             return None
-        return self._deliver_later(stage, message)
+        return partial(self._deliver_later, stage, message)
 
     async def _deliver_later(self, stage: Stage, message: DataReadyMessage) -> None:
         self._hand_over(stage, message, await self._transfer.read_later(message))
@@ -218,9 +218,7 @@ class StageHost:
         return counters
 
     # --- out (what a stage asks of its process) ------------------------------------------------------------------------
-    def send(
-        self, target: str, value: Any, request: OmniRequest | None, **message: Any
-    ) -> tuple[int, Awaitable[None] | None]:
+    def send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> tuple[int, Later | None]:
         return self._transfer.send(self._endpoint(target, request), value, **message)
 
     def signal(self, message: DataReadyMessage, request: OmniRequest | None) -> None:

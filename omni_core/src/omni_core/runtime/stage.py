@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from omni_core.runtime.fan_in import FanIn
 from omni_core.runtime.metrics import StageMetrics
 from omni_core.runtime.spec import StageSpec
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
-from omni_core.transport.lanes import Lanes
+from omni_core.transport.lanes import Lanes, Later
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +40,7 @@ class Outside(Protocol):
     lock: threading.RLock
     """Held around every change of any stage of the process."""
 
-    def send(
-        self, target: str, value: Any, request: OmniRequest | None, **message: Any
-    ) -> tuple[int, Awaitable[None] | None]:
+    def send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> tuple[int, Later | None]:
         """Send a value to a stage of another process (see ``Transfer.send``); its size in bytes, and what must be awaited."""
 
     def signal(self, message: DataReadyMessage, request: OmniRequest | None) -> None:
@@ -275,7 +273,7 @@ class Stage:
             except BaseException as error:
                 self._fail(message.request_id, error)
 
-    def _hand_on(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
+    def _hand_on(self, message: OutgoingMessage, active: _Active) -> Later | None:
         if message.request_id not in self._active or active.is_failing:
             return None
         if message.type == "stream":
@@ -285,7 +283,7 @@ class Stage:
         self._fail(message.request_id, message.data)
         return None
 
-    def _stream(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
+    def _stream(self, message: OutgoingMessage, active: _Active) -> Later | None:
         if message.target is None and self.spec.terminal:
             if active.request is not None and active.request.stream:
                 chunk_id = _count(active.chunks_sent, "")
@@ -299,7 +297,7 @@ class Stage:
             )
         return _all(self._send_chunk(message, target, active) for target in targets)
 
-    def _send_chunk(self, message: OutgoingMessage, target: str, active: _Active) -> Awaitable[None] | None:
+    def _send_chunk(self, message: OutgoingMessage, target: str, active: _Active) -> Later | None:
         chunk_id = _count(active.chunks_sent, target)
         # The first chunk carries the request, because it may come before the payload does.
         value = (message.data, message.metadata, active.request if chunk_id == 0 else None)
@@ -320,7 +318,7 @@ class Stage:
             chunk_id=chunk_id,
         )
 
-    def _result(self, message: OutgoingMessage, active: _Active) -> Awaitable[None] | None:
+    def _result(self, message: OutgoingMessage, active: _Active) -> Later | None:
         for sealed in active.seals:
             sealed.check(self.name)
         payload = self._as_payload(message.request_id, active, message.data)
@@ -340,10 +338,10 @@ class Stage:
         if pending is None:
             self._complete(message.request_id, active)
             return None
-        return self._complete_after(message.request_id, active, pending)
+        return partial(self._complete_after, message.request_id, active, pending)
 
-    async def _complete_after(self, request_id: str, active: _Active, pending: Awaitable[None]) -> None:
-        await pending
+    async def _complete_after(self, request_id: str, active: _Active, pending: Later) -> None:
+        await pending()
         with self._lock:
             self._complete(request_id, active)
 
@@ -387,7 +385,7 @@ class Stage:
                 projected[index] = (target, StagePayload(payload.request_id, payload.request, payload.data.copy()))
             seen.add(id(payload.data))
 
-    def _send_payload(self, payload: StagePayload, target: str, handed_to: Any) -> Awaitable[None] | None:
+    def _send_payload(self, payload: StagePayload, target: str, handed_to: Any) -> Later | None:
         local = self._outside.local(target)
         if local is not None:
             self._seal(local, payload.request_id, payload.data)
@@ -404,16 +402,16 @@ class Stage:
             handed_to=handed_to,
         )
 
-    def _send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> Awaitable[None] | None:
+    def _send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> Later | None:
         begin = time.monotonic()
         nbytes, pending = self._outside.send(target, value, request, **message)
         if pending is None:
             self._metrics.sent(target, nbytes, time.monotonic() - begin)
             return None
-        return self._count_when_sent(target, nbytes, begin, pending)
+        return partial(self._count_when_sent, target, nbytes, begin, pending)
 
-    async def _count_when_sent(self, target: str, nbytes: int, begin: float, pending: Awaitable[None]) -> None:
-        await pending
+    async def _count_when_sent(self, target: str, nbytes: int, begin: float, pending: Later) -> None:
+        await pending()
         self._metrics.sent(target, nbytes, time.monotonic() - begin)
 
     def _send_done(self, payload: StagePayload, target: str, handed_to: Any) -> None:
@@ -482,14 +480,14 @@ def _note(arrived: Arrivals, source: str, what: int, handed_to: Any) -> None:
     arrived[source] = (seen | what, handed_to if handed_to is not None else before)
 
 
-def _all(pending: Any) -> Awaitable[None] | None:
-    """Every awaitable of a series of starts, as one; ``None`` if nothing has to be waited for."""
+def _all(pending: Any) -> Later | None:
+    """All that is left of a series of sends, as one; ``None`` if nothing has to be waited for."""
     waiting = [each for each in pending if each is not None]
     if not waiting:
         return None
 
     async def wait() -> None:
         for each in waiting:
-            await each
+            await each()
 
-    return wait()
+    return wait

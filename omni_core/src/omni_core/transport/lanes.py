@@ -9,11 +9,14 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
-Step = Callable[[], Awaitable[None] | None]
+Later = Callable[[], Awaitable[None]]
+"""What of a step is left to be awaited. Not a coroutine yet: one that is cancelled before its turn was never begun."""
+
+Step = Callable[[], Later | None]
 
 
 class Lanes(Generic[Key]):
-    """Runs steps in order per key. A step that returns ``None`` is done; one that returns an awaitable holds its lane.
+    """Runs steps in order per key. A step that returns ``None`` is done; one that returns a :data:`Later` holds its lane.
 
     Args:
         on_error: called with the key and the exception of a step that failed while it was awaited; a failure of a step
@@ -45,16 +48,16 @@ class Lanes(Generic[Key]):
             else:
                 self._loop.call_soon_threadsafe(self._begin, key, waiting, pending)
 
-    def _begin(self, key: Key, waiting: deque[Step], pending: Awaitable[None]) -> None:
+    def _begin(self, key: Key, waiting: deque[Step], pending: Later) -> None:
         with self._lock:
             if self._waiting.get(key) is waiting:  # else it was cancelled on the way here
                 self._tasks[key] = asyncio.ensure_future(self._continue(key, waiting, pending))
 
-    async def _continue(self, key: Key, waiting: deque[Step], pending: Awaitable[None] | None) -> None:
+    async def _continue(self, key: Key, waiting: deque[Step], pending: Later | None) -> None:
         try:
             while True:
                 if pending is not None:
-                    await pending
+                    await pending()
                 with self._lock:
                     if not waiting:
                         self._forget(key)

@@ -6,13 +6,16 @@ slots are freed by the receiver's read would otherwise wait for a read that nobo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+import importlib
+from functools import partial
 from typing import Any
 
 from omni_core.errors import RelayError
 from omni_core.protocol.codec import EncodedValue, decode, encode_split
 from omni_core.protocol.messages import DataReadyMessage
 from omni_core.transport.control import ControlPlane
+from omni_core.transport.lanes import Later
 from omni_core.transport.relay import Relay
 
 INLINE_BYTES = 128 * 1024
@@ -25,8 +28,9 @@ class Transfer:
     def __init__(self, control: ControlPlane, relay: Relay | None) -> None:
         self._control = control
         self._relay = relay
+        self._torch_is_imported = False
 
-    def send(self, endpoint: str, value: Any, **message: Any) -> tuple[int, Awaitable[None] | None]:
+    def send(self, endpoint: str, value: Any, **message: Any) -> tuple[int, Later | None]:
         """Send ``value`` in a :class:`DataReadyMessage` made of ``message``: its size in bytes, and what must be awaited.
 
         Raises:
@@ -36,14 +40,15 @@ class Transfer:
         size = len(encoded.header) + encoded.nbytes
         if encoded.nbytes <= INLINE_BYTES:
             inline = encoded.joined() if encoded.nbytes else None
-            self._post(endpoint, DataReadyMessage(header=encoded.header, inline=inline, **message))
+            tensors = encoded.has_tensors
+            self._post(endpoint, DataReadyMessage(header=encoded.header, inline=inline, has_tensors=tensors, **message))
             return size, None
         relay = self._relay
         if relay is None:
             raise RelayError("this process was started without a relay, but a large payload must leave it")
         memory = relay.reserve(encoded.nbytes, message["request_id"])
         if memory is None:
-            return size, self._send_by_relay(relay, endpoint, encoded, message)
+            return size, partial(self._send_by_relay, relay, endpoint, encoded, message)
         encoded.write_into(memory)
         self._post_offer(endpoint, encoded, relay.commit(memory), message)
         return size, None
@@ -53,7 +58,10 @@ class Transfer:
 
     def _post_offer(self, endpoint: str, encoded: EncodedValue, metadata: Any, message: dict[str, Any]) -> None:
         place = [encoded.nbytes, metadata]
-        self._post(endpoint, DataReadyMessage(header=encoded.header, relay_metadata=place, **message))
+        tensors = encoded.has_tensors
+        self._post(
+            endpoint, DataReadyMessage(header=encoded.header, relay_metadata=place, has_tensors=tensors, **message)
+        )
 
     async def _send_by_relay(self, relay: Relay, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
         request_id = message["request_id"]
@@ -80,11 +88,22 @@ class Transfer:
 
     def reads_at_once(self, message: DataReadyMessage) -> bool:
         """Whether :meth:`read` serves this message; otherwise :meth:`read_later` does."""
+        if message.has_tensors and not self._torch_is_imported:
+            return False
         return message.relay_metadata is None or self._require_relay().has_view
 
     async def read_later(self, message: DataReadyMessage) -> Any:
-        """The value of a message whose bytes the relay has to copy into memory of ours."""
+        """The value of a message whose bytes the relay has to copy into memory of ours, or of the first with a tensor.
+
+        Raises:
+            CodecError, RelayError: the value cannot be read. ImportError: it holds a tensor, and there is no torch.
+        """
         assert message.header is not None
+        if message.has_tensors and not self._torch_is_imported:
+            await asyncio.to_thread(importlib.import_module, "torch")  # seconds, which the event loop does not have
+            self._torch_is_imported = True
+        if self.reads_at_once(message):
+            return self.read(message)
         nbytes, metadata = message.relay_metadata
         memory = bytearray(nbytes)
         operation = await self._require_relay().get_async(metadata, memory, message.request_id)

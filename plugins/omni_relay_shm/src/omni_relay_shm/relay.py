@@ -13,6 +13,7 @@ import os
 import sys
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from attrs import define, field
@@ -61,10 +62,16 @@ class _Done(RelayOperation):
         return None
 
 
-class _Peer:
-    """A mapping of another process's pool and the pipe that wakes its owner."""
+_UNREAD_SECONDS = 5.0
+"""How long the pool of a dead process stays mapped: what it has sent may still wait, unread, in this process."""
 
-    def __init__(self, pid: int, descriptor: int, pipe: int, size: int, token: bytes) -> None:
+
+class _Peer:
+    """A mapping of another process's pool and the pipe that wakes its owner. ``on_death`` is called some time after its death."""
+
+    def __init__(
+        self, pid: int, descriptor: int, pipe: int, size: int, token: bytes, on_death: Callable[[bytes], None]
+    ) -> None:
         try:
             source = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
@@ -82,6 +89,27 @@ class _Peer:
             self.pipe: int | None = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             self.pipe = None  # the owner is ending: nobody waits for our releases
+        self._token = token
+        self._on_death = on_death
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pidfd = -1
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._died()
+        else:
+            self._loop.add_reader(self._pidfd, self._died)
+
+    def _died(self) -> None:
+        self._unwatch()
+        self._timer = self._loop.call_later(_UNREAD_SECONDS, self._on_death, self._token)
+
+    def _unwatch(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
     def wake(self) -> None:
         if self.pipe is not None:
@@ -91,6 +119,9 @@ class _Peer:
                 return  # a full pipe wakes its reader as well; a broken one has none
 
     def close(self) -> None:
+        self._unwatch()
+        if self._timer is not None:
+            self._timer.cancel()
         self.memory.close()
         if self.pipe is not None:
             os.close(self.pipe)
@@ -333,8 +364,11 @@ class ShmRelay(Relay):
             return self._memory, self._wake_myself
         peer = self._peers.get(token)
         if peer is None:
-            peer = self._peers[token] = _Peer(pid, descriptor, pipe, size, token)
+            peer = self._peers[token] = _Peer(pid, descriptor, pipe, size, token, self._let_go)
         return peer.memory, peer.wake
+
+    def _let_go(self, token: bytes) -> None:
+        self._peers.pop(token).close()
 
     def _wake_myself(self) -> None:
         if self._pipe is not None:
