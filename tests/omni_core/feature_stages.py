@@ -1,0 +1,105 @@
+"""Stages of the feature tests; children import this module."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from omni_core.protocol.messages import StagePayload
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+
+_kept: dict[str, Any] = {}
+
+
+class Settings:
+    """Reports what its factory was given, and the environment."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+    def __call__(self, payload: StagePayload) -> dict[str, Any]:
+        names = ("OMNI_TEST_DEFAULT", "OMNI_TEST_GIVEN")
+        return {"given": self.given, "env": {name: os.environ.get(name) for name in names}, "name": "settings"}
+
+
+def settings(size: int = 1, nested: dict[str, Any] | None = None, name: str = "") -> Settings:
+    return Settings(size=size, nested=nested)
+
+
+def keep(payload: StagePayload) -> Any:
+    """Hands on an object and remembers it."""
+    _kept[payload.request_id] = data = {"list": [1], "inputs": payload.request.inputs}
+    return data
+
+
+def compare(payload: StagePayload) -> dict[str, Any]:
+    """Whether the object that came is the one that was handed on, or shares its values."""
+    kept = _kept[payload.request_id]
+    return {"same": payload.data is kept, "shares": payload.data["list"] is kept["list"], "pid": os.getpid()}
+
+
+def pass_on(payload: StagePayload) -> Any:
+    return payload.data if payload.data is not None else payload.request.inputs
+
+
+def make_list(payload: StagePayload) -> Any:
+    return {"values": [1, 2, 3]}
+
+
+def change(payload: StagePayload) -> Any:
+    payload.data["values"].append(4)
+    return payload.data["values"]
+
+
+def merge(payloads: dict[str, StagePayload]) -> dict[str, Any]:
+    return {name: payload.data for name, payload in payloads.items()}
+
+
+class Tell:
+    """Streams one word to each of its targets, by name; ends the streams that ``done_to`` chooses."""
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+
+    def start(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            for target in message.data.request.inputs["to"]:
+                self.outbox.put(OutgoingMessage(message.request_id, "stream", f"for {target}", target))
+            self.outbox.put(OutgoingMessage(message.request_id, "result", message.data.request.inputs))
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+def done_to(request_id: str, output: StagePayload) -> list[str]:
+    return list(output.data["to"])
+
+
+def route_to(request_id: str, output: StagePayload) -> list[str]:
+    return list(output.data["to"])
+
+
+class Hear:
+    """Answers with everything that came, by kind, once both the payload and the end of the stream are there."""
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+
+    def start(self) -> None:
+        came: dict[str, list[Any]] = {}
+        while (message := self.inbox.get()) is not None:
+            heard = came.setdefault(message.request_id, [])
+            heard.append(message.data if message.type == "stream_chunk" else message.type)
+            if {"new_request", "stream_done"} <= {each for each in heard if isinstance(each, str)}:
+                self.outbox.put(OutgoingMessage(message.request_id, "result", sorted(came.pop(message.request_id))))
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)

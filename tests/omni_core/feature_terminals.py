@@ -1,0 +1,9 @@
+"""Which terminal stages a request of the feature tests wants; the parent imports this module."""
+
+from __future__ import annotations
+
+from omni_core.protocol.messages import OmniRequest
+
+
+def chosen(request: OmniRequest) -> list[str]:
+    return list(request.metadata["to"])

@@ -1,0 +1,142 @@
+"""What a pipeline's config can say (seed 000), each in a running pipeline, and the rules of objects within a process (seed 001)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pipelines import make_pipeline
+
+from omni_core.client import open_pipeline
+from omni_core.config.schema import StageConfig
+from omni_core.errors import RequestFailedError
+from omni_core.protocol.messages import OmniRequest
+
+pytestmark = pytest.mark.usefixtures("importable_stages")
+
+
+def stage(name: str, function: str, **fields: Any) -> StageConfig:
+    return StageConfig(**{"process": name, **fields}, name=name, factory=f"feature_stages:{function}")
+
+
+async def test_runtime_overrides_reach_the_factory_and_nobody_else(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("first", "settings", next="last", factory_args={"nested": {"a": 1, "b": 1}}),
+        stage("last", "settings", terminal=True, factory_args={"size": 5}),
+        runtime_overrides={"last": {"size": 7, "nested": {"b": [2, 3]}}},
+    )
+    async with open_pipeline(config) as client:
+        answer = (await client.submit(OmniRequest({})))["last"]
+        assert answer["given"] == {"size": 7, "nested": {"b": [2, 3]}}
+
+
+async def test_env_defaults_are_set_before_factories_and_yield_to_the_environment(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMNI_TEST_GIVEN", "from the shell")
+    config = make_pipeline(
+        run_folder,
+        stage("only", "settings", terminal=True),
+        env_defaults={"OMNI_TEST_DEFAULT": "from the config", "OMNI_TEST_GIVEN": "from the config"},
+    )
+    async with open_pipeline(config) as client:
+        answer = (await client.submit(OmniRequest({})))["only"]
+        assert answer["env"] == {"OMNI_TEST_DEFAULT": "from the config", "OMNI_TEST_GIVEN": "from the shell"}
+    assert "OMNI_TEST_DEFAULT" not in os.environ
+
+
+async def test_endpoints_are_private_and_where_the_config_says(run_folder: Path) -> None:
+    config = make_pipeline(run_folder, stage("only", "settings", terminal=True))
+    async with open_pipeline(config):
+        (folder,) = run_folder.glob("omni-*")
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {path.name for path in folder.glob("*.sock")} >= {"coordinator.sock"}
+    assert not folder.exists()
+
+
+async def test_the_entry_stage_need_not_come_first(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("last", "pass_on", terminal=True),
+        stage("first", "pass_on", next="last"),
+        entry_stage="first",
+    )
+    async with open_pipeline(config) as client:
+        assert (await client.submit(OmniRequest({"a": 1}))) == {"last": {"a": 1}}
+
+
+async def test_stream_done_to_fn_ends_the_streams_that_were_begun(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage(
+            "tell",
+            "Tell",
+            next=["left", "right"],
+            stream_to=["left", "right"],
+            route_fn="feature_stages:route_to",
+            stream_done_to_fn="feature_stages:done_to",
+        ),
+        stage("left", "Hear", terminal=True),
+        stage("right", "Hear", terminal=True),
+        terminal_stages_fn="feature_terminals:chosen",
+    )
+    async with open_pipeline(config) as client:
+        for targets in (["left"], ["right"], ["left", "right"]):
+            request = OmniRequest({"to": targets}, metadata={"to": targets})
+            answer = await asyncio.wait_for(client.submit(request), 5)
+            assert answer == {name: [f"for {name}", "new_request", "stream_done"] for name in targets}
+        counters = await client.statistics()
+        assert all(counters[name][name]["in_flight"] == 0 for name in ("tell", "left", "right"))
+
+
+@pytest.mark.parametrize("group", ["process", "fused"])
+async def test_a_single_target_in_the_process_gets_the_object_itself(run_folder: Path, group: str) -> None:
+    together = {"process": "all"} if group == "process" else {}
+    config = make_pipeline(
+        run_folder,
+        stage("keep", "keep", next="compare", **together),
+        stage("compare", "compare", terminal=True, **together),
+        fused_stages=[["keep", "compare"]] if group == "fused" else [],
+    )
+    async with open_pipeline(config) as client:
+        answer = (await client.submit(OmniRequest({"x": 1})))["compare"]
+        assert answer["same"]
+        assert [answer["pid"]] == list(client.process_ids.values())
+
+
+async def test_several_targets_in_the_process_get_a_container_each(run_folder: Path) -> None:
+    process = {"process": "all"}
+    config = make_pipeline(
+        run_folder,
+        stage("keep", "keep", next=["one", "two"], **process),
+        stage("one", "compare", next="join", **process),
+        stage("two", "compare", next="join", **process),
+        stage("join", "pass_on", wait_for=["one", "two"], merge_fn="feature_stages:merge", terminal=True, **process),
+    )
+    async with open_pipeline(config) as client:
+        answer = (await client.submit(OmniRequest({"x": 1})))["join"]
+        assert [answer[name]["same"] for name in ("one", "two")].count(True) <= 1
+        assert answer["one"]["shares"]
+        assert answer["two"]["shares"]
+
+
+async def test_changing_what_was_handed_over_is_found_in_the_debug_mode(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = {"process": "all"}
+    config = make_pipeline(
+        run_folder,
+        stage("make", "make_list", next="change", **process),
+        stage("change", "change", terminal=True, **process),
+    )
+    async with open_pipeline(config) as client:
+        assert (await client.submit(OmniRequest({})))["change"] == [1, 2, 3, 4]
+    monkeypatch.setenv("OMNI_CHECK_MUTATION", "1")
+    async with open_pipeline(config) as client:
+        with pytest.raises(RequestFailedError, match=r"'make' handed to stage 'change' was changed.*data\['values'\]"):
+            await client.submit(OmniRequest({}))
