@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from fault_harness import branching, right_branching, step, watched
+from fault_harness import Load, branching, right_branching, right_streaming, step, streaming, watched
 from pipelines import make_pipeline
 
 from omni_core.client import open_pipeline
@@ -117,3 +119,30 @@ async def test_a_deadline_holds_while_a_put_waits_for_the_pool(folder: Path) -> 
         assert time.monotonic() - begin < 0.8
         assert right(1, await slow)
         await pipeline.as_before()
+
+
+async def test_a_parent_does_not_grow_with_the_number_of_requests(folder: Path) -> None:
+    """In an interpreter of its own: 20,000 requests fill every bounded memory of past ones, 20,000 more add nothing."""
+    here = Path(__file__).parent
+    script = f"""
+import asyncio, sys
+sys.path[:0] = [{str(here)!r}, {str(here.parent / "omni_core")!r}]
+from pathlib import Path
+import test_overload
+asyncio.run(test_overload.print_growth(Path({str(folder)!r})))
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    assert int(output) < 3 * MIB
+
+
+async def print_growth(folder: Path) -> None:
+    async with open_pipeline(streaming(folder)) as client:
+        sizes = []
+        async with Load(client, right_streaming).running() as load:
+            for _ in range(2):
+                await load.more(20_500)
+                gc.collect()
+                sizes.append(psutil.Process().memory_full_info().uss)
+        print(sizes[1] - sizes[0])
