@@ -113,7 +113,7 @@ BROKEN: list[tuple[PipelineConfig, str]] = [
     (with_stage("left", process=None), "stages[left].process: required"),
     (with_stage("left", tp_size=2, gpu=[0]), "stages[left].tp_size: is 2, but `gpu` lists 1"),
     (with_stage("left", tp_size=2, gpu=[0, 1], process="right"), "process 'right': a tensor parallel stage"),
-    (with_stage("right", process="left", gpu=1), "process 'left': its stages name GPUs [0, 1]"),
+    (with_stage("right", process="left", gpu=1), "process 'left': its stages name different GPUs (left: 0, right: 1)"),
     (diamond(entry_stage="begin"), "entry_stage: no stage is called 'begin'"),
     (diamond(entry_stage="left"), "stages[start]: no path leads here"),
     (diamond(runtime_overrides={"lift": {}}), "runtime_overrides.lift: no stage is called that; did you mean 'left'?"),

@@ -23,6 +23,12 @@ OPTIONS = {
 }
 """What ``omni pipelines`` says of the options of both pipelines."""
 
+GPU_MEMORY_GIB = {"thinker": 61, "talker_ar": 8, "code2wav": 2, "image_encoder": 3, "audio_encoder": 3}
+"""What each stage of the released 30B-A3B checkpoint is given of a GPU, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2 GiB)
+and what is left for KV cache and activations; twice as much in float32. Together they leave an 80 GB card room for the five
+CUDA contexts. Computed from the released config, not measured on a GPU. Override with ``--set STAGE.gpu_memory=...``.
+"""
+
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
 
 
@@ -98,8 +104,12 @@ class _Options:
 
     def place(self, stage: str, *, network: bool = True) -> dict[str, Any]:
         """The process and the device of a stage."""
-        gpu = self._options.get("gpu") if network else None
-        return {"process": "pipeline" if self._processes == "one" else stage, "gpu": gpu}
+        process = "pipeline" if self._processes == "one" else stage
+        if not network:
+            return {"process": process}
+        wide = self._options.get("dtype", "float32") == "float32"
+        budget = f"{GPU_MEMORY_GIB[stage] * (2 if wide else 1)}GiB"
+        return {"process": process, "gpu": self._options.get("gpu"), "gpu_memory": budget}
 
     def pipeline(self, model_path: str, name: str, stages: list[StageConfig], terminals: str) -> PipelineConfig:
         return PipelineConfig(model_path=resolve(model_path), name=name, stages=stages, terminal_stages_fn=terminals)

@@ -11,6 +11,7 @@ from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.config.graph import mermaid, terminal
 from omni_core.config.loading import dump_json
 from omni_core.config.overrides import ResolvedConfig
+from omni_core.config.placement import plan
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -20,9 +21,10 @@ def config() -> None:
     """Show, check and draw a pipeline's config. PIPELINE is a registered name or a config file."""
 
 
-def _resolve(
+def resolve_config(
     pipeline: str, model: str | None, option: tuple[str, ...], settings: tuple[str, ...], overlay: str | None
 ) -> ResolvedConfig:
+    """The config that the options of :func:`with_source` mean; notices go to standard error."""
     source = PipelineSource(pipeline, model, parse_options(option), settings, overlay)
     resolved = source.resolve()
     for notice in source.notices:
@@ -41,19 +43,19 @@ _source: list[Callable[[Any], Any]] = [
 ]
 
 
-def _with_source(function: F) -> F:
-    """The options that say which pipeline is meant, on every command of the group."""
+def with_source(function: F) -> F:
+    """The options that say which pipeline is meant, on every command that takes one."""
     for decorator in reversed(_source):
         function = decorator(function)
     return function
 
 
 @config.command()
-@_with_source
+@with_source
 @click.option("--provenance", is_flag=True, help="Show who set what instead.")
 def show(provenance: bool, **source: Any) -> None:
     """Print the resolved config as JSON."""
-    resolved = _resolve(**source)
+    resolved = resolve_config(**source)
     if not provenance:
         click.echo(dump_json(resolved.config))
         return
@@ -64,19 +66,19 @@ def show(provenance: bool, **source: Any) -> None:
 
 
 @config.command()
-@_with_source
+@with_source
 def validate(**source: Any) -> None:
     """Check a config without starting anything."""
-    resolved = _resolve(**source)
+    resolved = resolve_config(**source)
     stages = resolved.config.stages
-    processes = {stage.process or stage.name for stage in stages}
+    processes = plan(resolved.config)
     click.echo(f"{resolved.config.resolved_name}: {len(stages)} stages in {len(processes)} processes, valid")
 
 
 @config.command()
-@_with_source
+@with_source
 @click.option("--format", "form", type=click.Choice(["terminal", "mermaid"]), default="terminal", show_default=True)
 def graph(form: str, **source: Any) -> None:
     """Draw the pipeline."""
-    resolved = _resolve(**source)
+    resolved = resolve_config(**source)
     click.echo(mermaid(resolved.config) if form == "mermaid" else terminal(resolved.config))

@@ -16,6 +16,7 @@ _COMMANDS = {
     "pipelines": ("omni_core.cli.pipelines:pipelines", "List the installed pipelines."),
     "plugins": ("omni_core.cli.plugins:plugins", "What is installed, what is broken, and why."),
     "config": ("omni_core.cli.config:config", "Show, check and draw a pipeline's config."),
+    "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and whether it fits."),
     "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and say what to do."),
 }
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-
-
-def _groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
-    groups: dict[str, list[StageConfig]] = {}
-    for stage in config.stages:
-        groups.setdefault(stage.process or stage.name, []).append(stage)
-    return groups
+from omni_core.config.placement import process_groups
+from omni_core.config.schema import PipelineConfig
 
 
 def mermaid(config: PipelineConfig) -> str:
     """A Mermaid flowchart: payloads as arrows, streams as dashed arrows, processes that hold several stages as boxes."""
     lines = ["graph TD", f"    client([client]) --> {config.resolved_entry_stage}"]
-    for group, stages in _groups(config).items():
+    for group, stages in process_groups(config).items():
         if len(stages) > 1:
             lines.append(f'    subgraph "process {group}"')
             lines += [f"        {stage.name}" for stage in stages]
@@ -32,7 +26,8 @@ def mermaid(config: PipelineConfig) -> str:
 def terminal(config: PipelineConfig) -> str:
     """One line per stage: where it runs, what it waits for, where its results (→) and its stream (⇢) go."""
     width = max(len(stage.name) for stage in config.stages)
-    process_width = max(len(stage.process or stage.name) for stage in config.stages)
+    group_of = {stage.name: group for group, stages in process_groups(config).items() for stage in stages}
+    process_width = max(len(group) for group in group_of.values())
     lines = [f"{'stage':{width}}  {'process':{process_width}}  device  goes to"]
     for stage in config.stages:
         device = "cpu" if stage.gpu is None else f"gpu {stage.gpu}"
@@ -40,9 +35,7 @@ def terminal(config: PipelineConfig) -> str:
         ways += [f"⇢ {target}" for target in stage.stream_to]
         if stage.terminal:
             ways.append("→ client")
-        lines.append(
-            f"{stage.name:{width}}  {stage.process or stage.name:{process_width}}  {device:6}  {', '.join(ways)}"
-        )
+        lines.append(f"{stage.name:{width}}  {group_of[stage.name]:{process_width}}  {device:6}  {', '.join(ways)}")
         if stage.wait_for:
             lines.append(
                 f"{'':{width}}  waits for {', '.join(stage.wait_for)}"

@@ -97,12 +97,19 @@ def _next(value: Any, _: Any) -> Any:
     raise TypeError(f"must be a stage name, a list of them, or null, is {value!r}")
 
 
+def _budget(value: Any, _: Any) -> Any:
+    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f'must be a size such as "20GiB", a share such as 0.5, or null, is {value!r}')
+
+
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in (str, int, bool, float):
         converter.register_structure_hook(kind, _is_instance(kind))
     converter.register_structure_hook_func(lambda t: t == (int | list[int] | None), _gpu)
     converter.register_structure_hook_func(lambda t: t == (str | list[str] | None), _next)
+    converter.register_structure_hook_func(lambda t: t == (str | float | None), _budget)
     for cls in reversed(_CLASSES):
         generated = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
         converter.register_structure_hook(cls, _needs_mapping(cls, generated))

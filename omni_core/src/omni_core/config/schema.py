@@ -46,6 +46,8 @@ class StageConfig:
             request goes to one of them, in turn. ``gpu`` may list one device per replica and rank.
         affinity_key: requests whose ``metadata`` hold equal values under this key go to the same replica while it lives.
         startup_timeout: seconds until this stage must be ready.
+        gpu_memory: how much memory of each of its devices the stage may use: a size (``"20GiB"``) or a share (``0.5``). Required
+            where several processes share a device; torch's allocator is held to it.
     """
 
     name: str
@@ -55,6 +57,7 @@ class StageConfig:
     terminal: bool = False
     route_fn: str | None = None
     gpu: int | list[int] | None = None
+    gpu_memory: str | float | None = None
     tp_size: int = 1
     process: str | None = None
     wait_for: list[str] | None = None

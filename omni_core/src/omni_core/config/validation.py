@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from itertools import pairwise
 
+from omni_core.config.placement import Budget, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
 
@@ -102,7 +103,6 @@ def _fan_in(config: PipelineConfig) -> Iterator[str]:
 
 
 def _placement(config: PipelineConfig) -> Iterator[str]:
-    groups: dict[str, list[StageConfig]] = {}
     for path, stage in _each_stage(config):
         if stage.tp_size < 1:
             yield f"{path}.tp_size: must be at least 1, is {stage.tp_size}"
@@ -115,9 +115,13 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
             yield f"{path}.{wanted}: is {stage.tp_size * stage.replicas}, but `gpu` lists {len(stage.gpu)} devices"
         if stage.tp_size > 1 and isinstance(stage.gpu, int):
             yield f"{path}.gpu: a tensor parallel stage needs a list of {stage.tp_size} devices"
+        if isinstance(stage.gpu, bool) or any(gpu < 0 for gpu in _gpus(stage)):
+            yield f"{path}.gpu: must be a device number from 0 on, is {stage.gpu!r}"
+        if stage.gpu_memory is not None:
+            yield from _budget(path, stage)
         if stage.tp_size == 1 and not stage.process:
             yield f"{path}.process: required; stages with the same value share an OS process"
-        groups.setdefault(stage.process or stage.name, []).append(stage)
+    groups = process_groups(config) if not list(_unknown_fused(config)) else {}
     for group, stages in groups.items():
         if len(stages) > 1 and any(stage.tp_size > 1 for stage in stages):
             yield f"process {group!r}: a tensor parallel stage owns its processes; no other stage may share the name"
@@ -127,18 +131,38 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
         keys = {stage.affinity_key for stage in stages}
         if len(keys) > 1:
             yield f"process {group!r}: its stages have different `affinity_key`s; make them equal"
-        gpus = {stage.gpu for stage in stages if isinstance(stage.gpu, int)}
-        if len(gpus) > 1:
-            yield f"process {group!r}: its stages name GPUs {sorted(gpus)}; a process may use one at most"
+        places = {tuple(stage.gpu) if isinstance(stage.gpu, list) else stage.gpu for stage in stages} - {None}
+        if len(places) > 1:
+            named = ", ".join(f"{stage.name}: {stage.gpu}" for stage in stages if stage.gpu is not None)
+            yield f"process {group!r}: its stages name different GPUs ({named}); a process may use one at most"
+
+
+def _gpus(stage: StageConfig) -> list[int]:
+    return stage.gpu if isinstance(stage.gpu, list) else [] if stage.gpu is None else [stage.gpu]
+
+
+def _budget(path: str, stage: StageConfig) -> Iterator[str]:
+    assert stage.gpu_memory is not None
+    try:
+        Budget.parse(stage.gpu_memory)
+    except ConfigError as error:
+        yield f"{path}.gpu_memory: {error}"
+
+
+def _unknown_fused(config: PipelineConfig) -> Iterator[tuple[str, str]]:
+    for index, fused in enumerate(config.fused_stages):
+        for name in fused:
+            if name not in _names(config):
+                yield f"fused_stages[{index}]", name
 
 
 def _fusion(config: PipelineConfig) -> Iterator[str]:
     names = _names(config)
+    for path, name in _unknown_fused(config):
+        yield f"{path}: no stage is called {name!r}{nearest(name, names)}"
     for index, fused in enumerate(config.fused_stages):
         path = f"fused_stages[{index}]"
-        unknown = [name for name in fused if name not in names]
-        if unknown:
-            yield f"{path}: no stage is called {unknown[0]!r}{nearest(unknown[0], names)}"
+        if not set(fused) <= set(names):
             continue
         if len(fused) < 2:
             yield f"{path}: fuse at least two stages"
@@ -152,10 +176,11 @@ def _fusion(config: PipelineConfig) -> Iterator[str]:
                 yield f"{path}: {stage.name!r} must route to {following.name!r} only"
             if following.wait_for:
                 yield f"{path}: {following.name!r} has a fan-in; a fused group is linear"
+            elsewhere = [target for target in stage.stream_to if target != following.name]
+            if elsewhere:
+                yield f"{path}: {stage.name!r} streams to {elsewhere[0]!r}; it may reach {following.name!r} only"
         if any(stage.tp_size > 1 for stage in stages):
             yield f"{path}: tensor parallel stages cannot be fused"
-        if len({stage.gpu for stage in stages if isinstance(stage.gpu, int)}) > 1:
-            yield f"{path}: its stages use more than one GPU"
 
 
 def _graph(config: PipelineConfig) -> Iterator[str]:

@@ -49,6 +49,18 @@ def _tame_torch() -> None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
+def _limit_gpu_memory(spec: ProcessSpec) -> None:
+    """Hold torch's allocator to the budgets of the stages, if they have any."""
+    gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
+    if not gpus or not spec.gpu_memory:
+        return
+    import torch
+
+    capacity = torch.cuda.get_device_properties(gpus[0]).total_memory
+    share = sum(each["share"] or each["nbytes"] / capacity for each in spec.gpu_memory)
+    torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpus[0])
+
+
 async def _serve(spec: ProcessSpec) -> int:
     from omni_core.runtime.host import StageHost
     from omni_core.runtime.stage import describe
@@ -60,6 +72,7 @@ async def _serve(spec: ProcessSpec) -> int:
     loop.add_signal_handler(signal.SIGTERM, host.stopped.set)
     current = [spec.name]
     try:
+        _limit_gpu_memory(spec)
         host.build(lambda name: current.__setitem__(0, name))
     except BaseException as error:
         host.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))

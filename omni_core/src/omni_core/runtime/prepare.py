@@ -5,12 +5,13 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 
 from __future__ import annotations
 
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, frozen
 
+from omni_core.config.devices import detect
+from omni_core.config.placement import PlannedProcess, check, plan, process_groups
 from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, PluginError
@@ -43,39 +44,49 @@ def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -
         ConfigError: the config is invalid; PluginError: it names a component that no plugin provides.
     """
     validate(config)
-    groups = _process_groups(config)
-    endpoints = _endpoints(groups, directory)
+    planned = plan(config)
+    if any(process.gpus for process in planned):
+        check(planned, detect())
+    endpoints = {process.name: f"ipc://{directory}/{number}.sock" for number, process in enumerate(planned)}
     coordinator_endpoint = f"ipc://{directory}/coordinator.sock"
-    stage_endpoints = {
-        stage.name: [ranks[0] for ranks in endpoints[group]] for group, stages in groups.items() for stage in stages
-    }
-    crossing = _crossing_processes(config, {stage.name: group for group, stages in groups.items() for stage in stages})
+    leaders = [process for process in planned if process.rank == 0]
+    stage_endpoints: dict[str, list[str]] = {}
+    for process in leaders:
+        for stage in process.stages:
+            stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
+    crossing = _crossing_processes(config, {stage.name: each.group for each in leaders for stage in each.stages})
     relay = _resolve_relay(config, registry) if crossing else None
+    specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
     units = []
-    for group, stages in groups.items():
-        specs = [_stage_spec(config, stage, registry) for stage in stages]
-        for replica, ranks in enumerate(endpoints[group]):
-            name = group if len(endpoints[group]) == 1 else f"{group}.{replica}"
-            options = _relay_options(config, name, stages, directory) if group in crossing else {}
-            processes = [
-                ProcessSpec(
-                    name=name if len(ranks) == 1 else f"{name}_tp{rank}",
-                    stages=[_placed(spec, stage, replica, rank) for spec, stage in zip(specs, stages, strict=True)],
-                    endpoint=endpoint,
-                    coordinator_endpoint=coordinator_endpoint,
-                    stage_endpoints=stage_endpoints,
-                    rank=rank,
-                    followers=ranks[1:] if rank == 0 else [],
-                    relay=relay if group in crossing and rank == 0 else None,
-                    relay_options=options if rank == 0 else {},
-                    env={**ENVIRONMENT, **config.env_defaults},
-                )
-                for rank, endpoint in enumerate(ranks)
-            ]
-            patience = max(stage.startup_timeout for stage in stages)
-            units.append(
-                UnitSpec(name=name, group=group, replica=replica, processes=processes, startup_timeout=patience)
+    for leader in leaders:
+        ranks = [process for process in planned if process.unit == leader.unit]
+        options = _relay_options(config, leader, directory) if leader.group in crossing else {}
+        processes = [
+            ProcessSpec(
+                name=process.name,
+                stages=[_placed(specs[stage.name], stage, process) for stage in process.stages],
+                endpoint=endpoints[process.name],
+                coordinator_endpoint=coordinator_endpoint,
+                stage_endpoints=stage_endpoints,
+                rank=process.rank,
+                followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
+                relay=relay if leader.group in crossing and process is leader else None,
+                relay_options=options if process is leader else {},
+                gpu_memory=_memory(process),
+                env={**ENVIRONMENT, **config.env_defaults},
             )
+            for process in ranks
+        ]
+        units.append(
+            UnitSpec(
+                name=leader.unit,
+                group=leader.group,
+                replica=leader.replica,
+                processes=processes,
+                startup_timeout=max(stage.startup_timeout for stage in leader.stages),
+            )
+        )
+    groups = process_groups(config)
     return PreparedPipeline(
         name=config.resolved_name,
         units=units,
@@ -92,35 +103,17 @@ def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -
     )
 
 
-def _endpoints(groups: dict[str, list[StageConfig]], directory: Path) -> dict[str, list[list[str]]]:
-    """The control socket of every process: by group, then by replica, then by rank."""
-    numbers = count()
-    return {
-        group: [
-            [f"ipc://{directory}/{next(numbers)}.sock" for _ in range(stages[0].tp_size)]
-            for _ in range(stages[0].replicas)
-        ]
-        for group, stages in groups.items()
-    }
-
-
-def _placed(spec: StageSpec, stage: StageConfig, replica: int, rank: int) -> StageSpec:
+def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> StageSpec:
     """``spec`` for one replica and rank: its GPU, and what its factory may ask for."""
-    gpu = stage.gpu[replica * stage.tp_size + rank] if isinstance(stage.gpu, list) else stage.gpu
-    place = {"gpu_id": gpu, "replica": replica, "tp_rank": rank, "tp_size": stage.tp_size}
+    gpu = process.gpus.get(stage.name)
+    place = {"gpu_id": gpu, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 
-def _process_groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
-    """Stages by process group, in pipeline order; fusing stages merges the groups that hold them."""
-    group_of = {stage.name: stage.process or stage.name for stage in config.stages}
-    for fused in config.fused_stages:
-        kept, *merged = dict.fromkeys(group_of[name] for name in fused)
-        group_of = {name: kept if group in merged else group for name, group in group_of.items()}
-    groups: dict[str, list[StageConfig]] = {}
-    for stage in config.stages:
-        groups.setdefault(group_of[stage.name], []).append(stage)
-    return groups
+def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
+    """The budgets of a process's stages on its device, as plain data; empty if they are not limited."""
+    budgets = [budget for budget in process.budgets().values() if budget is not None]
+    return [{"nbytes": budget.nbytes, "share": budget.share} for budget in budgets]
 
 
 def _crossing_processes(config: PipelineConfig, group_of: dict[str, str]) -> set[str]:
@@ -141,18 +134,17 @@ def _resolve_relay(config: PipelineConfig, registry: PluginRegistry) -> str:
         ) from error
 
 
-def _relay_options(config: PipelineConfig, group: str, stages: list[StageConfig], directory: Path) -> dict[str, Any]:
+def _relay_options(config: PipelineConfig, process: PlannedProcess, directory: Path) -> dict[str, Any]:
+    stages = process.stages
     own = [stage.relay for stage in stages if stage.relay is not None]
     if any(each != own[0] for each in own):
         names = ", ".join(stage.name for stage in stages if stage.relay is not None)
         raise ConfigError(
-            f"stages {names} share the process {group!r} but have different `relay` settings; make them equal"
+            f"stages {names} share the process {process.group!r} but have different `relay` settings; make them equal"
         )
     chosen = own[0] if own else RelayConfig()
-    devices = [stage.gpu[0] if isinstance(stage.gpu, list) else stage.gpu for stage in stages]
-    gpus = [device for device in devices if device is not None]
     # shm copies through host memory whatever the stage computes on (seed 000, "relay device").
-    inferred = f"cuda:{gpus[0]}" if gpus and config.relay_backend != "shm" else "cpu"
+    inferred = f"cuda:{process.gpu}" if process.gpu is not None and config.relay_backend != "shm" else "cpu"
     return {
         "slot_size_mb": chosen.slot_size_mb,
         "credits": chosen.credits,
@@ -160,7 +152,7 @@ def _relay_options(config: PipelineConfig, group: str, stages: list[StageConfig]
         "rank": chosen.rank or 0,
         "world_size": chosen.world_size or 1,
         "namespace": directory.name,
-        "owner": group,
+        "owner": process.unit,
         "directory": str(directory),
     }
 

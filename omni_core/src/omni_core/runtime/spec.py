@@ -51,6 +51,7 @@ class ProcessSpec:
         followers: for rank 0: the endpoints of the other ranks.
         relay: reference of the relay class, or ``None`` when no edge of this process crosses to another one.
         relay_options: the fields of :class:`omni_core.transport.relay.RelayOptions`.
+        gpu_memory: budgets of its stages on its device, ``{"nbytes": int}`` or ``{"share": float}``; empty: no limit.
         env: environment defaults, set before any factory is imported; existing values take precedence.
     """
 
@@ -63,6 +64,7 @@ class ProcessSpec:
     followers: list[str] = field(factory=list)
     relay: str | None = None
     relay_options: dict[str, Any] = field(factory=dict)
+    gpu_memory: list[dict[str, Any]] = field(factory=list)
     env: dict[str, str] = field(factory=dict)
 
 
