@@ -34,7 +34,7 @@ def line(*stages: dict[str, Any], **fields: Any) -> PipelineConfig:
                 "terminal": number + 1 == len(stages),
             }
             | stage
-        )  # fmt: skip
+        )
         for number, (name, stage) in enumerate(zip(names, stages, strict=True))
     ]
     config = PipelineConfig(model_path="m", stages=configs, **fields)
