@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from omni_core.errors import ConfigError
+from omni_core.model_runner.tensor_parallel import Part
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -26,6 +27,14 @@ FUSED = {
     "gate_up_proj.weight": ("gate_proj.weight", "up_proj.weight"),
 }
 """Our fused parameters, and the on-disk tensors that are stacked (first dimension) to make each."""
+
+
+PartOf = Callable[[str], "Part | None"]
+"""Which part of an on-disk tensor is wanted, by its name; ``None``: all of it."""
+
+
+def whole(name: str) -> None:
+    """A :data:`PartOf`: every tensor in full."""
 
 
 class Checkpoint:
@@ -55,8 +64,8 @@ class Checkpoint:
     def names(self, prefix: str) -> set[str]:
         return {name for name in self.shards if name.startswith(prefix)}
 
-    def read(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
-        """Tensors by name, each shard opened once.
+    def read(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
+        """Tensors by name, or the parts of them that ``part_of`` says; each shard is opened once, and no more of it is read.
 
         Raises:
             ConfigError: a tensor or a shard is missing; the message names both.
@@ -73,7 +82,7 @@ class Checkpoint:
                 for name in wanted:
                     if name not in present:
                         raise ConfigError(f"the shard {path} lacks the tensor {name!r}, which {_INDEX} says it has")
-                    tensors[name] = shard.get_tensor(name)
+                    tensors[name] = _read(shard, name, part_of(name))
         return tensors
 
     def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
@@ -83,6 +92,15 @@ class Checkpoint:
         with _open(self.shards[name]) as shard:
             matrix = shard.get_slice(name)
             return torch.cat([matrix[row : row + 1] for row in rows])
+
+
+def _read(shard: Any, name: str, part: Part | None) -> torch.Tensor:
+    if part is None:
+        tensor: torch.Tensor = shard.get_tensor(name)
+        return tensor
+    rows = shard.get_slice(name)
+    sliced: torch.Tensor = rows[part.bounds(name, tuple(rows.get_shape()))]
+    return sliced.contiguous()
 
 
 def _open(path: Path) -> Any:
@@ -130,12 +148,14 @@ def load_module(
     dtype: torch.dtype,
     device: str | torch.device = "cpu",
     rename: Callable[[str], str] = lambda name: name,
+    part_of: PartOf = whole,
 ) -> ModuleT:
     """Fill a module made on the meta device.
 
     Args:
         prefixes: from a prefix of the module's own names to the prefix on disk: ``{"model.": "thinker.model."}``.
         rename: from a module's (prefixed) name to its on-disk name, for networks whose names have changed.
+        part_of: which part of each on-disk tensor the module holds, for one rank of several.
 
     Raises:
         ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes.
@@ -145,7 +165,7 @@ def load_module(
         name: [(rename(_prefixed(source, prefixes)), wanted) for source, wanted in source_shapes(name, shape)]
         for name, shape in expected.items()
     }
-    found = checkpoint.read(source for parts in plan.values() for source, _ in parts)
+    found = checkpoint.read((source for parts in plan.values() for source, _ in parts), part_of)
     state = {}
     for name, parts in plan.items():
         for source, wanted in parts:

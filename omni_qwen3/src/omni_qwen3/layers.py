@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import PagedAttention
 from omni_qwen3.config import DecoderConfig
 
@@ -153,10 +154,15 @@ class SparseMLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, each behind a norm and around a residual."""
+    """Attention and feed-forward, each behind a norm and around a residual.
 
-    def __init__(self, config: DecoderConfig, layer: int) -> None:
+    Sharded (``parallel``, with the config of :func:`omni_qwen3.sharding.local_config`), each rank has some of the heads and a
+    slice of every expert, and both sums are taken over the ranks.
+    """
+
+    def __init__(self, config: DecoderConfig, layer: int, parallel: TensorParallel = ALONE) -> None:
         super().__init__()
+        self.parallel = parallel
         self.self_attn = Attention(config, layer)
         sparse = config.is_sparse(layer)
         self.mlp = SparseMLP(config) if sparse else MLP(config.hidden_size, config.intermediate_size)
@@ -164,5 +170,5 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, attention)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.parallel.all_reduce(self.self_attn(self.input_layernorm(x), cos, sin, attention))
+        return x + self.parallel.all_reduce(self.mlp(self.post_attention_layernorm(x)))

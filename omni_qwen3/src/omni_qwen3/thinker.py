@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.sampling import sampling_from
+from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
@@ -19,6 +21,7 @@ from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
 from omni_qwen3.routing import wants_audio
+from omni_qwen3.sharding import local_config, part_of
 from omni_qwen3.turns import assistant_start, user_rows
 
 DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
@@ -28,10 +31,10 @@ DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
 class ThinkerDecoder(nn.Module):
     """Embedding, layers, norm; deepstack features are added to the first layers' outputs at visual rows."""
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel) -> None:
         super().__init__()
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList([DecoderLayer(config, layer) for layer in range(config.layers)])
+        self.layers = nn.ModuleList([DecoderLayer(config, layer, parallel) for layer in range(config.layers)])
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 
 
@@ -39,12 +42,14 @@ class Thinker(nn.Module):
     """An :class:`omni_core.model_runner.types.ARModel`.
 
     ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``: the layer count whose raw
-    output is wanted (``hidden_states`` index of the reference).
+    output is wanted (``hidden_states`` index of the reference). Sharded, every rank has the whole embedding and head, so that
+    hidden states and logits are the same everywhere.
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel = ALONE) -> None:
         super().__init__()
-        self.model = ThinkerDecoder(config)
+        config = local_config(config, parallel)
+        self.model = ThinkerDecoder(config, parallel)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.rotary = Rotary(config)
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
@@ -95,8 +100,11 @@ class ThinkerRunner(ModelRunner):
 
     model: Thinker
 
-    def __init__(self, model: Thinker, config: QwenConfig, *, speech_enabled: bool, device: str = "cpu") -> None:
+    def __init__(
+        self, model: Thinker, config: QwenConfig, *, speech_enabled: bool, device: str = "cpu", ranks: int = 1
+    ) -> None:
         super().__init__(model, device)
+        self._ranks = ranks
         self._config = config
         self._speech_enabled = speech_enabled
 
@@ -125,7 +133,7 @@ class ThinkerRunner(ModelRunner):
             prompt_embeds=embeds,
             prompt_positions=inputs["positions"],
             position_delta=inputs["position_delta"],
-            random=RandomStream(sampling.seed),
+            random=self._random(sampling.seed, message.request_id),
             state=_State(
                 inputs=inputs,
                 embeds=embeds,
@@ -135,6 +143,11 @@ class ThinkerRunner(ModelRunner):
                 assistant_start=assistant_start(ids, self._config),
             ),
         )
+
+    def _random(self, seed: int | None, request_id: str) -> RandomStream:
+        if seed is None and self._ranks > 1:  # all ranks draw the same, so it must come from something that all know
+            seed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest(), "little")
+        return RandomStream(seed)
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode")
@@ -213,20 +226,40 @@ def create_thinker(
     gpu_id: int | None = None,
     dtype: str = "float32",
     speech_enabled: bool = True,
+    tp_rank: int = 0,
+    tp_size: int = 1,
+    tp_rendezvous: str | None = None,
     **engine: Any,
 ) -> EngineScheduler:
-    """The thinker stage. ``engine`` are options of :class:`omni_engine.scheduler.EngineScheduler`."""
+    """The thinker stage, or one tensor parallel rank of it. ``engine`` are options of
+    :class:`omni_engine.scheduler.EngineScheduler`.
+    """
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
-    model = load_thinker(model_path, config, dtype=dtype, device=place)
-    runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place)
+    parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
+    model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
+    runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
     engine.setdefault("max_context", config.thinker.max_positions)
     return EngineScheduler(runner, **engine)
 
 
-def load_thinker(model_path: str, config: QwenConfig, *, dtype: str = "float32", device: str = "cpu") -> Thinker:
-    """The thinker's decoder with its weights."""
+def load_thinker(
+    model_path: str,
+    config: QwenConfig,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    parallel: TensorParallel = ALONE,
+) -> Thinker:
+    """The thinker's decoder with its weights, or with this rank's slices of them."""
     with torch.device("meta"):
-        model = Thinker(config.thinker)
+        model = Thinker(config.thinker, parallel)
     prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
-    return load_module(model, Checkpoint(model_path), prefixes, dtype=getattr(torch, dtype), device=device)
+    return load_module(
+        model,
+        Checkpoint(model_path),
+        prefixes,
+        dtype=getattr(torch, dtype),
+        device=device,
+        part_of=part_of(config.thinker, parallel),
+    )

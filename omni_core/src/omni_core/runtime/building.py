@@ -66,6 +66,10 @@ def _arguments(factory: Callable[..., Any], spec: StageSpec) -> dict[str, Any]:
         raise ConfigError(
             f"stages[{spec.name}].factory_args.{unknown[0]}: {spec.factory!r} has no such parameter{hint}"
         )
+    if spec.injected.get("tp_size", 1) > 1 and "tp_rank" not in parameters and not takes_any:
+        raise ConfigError(
+            f"stages[{spec.name}].tp_size: {spec.factory!r} takes no `tp_rank`, so it cannot be one rank of several"
+        )
     arguments = {name: value for name, value in spec.injected.items() if name in parameters}
     arguments.update(spec.factory_args)
     missing = [

@@ -289,7 +289,8 @@ class MultiProcessPipelineRunner:
         for other in self._units.values():
             if other.state is UnitState.FAILED:
                 self._tell(unit.spec.endpoint, self._failure_of(other))
-        self.control.peer_is_up(unit.spec.endpoint)
+        for process in unit.spec.processes:
+            self.control.peer_is_up(process.endpoint)
 
     def unit_failed(self, unit: Unit, reason: str) -> None:
         message = self._failure_of(unit)
@@ -309,7 +310,7 @@ class MultiProcessPipelineRunner:
     async def _settle(self, unit: Unit, reason: str) -> None:
         """Fail or run again what the dead unit held, and nothing else."""
         endpoint, names = unit.spec.endpoint, unit.spec.stage_names
-        reached = {(attempt, stage) for attempt, stage in self.control.peer_is_down(endpoint)}
+        reached = {work for process in unit.spec.processes for work in self.control.peer_is_down(process.endpoint)}
         requests = [name for name, request in self.coordinator.attempts().items() if self._concerns(request, unit)]
         others = self._serving_but(unit)
         inquest = _Inquest({other.spec.processes[0].name for other in others}, asyncio.Event())

@@ -1,0 +1,64 @@
+"""How a Qwen3 decoder is split over tensor parallel ranks: heads, and a slice of every feed-forward (Megatron-LM's split).
+
+Column-parallel: queries, keys, values, gates and ups, by output rows. Row-parallel: the output projection and the downs, by input
+columns; their partial results are summed. With fewer key/value heads than ranks, several ranks hold the same one.
+"""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from omni_core.errors import ConfigError
+from omni_core.model_runner.tensor_parallel import Part, TensorParallel
+from omni_qwen3.checkpoint import PartOf
+from omni_qwen3.config import DecoderConfig
+
+_BY_ROWS = ("q_proj.weight", "gate_proj.weight", "up_proj.weight")
+_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
+_KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
+
+
+def local_config(config: DecoderConfig, parallel: TensorParallel) -> DecoderConfig:
+    """The decoder that one rank computes.
+
+    Raises:
+        ConfigError: ``tp_size`` divides the heads or a feed-forward size with a remainder.
+    """
+    return evolve(
+        config,
+        heads=parallel.share(config.heads, "attention heads"),
+        kv_heads=config.kv_heads // _key_value_parts(config, parallel),
+        intermediate_size=parallel.share(config.intermediate_size, "feed-forward units (intermediate_size)"),
+        moe_intermediate_size=parallel.share(
+            config.moe_intermediate_size, "units of an expert (moe_intermediate_size)"
+        ),
+        shared_expert_size=parallel.share(config.shared_expert_size, "units of the shared expert"),
+    )
+
+
+def part_of(config: DecoderConfig, parallel: TensorParallel) -> PartOf:
+    """Which part of each on-disk tensor a rank reads."""
+    parts = _key_value_parts(config, parallel)
+
+    def part(name: str) -> Part | None:
+        if parallel.size == 1:
+            return None
+        if name.endswith(_BY_ROWS):
+            return parallel.part(0)
+        if name.endswith(_BY_COLUMNS):
+            return parallel.part(1)
+        if name.endswith(_KEYS_AND_VALUES):
+            return Part(0, parallel.rank * parts // parallel.size, parts)
+        return None
+
+    return part
+
+
+def _key_value_parts(config: DecoderConfig, parallel: TensorParallel) -> int:
+    """Into how many parts the key/value heads are split: one per rank, or one per head where there are fewer."""
+    parts = min(parallel.size, config.kv_heads)
+    if config.kv_heads % parts or parallel.size % parts:
+        raise ConfigError(
+            f"tp_size: {parallel.size} ranks cannot share the model's {config.kv_heads} key/value heads evenly"
+        )
+    return parts

@@ -1,0 +1,132 @@
+"""The thinker on two ranks (gloo) answers as it does on one: ids, codes and sound, batched, streamed, sampled."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+from harness import pipeline, request_of
+from test_concurrency import mixed
+
+from omni_core.client import open_pipeline
+from omni_core.config.schema import PipelineConfig
+from omni_core.errors import ConfigError, RequestAbortedError
+from omni_core.model_runner.tensor_parallel import TensorParallel
+from omni_qwen3.config import read_config
+from omni_qwen3.sharding import part_of
+from omni_qwen3.thinker import Thinker, load_thinker
+
+
+def sharded(model_path: Path, size: int) -> PipelineConfig:
+    config = pipeline(model_path)
+    stages = [
+        evolve(stage, tp_size=size) if stage.name == "thinker" else evolve(stage, process="others")
+        for stage in config.stages
+    ]
+    return evolve(config, stages=stages)
+
+
+@pytest.mark.parametrize("shape", ["a", "b"])  # two key/value heads, one for each rank; one, which both ranks hold
+async def test_two_ranks_answer_as_one(checkpoints: dict[str, Path], cases: dict[str, Any], shape: str) -> None:
+    requests = mixed(cases)
+    async with open_pipeline(pipeline(checkpoints[shape], processes="one")) as client:
+        alone = await asyncio.gather(*(client.submit(request) for request in requests))
+    async with open_pipeline(sharded(checkpoints[shape], 2)) as client:
+        assert {"thinker_tp0", "thinker_tp1"} <= set(client.process_ids)
+        both = await asyncio.gather(*(client.submit(request) for request in requests))
+        for index, (one, two) in enumerate(zip(alone, both, strict=True)):
+            assert list(two["decode"].token_ids) == list(one["decode"].token_ids), index
+            assert np.array_equal(np.asarray(two["code2wav"].codes), np.asarray(one["code2wav"].codes)), index
+            np.testing.assert_allclose(two["code2wav"].samples, one["code2wav"].samples, atol=1e-4)
+        counters = await client.statistics()
+        steps = [counters[f"thinker_tp{rank}"]["thinker"]["steps"] for rank in range(2)]
+        assert steps[0] == steps[1] > 0
+
+
+async def test_ranks_stay_together_without_a_seed_through_aborts_and_deaths(
+    checkpoints: dict[str, Path], cases: dict[str, Any]
+) -> None:
+    def sampled() -> Any:
+        request = request_of(cases["text"])
+        request.params["thinker"] |= {"temperature": 1.3, "max_new_tokens": 200}
+        return request
+
+    async with open_pipeline(sharded(checkpoints["a"], 2)) as client:
+        greedy = request_of(cases["image"])
+        before = await client.submit(greedy)
+        running = [asyncio.create_task(client.submit(sampled(), f"r{n}")) for n in range(6)]
+        await asyncio.sleep(0.3)
+        for n in (0, 2, 4):
+            await client.abort(f"r{n}")
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        for n, outcome in enumerate(outcomes):
+            if n % 2 or isinstance(outcome, dict):  # an abort may come too late
+                assert isinstance(outcome, dict), outcome
+            else:
+                assert isinstance(outcome, RequestAbortedError)
+        assert list((await client.submit(greedy))["decode"].token_ids) == list(before["decode"].token_ids)
+
+        os.kill(client.process_ids["thinker_tp1"], signal.SIGKILL)
+        while client.health()["thinker"]["state"] == "ready":
+            await asyncio.sleep(0.01)
+        after = await asyncio.wait_for(client.submit(greedy), 60)
+        assert list(after["decode"].token_ids) == list(before["decode"].token_ids)
+        counters = await client.statistics()
+        assert counters["thinker_tp0"]["thinker"]["steps"] == counters["thinker_tp1"]["thinker"]["steps"]
+
+
+@pytest.mark.parametrize(("shape", "size"), [("a", 2), ("a", 4), ("b", 2), ("c", 2), ("c", 4)])
+def test_every_weight_is_read_once_in_full_or_in_parts(checkpoints: dict[str, Path], shape: str, size: int) -> None:
+    """A layer's partial results over all ranks sum to the whole layer's."""
+    config = read_config(checkpoints[shape])
+    whole = load_thinker(str(checkpoints[shape]), config)
+    ranks = [load_thinker(str(checkpoints[shape]), config, parallel=_Recorded(rank, size)) for rank in range(size)]
+    x = torch.randn(7, config.thinker.hidden_size, generator=torch.Generator().manual_seed(1))
+    for full, *parts in zip(whole.model.layers, *(rank.model.layers for rank in ranks), strict=True):
+        summed = sum(part.mlp(x) for part in parts)
+        torch.testing.assert_close(summed, full.mlp(x), atol=1e-5, rtol=1e-4)
+        heads = torch.cat([part.self_attn.qkv_proj(x)[:, : _queries(part)] for part in parts], 1)
+        torch.testing.assert_close(heads, full.self_attn.qkv_proj(x)[:, : _queries(full)])
+        query = torch.randn(7, _queries(full), generator=torch.Generator().manual_seed(2))
+        projected = sum(p.self_attn.o_proj(q) for p, q in zip(parts, query.chunk(size, 1), strict=True))
+        torch.testing.assert_close(projected, full.self_attn.o_proj(query), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(ranks[-1].lm_head.weight, whole.lm_head.weight)
+
+
+def _queries(layer: Any) -> int:
+    return int(layer.self_attn.heads * layer.self_attn.head_dim)
+
+
+class _Recorded(TensorParallel):
+    """A rank without a process group: only the shapes and the loading are looked at."""
+
+    def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("nothing is summed here")
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "expected"),
+    [
+        ("a", 3, "tp_size: 3 does not divide the model's 4 attention heads"),
+        ("b", 3, "tp_size: 3 does not divide the model's 64 feed-forward units"),
+        ("b", 4, "tp_size: 4 does not divide the model's 6 attention heads"),
+    ],
+)
+def test_what_cannot_be_shared_is_said(checkpoints: dict[str, Path], shape: str, size: int, expected: str) -> None:
+    config = read_config(checkpoints[shape]).thinker
+    with pytest.raises(ConfigError, match=expected), torch.device("meta"):
+        Thinker(config, TensorParallel(0, size))
+
+
+def test_key_value_heads_are_repeated_where_there_are_fewer_than_ranks(checkpoints: dict[str, Path]) -> None:
+    config = read_config(checkpoints["a"]).thinker
+    assert config.kv_heads == 2
+    parts = [part_of(config, TensorParallel(rank, 4))("layers.0.self_attn.k_proj.weight") for rank in range(4)]
+    assert [(part.index, part.count) for part in parts if part is not None] == [(0, 2), (0, 2), (1, 2), (1, 2)]
