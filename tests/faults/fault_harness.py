@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import fault_stages  # noqa: F401  (its classes may come back in answers)
 import psutil
 from attrs import define, field
 from pipelines import make_pipeline

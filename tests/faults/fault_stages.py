@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import gc
 import os
 import time
 from typing import Any
 
+from attrs import frozen
+
+from omni_core.protocol.codec import register
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_core.scheduling.streaming import StreamingScheduler
@@ -22,6 +26,25 @@ Pair = collections.namedtuple("Pair", "left right")
 @dataclasses.dataclass
 class Holder:
     tensor: Any
+
+
+class Mute(Exception):
+    """An exception that cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@register
+@frozen
+class Trap:
+    """Harmless where it is made; ends the process that decodes it, if that lets it."""
+
+    maker: int
+
+    def __attrs_post_init__(self) -> None:
+        if self.maker != os.getpid():
+            raise SystemExit("a trap")
 
 
 def poisoned(data: Any, place: str) -> str | None:
@@ -42,6 +65,12 @@ def misbehave(kind: str | None) -> Any:
         raise MemoryError("too much")
     if kind == "recursion":
         return misbehave(kind)
+    if kind == "mute":
+        raise Mute
+    if kind == "long":
+        raise ValueError("x" * 10_000_000)
+    if kind == "trap":
+        return {"trap": Trap(os.getpid())}
     if kind == "object":
         return {"deep": [1, {"here": object()}]}
     if kind == "itself":
@@ -95,7 +124,14 @@ def step(name: str, seconds: float = 0.0) -> Step:
 def route(request_id: str, output: StagePayload) -> Any:
     kind = poisoned(output.data, "route_fn")
     misbehave(kind)
-    return {"unknown": "nowhere", "empty": [], "none": None, "number": 3}.get(kind or "", ["left", "right", "join"])
+    returned = {
+        "unknown": "nowhere",
+        "empty": [],
+        "none": None,
+        "number": 3,
+        "twice": ["left", "right", "join", "left"],
+    }
+    return returned.get(kind or "", ["left", "right", "join"])
 
 
 def project(payload: StagePayload) -> Any:
@@ -107,7 +143,7 @@ def project(payload: StagePayload) -> Any:
 def wait_for(request_id: str, source: str, payload: StagePayload) -> Any:
     kind = poisoned(payload.data, "wait_for_fn")
     misbehave(kind)
-    return {"unknown": ["nowhere"], "empty": [], "number": 3}.get(kind or "", ["work", "left", "right"])
+    return {"unknown": ["nowhere"], "empty": [], "number": 3, "none": None}.get(kind or "", ["work", "left", "right"])
 
 
 def merge(payloads: dict[str, StagePayload]) -> Any:
@@ -171,7 +207,8 @@ def vector(payload: StagePayload) -> dict[str, Any]:
     import torch
 
     inputs = given(payload)
-    return {"n": inputs["n"], "tensor": torch.full((inputs["nbytes"],), inputs["n"] % 250, dtype=torch.uint8)}
+    tensor = torch.full((inputs["nbytes"],), inputs["n"] % 250, dtype=torch.uint8)
+    return {"n": inputs["n"], "tensor": tensor, "poison": inputs.get("poison")}
 
 
 def check_vector(payload: StagePayload) -> dict[str, Any]:
@@ -235,3 +272,19 @@ def route_by_shape(request_id: str, output: StagePayload) -> str:
 
 def last_of_shape(request: OmniRequest) -> list[str]:
     return [_LAST[request.metadata["shape"]]]
+
+
+class Careless:
+    """Raises while it holds a tensor, in a process without garbage collection."""
+
+    def __init__(self) -> None:
+        gc.disable()
+
+    def __call__(self, payload: StagePayload) -> Any:
+        tensor = payload.data["tensor"]
+        misbehave(payload.data["poison"])
+        return int(tensor[0])
+
+
+def careless() -> Careless:
+    return Careless()

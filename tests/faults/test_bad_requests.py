@@ -13,7 +13,7 @@ from attrs import frozen
 from fault_harness import branching, right_branching, right_streaming, streaming, watched
 from pipelines import make_pipeline
 
-from omni_core.client import Client
+from omni_core.client import Client, open_pipeline
 from omni_core.config.schema import StageConfig
 from omni_core.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
@@ -24,6 +24,8 @@ RAISES = [
     ("interrupt", "KeyboardInterrupt", ""),
     ("memory", "MemoryError", "too much"),
     ("recursion", "RecursionError", "recursion"),
+    ("mute", "Mute", "no message"),
+    ("long", "ValueError", "x{1000}.*cut"),
 ]
 UNSENDABLE = [
     ("object", "CodecError", r"\['deep'\]\[1\]\['here'\].*builtins.object cannot be sent"),
@@ -41,15 +43,19 @@ BRANCHING = [
     *(("join", "join", *kind) for kind in RAISES),
     *(
         ("work", "route_fn", kind, "ConfigError", "route_fn returned")
-        for kind in ("unknown", "empty", "none", "number")
+        for kind in ("unknown", "empty", "none", "number", "twice")
     ),
     *(("join", "wait_for_fn", kind, "ConfigError", "wait_for_fn returned") for kind in ("unknown", "empty", "number")),
+    ("join", "wait_for_fn", "none", "ConfigError", "wait_for_fn returned None for every"),
     *(("start", "start", *kind) for kind in UNSENDABLE),
     *(("left", "left", *kind) for kind in UNSENDABLE),
     *(("join", "join", *kind) for kind in UNSENDABLE),
     ("join", "left", "unknown class", "CodecError", "only_the_sender_knows.Secret.*not registered"),
+    ("work", "start", "trap", "CodecError", "SystemExit: a trap"),
+    ("join", "left", "trap", "CodecError", "SystemExit: a trap"),
+    ("join", "join", "trap", "CodecError", "SystemExit: a trap"),
 ]
-MUST_LEAVE_THE_PROCESS = {"unknown class", *(kind for kind, *_ in UNSENDABLE)}
+MUST_LEAVE_THE_PROCESS = {"unknown class", "trap", *(kind for kind, *_ in UNSENDABLE)}
 """Between the stages of one process nothing is encoded, so these do no harm there."""
 
 STREAMING = [
@@ -61,6 +67,7 @@ STREAMING = [
     ("produce", "produce", "bad target", "ConfigError", "stream_to does not name"),
     *(("produce", "produce", *kind) for kind in UNSENDABLE),
     ("consume", "produce", "unknown class", "CodecError", "not registered"),
+    ("consume", "produce", "trap", "CodecError", "SystemExit: a trap"),
     *(("consume", "consume", *kind) for kind in RAISES),
 ]
 
@@ -104,6 +111,20 @@ async def test_what_misbehaves_fails_alone(folder: Path, make: Any, right: Any, 
                 await case.fails(pipeline.client, 1)
         assert not load.failed
         await pipeline.as_before()
+
+
+async def test_a_failed_request_gives_its_shared_memory_back(folder: Path) -> None:
+    """At once, by reference counts: no error may be part of a cycle with the payload that it came from."""
+    config = make_pipeline(
+        folder,
+        StageConfig(name="make", factory="fault_stages:vector", process="make", next="use"),
+        StageConfig(name="use", factory="fault_stages:careless", process="use", terminal=True),
+    )
+    async with open_pipeline(config) as client:
+        for kind, *_ in RAISES:
+            with pytest.raises(RequestFailedError):
+                await client.submit(OmniRequest({"n": 1, "nbytes": 1_000_000, "poison": kind}))
+            assert (await client.statistics())["make"]["relay"]["slots_in_use"] == 0, kind
 
 
 async def test_data_that_looks_like_ours_is_data(folder: Path) -> None:

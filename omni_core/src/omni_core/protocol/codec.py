@@ -122,7 +122,7 @@ def decode(document: bytes | memoryview, buffer: memoryview | None = None) -> An
         return _Decoder(buffer).document(document)
     except CodecError:
         raise
-    except Exception as error:
+    except BaseException as error:  # a class's constructor may raise anything, and event loops decode
         raise CodecError(f"received bytes cannot be decoded: {type(error).__name__}: {error}") from error
 
 
@@ -297,7 +297,7 @@ def _explain(value: Any, error: BaseException) -> str:
 def _first_failure(value: Any, path: str, error: BaseException) -> tuple[str, BaseException]:
     for child_path, child in _children(value, path):
         try:
-            _Encoder(out_of_band=None)._pack(child)
+            _Encoder(out_of_band=EncodedValue(b""))._pack(child)
         except Exception as child_error:
             return _first_failure(child, child_path, child_error)
     return path, error

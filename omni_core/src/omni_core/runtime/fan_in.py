@@ -42,6 +42,10 @@ class FanIn:
         self._payloads[from_stage] = payload
         if self._active is None and self._wait_for_fn is not None:
             self._choose(self._wait_for_fn(payload.request_id, from_stage, payload))
+        if self._active is None and len(self._payloads) == len(self._wait_for):
+            raise ConfigError(
+                f"stages[{self._stage}].wait_for_fn returned None for every payload; one of them must tell what to wait for"
+            )
         if self._active is None or not self._payloads.keys() >= set(self._active):
             return None
         return self._merge_fn({name: self._payloads[name] for name in self._wait_for if name in self._active})

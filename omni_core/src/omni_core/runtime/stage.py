@@ -30,6 +30,9 @@ from omni_core.transport.lanes import Lanes, Later
 
 logger = logging.getLogger(__name__)
 
+LONGEST_ERROR = 8_000
+"""Characters of an error's message, and of its traceback, that are told."""
+
 REMEMBERED_ENDS = 20_000
 """How many finished or aborted request ids a stage remembers, to drop what arrives for them late."""
 
@@ -367,9 +370,11 @@ class Stage:
             not isinstance(chosen, list | tuple)
             or not all(name in allowed for name in chosen)
             or not (chosen or may_be_empty)
+            or len(set(chosen)) < len(chosen)
         ):
             raise ConfigError(
-                f"stages[{self.name}].{field_name} returned {names!r}; it must return stages out of {list(allowed)}"
+                f"stages[{self.name}].{field_name} returned {names!r}; "
+                f"it must return stages out of {list(allowed)}, each once"
             )
         return list(chosen)
 
@@ -460,10 +465,25 @@ class Stage:
 def describe(error: Any, stage: str | None) -> ErrorInfo:
     """An exception as plain data. Deliberate errors carry no traceback: their message says it all."""
     if not isinstance(error, BaseException):
-        return ErrorInfo(stage, "RuntimeError", str(error))
+        return ErrorInfo(stage, "RuntimeError", _cut(str(error)))
     trace = "" if isinstance(error, OmniError) else "".join(traceback.format_exception(error, limit=-8))
     at_fault = error.stage if isinstance(error, StageFailedError) else stage
-    return ErrorInfo(at_fault, type(error).__name__, str(error) or repr(error), trace)
+    return ErrorInfo(at_fault, type(error).__name__, _cut(_message(error)), _cut(trace))
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error) or repr(error)
+    except Exception as broken:
+        return f"(no message: its __str__ raised {type(broken).__name__})"
+
+
+def _cut(text: str) -> str:
+    """The text, or its beginning and end: an error is for reading, and travels over the control plane."""
+    if len(text) <= LONGEST_ERROR:
+        return text
+    half = LONGEST_ERROR // 2
+    return f"{text[:half]} ... [{len(text) - LONGEST_ERROR} characters cut] ... {text[-half:]}"
 
 
 def _function(reference: str | None) -> Callable[..., Any] | None:

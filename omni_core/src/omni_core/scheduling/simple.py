@@ -71,11 +71,16 @@ class SimpleScheduler:
                     self._finish(OutgoingMessage(payload.request_id, "result", result))
                 return
         for payload in batch:
-            try:
-                message = OutgoingMessage(payload.request_id, "result", self._compute(payload))
-            except BaseException as error:  # SystemExit and MemoryError too: they are this request's alone
-                message = OutgoingMessage(payload.request_id, "error", error)
-            self._finish(message)
+            self._finish(self._outcome(payload))
+
+    def _outcome(self, payload: StagePayload) -> OutgoingMessage:
+        """Its own function, so that no frame of an error's traceback holds the error: such a cycle would keep the payload,
+        and its relay memory, until the next garbage collection.
+        """
+        try:
+            return OutgoingMessage(payload.request_id, "result", self._compute(payload))
+        except BaseException as error:  # SystemExit and MemoryError too: they are this request's alone
+            return OutgoingMessage(payload.request_id, "error", error)
 
     def _finish(self, message: OutgoingMessage) -> None:
         with self._lock:

@@ -126,8 +126,12 @@ class ControlPlane:
         except CodecError as error:
             logger.error("a control message was dropped: %s", error)
             return
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._on_message(message)
+        except Exception:  # the documents behind it in the stream are others' business
+            logger.exception("a %s could not be handled", type(message).__name__)
 
     def close(self) -> None:
         """Close every socket. What could not be written yet is dropped. Idempotent."""
