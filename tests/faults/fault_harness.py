@@ -180,9 +180,9 @@ class Watched:
         await self.rest()
         self._before = self._now()
 
-    async def rest(self) -> None:
+    async def rest(self, seconds: float = 10.0) -> None:
         """Until nothing is left of any request: in no stage, queue, or relay."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + seconds
         while busy := _busy(await self.client.statistics()):
             assert time.monotonic() < end, f"not at rest: {busy}"
             await asyncio.sleep(0.02)
