@@ -7,10 +7,12 @@ answer depends on ``n`` alone.
 from __future__ import annotations
 
 import collections
+import ctypes
 import dataclasses
 import gc
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
@@ -288,3 +290,50 @@ class Careless:
 
 def careless() -> Careless:
     return Careless()
+
+
+class Mortal:
+    """A scheduler whose own loop ends where a request asks for it: by an exception, or as if that were its choice."""
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+
+    def start(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            kind = poisoned(message.data.data, "mortal")
+            if kind == "raise":
+                raise LookupError("the loop is broken")
+            if kind == "return":
+                return
+            self.outbox.put(OutgoingMessage(message.request_id, "result", message.data.data))
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+def dies_while_built(folder: str, builds: list[int], seconds: float) -> Step:
+    """A stage whose process dies ``seconds`` into some of its builds, which are counted from 0 in ``folder``."""
+    counter = Path(folder) / "builds"
+    count = len(counter.read_text()) if counter.exists() else 0
+    counter.write_text("x" * (count + 1))
+    if count in builds:
+        time.sleep(seconds)
+        os._exit(4)
+    return Step("work")
+
+
+def deaf(seconds: float) -> Any:
+    """Checks a tensor, then keeps the interpreter to itself for some time, event loop included, if a request asks for it."""
+    with_interpreter = ctypes.PyDLL(None)
+
+    def compute(payload: StagePayload) -> dict[str, Any]:
+        answer = check_vector(payload)
+        if payload.data["poison"] == "deaf":
+            with_interpreter.usleep(int(seconds * 1e6))
+        return answer
+
+    return compute

@@ -54,6 +54,10 @@ class RelayError(OmniError):
     """A transfer of bytes failed: a dead peer, a full pool, a time-out."""
 
 
+class PeerDiedError(RelayError):
+    """The process that held the bytes has ended. Not the request's fault: it may be run again (``retries``)."""
+
+
 class TransportError(OmniError):
     """A control message could not be sent: the peer does not read, or the endpoint is not allowed."""
 

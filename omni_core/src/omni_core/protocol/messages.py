@@ -53,12 +53,16 @@ class StagePayload:
 
 @frozen
 class ErrorInfo:
-    """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback."""
+    """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback.
+
+    ``peer_died``: it is not the request's fault, but the death of a process that held something of it.
+    """
 
     stage: str | None
     error_type: str
     message: str
     traceback: str = ""
+    peer_died: bool = False
 
 
 @frozen
@@ -126,8 +130,12 @@ class AbortMessage:
 
 @frozen
 class PeerDownMessage:
-    """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what you know of ``requests``."""
+    """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what you know of ``requests``.
 
+    ``inquest`` numbers the deaths: one process may die again before the last answer about its predecessor has come.
+    """
+
+    inquest: int
     endpoint: str
     stages: list[str]
     requests: list[str]
@@ -141,7 +149,7 @@ class PeerDownReport:
     handed_to)`` (see :mod:`omni_core.runtime.losses`).
     """
 
-    endpoint: str
+    inquest: int
     process: str
     reached: list[tuple[str, str]] = field(factory=list)
     arrived: list[tuple[str, str, str, int, Any]] = field(factory=list)

@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import select
 import signal
 import sys
 from typing import Any
@@ -37,9 +38,15 @@ def _read_spec(descriptor: int) -> ProcessSpec:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends; the closed pipe covers systems without it."""
+    """Ask the kernel for SIGKILL when the parent ends; the closed pipe covers systems without it, and a parent that has ended
+    already: nothing else would be heard before every stage is built.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    stdin = select.poll()
+    stdin.register(0, select.POLLIN)
+    if stdin.poll(0):
+        os._exit(1)
 
 
 def _tame_torch() -> None:

@@ -22,6 +22,7 @@ from omni_core.errors import (
     OverloadedError,
     RequestAbortedError,
     RequestFailedError,
+    StageFailedError,
 )
 from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import (
@@ -43,6 +44,9 @@ MAX_UNREAD_EVENTS = 10_000
 REMEMBERED_IDS = 20_000
 
 _SHORTEST_RETRY_AFTER, _LONGEST_RETRY_AFTER = 0.1, 60.0
+
+_INQUEST_SECONDS = 0.7
+"""What an inquest into the death of a process may take, and a little more."""
 
 
 class RequestState(Enum):
@@ -228,10 +232,16 @@ class Coordinator:
         return tracked
 
     def _start(self, tracked: _Tracked) -> None:
-        placement = self._place(tracked.request)
+        try:
+            placement = self._place(tracked.request)
+        except StageFailedError as error:
+            raise _as_failure(tracked, error) from error
         request = evolve(tracked.request, placement=placement) if placement else tracked.request
         body = encode(StagePayload(tracked.attempt_id, request, None))
-        self._submit_to_stage(SubmitMessage(tracked.attempt_id, self._entry_stage, body), request)
+        try:
+            self._submit_to_stage(SubmitMessage(tracked.attempt_id, self._entry_stage, body), request)
+        except StageFailedError as error:
+            raise _as_failure(tracked, error) from error
         tracked.request = request
         self._attempts[tracked.attempt_id] = tracked
 
@@ -261,7 +271,12 @@ class Coordinator:
         if tracked is None:
             return
         if isinstance(message, CompleteMessage) and message.error is not None:
-            self._fail(tracked, message.error)
+            if message.error.peer_died:
+                # The inquest into that death is under way and knows more; this only makes sure of an end.
+                reason = message.error.message
+                self._loop.call_later(_INQUEST_SECONDS, self.lost, message.request_id, message.from_stage, reason)
+            else:
+                self._fail(tracked, message.error)
             return
         if message.from_stage not in tracked.terminals:
             return  # a terminal stage that this request did not ask for
@@ -308,12 +323,14 @@ class Coordinator:
         del self._attempts[tracked.attempt_id]
         self._broadcast(AbortMessage(tracked.attempt_id))
         tracked.attempts += 1
-        tracked.attempt_id = f"{tracked.request_id}~{tracked.attempts}"
+        tracked.attempt_id = f"{tracked.request_id}~{uuid.uuid4().hex}"  # no client can have chosen that for its own
         tracked.events.clear()
         tracked.terminals = self._terminals_of(tracked.request)
         self.counts["retried"] += 1
         try:
             self._start(tracked)
+        except RequestFailedError as error:
+            self._finish(tracked, RequestState.FAILED, error)
         except Exception as error:
             self._finish(tracked, RequestState.FAILED, _as_failure(tracked, error))
 
@@ -360,4 +377,5 @@ class Coordinator:
 
 
 def _as_failure(tracked: _Tracked, error: Exception) -> RequestFailedError:
-    return RequestFailedError(tracked.request_id, None, type(error).__name__, str(error))
+    stage = error.stage if isinstance(error, StageFailedError) else None
+    return RequestFailedError(tracked.request_id, stage, type(error).__name__, str(error))

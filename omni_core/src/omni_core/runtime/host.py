@@ -79,7 +79,7 @@ class StageHost:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
             if self.spec.rank > 0:
-                self._followers[stage.name] = Follower(stage.name, scheduler, self._follower_died)
+                self._followers[stage.name] = Follower(stage.name, scheduler, self.scheduler_died)
             elif self.spec.followers:
                 inbox = LeaderInbox(partial(self._publish, stage.name), scheduler.abort)
                 scheduler.inbox = inbox
@@ -88,8 +88,10 @@ class StageHost:
                 self._stages[stage.name] = Stage(stage, scheduler, self)
 
     def start(self) -> None:
+        """Compute, read messages, and say so."""
         for part in self._parts().values():
             part.start()
+        self._control.listen()
         self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages]))
 
     def _publish(self, stage: str, items: list[IncomingMessage], aborted: list[str]) -> None:
@@ -97,10 +99,6 @@ class StageHost:
         message = WorkMessage(stage, items, aborted)
         for endpoint in self.spec.followers:
             self._control.send(endpoint, message)
-
-    def _follower_died(self) -> None:
-        self.exit_code = 1
-        self._loop.call_soon_threadsafe(self.stopped.set)
 
     def tell_coordinator(self, message: Any) -> None:
         self._control.send(self.spec.coordinator_endpoint, message)
@@ -155,7 +153,7 @@ class StageHost:
             for source, what in stage.arrivals(request).items()
             if source in message.stages
         ]
-        self.tell_coordinator(PeerDownReport(message.endpoint, self.spec.name, reached, arrived))
+        self.tell_coordinator(PeerDownReport(message.inquest, self.spec.name, reached, arrived))
 
     def _on_peer_failed(self, message: PeerFailedMessage) -> None:
         error = StageFailedError(message.stages[0], message.reason)
@@ -218,6 +216,11 @@ class StageHost:
         return counters
 
     # --- out (what a stage asks of its process) ------------------------------------------------------------------------
+    def scheduler_died(self) -> None:
+        """End the process: a stage without its scheduler's loop answers nobody, and a new process has a new one."""
+        self.exit_code = 1
+        self._loop.call_soon_threadsafe(self.stopped.set)
+
     def send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> tuple[int, Later | None]:
         return self._transfer.send(self._endpoint(target, request), value, **message)
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,8 @@ class MultiProcessPipelineRunner:
         self._units: dict[str, Unit] = {}
         self._unit_of: dict[str, Unit] = {}
         self._statistics: dict[str, asyncio.Future[dict[str, dict[str, float]]]] = {}
-        self._inquests: dict[str, _Inquest] = {}
+        self._inquests: dict[int, _Inquest] = {}
+        self._deaths = count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._directory: Path | None = None
         self._janitor: _Janitor | None = None
@@ -190,6 +192,7 @@ class MultiProcessPipelineRunner:
         self._janitor = _Janitor(directory)
         prepared = prepare(self._config, self._registry or load_plugins(), directory)
         self._control = ControlPlane(prepared.coordinator_endpoint, self._on_message)
+        self._control.listen()
         self._coordinator = self._make_coordinator(prepared)
         try:
             async with asyncio.timeout(self._startup_timeout):
@@ -246,7 +249,7 @@ class MultiProcessPipelineRunner:
             if waiting is not None and not waiting.done():
                 waiting.set_result(message.counters)
         elif isinstance(message, PeerDownReport):
-            inquest = self._inquests.get(message.endpoint)
+            inquest = self._inquests.get(message.inquest)
             if inquest is not None:
                 inquest.take(message)
         elif isinstance(message, ReadyMessage):
@@ -286,6 +289,8 @@ class MultiProcessPipelineRunner:
     def unit_is_back(self, unit: Unit) -> None:
         for other in self._serving_but(unit):
             self._tell(other.spec.endpoint, PeerUpMessage(unit.spec.endpoint))
+        for follower in unit.spec.processes[1:]:
+            self._tell(unit.spec.endpoint, PeerUpMessage(follower.endpoint))
         for other in self._units.values():
             if other.state is UnitState.FAILED:
                 self._tell(unit.spec.endpoint, self._failure_of(other))
@@ -313,17 +318,17 @@ class MultiProcessPipelineRunner:
         reached = {work for process in unit.spec.processes for work in self.control.peer_is_down(process.endpoint)}
         requests = [name for name, request in self.coordinator.attempts().items() if self._concerns(request, unit)]
         others = self._serving_but(unit)
-        inquest = _Inquest({other.spec.processes[0].name for other in others}, asyncio.Event())
-        self._inquests[endpoint] = inquest
+        number = next(self._deaths)
+        inquest = self._inquests[number] = _Inquest({other.spec.processes[0].name for other in others}, asyncio.Event())
         for other in others:
-            self._tell(other.spec.endpoint, PeerDownMessage(endpoint, names, requests))
+            self._tell(other.spec.endpoint, PeerDownMessage(number, endpoint, names, requests))
         try:
             async with asyncio.timeout(REPORT_SECONDS):
                 # Alone, there is nobody to wait for, but what the dead process had sent must still be read.
                 await (inquest.answered.wait() if others else asyncio.sleep(0.02))
         except TimeoutError:
             logger.warning("no answer about the death of %s from %s", unit.label, ", ".join(sorted(inquest.waiting)))
-        del self._inquests[endpoint]
+        del self._inquests[number]
         silent = {other.spec.processes[0].name for other in others} - {each.process for each in inquest.reports}
         survey = Survey(
             reached | {(r, stage) for report in inquest.reports for r, stage in report.reached},

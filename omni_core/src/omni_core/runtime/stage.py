@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from attrs import define, field
 
-from omni_core.errors import ConfigError, OmniError, StageFailedError
+from omni_core.errors import ConfigError, OmniError, PeerDiedError, StageFailedError
 from omni_core.protocol.messages import DataReadyMessage, ErrorInfo, OmniRequest, StagePayload
 from omni_core.references import load
 from omni_core.runtime import mutation
@@ -60,6 +60,9 @@ class Outside(Protocol):
 
     def release(self, request_id: str) -> None:
         """Free what the relay holds for a request that failed."""
+
+    def scheduler_died(self) -> None:
+        """End the process: the loop of one of its schedulers has ended by itself."""
 
 
 PAYLOAD, DONE = 1, 2
@@ -112,6 +115,7 @@ class Stage:
         self._drain_is_due = False
         # Whether every output stays in the process: then the thread that made it can hand it over by itself.
         self._stays_here = False
+        self._stopping = False
         self._thread = threading.Thread(target=self._run_scheduler, name=f"scheduler-{self.name}", daemon=True)
 
     # --- life --------------------------------------------------------------------------------------------------------
@@ -124,6 +128,7 @@ class Stage:
 
     def stop(self) -> None:
         """Ask the scheduler to stop after its running step."""
+        self._stopping = True
         self.scheduler.stop()
 
     def join(self, timeout: float) -> None:
@@ -133,13 +138,18 @@ class Stage:
     def _run_scheduler(self) -> None:
         try:
             self.scheduler.start()
-        except BaseException:
-            logger.exception("the scheduler of stage %r stopped", self.name)
-            self._loop.call_soon_threadsafe(self._scheduler_died, traceback.format_exc(limit=-3))
+            error = RuntimeError("its loop returned without being told to stop")
+        except BaseException as raised:
+            error = RuntimeError(f"its loop ended with {type(raised).__name__}: {_message(raised)}")
+            error.__cause__ = raised
+        if not self._stopping:
+            logger.error("the scheduler of stage %r: %s", self.name, error, exc_info=error)
+            self._loop.call_soon_threadsafe(self._scheduler_died, error)
 
-    def _scheduler_died(self, trace: str) -> None:
+    def _scheduler_died(self, error: RuntimeError) -> None:
         for request_id in list(self._active):
-            self._fail(request_id, RuntimeError(f"the scheduler stopped: {trace}"))
+            self._fail(request_id, error)
+        self._outside.scheduler_died()
 
     def statistics(self) -> dict[str, float]:
         """The scheduler's counters and how many requests are inside this stage."""
@@ -468,7 +478,8 @@ def describe(error: Any, stage: str | None) -> ErrorInfo:
         return ErrorInfo(stage, "RuntimeError", _cut(str(error)))
     trace = "" if isinstance(error, OmniError) else "".join(traceback.format_exception(error, limit=-8))
     at_fault = error.stage if isinstance(error, StageFailedError) else stage
-    return ErrorInfo(at_fault, type(error).__name__, _cut(_message(error)), _cut(trace))
+    peer_died = isinstance(error, PeerDiedError)
+    return ErrorInfo(at_fault, type(error).__name__, _cut(_message(error)), _cut(trace), peer_died)
 
 
 def _message(error: BaseException) -> str:

@@ -44,7 +44,7 @@ class Owner(Protocol):
         """Its ``state`` has changed."""
 
     def unit_died(self, unit: Unit, reason: str) -> None:
-        """It was serving, and its processes are gone or going. A restart or :meth:`unit_failed` follows."""
+        """It was serving, or about to, and its processes are gone or going. A restart or :meth:`unit_failed` follows."""
 
     def unit_is_back(self, unit: Unit) -> None:
         """It serves again after a restart."""
@@ -153,7 +153,7 @@ class Unit:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        served, first = self.serves, not self.started.done()
+        first = not self.started.done()
         self.reason = reason
         for process in self.processes:
             process.kill()
@@ -168,8 +168,8 @@ class Unit:
         gives_up = len(self._deaths) > self._policy.limit
         logger.error("stage %s: %s%s", self.label, reason, log)
         self._enter(UnitState.FAILED if gives_up else UnitState.RESTARTING)
-        if served:
-            self._owner.unit_died(self, reason)
+        # Also if it was not ready yet: that it was may lie unread here, and others may have written to it.
+        self._owner.unit_died(self, reason)
         if gives_up:
             logger.error(
                 "stage %s has died %d times in %g s: given up", self.label, len(self._deaths), self._policy.window

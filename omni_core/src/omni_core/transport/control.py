@@ -40,6 +40,9 @@ _WRITE_AT_ONCE = 64
 class ControlPlane:
     """One process's end of the control plane, bound to its event loop. :meth:`send` may be called from any thread.
 
+    It sends from the beginning, and reads from :meth:`listen` on: until then connections are refused, so that nobody gives work
+    to a process that is not ready for it.
+
     Args:
         endpoint: the address that this process reads, ``ipc://PATH``; its folder must be private (0700).
         on_message: called on the event loop with every decoded message.
@@ -52,7 +55,16 @@ class ControlPlane:
         self._peers: dict[str, _Peer] = {}
         self._incoming: set[_Incoming] = set()
         self._closed = False
-        self._listener = _listen(_path(endpoint))
+        self._endpoint = endpoint
+        self._listener: socket.socket | None = None
+
+    def listen(self) -> None:
+        """Begin to read the endpoint.
+
+        Raises:
+            TransportError: its socket cannot be made.
+        """
+        self._listener = _listen(_path(self._endpoint))
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def send(self, endpoint: str, message: Any, work: Work | None = None) -> None:
@@ -116,6 +128,7 @@ class ControlPlane:
 
     # --- reading -------------------------------------------------------------------------------------------------------
     def _accept(self) -> None:
+        assert self._listener is not None
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             connection, _ = self._listener.accept()
             self._incoming.add(_Incoming(connection, self._loop, self._on_document, self._incoming.discard))
@@ -138,8 +151,9 @@ class ControlPlane:
         if self._closed:
             return
         self._closed = True
-        self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
         for peer in self._peers.values():
             peer.disconnect()
         for incoming in list(self._incoming):

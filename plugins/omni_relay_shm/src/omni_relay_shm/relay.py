@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import select
 import sys
 import weakref
 from collections import deque
@@ -18,7 +19,7 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.errors import RelayError
+from omni_core.errors import PeerDiedError, RelayError
 from omni_core.transport.relay import Relay, RelayOperation, RelayOptions
 from omni_relay_shm.allocator import Allocator
 from omni_relay_shm.pool import DATA_START, SLOTS, PoolMemory, Word, create, fence
@@ -75,12 +76,14 @@ class _Peer:
         try:
             source = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise RelayError(f"the pool of process {pid} cannot be opened; it has ended? ({error})") from error
+            if isinstance(error, FileNotFoundError) or _has_ended(pid):
+                raise PeerDiedError(f"process {pid}, whose pool holds the bytes, has ended") from error
+            raise RelayError(f"the pool of process {pid} cannot be opened: {error}") from error
         try:
             self.memory = PoolMemory(source, size)
             if self.memory.token != token:
                 self.memory.close()
-                raise RelayError(f"process {pid} holds another pool than the message says; the sender was restarted")
+                raise PeerDiedError(f"process {pid} holds another pool than the message says; the sender has ended")
         except (OSError, ValueError) as error:
             raise RelayError(f"the pool of process {pid} cannot be mapped: {error}") from error
         finally:
@@ -309,7 +312,11 @@ class ShmRelay(Relay):
             return False
         memory = self._memory
         released = [
-            block for block in self._blocks.values() if memory.read(block.slot, Word.RELEASED) == block.generation
+            block
+            for block in self._blocks.values()
+            if memory.read(block.slot, Word.RELEASED) == block.generation
+            # Its request is over, and so is its reader: no release will come.
+            or (block.doomed and _has_ended(memory.read(block.slot, Word.HOLDER)))
         ]
         for block in released:
             self._free(block)
@@ -445,6 +452,20 @@ def _release(memory: PoolMemory, wake: Any, slot: int, generation: int) -> None:
             wake()
     except ValueError:
         return  # the relay was closed first, and took its mapping along
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only its parent has not noticed yet."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        end = select.poll()
+        end.register(descriptor, select.POLLIN)
+        return bool(end.poll(0))
+    finally:
+        os.close(descriptor)
 
 
 def _address(view: memoryview) -> int:

@@ -1,0 +1,248 @@
+"""Deaths at awkward moments: during a restart, with shared memory in hand, of a scheduler's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_harness import Watched, step, watched
+from pipelines import make_pipeline
+from test_deaths import blamed, kill, serving
+
+from omni_core.client import Client, open_pipeline
+from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig
+from omni_core.errors import OmniError, RequestFailedError
+from omni_core.protocol.messages import OmniRequest
+from omni_core.runtime.child import pack_spec
+from omni_core.runtime.spec import ProcessSpec, StageSpec
+
+MIB = 2**20
+
+
+def relayed(folder: Path, check: str = "check_vector", **fields: Any) -> PipelineConfig:
+    """A tensor in shared memory, made in one process and checked in another."""
+    return make_pipeline(
+        folder,
+        StageConfig(name="make", factory="fault_stages:vector", process="make", next="check"),
+        StageConfig(name="check", factory=f"fault_stages:{check}", process="check", terminal=True),
+        **fields,
+    )
+
+
+def right_relayed(n: int, answer: dict[str, Any]) -> bool:
+    return bool(answer["check"]["n"] == n)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"), [("raise", "LookupError: the loop is broken"), ("return", "without being told to stop")]
+)
+async def test_a_scheduler_whose_loop_ends_is_started_anew(folder: Path, kind: str, message: str) -> None:
+    config = make_pipeline(
+        folder,
+        step("start", next="mortal"),
+        StageConfig(name="mortal", factory="fault_stages:Mortal", process="mortal", terminal=True),
+    )
+    async with open_pipeline(config) as client:
+        for deaths in (1, 2):
+            begin = time.monotonic()
+            with pytest.raises(RequestFailedError, match=message) as caught:
+                await client.submit(OmniRequest({"n": 1, "poison": {"at": "mortal", "kind": kind}}))
+            assert caught.value.stage == "mortal"
+            assert time.monotonic() - begin < 1.0
+            while client.health()["mortal"]["restarts"] < deaths:
+                await asyncio.sleep(0.01)
+            answer = await asyncio.wait_for(client.submit(OmniRequest({"n": 2})), 10)
+            assert answer["mortal"]["n"] == 2
+        assert client.health()["mortal"]["restarts"] == 2
+        assert client.health()["start"]["restarts"] == 0
+
+
+async def test_what_is_sent_to_a_process_that_is_being_built_is_not_lost_with_it(folder: Path) -> None:
+    """The sender is new as well, so it knows nothing of the death: only a refused connection can make it wait."""
+    config = make_pipeline(
+        folder,
+        step("start", next="work"),
+        StageConfig(
+            name="work",
+            factory="fault_stages:dies_while_built",
+            factory_args={"folder": str(folder), "builds": [1], "seconds": 1.0},
+            process="work",
+            terminal=True,
+        ),
+        restart=RestartConfig(backoff=0.05),
+    )
+    async with open_pipeline(config) as client:
+        assert (await client.submit(OmniRequest({"n": 1})))["work"]["n"] == 1
+        await kill(client, "work")
+        await kill(client, "start")
+        await serving(client, "start")
+        assert client.health()["work"]["state"] == "restarting"
+        answer = await asyncio.wait_for(client.submit(OmniRequest({"n": 2})), 10)
+        assert answer["work"]["path"] == ["start", "work"]
+        assert client.health()["work"]["restarts"] == 2
+    (folder / "builds").unlink()
+
+
+@pytest.mark.parametrize("name", ["make", "check"])
+async def test_retries_hide_the_death_of_either_end_of_a_relay(folder: Path, name: str) -> None:
+    """Also where a message of the dead sender has arrived whose shared memory is gone."""
+    config = relayed(folder, retries=10, restart=RestartConfig(limit=100, backoff=0.05))
+    async with watched(config, right_relayed, {"nbytes": 400_000}) as (pipeline, load):
+        async with load.running():
+            for _ in range(5):
+                await kill(pipeline.client, name)
+                await serving(pipeline.client, name)
+        assert not load.failed
+        await pipeline.rest()
+
+
+async def test_without_retries_the_death_of_a_sender_is_told_as_one(folder: Path) -> None:
+    config = relayed(folder, restart=RestartConfig(limit=100, backoff=0.05))
+    async with watched(config, right_relayed, {"nbytes": 400_000}) as (pipeline, load):
+        async with load.running():
+            for _ in range(5):
+                await kill(pipeline.client, "make")
+                await serving(pipeline.client, "make")
+        blamed(load.failed, "make", "check")
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_a_sender_that_is_dead_when_its_message_is_read(folder: Path, retries: int) -> None:
+    """The message lies in the reader's socket, the bytes were in the memory of a process that the reader never met."""
+    config = make_pipeline(
+        folder,
+        StageConfig(name="make", factory="fault_stages:vector", process="make", next="check"),
+        StageConfig(
+            name="check", factory="fault_stages:deaf", factory_args={"seconds": 0.4}, process="check", terminal=True
+        ),
+        retries=retries,
+    )
+    async with open_pipeline(config) as client:
+        await client.submit(OmniRequest({"n": 1, "nbytes": MIB}))
+        await kill(client, "make")
+        await serving(client, "make")
+        await client.submit(OmniRequest({"n": 2, "nbytes": 1000}))  # imports torch there
+        busy = asyncio.create_task(client.submit(OmniRequest({"n": 3, "nbytes": 1000, "poison": "deaf"})))
+        await asyncio.sleep(0.1)
+        unread = asyncio.create_task(client.submit(OmniRequest({"n": 4, "nbytes": MIB})))
+        await asyncio.sleep(0.1)
+        killed = time.monotonic()
+        await kill(client, "make")
+        assert (await busy)["check"]["n"] == 3
+        if retries:
+            assert (await unread)["check"] == {"n": 4, "nbytes": MIB}
+            return
+        with pytest.raises(RequestFailedError, match="SIGKILL") as caught:
+            await unread
+        assert (caught.value.stage, caught.value.error_type) == ("make", "ProcessDied")
+        assert time.monotonic() - killed < 1.0
+
+
+async def test_a_process_that_dies_again_before_all_have_told_about_its_first_death(folder: Path) -> None:
+    config = make_pipeline(
+        folder,
+        step("start", next="work"),
+        StageConfig(
+            name="work",
+            factory="fault_stages:dies_while_built",
+            factory_args={"folder": str(folder), "builds": [1, 2], "seconds": 0.0},
+            process="work",
+            next="end",
+        ),
+        step("end", terminal=True),
+        restart=RestartConfig(backoff=0.01),
+    )
+    async with open_pipeline(config) as client:
+        await client.submit(OmniRequest({"n": 1}))
+        held = [asyncio.create_task(client.submit(OmniRequest({"n": n, "sleep": {"work": 1.0}}))) for n in range(8)]
+        await asyncio.sleep(0.2)
+        os.kill(client.process_ids["end"], signal.SIGSTOP)  # it says nothing, so each inquest takes its time
+        try:
+            await kill(client, "work")
+            killed = time.monotonic()
+            outcomes = await asyncio.wait_for(asyncio.gather(*held, return_exceptions=True), 5)
+            assert time.monotonic() - killed < 1.0
+            blamed([(0, each) for each in outcomes if isinstance(each, OmniError)], "work")
+            assert all(isinstance(each, OmniError) for each in outcomes)
+        finally:
+            os.kill(client.process_ids["end"], signal.SIGCONT)
+        await serving(client, "work")
+        assert client.health()["work"]["restarts"] == 3
+        assert (await asyncio.wait_for(client.submit(OmniRequest({"n": 2})), 10))["end"]["n"] == 2
+        await Watched(client).rest()
+    (folder / "builds").unlink()
+
+
+async def test_a_child_whose_parent_died_first_builds_nothing(folder: Path) -> None:
+    """Killed between the start of a child and its request to be told: the child has to look for itself."""
+    spec = ProcessSpec(
+        name="orphan",
+        stages=[StageSpec(name="bad", factory="fault_stages:never_ready", terminal=True)],
+        endpoint=f"ipc://{folder}/0.sock",
+        coordinator_endpoint=f"ipc://{folder}/c.sock",
+        stage_endpoints={},
+    )
+    document = os.memfd_create("spec", 0)
+    os.write(document, pack_spec(spec))
+    os.lseek(document, 0, os.SEEK_SET)
+    command = [sys.executable, "-m", "omni_core.runtime.child", str(document)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[document], stderr=subprocess.DEVNULL)
+    os.close(document)
+    assert child.stdin is not None
+    child.stdin.close()
+    assert await asyncio.to_thread(child.wait, 5) == 1
+
+
+async def test_a_dead_reader_gives_its_slots_back(folder: Path) -> None:
+    async with open_pipeline(relayed(folder, "slow_check_vector")) as client:
+        asked = [asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}))) for n in range(20)]
+        await asked[0]
+        await kill(client, "check")
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        assert any(isinstance(each, RequestFailedError) for each in outcomes)
+        await serving(client, "check")
+        await Watched(client).rest(seconds=2.0)
+
+
+async def test_a_clients_id_is_never_taken_for_a_retry(folder: Path) -> None:
+    """Whatever ids clients choose: a second attempt has a name of its own inside the pipeline."""
+    config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), retries=1)
+
+    async def ask(client: Client, n: int, name: str) -> int:
+        answer = await client.submit(OmniRequest({"n": n, "sleep": {"work": 0.3}}), name)
+        return int(answer["work"]["n"])
+
+    async with open_pipeline(config) as client:
+        first = asyncio.create_task(ask(client, 1, "mine"))
+        await asyncio.sleep(0.15)
+        await kill(client, "work")
+        while not (await client.statistics())["coordinator"]["requests"]["retried"]:
+            await asyncio.sleep(0.01)
+        others = [ask(client, n, f"mine{mark}2") for n, mark in enumerate("~#/:.-_@", 2)]
+        assert await asyncio.wait_for(asyncio.gather(first, *others), 20) == list(range(1, len(others) + 2))
+
+
+@pytest.mark.parametrize("name", ["start", "work"])
+async def test_a_stage_that_was_given_up_says_so_wherever_it_stands(folder: Path, name: str) -> None:
+    config = make_pipeline(
+        folder, step("start", next="work"), step("work", terminal=True), restart=RestartConfig(limit=0)
+    )
+    async with open_pipeline(config) as client:
+        await client.submit(OmniRequest({"n": 1}))
+        await kill(client, name)
+        while client.health()[name]["state"] != "failed":
+            await asyncio.sleep(0.01)
+        for _ in range(3):
+            begin = time.monotonic()
+            with pytest.raises(RequestFailedError, match="SIGKILL") as caught:
+                await client.submit(OmniRequest({"n": 2}))
+            assert (caught.value.stage, caught.value.error_type) == (name, "StageFailedError")
+            assert time.monotonic() - begin < 0.5
+        assert (await client.statistics())["coordinator"]["requests"]["running"] == 0
