@@ -22,7 +22,7 @@ DISTRIBUTIONS = {
     "omni-qwen3": "omni_qwen3",
 }
 SOURCES = [f"{folder}/src" for folder in DISTRIBUTIONS.values()]
-TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil"]
+TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk"]
 # Only the reference implementation sees it, in a process of its own: its video processor needs it, nothing of ours may.
 TORCHVISION = "torchvision==0.28.0"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -94,7 +94,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source."""
-    install_wheels(session, *DISTRIBUTIONS, extra=("mypy",))
+    install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api"))
     session.run("python", "-m", "mypy", *SOURCES)
 
 

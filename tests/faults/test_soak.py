@@ -174,6 +174,7 @@ async def test_soak(folder: Path, request: pytest.FixtureRequest) -> None:
         pipeline = Watched(client)
         await pipeline.remember()
         soak = await run(client, seconds, seed, "soak", hurt=True)
+        await asyncio.sleep(0.5)  # the last death may not have been noticed yet
         while any(unit["state"] != "ready" for unit in client.health().values()):
             await asyncio.sleep(0.05)
         after = await run(client, 3.0, seed, "after")

@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve
@@ -19,6 +20,7 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
 from omni_core.runtime.coordinator import StreamEvent
+from omni_core.runtime.profiler import ProfileSummary
 from omni_core.runtime.runner import MultiProcessPipelineRunner, Progress
 
 
@@ -51,6 +53,14 @@ class Client:
     async def statistics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Counters by process, then by stage (or ``relay``)."""
         return await self._runner.statistics()
+
+    async def start_profile(self, torch: Sequence[str] = ()) -> None:
+        """Record, in every process, what happens to requests. ``torch``: stages whose torch operations are recorded too."""
+        await self._runner.start_profile(torch)
+
+    async def stop_profile(self, path: str | Path) -> ProfileSummary:
+        """Stop recording; write one Chrome trace of all processes to ``path``, which Perfetto opens."""
+        return await self._runner.stop_profile(path)
 
     @property
     def process_ids(self) -> dict[str, int]:

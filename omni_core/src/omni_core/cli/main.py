@@ -17,6 +17,7 @@ _COMMANDS = {
     "plugins": ("omni_core.cli.plugins:plugins", "What is installed, what is broken, and why."),
     "config": ("omni_core.cli.config:config", "Show, check and draw a pipeline's config."),
     "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and whether it fits."),
+    "top": ("omni_core.cli.top:top", "Watch a running pipeline."),
     "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and say what to do."),
 }
 

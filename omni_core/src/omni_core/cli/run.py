@@ -58,6 +58,9 @@ class Generation:
 @click.option(
     "--config", "overlay", type=click.Path(exists=True, dir_okay=False), help="A YAML overlay over the config."
 )
+@click.option(
+    "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write where the time went to this file."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def run(
     pipeline: str,
@@ -67,6 +70,7 @@ def run(
     video: tuple[Path, ...],
     system: str | None,
     out: Path | None,
+    trace: Path | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -79,10 +83,11 @@ def run(
     if out is not None:
         if options["no_speech"]:
             raise click.UsageError("--out needs speech; leave --no-speech away")
-        if not (out.absolute().parent.is_dir() and os.access(out.absolute().parent, os.W_OK)):
-            raise click.UsageError(
-                f"--out {out}: the folder {out.absolute().parent} does not exist or cannot be written"
-            )
+        _check_folder("--out", out)
+    if trace is not None:
+        _check_folder("--trace", trace)
+        if not one_shot:
+            raise click.UsageError("--trace records one reply; give --text or a file")
     source = PipelineSource(
         pipeline, options["model"], parse_options(options["option"]), options["settings"], options["overlay"]
     )
@@ -97,7 +102,9 @@ def run(
             for path in paths
         ]
         parts += [{"type": "text", "text": text}] if text is not None else []
-        work = one_reply(source, generation, [*messages, {"role": "user", "content": parts}], out, as_json=as_json)
+        work = one_reply(
+            source, generation, [*messages, {"role": "user", "content": parts}], out, trace, as_json=as_json
+        )
     else:
         work = chat(source, generation, messages, out)
     try:
@@ -112,6 +119,12 @@ def run(
     except asyncio.CancelledError:
         click.echo("Terminated.", err=True)
         sys.exit(128 + signal.SIGTERM)
+
+
+def _check_folder(option: str, path: Path) -> None:
+    folder = path.absolute().parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise click.UsageError(f"{option} {path}: the folder {folder} does not exist or cannot be written")
 
 
 async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:

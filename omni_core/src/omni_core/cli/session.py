@@ -76,7 +76,13 @@ async def receive(
 
 
 async def one_reply(
-    source: PipelineSource, generation: Generation, messages: list[dict[str, Any]], out: Path | None, *, as_json: bool
+    source: PipelineSource,
+    generation: Generation,
+    messages: list[dict[str, Any]],
+    out: Path | None,
+    trace: Path | None = None,
+    *,
+    as_json: bool,
 ) -> None:
     """``omni run`` with inputs."""
     with Display(quiet=as_json) as display:
@@ -85,8 +91,16 @@ async def one_reply(
             display.notice(notice)
         async with open_pipeline(config, on_progress=display.stage) as client:
             display.clear()
-            reply = await receive(client, generation, messages, display, out)
-        display.end_line()
+            if trace is not None:
+                await client.start_profile()
+            try:
+                reply = await receive(client, generation, messages, display, out)
+            finally:
+                if trace is not None:
+                    summary = await client.stop_profile(trace)
+            display.end_line()
+            if trace is not None:
+                display.notice(f"{summary.events} events in {trace}; open it at https://ui.perfetto.dev")
     if as_json:
         document = {
             "text": reply.text,

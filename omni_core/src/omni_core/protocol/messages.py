@@ -112,6 +112,17 @@ class CompleteMessage:
 
 
 @frozen
+class StageSpan:
+    """A stage to the coordinator: the time of a traced request in it, from arrival to end, in ``time.time_ns`` nanoseconds."""
+
+    request_id: str
+    stage: str
+    begin_ns: int
+    end_ns: int
+    error: str = ""
+
+
+@frozen
 class StreamMessage:
     """Stage to coordinator: one partial result for the client, encoded. ``chunk_id`` counts from 0 per stage."""
 
@@ -126,6 +137,45 @@ class AbortMessage:
     """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
 
     request_id: str
+
+
+@frozen
+class ProfileMessage:
+    """Runner to a process: record from now on (``start``), or stop and write what was recorded to ``path``.
+
+    ``torch``: names of stages in whose processes torch's profiler runs too.
+    """
+
+    start: bool
+    path: str = ""
+    torch: list[str] = field(factory=list)
+
+
+@frozen
+class ProfileReport:
+    """A process to the runner: it records now, or its events are in the file at ``path``; or why not."""
+
+    process: str
+    path: str = ""
+    dropped: int = 0
+    problem: str = ""
+
+
+@frozen
+class StatusRequest:
+    """Anybody of the same user to a runner: answer at ``endpoint`` with a :class:`StatusReport`."""
+
+    endpoint: str
+
+
+@frozen
+class StatusReport:
+    """A running pipeline: its name, the seconds since its start, health by unit, counters by process and stage."""
+
+    pipeline: str
+    uptime: float
+    health: dict[str, dict[str, Any]]
+    statistics: dict[str, dict[str, dict[str, float]]]
 
 
 @frozen

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
@@ -31,10 +32,13 @@ from omni_core.protocol.messages import (
     ErrorInfo,
     OmniRequest,
     StagePayload,
+    StageSpan,
     StreamMessage,
     SubmitMessage,
 )
 from omni_core.references import load
+from omni_core.runtime.profiler import Recorder, flow_of
+from omni_core.runtime.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +111,7 @@ class Coordinator:
         place: chooses the replicas for a request: stage name to replica number, for replicated stages.
         max_in_flight: requests held at once; more are refused with :class:`OverloadedError`.
         retries: how often a request is run again that a dying process held.
+        telemetry: makes an OpenTelemetry span of every request and stage.
         on_busy: called when the first request arrives at an idle pipeline.
     """
 
@@ -122,6 +127,7 @@ class Coordinator:
         max_in_flight: int = 256,
         retries: int = 0,
         on_busy: Callable[[], None] = lambda: None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._entry_stage = entry_stage
         self._terminal_stages = frozenset(terminal_stages)
@@ -132,12 +138,15 @@ class Coordinator:
         self._max_in_flight = max_in_flight
         self._retries = retries
         self._on_busy = on_busy
+        self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._tracked: dict[str, _Tracked] = {}
         self._attempts: dict[str, _Tracked] = {}
         self._ended: OrderedDict[str, RequestState] = OrderedDict()
         self._closed = False
         self._typical_seconds = _SHORTEST_RETRY_AFTER
+        self.recorder: Recorder | None = None
+        """Where requests are recorded while a profile is on."""
         self.counts = dict.fromkeys((*RequestState, "retried", "refused"), 0)
 
     # --- for clients -------------------------------------------------------------------------------------------------
@@ -218,6 +227,8 @@ class Coordinator:
                 f"{len(self._tracked)} requests are in flight, the limit; retry after {seconds:.1f} s", seconds
             )
         terminals = self._terminals_of(request)
+        if self._telemetry is not None:
+            request = self._telemetry.begin(name, request)
         tracked = _Tracked(name, name, request, terminals, self._loop.time(), wants_partial)
         self._start(tracked)
         if not self._tracked:
@@ -237,11 +248,17 @@ class Coordinator:
         except StageFailedError as error:
             raise _as_failure(tracked, error) from error
         request = evolve(tracked.request, placement=placement) if placement else tracked.request
+        begin = time.monotonic_ns()
+        if self.recorder is not None:
+            self.recorder.begin(tracked.attempt_id, "request")
         body = encode(StagePayload(tracked.attempt_id, request, None))
         try:
             self._submit_to_stage(SubmitMessage(tracked.attempt_id, self._entry_stage, body), request)
         except StageFailedError as error:
             raise _as_failure(tracked, error) from error
+        if self.recorder is not None:
+            name, entry = tracked.attempt_id, self._entry_stage
+            self.recorder.slice(f"submit to {entry}", begin, name, flow_of(name, "client", entry, None), starts=True)
         tracked.request = request
         self._attempts[tracked.attempt_id] = tracked
 
@@ -283,11 +300,17 @@ class Coordinator:
         final = isinstance(message, CompleteMessage)
         if not final and not tracked.wants_partial:
             return
+        begin = time.monotonic_ns()
         try:
             data = decode(message.body or b"\xc0")
         except OmniError as error:
             self._fail(tracked, ErrorInfo(message.from_stage, type(error).__name__, str(error)))
             return
+        if self.recorder is not None:
+            source = message.from_stage
+            chunk_id = None if isinstance(message, CompleteMessage) else message.chunk_id
+            flow = flow_of(message.request_id, source, "client", chunk_id)
+            self.recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
         tracked.events.append(StreamEvent(message.from_stage, data, final))
         if final:
             tracked.terminals.discard(message.from_stage)
@@ -299,6 +322,12 @@ class Coordinator:
             )
             self._fail(tracked, info)
         tracked.tell()
+
+    def stage_span(self, span: StageSpan) -> None:
+        """How long a traced request was in a stage."""
+        if self._telemetry is not None:
+            tracked = self._attempts.get(span.request_id)
+            self._telemetry.stage(tracked.request_id if tracked is not None else span.request_id, span)
 
     def attempts(self) -> dict[str, OmniRequest]:
         """What runs now, as the stages call it."""
@@ -360,6 +389,10 @@ class Coordinator:
         if tracked.over:
             return
         tracked.state, tracked.error = state, error
+        if self._telemetry is not None:
+            self._telemetry.end(tracked.request_id, state.value, error)
+        if self.recorder is not None:
+            self.recorder.end(tracked.attempt_id, "request", state=state.value)
         self.counts[state] += 1
         if tracked.deadline is not None:
             tracked.deadline.cancel()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from omni_core.errors import StageFailedError, TransportError
@@ -25,8 +26,11 @@ from omni_core.protocol.messages import (
     PeerUpMessage,
     PingMessage,
     PongMessage,
+    ProfileMessage,
+    ProfileReport,
     ReadyMessage,
     ShutdownMessage,
+    StageSpan,
     StageStatistics,
     StatisticsRequest,
     StreamMessage,
@@ -34,6 +38,7 @@ from omni_core.protocol.messages import (
 )
 from omni_core.references import load
 from omni_core.runtime.building import build_scheduler
+from omni_core.runtime.profiler import Recorder, TorchRecorder, flow_of, write_events
 from omni_core.runtime.spec import ProcessSpec
 from omni_core.runtime.stage import Stage
 from omni_core.runtime.tensor_parallel import Follower, LeaderInbox, WorkMessage
@@ -63,6 +68,9 @@ class StageHost:
         self._loop = asyncio.get_running_loop()
         self._stages: dict[str, Stage] = {}
         self._followers: dict[str, Follower] = {}
+        self.recorder: Recorder | None = None
+        self._torch_recorder: TorchRecorder | None = None
+        self._writing: set[asyncio.Future[None]] = set()
         self._relay: Relay | None = load(spec.relay)(RelayOptions(**spec.relay_options)) if spec.relay else None
         self._control = ControlPlane(spec.endpoint, self._on_message)
         self._transfer = Transfer(self._control, self._relay)
@@ -128,6 +136,8 @@ class StageHost:
             self._followers[message.stage].feed(message)
         elif isinstance(message, PingMessage):
             self.tell_coordinator(PongMessage(self.spec.name))
+        elif isinstance(message, ProfileMessage):
+            self._on_profile(message)
         elif isinstance(message, PeerDownMessage):
             self._on_peer_down(message)
         elif isinstance(message, PeerUpMessage):
@@ -161,14 +171,58 @@ class StageHost:
             info = ErrorInfo(stage, type(error).__name__, str(error))
             self.tell_coordinator(CompleteMessage(request_id, stage, None, info))
 
+    # --- profiling -----------------------------------------------------------------------------------------------------
+    def _on_profile(self, message: ProfileMessage) -> None:
+        if message.start:
+            self._begin_profile(message.torch)
+        elif self.recorder is not None:
+            recorder, self.recorder = self.recorder, None
+            for part in self._parts().values():
+                part.profile(None)
+            torch, self._torch_recorder = self._torch_recorder, None
+            writing = asyncio.ensure_future(asyncio.to_thread(self._write_profile, recorder, torch, Path(message.path)))
+            self._writing.add(writing)
+            writing.add_done_callback(self._writing.discard)
+
+    def _begin_profile(self, torch_stages: list[str]) -> None:
+        self.recorder = Recorder(self.spec.name)
+        for part in self._parts().values():
+            part.profile(self.recorder)
+        problem = ""
+        if not {stage.name for stage in self.spec.stages}.isdisjoint(torch_stages):
+            try:
+                self._torch_recorder = TorchRecorder()
+            except Exception as error:
+                problem = f"torch's profiler did not start: {type(error).__name__}: {error}"
+        self.tell_coordinator(ProfileReport(self.spec.name, problem=problem))
+
+    def _write_profile(self, recorder: Recorder, torch: TorchRecorder | None, path: Path) -> None:
+        """In a thread: it takes as long as there is to write."""
+        problem = ""
+        try:
+            events = recorder.finish()
+            if torch is not None:
+                events += torch.finish(path.with_suffix(".torch.json"))
+            write_events(path, events)
+        except Exception as error:
+            problem = f"the profile could not be written: {type(error).__name__}: {error}"
+        self.tell_coordinator(ProfileReport(self.spec.name, str(path), recorder.dropped, problem))
+
     def _on_submit(self, message: SubmitMessage) -> None:
         stage = self._stages[message.stage]
+        begin = time.monotonic_ns()
         try:
             payload = decode(message.body)
         except Exception as error:
             stage.receive_failure(message.request_id, error)
-        else:
-            stage.receive_payload(payload, None)
+            return
+        self._record_receipt(begin, message.request_id, "client", message.stage, None)
+        stage.receive_payload(payload, None)
+
+    def _record_receipt(self, begin: int, request_id: str, source: str, target: str, chunk_id: int | None) -> None:
+        if self.recorder is not None:
+            flow = flow_of(request_id, source, target, chunk_id)
+            self.recorder.slice(f"receive from {source}", begin, request_id, flow, starts=False)
 
     def _on_data(self, message: DataReadyMessage) -> None:
         stage = self._stages[message.stage]
@@ -182,14 +236,17 @@ class StageHost:
             stage.receive_done(message.request_id, message.from_stage, message.handed_to)
             return None
         if self._transfer.reads_at_once(message):
-            self._hand_over(stage, message, self._transfer.read(message))
+            begin = time.monotonic_ns()
+            self._hand_over(stage, message, self._transfer.read(message), begin)
             return None
         return partial(self._deliver_later, stage, message)
 
     async def _deliver_later(self, stage: Stage, message: DataReadyMessage) -> None:
-        self._hand_over(stage, message, await self._transfer.read_later(message))
+        value = await self._transfer.read_later(message)
+        self._hand_over(stage, message, value, time.monotonic_ns())
 
-    def _hand_over(self, stage: Stage, message: DataReadyMessage, value: Any) -> None:
+    def _hand_over(self, stage: Stage, message: DataReadyMessage, value: Any, begin: int) -> None:
+        self._record_receipt(begin, message.request_id, message.from_stage, message.stage, message.chunk_id)
         if message.is_stream:
             stage.receive_chunk(message.request_id, message.from_stage, value)
         else:
@@ -216,6 +273,10 @@ class StageHost:
         return counters
 
     # --- out (what a stage asks of its process) ------------------------------------------------------------------------
+    def span(self, request_id: str, stage: str, seconds: float, error: str) -> None:
+        now = time.time_ns()
+        self.tell_coordinator(StageSpan(request_id, stage, now - int(seconds * 1e9), now, error))
+
     def scheduler_died(self) -> None:
         """End the process: a stage without its scheduler's loop answers nobody, and a new process has a new one."""
         self.exit_code = 1
@@ -232,14 +293,23 @@ class StageHost:
         return self._stages.get(target)
 
     def complete(self, request_id: str, stage: str, data: Any, error: ErrorInfo | None) -> None:
+        begin = time.monotonic_ns()
         body = None if error is not None else encode(data)
         try:
             self.tell_coordinator(CompleteMessage(request_id, stage, body, error))
+            self._record_result(begin, request_id, stage, None)
         except TransportError:
             logger.exception("the coordinator does not read; the end of request %s is lost", request_id)
 
     def stream_to_client(self, request_id: str, stage: str, chunk_id: int, data: Any) -> None:
+        begin = time.monotonic_ns()
         self.tell_coordinator(StreamMessage(request_id, stage, chunk_id, encode(data)))
+        self._record_result(begin, request_id, stage, chunk_id)
+
+    def _record_result(self, begin: int, request_id: str, stage: str, chunk_id: int | None) -> None:
+        if self.recorder is not None:
+            flow = flow_of(request_id, stage, "client", chunk_id)
+            self.recorder.slice("send to client", begin, request_id, flow, starts=True)
 
     def release(self, request_id: str) -> None:
         if self._relay is not None:

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.config.schema import PipelineConfig
+from omni_core.config.validation import nearest
 from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.protocol.messages import (
@@ -31,17 +32,25 @@ from omni_core.protocol.messages import (
     PingMessage,
     PongMessage,
     ProcessFailedMessage,
+    ProfileMessage,
+    ProfileReport,
     ReadyMessage,
     ShutdownMessage,
+    StageSpan,
     StageStatistics,
     StatisticsRequest,
+    StatusReport,
+    StatusRequest,
     StreamMessage,
 )
 from omni_core.runtime.coordinator import Coordinator
 from omni_core.runtime.losses import Survey, lost_requests
 from omni_core.runtime.placement import ReplicaChoice
 from omni_core.runtime.prepare import PreparedPipeline, prepare
+from omni_core.runtime.profiler import ProfileSummary, Recorder, merge
+from omni_core.runtime.spec import ProcessSpec
 from omni_core.runtime.supervisor import Unit, UnitState
+from omni_core.runtime.telemetry import telemetry
 from omni_core.transport.control import ControlPlane
 
 logger = logging.getLogger(__name__)
@@ -56,6 +65,12 @@ PING_SECONDS = 1.0
 """While requests are in flight, every process is asked this often whether it turns. An idle pipeline asks nothing."""
 
 STALL_SECONDS = 3.0
+
+_PROFILE_SECONDS = 60.0
+"""How long a process may take to begin a profile (torch's own takes a while) or to write one."""
+
+_ONLOOKER_SECONDS = 1.0
+"""How long an onlooker may take to read what it asked for."""
 
 REPORT_SECONDS = 0.5
 """How long survivors may take to say what they know about a dead process."""
@@ -147,6 +162,8 @@ class MultiProcessPipelineRunner:
         self._statistics: dict[str, asyncio.Future[dict[str, dict[str, float]]]] = {}
         self._inquests: dict[int, _Inquest] = {}
         self._deaths = count(1)
+        self._profile_reports: dict[str, asyncio.Future[ProfileReport]] = {}
+        self._since = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._directory: Path | None = None
         self._janitor: _Janitor | None = None
@@ -193,6 +210,7 @@ class MultiProcessPipelineRunner:
         prepared = prepare(self._config, self._registry or load_plugins(), directory)
         self._control = ControlPlane(prepared.coordinator_endpoint, self._on_message)
         self._control.listen()
+        self._since = asyncio.get_running_loop().time()
         self._coordinator = self._make_coordinator(prepared)
         try:
             async with asyncio.timeout(self._startup_timeout):
@@ -228,6 +246,7 @@ class MultiProcessPipelineRunner:
             max_in_flight=self._max_in_flight,
             retries=self._config.retries,
             on_busy=self._begin_heartbeat,
+            telemetry=telemetry(prepared.name),
         )
 
     def _available_replicas(self, group: str) -> list[int]:
@@ -242,6 +261,8 @@ class MultiProcessPipelineRunner:
     def _on_message(self, message: Any) -> None:
         if isinstance(message, CompleteMessage | StreamMessage):
             self.coordinator.handle(message)
+        elif isinstance(message, StageSpan):
+            self.coordinator.stage_span(message)
         elif isinstance(message, PongMessage):
             self._unit_of[message.process].answered(message.process)
         elif isinstance(message, StageStatistics):
@@ -252,6 +273,12 @@ class MultiProcessPipelineRunner:
             inquest = self._inquests.get(message.inquest)
             if inquest is not None:
                 inquest.take(message)
+        elif isinstance(message, ProfileReport):
+            waiting_report = self._profile_reports.get(message.process)
+            if waiting_report is not None and not waiting_report.done():
+                waiting_report.set_result(message)
+        elif isinstance(message, StatusRequest):
+            self._spawn(self._answer(message.endpoint))
         elif isinstance(message, ReadyMessage):
             self._unit_of[message.process].process_is_ready(message.process)
         elif isinstance(message, ProcessFailedMessage):
@@ -397,6 +424,76 @@ class MultiProcessPipelineRunner:
             elif self._statistics.get(name) is future:
                 del self._statistics[name]
         return {**counters, "coordinator": {"requests": self.coordinator.statistics()}}
+
+    async def start_profile(self, torch: Sequence[str] = ()) -> None:
+        """Record in every process from now on. ``torch``: stages in whose processes torch's own profiler runs too.
+
+        Raises:
+            ConfigError: no such stage. OmniError: a profile is running already.
+        """
+        unknown = [name for name in torch if name not in {stage.name for stage in self._config.stages}]
+        if unknown:
+            raise ConfigError(f"torch: no stage is called {unknown[0]!r}{nearest(unknown[0], self._stage_names())}")
+        if self.coordinator.recorder is not None:
+            raise OmniError("a profile is running already; stop it first")
+        messages = [(process, ProfileMessage(start=True, torch=list(torch))) for process in self._serving_processes()]
+        await self._profile_answers(messages)
+        self.coordinator.recorder = Recorder("client")
+
+    async def stop_profile(self, path: str | Path) -> ProfileSummary:
+        """Stop recording, and write one trace of all processes to ``path``.
+
+        Raises:
+            OmniError: no profile is running, or ``path`` cannot be written.
+        """
+        recorder, self.coordinator.recorder = self.coordinator.recorder, None
+        if recorder is None or self._directory is None:
+            raise OmniError("no profile is running; start one first")
+        messages = [
+            (process, ProfileMessage(start=False, path=str(self._directory / f"profile{number}.json")))
+            for number, process in enumerate(self._serving_processes())
+        ]
+        reports, missing = await self._profile_answers(messages)
+        parts = [part for report in reports if (part := Path(report.path)).is_file()]
+        try:
+            count = await asyncio.to_thread(merge, parts, recorder.finish(), Path(path))
+        except OSError as error:
+            raise OmniError(f"the trace cannot be written to {path}: {error.strerror}") from error
+        finally:
+            for part in parts:
+                part.unlink()
+        return ProfileSummary(count, recorder.dropped + sum(report.dropped for report in reports), missing)
+
+    async def _profile_answers(
+        self, messages: list[tuple[ProcessSpec, ProfileMessage]]
+    ) -> tuple[list[ProfileReport], list[str]]:
+        """Tell every process its message; the reports, and the names of the processes that had a problem or said nothing."""
+        loop = asyncio.get_running_loop()
+        waiting = self._profile_reports = {process.name: loop.create_future() for process, _ in messages}
+        for process, message in messages:
+            self._tell(process.endpoint, message)
+        if waiting:
+            await asyncio.wait(waiting.values(), timeout=_PROFILE_SECONDS)
+        reports = [each.result() for each in waiting.values() if each.done()]
+        problems = {report.process: report.problem for report in reports if report.problem}
+        problems |= {name: "no answer" for name, report in waiting.items() if not report.done()}
+        for name, problem in problems.items():
+            logger.warning("profile of %s: %s", name, problem)
+        return reports, list(problems)
+
+    def _stage_names(self) -> list[str]:
+        return [stage.name for stage in self._config.stages]
+
+    def _serving_processes(self) -> list[ProcessSpec]:
+        return [process for unit in self._units.values() if unit.serves for process in unit.spec.processes]
+
+    async def _answer(self, endpoint: str) -> None:
+        """Tell somebody who looks on (``omni top``) how things are."""
+        uptime = asyncio.get_running_loop().time() - self._since
+        report = StatusReport(self._config.resolved_name, uptime, self.health(), await self.statistics(2.0))
+        self._tell(endpoint, report)
+        await asyncio.sleep(_ONLOOKER_SECONDS)
+        self.control.drop(endpoint)
 
     def health(self) -> dict[str, dict[str, Any]]:
         """By unit: its stages, its ``state`` (see :class:`~omni_core.runtime.supervisor.UnitState`), restarts, last reason, pids."""

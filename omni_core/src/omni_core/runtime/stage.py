@@ -24,7 +24,9 @@ from omni_core.references import load
 from omni_core.runtime import mutation
 from omni_core.runtime.fan_in import FanIn
 from omni_core.runtime.metrics import StageMetrics
+from omni_core.runtime.profiler import Recorder, StageRecorder, flow_of
 from omni_core.runtime.spec import StageSpec
+from omni_core.runtime.telemetry import TRACEPARENT
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_core.transport.lanes import Lanes, Later
 
@@ -61,6 +63,9 @@ class Outside(Protocol):
     def release(self, request_id: str) -> None:
         """Free what the relay holds for a request that failed."""
 
+    def span(self, request_id: str, stage: str, seconds: float, error: str) -> None:
+        """Report the time of a traced request in a stage."""
+
     def scheduler_died(self) -> None:
         """End the process: the loop of one of its schedulers has ended by itself."""
 
@@ -82,6 +87,7 @@ class _Active:
     since: float = field(factory=time.monotonic)
     seals: list[mutation.Seal] = field(factory=list)
     is_failing: bool = False
+    error: str = ""
 
 
 class Stage:
@@ -107,6 +113,8 @@ class Stage:
         self._lanes: Lanes[str] = Lanes(self._fail, self._lock)
         self._metrics = StageMetrics()
         self._checks_mutation = mutation.enabled()
+        self._recorder: Recorder | None = None
+        self._phases: StageRecorder | None = None
         self._route_fn = _function(spec.route_fn)
         self._merge_fn = _function(spec.merge_fn)
         self._wait_for_fn = _function(spec.wait_for_fn)
@@ -150,6 +158,13 @@ class Stage:
         for request_id in list(self._active):
             self._fail(request_id, error)
         self._outside.scheduler_died()
+
+    def profile(self, recorder: Recorder | None) -> None:
+        """Record what happens to requests here from now on; ``None``: no more."""
+        self._recorder = recorder
+        self._phases = StageRecorder(recorder, self.name) if recorder is not None else None
+        self.scheduler.inbox.tap = self._phases.inbox if self._phases is not None else None
+        self.scheduler.outbox.tap = self._phases.outbox if self._phases is not None else None
 
     def statistics(self) -> dict[str, float]:
         """The scheduler's counters and how many requests are inside this stage."""
@@ -242,6 +257,10 @@ class Stage:
         scheduler has queued or has begun anew for the rest of it is dropped too.
         """
         active = self._active.pop(request_id, None)
+        if self._phases is not None:
+            self._phases.ended(request_id)
+        if active is not None and active.request is not None and TRACEPARENT in active.request.metadata:
+            self._outside.span(request_id, self.name, time.monotonic() - active.since, active.error)
         if active is not None and self.spec.stream_from:
             self._abort_in_scheduler(request_id)
         if request_id not in self._ended:
@@ -420,13 +439,20 @@ class Stage:
     def _send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> Later | None:
         begin = time.monotonic()
         nbytes, pending = self._outside.send(target, value, request, **message)
+        if self._recorder is not None:
+            flow = flow_of(message["request_id"], self.name, target, message.get("chunk_id"))
+            self._recorder.slice(
+                f"send to {target}", int(begin * 1e9), message["request_id"], flow, starts=True, bytes=nbytes
+            )
         if pending is None:
             self._metrics.sent(target, nbytes, time.monotonic() - begin)
             return None
-        return partial(self._count_when_sent, target, nbytes, begin, pending)
+        return partial(self._count_when_sent, message["request_id"], target, nbytes, begin, pending)
 
-    async def _count_when_sent(self, target: str, nbytes: int, begin: float, pending: Later) -> None:
+    async def _count_when_sent(self, request_id: str, target: str, nbytes: int, begin: float, pending: Later) -> None:
         await pending()
+        if self._recorder is not None:
+            self._recorder.instant(request_id, f"{self.name}: sent to {target}", waited=time.monotonic() - begin)
         self._metrics.sent(target, nbytes, time.monotonic() - begin)
 
     def _send_done(self, payload: StagePayload, target: str, handed_to: Any) -> None:
@@ -465,6 +491,7 @@ class Stage:
         if request_id not in self._active:
             return
         self._metrics.failed += 1
+        self._active[request_id].error = type(error).__name__
         self._abort_in_scheduler(request_id)
         self._outside.complete(request_id, self.name, None, describe(error, self.name))
         self._outside.release(request_id)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from attrs import evolve, field, frozen
 
 from omni_core.protocol.codec import register
+from omni_core.runtime.profiler import Recorder, StageRecorder
 from omni_core.runtime.spec import ProcessSpec
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, Scheduler
 
@@ -111,7 +112,9 @@ class FollowerInbox(MessageQueue[IncomingMessage]):
             look = self._looks.popleft()
         for request_id in look.aborted:
             self._abort(request_id)
-        return look.items
+        if self.tap is not None:
+            self.tap("put", look.items)
+        return self._taken(look.items)
 
 
 class Follower:
@@ -143,6 +146,10 @@ class Follower:
 
     def feed(self, look: WorkMessage) -> None:
         self._inbox.feed(look)
+
+    def profile(self, recorder: Recorder | None) -> None:
+        """Record when its scheduler takes what; ``None``: no more."""
+        self._inbox.tap = StageRecorder(recorder, self.name).inbox if recorder is not None else None
 
     def statistics(self) -> dict[str, float]:
         offered = getattr(self.scheduler, "statistics", None)

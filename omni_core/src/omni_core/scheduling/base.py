@@ -73,6 +73,8 @@ class MessageQueue(Generic[T]):
 
     A scheduler thread calls :meth:`get` and sleeps on a condition. An event loop registers ``on_put``, which is called
     in the *putting* thread after each put (an asyncio reader passes ``loop.call_soon_threadsafe``-based wake-ups).
+
+    ``tap`` is told ``("put", items)`` and ``("take", items)`` in the thread that does it, while somebody profiles.
     """
 
     def __init__(self, on_put: Callable[[], None] | None = None) -> None:
@@ -80,6 +82,7 @@ class MessageQueue(Generic[T]):
         self._changed = threading.Condition()
         self._closed = False
         self.on_put = on_put
+        self.tap: Callable[[str, list[T]], None] | None = None
 
     def __len__(self) -> int:
         return len(self._items)
@@ -89,6 +92,8 @@ class MessageQueue(Generic[T]):
         with self._changed:
             if self._closed:
                 return
+            if self.tap is not None:
+                self.tap("put", [item])
             self._items.append(item)
             self._changed.notify()
         if self.on_put is not None:
@@ -98,13 +103,18 @@ class MessageQueue(Generic[T]):
         """The next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._closed, timeout)
-            return self._items.popleft() if self._items else None
+            return self._taken([self._items.popleft()])[0] if self._items else None
 
     def drain(self, limit: int | None = None) -> list[T]:
         """The items that are there now, at most ``limit`` of them, without waiting."""
         with self._changed:
             count = len(self._items) if limit is None else min(limit, len(self._items))
-            return [self._items.popleft() for _ in range(count)]
+            return self._taken([self._items.popleft() for _ in range(count)])
+
+    def _taken(self, items: list[T]) -> list[T]:
+        if self.tap is not None:
+            self.tap("take", items)
+        return items
 
     def remove(self, unwanted: Callable[[T], bool]) -> None:
         """Drop every queued item that ``unwanted`` accepts."""

@@ -31,6 +31,7 @@ class SimpleScheduler:
         self._max_batch_size = max_batch_size
         self._lock = threading.Lock()
         self._known: set[str] = set()
+        self._batches = self._computed = 0
 
     def start(self) -> None:
         while self._serve_once():
@@ -45,7 +46,12 @@ class SimpleScheduler:
             self._known.discard(request_id)
 
     def statistics(self) -> dict[str, float]:
-        return {"waiting": float(len(self.inbox)), "running": float(len(self._known))}
+        return {
+            "waiting": float(len(self.inbox)),
+            "running": float(len(self._known)),
+            "steps": float(self._batches),
+            "computed": float(self._computed),
+        }
 
     def _serve_once(self) -> bool:
         """Wait for work and do it. Its own function, so that an idle scheduler keeps no payload (and no relay memory) alive."""
@@ -57,6 +63,8 @@ class SimpleScheduler:
         return True
 
     def _run(self, batch: list[StagePayload]) -> None:
+        self._batches += 1
+        self._computed += len(batch)
         with self._lock:
             self._known.update(payload.request_id for payload in batch)
         if self._batch_compute is not None and len(batch) > 1:

@@ -121,6 +121,12 @@ class ControlPlane:
             peer = self._peers[endpoint] = _Peer(endpoint, self._loop)
         return peer.fail(error)
 
+    def drop(self, endpoint: str) -> None:
+        """Forget a peer for good: its connection, and what waits for it."""
+        peer = self._peers.pop(endpoint, None)
+        if peer is not None:
+            peer.disconnect()
+
     def forget(self, request_id: str) -> None:
         """Drop what waits for any peer on behalf of a request that is over."""
         for peer in self._peers.values():

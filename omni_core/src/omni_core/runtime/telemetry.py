@@ -1,0 +1,91 @@
+"""OpenTelemetry: a span for every request, in it a span for every stage, as part of the caller's trace.
+
+Spans are made in the parent, where the application has set up its SDK; stage processes only report times. So nothing of it is
+imported, and nothing is sent, unless the application uses OpenTelemetry. A caller's trace goes on if the request's metadata hold a
+W3C ``traceparent``, or if the request is submitted inside a span.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from typing import Any
+
+from attrs import evolve
+
+from omni_core import __version__
+from omni_core.protocol.messages import OmniRequest, StageSpan
+
+TRACEPARENT = "traceparent"
+
+_REMEMBERED = 1_000
+"""Requests that have ended, whose last stages' times may still be on their way."""
+
+
+def telemetry(pipeline: str) -> Telemetry | None:
+    """What makes spans, if this process uses OpenTelemetry: its API was imported and has a provider that records."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider):
+        return None
+    return Telemetry(provider.get_tracer("omni", __version__), pipeline)
+
+
+class Telemetry:
+    """The spans of one pipeline's requests. Called from the coordinator's event loop."""
+
+    def __init__(self, tracer: Any, pipeline: str) -> None:
+        self._tracer = tracer
+        self._pipeline = pipeline
+        self._spans: dict[str, Any] = {}
+        self._ended: OrderedDict[str, Any] = OrderedDict()
+
+    def begin(self, request_id: str, request: OmniRequest) -> OmniRequest:
+        """Open the span of a request; the request with the context that its stages see."""
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        propagator = TraceContextTextMapPropagator()
+        given = {key: value for key, value in request.metadata.items() if key in (TRACEPARENT, "tracestate")}
+        context = propagator.extract(given) if given else None
+        attributes = {"omni.pipeline": self._pipeline, "omni.request_id": request_id}
+        span = self._tracer.start_span("omni.request", context, attributes=attributes)
+        if not span.is_recording():
+            return request
+        self._spans[request_id] = span
+        carrier: dict[str, str] = {}
+        propagator.inject(carrier, trace.set_span_in_context(span))
+        return evolve(request, metadata={**request.metadata, **carrier})
+
+    def stage(self, request_id: str, report: StageSpan) -> None:
+        """Add the span of one stage."""
+        from opentelemetry import trace
+
+        parent = self._spans.get(request_id) or self._ended.get(request_id)
+        if parent is None:
+            return
+        context = trace.set_span_in_context(parent)
+        span = self._tracer.start_span(
+            report.stage, context, attributes={"omni.stage": report.stage}, start_time=report.begin_ns
+        )
+        if report.error:
+            span.set_status(trace.StatusCode.ERROR, report.error)
+        span.end(report.end_ns)
+
+    def end(self, request_id: str, state: str, error: BaseException | None) -> None:
+        """Close the span of a request."""
+        from opentelemetry import trace
+
+        span = self._spans.pop(request_id, None)
+        if span is None:
+            return
+        span.set_attribute("omni.state", state)
+        if error is not None:
+            span.set_status(trace.StatusCode.ERROR, str(error))
+        span.end()
+        self._ended[request_id] = span
+        if len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
