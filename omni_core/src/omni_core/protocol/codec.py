@@ -29,7 +29,7 @@ OUT_OF_BAND_BYTES = 2048
 _PACK_BUFFER_BYTES = 4096
 """Where packing starts. msgpack's own default of 1 MiB costs a fresh mapping for every nested value: 10 us each, measured."""
 
-_TUPLE, _SET, _FROZENSET, _BIG_INTEGER, _BYTEARRAY, _ATTRS, _TENSOR, _ARRAY, _SCALAR = range(1, 10)
+_TUPLE, _SET, _FROZENSET, _BIG_INTEGER, _BYTEARRAY, _ATTRS, _TENSOR, _ARRAY, _SCALAR, _CUDA = range(1, 11)
 
 T = TypeVar("T", bound=type)
 
@@ -98,14 +98,16 @@ def encode(value: Any) -> bytes:
     return _Encoder(out_of_band=None).document(value)
 
 
-def encode_split(value: Any) -> EncodedValue:
+def encode_split(value: Any, *, same_gpu: bool = False) -> EncodedValue:
     """``value`` with its large tensors and arrays kept apart, to be written straight into relay memory.
+
+    ``same_gpu``: the receiver uses the GPU of this process, so CUDA tensors stay there and only their handles travel.
 
     Raises:
         CodecError: something in it cannot be sent; the message names its path.
     """
     encoded = EncodedValue(b"")
-    encoded.header = _Encoder(out_of_band=encoded).document(value)
+    encoded.header = _Encoder(out_of_band=encoded, same_gpu=same_gpu).document(value)
     return encoded
 
 
@@ -129,8 +131,9 @@ def decode(document: bytes | memoryview, buffer: memoryview | None = None) -> An
 class _Encoder:
     """One encoding run; collects out-of-band buffers as it meets them."""
 
-    def __init__(self, out_of_band: EncodedValue | None) -> None:
+    def __init__(self, out_of_band: EncodedValue | None, same_gpu: bool = False) -> None:
         self._out_of_band = out_of_band
+        self._same_gpu = same_gpu
 
     def document(self, value: Any) -> bytes:
         try:
@@ -176,6 +179,10 @@ class _Encoder:
             raise CodecError(f"a tensor of layout {tensor.layout} cannot be sent; make it dense first")
         if self._out_of_band is not None:
             self._out_of_band.has_tensors = True
+        if self._same_gpu and tensor.is_cuda:
+            from omni_core.transport import cuda_ipc
+
+            return msgpack.ExtType(_CUDA, msgpack.packb(cuda_ipc.export(tensor.detach())))
         tensor = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
         size = tensor.numel() * tensor.element_size()
         raw = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B") if size else memoryview(b"")
@@ -249,6 +256,12 @@ def _decode_tensor(decoder: _Decoder, data: bytes) -> Any:
     return torch.frombuffer(raw, dtype=kind).reshape(shape)
 
 
+def _decode_cuda(decoder: _Decoder, data: bytes) -> Any:
+    from omni_core.transport import cuda_ipc
+
+    return cuda_ipc.rebuild(msgpack.unpackb(data))
+
+
 def _torch_dtype(torch: Any, name: str) -> Any:
     kind = getattr(torch, name, None)
     if not isinstance(kind, torch.dtype):
@@ -283,6 +296,7 @@ _DECODERS: dict[int, Callable[[_Decoder, bytes], Any]] = {
     _TENSOR: _decode_tensor,
     _ARRAY: _decode_array,
     _SCALAR: lambda decoder, data: _decode_array(decoder, data)[()],
+    _CUDA: _decode_cuda,
 }
 
 

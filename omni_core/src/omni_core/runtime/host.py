@@ -73,7 +73,7 @@ class StageHost:
         self._writing: set[asyncio.Future[None]] = set()
         self._relay: Relay | None = load(spec.relay)(RelayOptions(**spec.relay_options)) if spec.relay else None
         self._control = ControlPlane(spec.endpoint, self._on_message)
-        self._transfer = Transfer(self._control, self._relay)
+        self._transfer = Transfer(self._control, self._relay, spec.same_gpu)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self.lock)
 
     def _endpoint(self, stage: str, request: OmniRequest | None) -> str:

@@ -72,6 +72,7 @@ def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -
                 followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
                 relay=relay if leader.group in crossing and process is leader else None,
                 relay_options=options if process is leader else {},
+                same_gpu=_same_gpu(process, leaders, endpoints),
                 gpu_memory=_memory(process),
                 env={**ENVIRONMENT, **config.env_defaults},
             )
@@ -108,6 +109,19 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
     gpu = process.gpus.get(stage.name)
     place = {"gpu_id": gpu, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
+
+
+def _same_gpu(
+    process: PlannedProcess, leaders: list[PlannedProcess], endpoints: dict[str, str]
+) -> dict[str, list[str]]:
+    """Where in other processes a stage uses the GPU of ``process``: what is for it there need not leave the device."""
+    found: dict[str, list[str]] = {}
+    if process.gpu is not None:
+        for other in leaders:
+            if other.name != process.name and other.gpu == process.gpu:
+                for stage in other.gpus:
+                    found.setdefault(stage, []).append(endpoints[other.name])
+    return found
 
 
 def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:

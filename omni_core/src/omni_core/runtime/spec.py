@@ -51,6 +51,7 @@ class ProcessSpec:
         followers: for rank 0: the endpoints of the other ranks.
         relay: reference of the relay class, or ``None`` when no edge of this process crosses to another one.
         relay_options: the fields of :class:`omni_core.transport.relay.RelayOptions`.
+        same_gpu: stage name to the endpoints of other processes where it uses the GPU that this process's stages use.
         gpu_memory: budgets of its stages on its device, ``{"nbytes": int}`` or ``{"share": float}``; empty: no limit.
         env: environment defaults, set before any factory is imported; existing values take precedence.
     """
@@ -64,6 +65,7 @@ class ProcessSpec:
     followers: list[str] = field(factory=list)
     relay: str | None = None
     relay_options: dict[str, Any] = field(factory=dict)
+    same_gpu: dict[str, list[str]] = field(factory=dict)
     gpu_memory: list[dict[str, Any]] = field(factory=list)
     env: dict[str, str] = field(factory=dict)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,11 +24,18 @@ INLINE_BYTES = 128 * 1024
 
 
 class Transfer:
-    """Sends and reads values for the stages of one process."""
+    """Sends and reads values for the stages of one process.
 
-    def __init__(self, control: ControlPlane, relay: Relay | None) -> None:
+    Args:
+        same_gpu: by stage, the endpoints of the processes where it uses the GPU that this process uses.
+    """
+
+    def __init__(
+        self, control: ControlPlane, relay: Relay | None, same_gpu: Mapping[str, Collection[str]] | None = None
+    ) -> None:
         self._control = control
         self._relay = relay
+        self._same_gpu = same_gpu or {}
         self._torch_is_imported = False
 
     def send(self, endpoint: str, value: Any, **message: Any) -> tuple[int, Later | None]:
@@ -36,7 +44,7 @@ class Transfer:
         Raises:
             CodecError: something in the value cannot be sent.
         """
-        encoded = encode_split(value)
+        encoded = encode_split(value, same_gpu=endpoint in self._same_gpu.get(message["stage"], ()))
         size = len(encoded.header) + encoded.nbytes
         if encoded.nbytes <= INLINE_BYTES:
             inline = encoded.joined() if encoded.nbytes else None
