@@ -7,8 +7,8 @@ import gc
 import itertools
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,32 @@ def _busy(statistics: dict[str, dict[str, dict[str, float]]]) -> dict[str, float
         for name in watched
         if counters.get(name)
     }
+
+
+@contextmanager
+def standstills() -> Iterator[list[tuple[float, str]]]:
+    """How long each callback kept this thread's event loop from turning, in seconds, with the callback.
+
+    Waiting counts like computing (a join, a lock, the interpreter held by another thread); being runnable while the kernel runs
+    others does not (``/proc/thread-self/schedstat``), so that a busy machine accuses nobody.
+    """
+    seen: list[tuple[float, str]] = []
+    run = asyncio.Handle._run
+    schedule = Path("/proc/thread-self/schedstat")
+
+    def waited() -> float:
+        return int(schedule.read_text().split()[1]) / 1e9
+
+    def timed(handle: asyncio.Handle) -> None:
+        begin, waited_before = time.perf_counter(), waited()
+        run(handle)
+        seen.append((time.perf_counter() - begin - (waited() - waited_before), repr(handle)))
+
+    asyncio.Handle._run = timed  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        asyncio.Handle._run = run  # type: ignore[method-assign]
 
 
 @asynccontextmanager

@@ -98,6 +98,12 @@ def encode(value: Any) -> bytes:
     return _Encoder(out_of_band=None).document(value)
 
 
+def encode_whole(value: Any) -> tuple[bytes, bool]:
+    """As :func:`encode`, and whether torch tensors are in it, so that its reader needs torch."""
+    encoder = _Encoder(out_of_band=None)
+    return encoder.document(value), encoder.has_tensors
+
+
 def encode_split(value: Any, *, same_gpu: bool = False) -> EncodedValue:
     """``value`` with its large tensors and arrays kept apart, to be written straight into relay memory.
 
@@ -107,7 +113,9 @@ def encode_split(value: Any, *, same_gpu: bool = False) -> EncodedValue:
         CodecError: something in it cannot be sent; the message names its path.
     """
     encoded = EncodedValue(b"")
-    encoded.header = _Encoder(out_of_band=encoded, same_gpu=same_gpu).document(value)
+    encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu)
+    encoded.header = encoder.document(value)
+    encoded.has_tensors = encoder.has_tensors
     return encoded
 
 
@@ -134,6 +142,7 @@ class _Encoder:
     def __init__(self, out_of_band: EncodedValue | None, same_gpu: bool = False) -> None:
         self._out_of_band = out_of_band
         self._same_gpu = same_gpu
+        self.has_tensors = False
 
     def document(self, value: Any) -> bytes:
         try:
@@ -177,8 +186,7 @@ class _Encoder:
     def _tensor(self, torch: Any, tensor: Any) -> msgpack.ExtType:
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise CodecError(f"a tensor of layout {tensor.layout} cannot be sent; make it dense first")
-        if self._out_of_band is not None:
-            self._out_of_band.has_tensors = True
+        self.has_tensors = True
         if self._same_gpu and tensor.is_cuda:
             from omni_core.transport import cuda_ipc
 

@@ -67,11 +67,15 @@ class ErrorInfo:
 
 @frozen
 class SubmitMessage:
-    """Coordinator to entry stage: start this request. ``body`` is an encoded :class:`StagePayload`."""
+    """Coordinator to entry stage: start this request. ``body`` is an encoded :class:`StagePayload`.
+
+    ``has_tensors``, here and in other messages: the body holds torch tensors, so the receiver needs torch to read it.
+    """
 
     request_id: str
     stage: str
     body: bytes
+    has_tensors: bool = False
 
 
 @frozen
@@ -109,6 +113,7 @@ class CompleteMessage:
     from_stage: str
     body: bytes | None = None
     error: ErrorInfo | None = None
+    has_tensors: bool = False
 
 
 @frozen
@@ -130,6 +135,7 @@ class StreamMessage:
     from_stage: str
     chunk_id: int
     body: bytes
+    has_tensors: bool = False
 
 
 @frozen

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -25,7 +27,7 @@ from omni_core.errors import (
     RequestFailedError,
     StageFailedError,
 )
-from omni_core.protocol.codec import decode, encode
+from omni_core.protocol.codec import decode, encode_whole
 from omni_core.protocol.messages import (
     AbortMessage,
     CompleteMessage,
@@ -39,6 +41,8 @@ from omni_core.protocol.messages import (
 from omni_core.references import load
 from omni_core.runtime.profiler import Recorder, flow_of
 from omni_core.runtime.telemetry import Telemetry
+from omni_core.transport import late_torch
+from omni_core.transport.lanes import Lanes, Later
 
 logger = logging.getLogger(__name__)
 
@@ -142,6 +146,7 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._tracked: dict[str, _Tracked] = {}
         self._attempts: dict[str, _Tracked] = {}
+        self._reads: Lanes[str] = Lanes(self._read_failed, threading.RLock())
         self._ended: OrderedDict[str, RequestState] = OrderedDict()
         self._closed = False
         self._typical_seconds = _SHORTEST_RETRY_AFTER
@@ -251,9 +256,9 @@ class Coordinator:
         begin = time.monotonic_ns()
         if self.recorder is not None:
             self.recorder.begin(tracked.attempt_id, "request")
-        body = encode(StagePayload(tracked.attempt_id, request, None))
+        body, has_tensors = encode_whole(StagePayload(tracked.attempt_id, request, None))
         try:
-            self._submit_to_stage(SubmitMessage(tracked.attempt_id, self._entry_stage, body), request)
+            self._submit_to_stage(SubmitMessage(tracked.attempt_id, self._entry_stage, body, has_tensors), request)
         except StageFailedError as error:
             raise _as_failure(tracked, error) from error
         if self.recorder is not None:
@@ -294,7 +299,30 @@ class Coordinator:
                 self._loop.call_later(_INQUEST_SECONDS, self.lost, message.request_id, message.from_stage, reason)
             else:
                 self._fail(tracked, message.error)
-            return
+        elif message.has_tensors or len(self._reads):
+            try:
+                self._reads.run(message.request_id, partial(self._read, message))
+            except Exception as error:
+                self._read_failed(message.request_id, error)
+        else:
+            self._take(tracked, message)
+
+    def _read(self, message: CompleteMessage | StreamMessage) -> Later | None:
+        if message.has_tensors and not late_torch.is_here():
+            return partial(self._read_later, message)
+        tracked = self._attempts.get(message.request_id)
+        if tracked is not None:
+            self._take(tracked, message)
+        return None
+
+    async def _read_later(self, message: CompleteMessage | StreamMessage) -> None:
+        await late_torch.bring()
+        self._read(message)
+
+    def _read_failed(self, attempt_id: str, error: BaseException) -> None:
+        self.fail(attempt_id, ErrorInfo(None, type(error).__name__, f"its result cannot be read here: {error}"))
+
+    def _take(self, tracked: _Tracked, message: CompleteMessage | StreamMessage) -> None:
         if message.from_stage not in tracked.terminals:
             return  # a terminal stage that this request did not ask for
         final = isinstance(message, CompleteMessage)
@@ -354,9 +382,9 @@ class Coordinator:
         tracked.attempts += 1
         tracked.attempt_id = f"{tracked.request_id}~{uuid.uuid4().hex}"  # no client can have chosen that for its own
         tracked.events.clear()
-        tracked.terminals = self._terminals_of(tracked.request)
         self.counts["retried"] += 1
         try:
+            tracked.terminals = self._terminals_of(tracked.request)
             self._start(tracked)
         except RequestFailedError as error:
             self._finish(tracked, RequestState.FAILED, error)
@@ -398,6 +426,8 @@ class Coordinator:
             tracked.deadline.cancel()
         del self._tracked[tracked.request_id]
         self._attempts.pop(tracked.attempt_id, None)
+        if len(self._reads):
+            self._reads.cancel(tracked.attempt_id)
         self._ended[tracked.request_id] = state
         if len(self._ended) > REMEMBERED_IDS:
             self._ended.popitem(last=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_core.errors import StageFailedError, TransportError
-from omni_core.protocol.codec import decode, encode
+from omni_core.protocol.codec import decode, encode_whole
 from omni_core.protocol.messages import (
     AbortMessage,
     CompleteMessage,
@@ -43,6 +43,7 @@ from omni_core.runtime.spec import ProcessSpec
 from omni_core.runtime.stage import Stage
 from omni_core.runtime.tensor_parallel import Follower, LeaderInbox, WorkMessage
 from omni_core.scheduling.base import IncomingMessage
+from omni_core.transport import late_torch
 from omni_core.transport.control import ControlPlane, Work
 from omni_core.transport.lanes import Lanes, Later
 from omni_core.transport.relay import Relay, RelayOptions
@@ -210,14 +211,23 @@ class StageHost:
 
     def _on_submit(self, message: SubmitMessage) -> None:
         stage = self._stages[message.stage]
-        begin = time.monotonic_ns()
         try:
-            payload = decode(message.body)
+            self._reads.run((message.request_id, message.stage), lambda: self._begin(stage, message))
         except Exception as error:
             stage.receive_failure(message.request_id, error)
-            return
+
+    def _begin(self, stage: Stage, message: SubmitMessage) -> Later | None:
+        if message.has_tensors and not late_torch.is_here():
+            return partial(self._begin_later, stage, message)
+        begin = time.monotonic_ns()
+        payload = decode(message.body)
         self._record_receipt(begin, message.request_id, "client", message.stage, None)
         stage.receive_payload(payload, None)
+        return None
+
+    async def _begin_later(self, stage: Stage, message: SubmitMessage) -> None:
+        await late_torch.bring()
+        self._begin(stage, message)
 
     def _record_receipt(self, begin: int, request_id: str, source: str, target: str, chunk_id: int | None) -> None:
         if self.recorder is not None:
@@ -294,16 +304,17 @@ class StageHost:
 
     def complete(self, request_id: str, stage: str, data: Any, error: ErrorInfo | None) -> None:
         begin = time.monotonic_ns()
-        body = None if error is not None else encode(data)
+        body, has_tensors = (None, False) if error is not None else encode_whole(data)
         try:
-            self.tell_coordinator(CompleteMessage(request_id, stage, body, error))
+            self.tell_coordinator(CompleteMessage(request_id, stage, body, error, has_tensors))
             self._record_result(begin, request_id, stage, None)
         except TransportError:
             logger.exception("the coordinator does not read; the end of request %s is lost", request_id)
 
     def stream_to_client(self, request_id: str, stage: str, chunk_id: int, data: Any) -> None:
         begin = time.monotonic_ns()
-        self.tell_coordinator(StreamMessage(request_id, stage, chunk_id, encode(data)))
+        body, has_tensors = encode_whole(data)
+        self.tell_coordinator(StreamMessage(request_id, stage, chunk_id, body, has_tensors))
         self._record_result(begin, request_id, stage, chunk_id)
 
     def _record_result(self, begin: int, request_id: str, stage: str, chunk_id: int | None) -> None:

@@ -6,8 +6,6 @@ slots are freed by the receiver's read would otherwise wait for a read that nobo
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from omni_core.errors import RelayError
 from omni_core.protocol.codec import EncodedValue, decode, encode_split
 from omni_core.protocol.messages import DataReadyMessage
+from omni_core.transport import late_torch
 from omni_core.transport.control import ControlPlane
 from omni_core.transport.lanes import Later
 from omni_core.transport.relay import Relay
@@ -38,7 +37,6 @@ class Transfer:
         self._control = control
         self._relay = relay
         self._same_gpu = same_gpu or {}
-        self._torch_is_imported = False
 
     def send(self, endpoint: str, value: Any, **message: Any) -> tuple[int, Later | None]:
         """Send ``value`` in a :class:`DataReadyMessage` made of ``message``: its size in bytes, and what must be awaited.
@@ -98,7 +96,7 @@ class Transfer:
 
     def reads_at_once(self, message: DataReadyMessage) -> bool:
         """Whether :meth:`read` serves this message; otherwise :meth:`read_later` does."""
-        if message.has_tensors and not self._torch_is_imported:
+        if message.has_tensors and not late_torch.is_here():
             return False
         return message.relay_metadata is None or self._require_relay().has_view
 
@@ -109,9 +107,8 @@ class Transfer:
             CodecError, RelayError: the value cannot be read. ImportError: it holds a tensor, and there is no torch.
         """
         assert message.header is not None
-        if message.has_tensors and not self._torch_is_imported:
-            await asyncio.to_thread(importlib.import_module, "torch")  # seconds, which the event loop does not have
-            self._torch_is_imported = True
+        if message.has_tensors:
+            await late_torch.bring()
         if self.reads_at_once(message):
             return self.read(message)
         nbytes, metadata = message.relay_metadata
