@@ -67,7 +67,7 @@ async def test_a_trace_shows_every_phase_of_every_stage(run_folder: Path, tmp_pa
             ]
             assert order == sorted(order)
             assert at["b", f"{stage}: compute"] <= at["e", f"{stage}: compute"] <= at["e", stage]
-        assert at["b", "request"] <= at["b", "produce"] <= at["e", "consume"] <= at["e", "request"]
+        assert at["b", "request"] <= at["b", "produce"] <= at["e", "consume: compute"] <= at["e", "request"]
         slices = Counter(e["name"] for e in events if e["ph"] == "X" and e["args"]["request"] == request)
         assert slices == {
             "submit to produce": 1,
