@@ -60,7 +60,7 @@ def tests(session: nox.Session) -> None:
     oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
     environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
-    arguments = session.posargs or ["tests", "--ignore=tests/packaging/bare"]
+    arguments = session.posargs or ["tests", "--ignore=tests/packaging/bare", "--soak-seconds", "60"]
     session.run("python", "-m", "pytest", *arguments, env=environment)
 
 

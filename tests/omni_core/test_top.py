@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from pipelines import make_pipeline
 
 from omni_core.cli.main import omni
-from omni_core.cli.top import Onlooker, running, table
+from omni_core.cli.onlooker import Onlooker, running
+from omni_core.cli.top import table
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError
@@ -32,9 +33,9 @@ def two(folder: Path) -> PipelineConfig:
     )
 
 
-async def omni_top(*arguments: str) -> tuple[int, str]:
+async def omni_cli(*arguments: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "omni_core.cli", "top", *arguments),
+        *(sys.executable, "-m", "omni_core.cli", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "COLUMNS": "200"},
@@ -49,11 +50,11 @@ async def test_once_and_json(run_folder: Path) -> None:
         for n in range(5):
             await client.submit(OmniRequest({"n": n}))
         (folder,) = running(run_folder)
-        code, output = await omni_top(str(folder), "--once")
+        code, output = await omni_cli("top", str(folder), "--once")
         assert code == 0, output
         assert "5 completed" in output
         assert ["start", "a", "ready", "0"] in [line.split()[:4] for line in output.splitlines()]
-        code, output = await omni_top(str(folder), "--json")
+        code, output = await omni_cli("top", str(folder), "--json")
         document = json.loads(output)
         assert document["health"]["b"]["pids"] == [client.process_ids["b"]]
         end = document["statistics"]["b"]["end"]
@@ -84,27 +85,36 @@ async def test_watching_costs_nothing_and_a_killed_watcher_leaves_nothing(run_fo
         assert psutil.Process().num_fds() <= before
 
 
-async def test_rates_are_since_the_last_look(run_folder: Path, tmp_path: Path) -> None:
+async def test_rates_are_since_the_last_look(run_folder: Path) -> None:
     async with open_pipeline(two(run_folder)) as client:
         (folder,) = running(run_folder)
-        own = run_folder / "own"
-        own.mkdir()
-        onlooker = Onlooker(folder, own)
-        first = await onlooker.look()
-        for n in range(10):
-            await client.submit(OmniRequest({"n": n}))
-        second = await onlooker.look()
+        with Onlooker(folder) as onlooker:
+            first = await onlooker.look()
+            for n in range(10):
+                await client.submit(OmniRequest({"n": n}))
+            second = await onlooker.look()
         shown = table(second, first)
         rates = [float(cell) for cell in _cells(shown, "per s")]
         expected = 10 / (second.uptime - first.uptime)
         assert rates == pytest.approx([expected] * 2, rel=0.1)
-        onlooker.close()
-    with pytest.raises(OmniError, match="does not answer"):
-        onlooker = Onlooker(folder, own)
-        try:
-            await asyncio.wait_for(onlooker.look(), 10)
-        finally:
-            onlooker.close()
+    with pytest.raises(OmniError, match="does not answer"), Onlooker(folder) as onlooker:
+        await onlooker.look()
+
+
+async def test_a_running_pipeline_is_profiled_from_outside(run_folder: Path, tmp_path: Path) -> None:
+    async with open_pipeline(two(run_folder)) as client:
+        (folder,) = running(run_folder)
+        out = tmp_path / "trace.json"
+        recording = asyncio.create_task(omni_cli("profile", str(folder), "--seconds", "1", "--out", str(out)))
+        while not recording.done():
+            await client.submit(OmniRequest({"n": 1}))
+        code, output = await recording
+        assert code == 0, output
+        events = json.loads(out.read_text())["traceEvents"]
+        assert f"{len(events)} events" in output
+        assert {"start: compute", "end: compute"} <= {event["name"] for event in events}
+        code, output = await omni_cli("profile", str(folder), "--seconds", "0.1", "--torch", "nowhere")
+        assert (code, "no stage is called 'nowhere'" in output) == (1, True)
 
 
 def _cells(shown: Any, header: str) -> list[str]:

@@ -18,6 +18,7 @@ _COMMANDS = {
     "config": ("omni_core.cli.config:config", "Show, check and draw a pipeline's config."),
     "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and whether it fits."),
     "top": ("omni_core.cli.top:top", "Watch a running pipeline."),
+    "profile": ("omni_core.cli.profile:profile", "Record where a running pipeline's time goes."),
     "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and say what to do."),
 }
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from omni_core.errors import ConfigError, OmniError
-from omni_core.protocol.messages import StatusReport, StatusRequest
-from omni_core.transport.control import ControlPlane
-
-_ANSWER_SECONDS = 5.0
+from omni_core.cli.onlooker import Onlooker, only_run
+from omni_core.protocol.messages import StatusReport
 
 
 @click.command()
@@ -29,74 +24,22 @@ _ANSWER_SECONDS = 5.0
 @click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between looks.")
 def top(run: Path | None, once: bool, as_json: bool, interval: float) -> None:
     """Watch a running pipeline. RUN is its folder (omni-... among the temporary files); not needed if only one runs."""
-    folder = run or _only_run()
+    folder = run or only_run()
     try:
         asyncio.run(_watch(folder, once=once, as_json=as_json, interval=interval))
     except KeyboardInterrupt:
         return
 
 
-def running(base: Path | None = None) -> list[Path]:
-    """The folders of the pipelines of this user that run now."""
-    folders = (base or Path(tempfile.gettempdir())).glob("omni-*")
-    return sorted(folder for folder in folders if (folder / "coordinator.sock").exists() and os.access(folder, os.W_OK))
-
-
-def _only_run() -> Path:
-    found = running()
-    if not found:
-        raise ConfigError(
-            f"no pipeline runs here (none of {tempfile.gettempdir()}/omni-*); if its config sets endpoints.base_path, give its folder"
-        )
-    if len(found) > 1:
-        raise ConfigError("several pipelines run; give the folder of one: " + ", ".join(map(str, found)))
-    return found[0]
-
-
-class Onlooker:
-    """Asks a running pipeline how it is. It can neither slow it down nor be waited for."""
-
-    def __init__(self, folder: Path, own: Path) -> None:
-        self._target = f"ipc://{folder}/coordinator.sock"
-        self._endpoint = f"ipc://{own}/top.sock"
-        self._answer: asyncio.Future[StatusReport] | None = None
-        self._control = ControlPlane(self._endpoint, self._on_message)
-        self._control.listen()
-
-    async def look(self) -> StatusReport:
-        """How it is now.
-
-        Raises:
-            OmniError: it does not answer.
-        """
-        self._answer = asyncio.get_running_loop().create_future()
-        self._control.send(self._target, StatusRequest(self._endpoint))
-        try:
-            return await asyncio.wait_for(self._answer, _ANSWER_SECONDS)
-        except TimeoutError:
-            raise OmniError("the pipeline does not answer; has it ended, or is its process stopped?") from None
-
-    def close(self) -> None:
-        self._control.close()
-
-    def _on_message(self, message: Any) -> None:
-        if isinstance(message, StatusReport) and self._answer is not None and not self._answer.done():
-            self._answer.set_result(message)
-
-
 async def _watch(folder: Path, *, once: bool, as_json: bool, interval: float) -> None:
-    with tempfile.TemporaryDirectory(prefix="omnitop-") as own:
-        onlooker = Onlooker(folder, Path(own))
-        try:
-            report = await onlooker.look()
-            if as_json:
-                click.echo(json.dumps(attrs.asdict(report), indent=2))
-            elif once:
-                Console().print(table(report, None))
-            else:
-                await _live(onlooker, report, interval)
-        finally:
-            onlooker.close()
+    with Onlooker(folder) as onlooker:
+        report = await onlooker.look()
+        if as_json:
+            click.echo(json.dumps(attrs.asdict(report), indent=2))
+        elif once:
+            Console().print(table(report, None))
+        else:
+            await _live(onlooker, report, interval)
 
 
 async def _live(onlooker: Onlooker, report: StatusReport, interval: float) -> None:

@@ -348,6 +348,8 @@ for _cls in (
     messages.AbortMessage,
     messages.ProfileMessage,
     messages.ProfileReport,
+    messages.ProfileRequest,
+    messages.ProfileDone,
     messages.StatusRequest,
     messages.StatusReport,
     messages.PeerDownMessage,

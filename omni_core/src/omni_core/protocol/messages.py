@@ -175,6 +175,26 @@ class StatusRequest:
 
 
 @frozen
+class ProfileRequest:
+    """Anybody of the same user to a runner: record for ``seconds``, write the trace to ``path``, answer at ``endpoint``."""
+
+    endpoint: str
+    seconds: float
+    path: str
+    torch: list[str] = field(factory=list)
+
+
+@frozen
+class ProfileDone:
+    """The answer: how many events the trace has, how many were dropped, who gave none; or the ``problem``."""
+
+    events: int = 0
+    dropped: int = 0
+    missing: list[str] = field(factory=list)
+    problem: str = ""
+
+
+@frozen
 class StatusReport:
     """A running pipeline: its name, the seconds since its start, health by unit, counters by process and stage."""
 

@@ -32,8 +32,10 @@ from omni_core.protocol.messages import (
     PingMessage,
     PongMessage,
     ProcessFailedMessage,
+    ProfileDone,
     ProfileMessage,
     ProfileReport,
+    ProfileRequest,
     ReadyMessage,
     ShutdownMessage,
     StageSpan,
@@ -279,6 +281,8 @@ class MultiProcessPipelineRunner:
                 waiting_report.set_result(message)
         elif isinstance(message, StatusRequest):
             self._spawn(self._answer(message.endpoint))
+        elif isinstance(message, ProfileRequest):
+            self._spawn(self._profile_for(message))
         elif isinstance(message, ReadyMessage):
             self._unit_of[message.process].process_is_ready(message.process)
         elif isinstance(message, ProcessFailedMessage):
@@ -491,7 +495,22 @@ class MultiProcessPipelineRunner:
         """Tell somebody who looks on (``omni top``) how things are."""
         uptime = asyncio.get_running_loop().time() - self._since
         report = StatusReport(self._config.resolved_name, uptime, self.health(), await self.statistics(2.0))
-        self._tell(endpoint, report)
+        await self._tell_onlooker(endpoint, report)
+
+    async def _profile_for(self, request: ProfileRequest) -> None:
+        """Profile on behalf of somebody who looks on (``omni profile``)."""
+        try:
+            await self.start_profile(request.torch)
+            await asyncio.sleep(request.seconds)
+            summary = await self.stop_profile(request.path)
+        except OmniError as error:
+            done = ProfileDone(problem=str(error))
+        else:
+            done = ProfileDone(summary.events, summary.dropped, summary.missing)
+        await self._tell_onlooker(request.endpoint, done)
+
+    async def _tell_onlooker(self, endpoint: str, message: Any) -> None:
+        self._tell(endpoint, message)
         await asyncio.sleep(_ONLOOKER_SECONDS)
         self.control.drop(endpoint)
 
