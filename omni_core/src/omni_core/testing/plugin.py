@@ -1,0 +1,106 @@
+"""What every plugin must do: load light, name things once, answer probes, and point at things that exist."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+from omni_core.hookspecs import API_LEVEL, Component
+from omni_core.plugins import load_plugins
+
+IMPORT_SECONDS = 0.02
+"""What importing an entry point's module may take, beyond omni's own hookspecs."""
+
+HEAVY = ("torch", "transformers", "numpy")
+
+_MEASURE = """
+import sys, time
+import omni_core.hookspecs
+begin = time.perf_counter()
+__import__(sys.argv[1])
+print(time.perf_counter() - begin, *[name for name in sys.argv[2:] if name in sys.modules])
+"""
+
+_RESOLVE = """
+import sys
+from omni_core.references import load
+for reference in sys.argv[1:]:
+    load(reference)
+"""
+
+
+class PluginConformance:
+    """Subclass it with the name of your entry point in the group ``omni``.
+
+    Attributes:
+        entry_point: its name.
+        targets_need: importable modules without which the components' targets cannot be imported (``("torch",)``).
+    """
+
+    entry_point: ClassVar[str]
+    targets_need: ClassVar[tuple[str, ...]] = ()
+
+    def module(self) -> str:
+        """The module that the entry point names."""
+        found = [each for each in entry_points(group="omni") if each.name == self.entry_point]
+        assert found, f"no entry point {self.entry_point!r} in the group 'omni'; is the distribution installed?"
+        return found[0].module
+
+    def components(self) -> list[tuple[str, Component]]:
+        """What the plugin provides: hook and component."""
+        module: Any = importlib.import_module(self.module())
+        return [
+            (name, component)
+            for name in dir(module)
+            if hasattr(getattr(module, name), "omni_impl")
+            for component in getattr(module, name)()
+        ]
+
+    def test_it_imports_in_no_time_and_without_heavy_libraries(self) -> None:
+        command = [sys.executable, "-c", _MEASURE, self.module(), *HEAVY]
+        outputs = [
+            subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+            for _ in range(5)
+        ]
+        assert not outputs[0][1:], f"importing the plugin imports {', '.join(outputs[0][1:])}"
+        best = min(float(output[0]) for output in outputs)
+        assert best < IMPORT_SECONDS, f"importing the plugin takes {best * 1e3:.0f} ms"
+
+    def test_it_says_which_contract_it_supports(self) -> None:
+        supports = getattr(importlib.import_module(self.module()), "supports", None)
+        assert isinstance(supports, tuple), "the module must say: supports = (lowest API level, highest)"
+        assert len(supports) == 2
+        assert supports[0] <= API_LEVEL <= supports[1], f"it supports {supports}, this core has level {API_LEVEL}"
+
+    def test_it_is_loaded_without_complaint(self) -> None:
+        (record,) = [each for each in load_plugins().records if each.name == self.entry_point]
+        assert record.status.value not in ("broken", "incompatible"), record.reason
+
+    def test_its_names_are_unique(self) -> None:
+        assert self.components(), "it provides nothing"
+        own = [(hook, component.name) for hook, component in self.components()]
+        assert len(own) == len(set(own))
+        clashes = [line for line in load_plugins().duplicates() if any(name in line for _, name in own)]
+        assert not clashes, clashes
+
+    def test_everything_has_a_summary(self) -> None:
+        for _, component in self.components():
+            assert component.summary, component.name
+            assert "\n" not in component.summary, component.name
+
+    def test_probes_answer(self) -> None:
+        for _, component in self.components():
+            answer = component.probe() if component.probe is not None else None
+            assert answer is None or (isinstance(answer, str) and answer), component.name
+
+    def test_its_targets_resolve_in_a_new_process(self) -> None:
+        for name in self.targets_need:
+            importlib.import_module(name)
+        targets = [component.target for _, component in self.components()]
+        done = subprocess.run(
+            [sys.executable, "-c", _RESOLVE, *targets], capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
