@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -82,3 +83,15 @@ class Ticks:
 
     def abort(self, request_id: str) -> None:
         self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+def slow_to_begin(tp_rank: int, log: str) -> SimpleScheduler:
+    """Notes what it computes; ranks above 0 take a while to be built."""
+    time.sleep(0.5 * tp_rank)
+    notes = (Path(log) / f"rank{tp_rank}").open("w")
+
+    def compute(payload: StagePayload) -> Any:
+        print(payload.data["n"], file=notes, flush=True)
+        return {"n": payload.data["n"]}
+
+    return SimpleScheduler(compute)

@@ -95,6 +95,25 @@ async def test_a_rank_that_dies_takes_its_stage_along_which_comes_back(run_folde
         (run_folder / f"rank{rank}").unlink()
 
 
+async def test_a_rank_that_comes_later_misses_nothing(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("start", "vector", next="count"),
+        stage("count", "slow_to_begin", process=None, tp_size=2, factory_args={"log": str(run_folder)}, terminal=True),
+    )
+    async with open_pipeline(config) as client:
+        await asyncio.gather(*(client.submit(OmniRequest({"n": n})) for n in range(20)))
+        for _ in range(100):
+            logs = [(run_folder / f"rank{rank}").read_text().split() for rank in range(2)]
+            if logs[0] == logs[1]:
+                break
+            await asyncio.sleep(0.05)
+        assert logs[0] == logs[1]
+        assert sorted(map(int, logs[0])) == list(range(20))
+    for rank in range(2):
+        (run_folder / f"rank{rank}").unlink()
+
+
 def replicated(folder: Path, **fields: object) -> PipelineConfig:
     return make_pipeline(
         folder,

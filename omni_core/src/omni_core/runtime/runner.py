@@ -317,11 +317,14 @@ class MultiProcessPipelineRunner:
                 inquest.drop(process.name)
         self._spawn(self._settle(unit, reason))
 
+    def unit_is_ready(self, unit: Unit) -> None:
+        # Rank 0 may have begun before the others read their sockets; what it has for them waits until it hears this.
+        for follower in unit.spec.processes[1:]:
+            self._tell(unit.spec.endpoint, PeerUpMessage(follower.endpoint))
+
     def unit_is_back(self, unit: Unit) -> None:
         for other in self._serving_but(unit):
             self._tell(other.spec.endpoint, PeerUpMessage(unit.spec.endpoint))
-        for follower in unit.spec.processes[1:]:
-            self._tell(unit.spec.endpoint, PeerUpMessage(follower.endpoint))
         for other in self._units.values():
             if other.state is UnitState.FAILED:
                 self._tell(unit.spec.endpoint, self._failure_of(other))

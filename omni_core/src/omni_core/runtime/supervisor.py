@@ -46,6 +46,9 @@ class Owner(Protocol):
     def unit_died(self, unit: Unit, reason: str) -> None:
         """It was serving, or about to, and its processes are gone or going. A restart or :meth:`unit_failed` follows."""
 
+    def unit_is_ready(self, unit: Unit) -> None:
+        """All its processes read their sockets: for the first time, or after a restart, when :meth:`unit_is_back` follows."""
+
     def unit_is_back(self, unit: Unit) -> None:
         """It serves again after a restart."""
 
@@ -109,6 +112,7 @@ class Unit:
             self._timer.cancel()
         first = not self.started.done()
         self._enter(UnitState.READY)
+        self._owner.unit_is_ready(self)
         if first:
             self.started.set_result(None)
         else:
