@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from attrs import frozen
 
 from omni_core.protocol.codec import register
@@ -337,3 +338,88 @@ def deaf(seconds: float) -> Any:
         return answer
 
     return compute
+
+
+class Torrent:
+    """Streams ``chunks`` arrays of ``nbytes`` bytes each, numbered, then hands on its inputs."""
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+
+    def start(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            inputs = given(message.data)
+            for index in range(inputs["chunks"]):
+                chunk = np.full(inputs["nbytes"], (inputs["n"] + index) % 250, np.uint8)
+                self.outbox.put(OutgoingMessage(message.request_id, "stream", chunk))
+            self.outbox.put(OutgoingMessage(message.request_id, "result", inputs))
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+class Hoarder(StreamingScheduler[list[Any]]):
+    """Keeps every chunk, where it lies, until the stream ends; then looks at all of them."""
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> list[Any]:
+        return []
+
+    def on_payload(self, state: list[Any], payload: StagePayload) -> None:
+        state.insert(0, payload.data)
+
+    def on_chunk(self, state: list[Any], chunk: Any, metadata: dict[str, Any] | None) -> None:
+        state.append(chunk)
+
+    def finish(self, request_id: str, state: list[Any]) -> Any:
+        (inputs,) = [each for each in state if isinstance(each, dict)]
+        chunks = [each for each in state if not isinstance(each, dict)]
+        for index, chunk in enumerate(chunks):
+            assert chunk.min() == chunk.max() == (inputs["n"] + index) % 250
+        return {"n": inputs["n"], "chunks": len(chunks)}
+
+
+class Ordered:
+    """Makes an array for each of ``count`` requests, but only when all have come: the first first, or the last."""
+
+    def __init__(self, name: str, last_first: bool) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        self._last_first = last_first
+
+    def start(self) -> None:
+        waiting: list[IncomingMessage] = []
+        while (message := self.inbox.get()) is not None:
+            waiting.append(message)
+            if len(waiting) < message.data.data["count"]:
+                continue
+            waiting.sort(key=lambda each: each.data.data["n"], reverse=self._last_first)
+            for each in waiting:
+                inputs = each.data.data
+                made = {"n": inputs["n"], "array": np.full(inputs["nbytes"], inputs["n"], np.uint8)}
+                self.outbox.put(OutgoingMessage(each.request_id, "result", made))
+            waiting.clear()
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+def ordered(name: str, last_first: bool) -> Ordered:
+    return Ordered(name, last_first)
+
+
+def side_by_side(payloads: dict[str, StagePayload]) -> dict[str, Any]:
+    return {name: payload.data for name, payload in payloads.items()}
+
+
+def both_arrays(payload: StagePayload) -> dict[str, Any]:
+    left, right = payload.data["left"], payload.data["right"]
+    assert (left["array"] == right["array"]).all()
+    assert left["n"] == right["n"] == left["array"][0]
+    return {"n": left["n"]}

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import pytest
 import pytest_asyncio
 import torch
 
-from omni_core.errors import RelayError
+from omni_core.errors import RelayError, RelayFullError
 from omni_core.transport.relay import RelayOptions
 from omni_relay_shm.allocator import GRANULE, Allocator
 from omni_relay_shm.plugin import probe
@@ -174,6 +175,61 @@ async def test_cleanup_frees_and_late_readers_are_refused(relay: ShmRelay, peer:
     assert peer.ask(do="view", metadata=reused.metadata) == hashlib.sha256(b"w" * 5000).hexdigest()
     assert peer.ask(do="view", metadata=other.metadata) == hashlib.sha256(b"z" * 5000).hexdigest()
     peer.ask(do="release", hold="1")
+    assert in_use(relay) == (0, 0)
+
+
+async def test_a_late_reader_does_not_touch_the_slots_next_use(relay: ShmRelay, peer: Peer) -> None:
+    old = await relay.put_async(b"x" * 5000, "old")
+    relay.cleanup("old")
+    new = await relay.put_async(b"y" * 5000, "new")
+    assert new.metadata[5] == old.metadata[5], "the slot is used again"
+    assert peer.ask(do="view", metadata=old.metadata).startswith("RelayError: the sender has freed")
+    relay.cleanup("new")  # which nobody was ever told about
+    assert in_use(relay) == (0, 0)
+
+
+async def test_what_a_request_holds_is_not_waited_for_by_itself(relay: ShmRelay, peer: Peer) -> None:
+    held = [await relay.put_async(bytes(16 * 2**20), name) for name in ("stream", "other")]
+    for index, operation in enumerate(held):
+        peer.ask(do="view", metadata=operation.metadata, hold=str(index))
+    patient = asyncio.create_task(relay.empty(2**20, "new"))
+    begin = time.monotonic()
+    for _ in range(20):
+        with pytest.raises(RelayFullError):
+            await relay.empty(2**20, "stream")
+    assert time.monotonic() - begin < 1.0, "only the first of them waits"
+    assert not patient.done()
+    peer.ask(do="release", hold="1")
+    assert len(await asyncio.wait_for(patient, 2)) == 2**20
+    assert len(await asyncio.wait_for(relay.empty(2**20, "stream"), 2)) == 2**20
+
+
+async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(
+    relay: ShmRelay, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omni_relay_shm.relay.STUCK_SECONDS", 0.5)
+    monkeypatch.setattr("omni_relay_shm.relay.STILL_STUCK_SECONDS", 0.1)
+    held = [await relay.put_async(bytes(8 * 2**20), f"h{n}") for n in range(4)]
+    for index, operation in enumerate(held):
+        peer.ask(do="view", metadata=operation.metadata, hold=str(index))
+    begin = time.monotonic()
+    waiting = [asyncio.create_task(relay.empty(8 * 2**20, f"w{n}")) for n in range(4)]
+    await asyncio.sleep(0.3)
+    peer.ask(do="release", hold="0")  # it moves: everybody else waits anew
+    await asyncio.sleep(0.3)
+    assert [task.done() for task in waiting] == [True, False, False, False]
+    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 3)
+    assert sum(isinstance(each, RelayFullError) for each in outcomes) == 3
+    assert 0.8 < time.monotonic() - begin < 1.6, "one after the other, as one may have been enough"
+
+
+async def test_a_dead_reader_keeps_nothing_of_a_request_that_is_over(relay: ShmRelay, peer: Peer) -> None:
+    """Nobody waits for memory here, so nobody watches the reader either."""
+    operation = await relay.put_async(bytes(5000), "r")
+    peer.ask(do="view", metadata=operation.metadata, hold="1")
+    relay.cleanup("r")
+    assert in_use(relay)[0] == 1
+    peer.kill()
     assert in_use(relay) == (0, 0)
 
 

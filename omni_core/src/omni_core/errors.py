@@ -58,6 +58,10 @@ class PeerDiedError(RelayError):
     """The process that held the bytes has ended. Not the request's fault: it may be run again (``retries``)."""
 
 
+class RelayFullError(RelayError):
+    """The pool may never have room: what would be waited for may itself wait for these bytes. They can go another way."""
+
+
 class TransportError(OmniError):
     """A control message could not be sent: the peer does not read, or the endpoint is not allowed."""
 

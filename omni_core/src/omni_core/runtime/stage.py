@@ -32,6 +32,9 @@ from omni_core.transport.lanes import Lanes, Later
 
 logger = logging.getLogger(__name__)
 
+MOST_OUTPUTS = 32
+"""Outputs that may wait in a stage to be handed on; then its scheduler begins nothing new."""
+
 LONGEST_ERROR = 8_000
 """Characters of an error's message, and of its traceback, that are told."""
 
@@ -110,7 +113,8 @@ class Stage:
         self._ended: OrderedDict[str, Arrivals] = OrderedDict()
         self._lock = outside.lock
         self._thread_id = threading.get_ident()
-        self._lanes: Lanes[str] = Lanes(self._fail, self._lock)
+        self._lanes: Lanes[str] = Lanes(self._fail, self._lock, self._regulate)
+        self._regulation = threading.Lock()
         self._metrics = StageMetrics()
         self._checks_mutation = mutation.enabled()
         self._recorder: Recorder | None = None
@@ -282,6 +286,7 @@ class Stage:
             finally:
                 self._lock.release()
             return
+        self._regulate()
         if self._drain_is_due:
             return
         self._drain_is_due = True  # set back before the outbox is drained, so what was put before is drained too
@@ -294,6 +299,17 @@ class Stage:
         self._drain_is_due = False
         with self._lock:
             self._drain()
+        self._regulate()
+
+    def _regulate(self) -> None:
+        """Let the scheduler begin new requests or not, after a change of what waits to be handed on. From any thread.
+
+        A stage that is streamed to is never held: others may hold memory until it has seen the end of what it has begun.
+        """
+        if self.spec.stream_from:
+            return
+        with self._regulation:
+            self.scheduler.inbox.hold(len(self._lanes) + len(self.scheduler.outbox) >= MOST_OUTPUTS)
 
     def _drain(self) -> None:
         for message in self.scheduler.outbox.drain():

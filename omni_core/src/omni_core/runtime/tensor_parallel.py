@@ -60,10 +60,10 @@ class LeaderInbox(MessageQueue[IncomingMessage]):
     def get(self, timeout: float | None = None) -> IncomingMessage | None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._items or self._aborts or self._closed, timeout)
+                self._changed.wait_for(lambda: self._can_read() or self._aborts, timeout)
                 if self._closed and not self._items:
                     return None
-                if not self._items and not self._aborts:
+                if not self._can_read() and not self._aborts:
                     return None  # the timeout
             items = self.drain(1)
             if items:

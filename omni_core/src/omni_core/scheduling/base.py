@@ -81,6 +81,7 @@ class MessageQueue(Generic[T]):
         self._items: deque[T] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._held = False
         self.on_put = on_put
         self.tap: Callable[[str, list[T]], None] | None = None
 
@@ -102,12 +103,14 @@ class MessageQueue(Generic[T]):
     def get(self, timeout: float | None = None) -> T | None:
         """The next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
         with self._changed:
-            self._changed.wait_for(lambda: self._items or self._closed, timeout)
-            return self._taken([self._items.popleft()])[0] if self._items else None
+            self._changed.wait_for(self._can_read, timeout)
+            return self._taken([self._items.popleft()])[0] if self._items and self._can_read() else None
 
     def drain(self, limit: int | None = None) -> list[T]:
         """The items that are there now, at most ``limit`` of them, without waiting."""
         with self._changed:
+            if not self._can_read():
+                return []
             count = len(self._items) if limit is None else min(limit, len(self._items))
             return self._taken([self._items.popleft() for _ in range(count)])
 
@@ -122,6 +125,17 @@ class MessageQueue(Generic[T]):
             kept = [item for item in self._items if not unwanted(item)]
             self._items.clear()
             self._items.extend(kept)
+
+    def _can_read(self) -> bool:
+        return self._closed or (bool(self._items) and not self._held)
+
+    def hold(self, held: bool) -> None:
+        """While ``held``, the reader gets nothing, as if the queue were empty: what it makes cannot be handed on now."""
+        if held == self._held:
+            return
+        with self._changed:
+            self._held = held
+            self._changed.notify_all()
 
     @property
     def closed(self) -> bool:

@@ -19,11 +19,15 @@ from typing import Any
 
 from omni_core.errors import CodecError, OmniError, TransportError
 from omni_core.protocol.codec import decode, encode
+from omni_core.transport.lanes import Later
 
 logger = logging.getLogger(__name__)
 
 HIGH_WATER_MARK = 20_000
 """Messages that may wait for one peer. Admission bounds what is in flight; a peer this far behind is not reading."""
+
+BACKLOG_MESSAGES, BACKLOG_BYTES = 1_000, 4 * 2**20
+"""What may wait for one peer before its senders are asked to wait (see :meth:`ControlPlane.room`)."""
 
 REMEMBERED_REQUESTS = 20_000
 """How many requests a sender remembers to have written to one peer."""
@@ -98,6 +102,11 @@ class ControlPlane:
             self._send_bytes(endpoint, document, work)
         except OmniError:
             logger.exception("a message to %s was lost", endpoint)
+
+    def room(self, endpoint: str) -> Later | None:
+        """What to await before sending more of the same request to ``endpoint``; ``None`` while the peer keeps up."""
+        peer = self._peers.get(endpoint)
+        return None if peer is None or not peer.is_behind else peer.room
 
     # --- peers that die and come back ----------------------------------------------------------------------------------
     def peer_is_down(self, endpoint: str) -> list[Work]:
@@ -174,6 +183,8 @@ class _Peer:
         self._loop = loop
         self._socket: socket.socket | None = None
         self._waiting: deque[tuple[memoryview, Work | None]] = deque()
+        self._waiting_bytes = 0
+        self._senders: list[asyncio.Future[None]] = []
         self._begun = 0  # bytes of the first waiting message that are written already
         self._reached: OrderedDict[Work, None] = OrderedDict()
         self._failure: OmniError | None = None
@@ -204,7 +215,7 @@ class _Peer:
             )
         frame = len(document).to_bytes(_LENGTH_BYTES, "little") + document
         if self._socket is None or self._waiting:
-            self._waiting.append((memoryview(frame), work))
+            self._keep(frame, work)
             return
         try:
             written = self._socket.send(frame)
@@ -213,13 +224,40 @@ class _Peer:
         except OSError:
             # The process has died, which its parent will tell. This message is the successor's.
             self._drop_socket()
-            self._waiting.append((memoryview(frame), work))
+            self._keep(frame, work)
             return
         self._note(work)
         if written < len(frame):
-            self._waiting.append((memoryview(frame), work))
+            self._keep(frame, work)
             self._begun = written
             self._loop.add_writer(self._socket.fileno(), self._flush)
+
+    def _keep(self, frame: bytes, work: Work | None) -> None:
+        self._waiting.append((memoryview(frame), work))
+        self._waiting_bytes += len(frame)
+
+    @property
+    def is_behind(self) -> bool:
+        return len(self._waiting) > BACKLOG_MESSAGES or self._waiting_bytes > BACKLOG_BYTES
+
+    async def room(self) -> None:
+        """Return when the peer is no longer behind."""
+        while self.is_behind:
+            sender = self._loop.create_future()
+            self._senders.append(sender)
+            try:
+                await sender
+            finally:
+                if sender in self._senders:
+                    self._senders.remove(sender)
+
+    def _let_send(self) -> None:
+        """Something that waited is gone."""
+        if self._senders and not self.is_behind:
+            senders, self._senders = self._senders, []
+            for sender in senders:
+                if not sender.done():
+                    sender.set_result(None)
 
     def _flush(self) -> None:
         assert self._socket is not None
@@ -239,7 +277,9 @@ class _Peer:
             if self._begun < len(frame):
                 return
             self._waiting.popleft()
+            self._waiting_bytes -= len(frame)
             self._begun = 0
+            self._let_send()
 
     def _note(self, work: Work | None) -> None:
         if work is not None and work not in self._reached:
@@ -259,6 +299,8 @@ class _Peer:
         self._drop_socket()
         waiting = [work for _, work in self._waiting if work is not None]
         self._waiting.clear()
+        self._waiting_bytes = 0
+        self._let_send()
         return waiting
 
     def disconnect(self) -> list[Work]:
@@ -271,6 +313,8 @@ class _Peer:
             first = [self._waiting[0]] if self._begun else []  # half of it is written: it has to be finished
             kept = [each for each in list(self._waiting)[len(first) :] if each[1] is None or each[1][0] != request_id]
             self._waiting = deque([*first, *kept])
+            self._waiting_bytes = sum(len(frame) for frame, _ in self._waiting)
+            self._let_send()
 
 
 class _Incoming:

@@ -22,12 +22,19 @@ class Lanes(Generic[Key]):
         on_error: called with the key and the exception of a step that failed while it was awaited; a failure of a step
             that ran at once is raised to the caller of :meth:`run`.
         lock: held around every step and every look at the lanes; :meth:`run` may then be called from any thread.
+        on_free: called when a lane is free again that something was waiting in.
     """
 
-    def __init__(self, on_error: Callable[[Key, BaseException], None], lock: threading.RLock) -> None:
+    def __init__(
+        self,
+        on_error: Callable[[Key, BaseException], None],
+        lock: threading.RLock,
+        on_free: Callable[[], None] = lambda: None,
+    ) -> None:
         self._waiting: dict[Key, deque[Step]] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._on_error = on_error
+        self._on_free = on_free
         self._lock = lock
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -71,8 +78,9 @@ class Lanes(Generic[Key]):
                 self._on_error(key, error)
 
     def _forget(self, key: Key) -> None:
-        self._waiting.pop(key, None)
         self._tasks.pop(key, None)
+        if self._waiting.pop(key, None) is not None:
+            self._on_free()
 
     def cancel(self, key: Key) -> None:
         """Drop every step of ``key``, the running one included. On the event loop only."""

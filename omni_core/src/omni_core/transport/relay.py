@@ -90,7 +90,13 @@ class Relay(ABC):
         """Release every resource: mappings, descriptors, names, threads. Idempotent."""
 
     async def empty(self, nbytes: int, request_id: str | None = None) -> Any:
-        """Writable relay memory of ``nbytes`` bytes (a C-contiguous buffer, 64-byte aligned), for ``put_async``."""
+        """Writable relay memory of ``nbytes`` bytes (a C-contiguous buffer, 64-byte aligned), for ``put_async``.
+
+        Waits while the pool is full.
+
+        Raises:
+            RelayFullError: a relay whose readers may keep their views found that waiting may never end.
+        """
         raise RelayError(f"{type(self).__name__} has no empty(); has_empty says so")
 
     def reserve(self, nbytes: int, request_id: str | None = None) -> memoryview | None:

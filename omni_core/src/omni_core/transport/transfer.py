@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from omni_core.errors import RelayError
+from omni_core.errors import RelayError, RelayFullError
 from omni_core.protocol.codec import EncodedValue, decode, encode_split
 from omni_core.protocol.messages import DataReadyMessage
 from omni_core.transport import late_torch
@@ -49,8 +49,8 @@ class Transfer:
         if encoded.nbytes <= INLINE_BYTES:
             inline = encoded.joined() if encoded.nbytes else None
             tensors = encoded.has_tensors
-            self._post(endpoint, DataReadyMessage(header=encoded.header, inline=inline, has_tensors=tensors, **message))
-            return size, None
+            ready = DataReadyMessage(header=encoded.header, inline=inline, has_tensors=tensors, **message)
+            return size, self._post(endpoint, ready)
         relay = self._relay
         if relay is None:
             raise RelayError("this process was started without a relay, but a large payload must leave it")
@@ -58,28 +58,45 @@ class Transfer:
         if memory is None:
             return size, partial(self._send_by_relay, relay, endpoint, encoded, message)
         encoded.write_into(memory)
-        self._post_offer(endpoint, encoded, relay.commit(memory), message)
-        return size, None
+        return size, self._post_offer(endpoint, encoded, relay.commit(memory), message)
 
-    def _post(self, endpoint: str, message: DataReadyMessage) -> None:
+    async def _send_inline(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
+        """Large bytes in the control message: copied thrice, in nobody's way."""
+        later = self._post(
+            endpoint,
+            DataReadyMessage(
+                header=encoded.header, inline=encoded.joined(), has_tensors=encoded.has_tensors, **message
+            ),
+        )
+        if later is not None:
+            await later()
+
+    def _post(self, endpoint: str, message: DataReadyMessage) -> Later | None:
+        """Send; what must be awaited before more of the same request is sent, if the peer is behind."""
         self._control.send(endpoint, message, (message.request_id, message.stage))
+        return self._control.room(endpoint)
 
-    def _post_offer(self, endpoint: str, encoded: EncodedValue, metadata: Any, message: dict[str, Any]) -> None:
+    def _post_offer(self, endpoint: str, encoded: EncodedValue, metadata: Any, message: dict[str, Any]) -> Later | None:
         place = [encoded.nbytes, metadata]
         tensors = encoded.has_tensors
-        self._post(
-            endpoint, DataReadyMessage(header=encoded.header, relay_metadata=place, has_tensors=tensors, **message)
-        )
+        ready = DataReadyMessage(header=encoded.header, relay_metadata=place, has_tensors=tensors, **message)
+        return self._post(endpoint, ready)
 
     async def _send_by_relay(self, relay: Relay, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
         request_id = message["request_id"]
         if relay.has_empty:
-            memory = await relay.empty(encoded.nbytes, request_id)
+            try:
+                memory = await relay.empty(encoded.nbytes, request_id)
+            except RelayFullError:
+                await self._send_inline(endpoint, encoded, message)
+                return
         else:
             memory = bytearray(encoded.nbytes)
         encoded.write_into(memoryview(memory))
         operation = await relay.put_async(memory, request_id)
-        self._post_offer(endpoint, encoded, operation.metadata, message)
+        later = self._post_offer(endpoint, encoded, operation.metadata, message)
+        if later is not None:
+            await later()
 
     def read(self, message: DataReadyMessage) -> Any:
         """The value of a message whose bytes can be read at once (inline, or a relay with views).

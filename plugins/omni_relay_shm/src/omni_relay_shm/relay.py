@@ -12,6 +12,7 @@ import ctypes
 import os
 import select
 import sys
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -19,12 +20,23 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_core.errors import PeerDiedError, RelayError
+from omni_core.errors import PeerDiedError, RelayError, RelayFullError
 from omni_core.transport.relay import Relay, RelayOperation, RelayOptions
 from omni_relay_shm.allocator import Allocator
 from omni_relay_shm.pool import DATA_START, SLOTS, PoolMemory, Word, create, fence
 
 _GENERATIONS = 2**32 - 1
+
+HOLDING_SECONDS = 0.05
+"""How long a request that holds blocks waits for more while no block is given back. Requests that hold some and want more could
+wait for each other for ever.
+"""
+
+STUCK_SECONDS = 5.0
+"""How long others wait while no block is given back: their readers may wait for a sender that waits for its own pool."""
+
+STILL_STUCK_SECONDS = 0.5
+"""When one has gone another way for that reason, how long the next one waits if that has not helped."""
 
 
 @define(eq=False)
@@ -153,6 +165,7 @@ class ShmRelay(Relay):
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._watched: dict[int, int] = {}
         self._peers: dict[bytes, _Peer] = {}
+        self._moved = 0.0
         self._closed = False
 
     # --- producer ----------------------------------------------------------------------------------------------------
@@ -196,12 +209,14 @@ class ShmRelay(Relay):
         await freed
 
     async def _allocate(self, nbytes: int, request_id: str | None) -> _Block:
-        if self._waiting:
-            self._check(nbytes)
-            await self._turn()
-        while (block := self._try_allocate(nbytes, request_id)) is None:
-            await self._turn(first=True)
-        self._wake_next()
+        self._check(nbytes)
+        try:
+            if self._waiting:
+                await self._turn(request_id)
+            while (block := self._try_allocate(nbytes, request_id)) is None:
+                await self._turn(request_id, first=True)
+        finally:
+            self._wake_next()
         return block
 
     def _check(self, nbytes: int) -> None:
@@ -230,10 +245,16 @@ class ShmRelay(Relay):
         memory.write(slot, Word.HOLDER, 0)
         memory.write(slot, Word.GENERATION, generation)
         block = self._blocks[slot] = _Block(slot, generation, offset, nbytes, request_id)
+        self._moved = time.monotonic()
         return block
 
-    async def _turn(self, first: bool = False) -> None:
-        """Sleep until memory was given back; in the order of asking, except that the one whose turn it is keeps it."""
+    async def _turn(self, request_id: str | None, first: bool = False) -> None:
+        """Sleep until memory was given back; in the order of asking, except that the one whose turn it is keeps it.
+
+        Raises:
+            RelayFullError: none was for as long as this request may wait.
+        """
+        begin = time.monotonic()
         future = asyncio.get_running_loop().create_future()
         if first:
             self._waiting.appendleft(future)
@@ -241,14 +262,26 @@ class ShmRelay(Relay):
             self._waiting.append(future)
         self._watch_for_releases()
         try:
-            await future
-        except asyncio.CancelledError:
+            while not future.done():
+                left = self._patience(request_id, begin)
+                if left <= 0:
+                    raise RelayFullError("the pool is full, and nothing of it was given back for some time")
+                await asyncio.wait([future], timeout=left)
+        finally:
             if future in self._waiting:
                 self._waiting.remove(future)
-            self._wake_next()
-            raise
         if self._closed:
             raise RelayError("the relay was closed while a transfer waited for memory")
+
+    def _patience(self, request_id: str | None, begin: float) -> float:
+        """Seconds that a request that has waited since ``begin`` may go on waiting, unless the pool moves meanwhile."""
+        now = time.monotonic()
+        if any(block.request_id == request_id for block in self._blocks.values()):
+            return self._moved + HOLDING_SECONDS - now
+        left = max(self._moved, begin) + STUCK_SECONDS - now
+        if left <= 0:
+            self._moved = now + STILL_STUCK_SECONDS - STUCK_SECONDS
+        return left
 
     def _wake_next(self) -> None:
         if self._waiting:
@@ -320,6 +353,8 @@ class ShmRelay(Relay):
         ]
         for block in released:
             self._free(block)
+        if released:
+            self._moved = time.monotonic()
         return bool(released)
 
     def _free(self, block: _Block) -> None:
@@ -359,12 +394,14 @@ class ShmRelay(Relay):
         if not sane:
             raise RelayError(f"these metadata point outside their pool: {metadata!r}")
         memory, wake = self._reach(pid, descriptor, pipe, size, token)
-        memory.write(slot, Word.HOLDER, os.getpid())
-        fence()
-        if memory.read(slot, Word.GENERATION) != generation:
+        if memory.read(slot, Word.GENERATION) == generation:
+            memory.write(slot, Word.HOLDER, os.getpid())
+            fence()
+            if memory.read(slot, Word.GENERATION) == generation:
+                return memory, wake, slot, generation, offset, nbytes
             memory.write(slot, Word.RELEASED, generation)
-            raise RelayError("the sender has freed these bytes: its request was aborted or has failed")
-        return memory, wake, slot, generation, offset, nbytes
+        # Otherwise the slot's words belong to its next use by now.
+        raise RelayError("the sender has freed these bytes: its request was aborted or has failed")
 
     def _reach(self, pid: int, descriptor: int, pipe: int, size: int, token: bytes) -> tuple[PoolMemory, Any]:
         if self._memory is not None and token == self._memory.token:

@@ -1,0 +1,159 @@
+"""A slow or a stopped stage: what is meant for it waits, at its sender and bounded, and is neither lost nor stuck for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fault_harness import Watched, watched
+from pipelines import make_pipeline
+
+from omni_core.client import open_pipeline
+from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
+from omni_core.protocol.messages import OmniRequest
+
+MIB = 2**20
+
+
+def torrent(folder: Path) -> PipelineConfig:
+    """A stream whose consumer keeps every chunk until the last has come; 4 MiB of shared memory between them."""
+    return make_pipeline(
+        folder,
+        StageConfig(
+            name="produce",
+            factory="fault_stages:Torrent",
+            process="produce",
+            next="consume",
+            stream_to=["consume"],
+            relay=RelayConfig(slot_size_mb=4, credits=1),
+        ),
+        StageConfig(name="consume", factory="fault_stages:Hoarder", process="consume", terminal=True),
+        # What is freed goes back to the system at once, so that what has not been freed can be seen.
+        env_defaults={"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"},
+    )
+
+
+@pytest.mark.parametrize("chunks", [3, 12], ids=["fits the pool", "does not"])
+async def test_streams_that_are_kept_do_not_wait_for_each_others_memory(folder: Path, chunks: int) -> None:
+    """Each holds shared memory and wants more of it: together more than there is, and the long ones alone already."""
+    async with open_pipeline(torrent(folder)) as client:
+        asked = [client.submit(OmniRequest({"n": n, "chunks": chunks, "nbytes": MIB})) for n in range(8)]
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 20)
+        assert [each["consume"] for each in answers] == [{"n": n, "chunks": chunks} for n in range(8)]
+        await Watched(client).rest()
+
+
+async def test_a_payload_waits_for_memory_that_another_branch_holds_up(folder: Path) -> None:
+    """Two branches work in opposite orders; each fills its pool with what the join cannot use without the other's."""
+    small = RelayConfig(slot_size_mb=2, credits=1)
+
+    def branch(name: str) -> StageConfig:
+        arguments = {"name": name, "last_first": name == "right"}
+        return StageConfig(
+            name=name, factory="fault_stages:ordered", factory_args=arguments, process=name, next="join", relay=small
+        )
+
+    config = make_pipeline(
+        folder,
+        StageConfig(name="start", factory="fault_stages:given", process="start", next=["left", "right"]),
+        branch("left"),
+        branch("right"),
+        StageConfig(
+            name="join",
+            factory="fault_stages:both_arrays",
+            process="join",
+            terminal=True,
+            wait_for=["left", "right"],
+            merge_fn="fault_stages:side_by_side",
+        ),
+    )
+    async with open_pipeline(config) as client:
+        asked = [client.submit(OmniRequest({"n": n, "count": 6, "nbytes": MIB})) for n in range(6)]
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 30)
+        assert [each["join"] for each in answers] == [{"n": n} for n in range(6)]
+        await Watched(client).rest()
+
+
+@pytest.mark.parametrize("nbytes", [16, 60_000])
+async def test_a_stopped_consumer_keeps_its_streams(folder: Path, nbytes: int) -> None:
+    """Many more chunks than its sockets hold wait for it, in bounded memory, and come in order afterwards."""
+    chunks = 500 if nbytes == 16 else 50
+
+    def right(n: int, answer: dict[str, Any]) -> bool:
+        return bool(answer["consume"] == {"n": n, "chunks": chunks})
+
+    async with open_pipeline(torrent(folder)) as client:
+        request = {"chunks": chunks, "nbytes": nbytes}
+        await client.submit(OmniRequest({"n": 0, **request}))
+        os.kill(client.process_ids["consume"], signal.SIGSTOP)
+        try:
+            asked = [asyncio.create_task(client.submit(OmniRequest({"n": n, **request}))) for n in range(64)]
+            await asyncio.sleep(3.0)
+            assert not any(task.done() for task in asked), [task.exception() for task in asked if task.done()][:1]
+        finally:
+            os.kill(client.process_ids["consume"], signal.SIGCONT)
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 30)
+        assert all(right(n, answer) for n, answer in enumerate(answers))
+        await Watched(client).rest()
+
+
+async def test_a_stage_does_not_compute_what_nobody_takes(folder: Path) -> None:
+    """400 MB of results for a stage that takes 20 ms for each MB: most are not made before there is room for them."""
+    config = make_pipeline(
+        folder,
+        StageConfig(
+            name="make",
+            factory="fault_stages:vector",
+            process="make",
+            next="sink",
+            relay=RelayConfig(slot_size_mb=8, credits=2),
+        ),
+        StageConfig(name="sink", factory="fault_stages:slow_check_vector", process="sink", terminal=True),
+    )
+    async with open_pipeline(config, max_in_flight=400) as client:
+        await asyncio.gather(*(client.submit(OmniRequest({"n": n, "nbytes": MIB})) for n in range(64)))
+        make = psutil.Process(client.process_ids["make"])
+        before, highest = make.memory_full_info().uss, 0
+        asked = [asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}))) for n in range(400)]
+        while not all(task.done() for task in asked):
+            highest = max(highest, make.memory_full_info().uss)
+            await asyncio.sleep(0.1)
+        answers = await asyncio.gather(*asked)
+        assert [each["sink"]["n"] for each in answers] == list(range(400))
+        assert highest - before < 100 * MIB
+        await Watched(client).rest()
+
+
+async def test_what_waits_is_dropped_with_its_request(folder: Path) -> None:
+    """Streams held up by a stopped consumer run into their deadlines, are aborted, cancelled: nothing of them stays."""
+
+    def right(n: int, answer: dict[str, Any]) -> bool:
+        return bool(answer["consume"]["n"] == n)
+
+    async with watched(torrent(folder), right, {"chunks": 6, "nbytes": 300_000}) as (pipeline, load):
+        client = pipeline.client
+        os.kill(client.process_ids["consume"], signal.SIGSTOP)
+        try:
+            stream = {"n": 1, "chunks": 20, "nbytes": 300_000}
+            expiring = [client.submit(OmniRequest(stream, timeout=0.5)) for _ in range(20)]
+            aborted = [asyncio.create_task(client.submit(OmniRequest(stream), f"a{n}")) for n in range(20)]
+            cancelled = [asyncio.create_task(client.submit(OmniRequest(stream))) for _ in range(20)]
+            outcomes = await asyncio.gather(*expiring, return_exceptions=True)
+            assert {getattr(each, "error_type", each) for each in outcomes} == {"TimeoutError"}
+            for n in range(20):
+                await client.abort(f"a{n}")
+            for task in cancelled:
+                task.cancel()
+            await asyncio.wait([*aborted, *cancelled], timeout=2)
+            assert all(task.done() for task in [*aborted, *cancelled])
+        finally:
+            os.kill(client.process_ids["consume"], signal.SIGCONT)
+        async with load.running():
+            pass
+        assert not load.failed
+        await pipeline.as_before()
