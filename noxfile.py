@@ -18,6 +18,7 @@ CONSTRAINTS = str(ROOT / "constraints.txt")
 DISTRIBUTIONS = {
     "omni-core": "omni_core",
     "omni-relay-shm": "plugins/omni_relay_shm",
+    "omni-relay-nixl": "plugins/omni_relay_nixl",
     "omni-engine": "plugins/omni_engine",
     "omni-qwen3": "omni_qwen3",
 }
@@ -25,6 +26,8 @@ SOURCES = [f"{folder}/src" for folder in DISTRIBUTIONS.values()]
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk"]
 # Only the reference implementation sees it, in a process of its own: its video processor needs it, nothing of ours may.
 TORCHVISION = "torchvision==0.28.0"
+# The build that runs without CUDA as well; `omni-relay-nixl[cu12]` brings it.
+NIXL = "nixl-cu12"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -55,7 +58,7 @@ def build(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def tests(session: nox.Session) -> None:
     """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
-    install_wheels(session, *DISTRIBUTIONS, extra=tuple(TEST_TOOLS))
+    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, NIXL))
     session.run("python", "-m", "pip", "check")
     oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)

@@ -21,8 +21,8 @@ import pytest_asyncio
 import torch
 
 from omni_core.errors import RelayError, RelayFullError
+from omni_core.transport.allocator import GRANULE, Allocator
 from omni_core.transport.relay import RelayOptions
-from omni_relay_shm.allocator import GRANULE, Allocator
 from omni_relay_shm.plugin import probe
 from omni_relay_shm.relay import ShmRelay
 

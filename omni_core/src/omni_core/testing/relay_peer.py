@@ -46,8 +46,9 @@ class _Peer:
 
 
 async def main() -> None:
-    peer = _Peer(sys.argv[1], decode(bytes.fromhex(sys.argv[2])))
     answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries may print
+    peer = _Peer(sys.argv[1], decode(bytes.fromhex(sys.argv[2])))
     while line := await asyncio.to_thread(sys.stdin.readline):
         name, arguments = decode(bytes.fromhex(line))
         try:
