@@ -1,0 +1,167 @@
+"""Every installed relay beside one fresh shared-memory block per transfer, and beside a plain memory copy.
+
+    python benchmarks/relays.py [--relay shm] [--quick] [--json FILE]
+
+One transfer: the producer offers N bytes, a second process has them and answers. All ways use the same pipe for control and
+alternate; the copy is numpy's, into warm memory, in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from report import Row, compare, json_option, publish, quick_option
+
+from omni_core.plugins import load_plugins
+from omni_core.references import load
+from omni_core.transport.relay import Relay, RelayOptions
+
+SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "16 MiB": 2**24, "64 MiB": 2**26}
+
+
+def usable() -> dict[str, str]:
+    """The relays that can work here: name to target."""
+    checked = load_plugins().check()
+    return {each.name: each.target for hook, each, _, problem in checked if hook == "omni_relays" and problem is None}
+
+
+async def reads(connection: Connection) -> Any:
+    """The next message, without keeping the event loop from its work."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(connection.fileno(), readable.set_result, None)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(connection.fileno())
+    return connection.recv()
+
+
+def receive(connection: Connection, targets: dict[str, str], directory: str) -> None:
+    """The other process: maps or copies what it is told of, looks at both ends, answers."""
+    asyncio.run(_receive(connection, targets, directory))
+
+
+async def _receive(connection: Connection, targets: dict[str, str], directory: str) -> None:
+    relays = {name: make(target, "receiver", directory) for name, target in targets.items()}
+    memory = bytearray(max(SIZES.values()))
+    while (message := await reads(connection)) is not None:
+        kind, place, size = message
+        if kind == "block":
+            block = SharedMemory(name=place)
+            memory[:size] = block.buf[:size]
+            block.close()
+            block.unlink()
+            answer = (memory[0], memory[size - 1])
+        elif relays[kind].has_view:
+            view = relays[kind].get_view(place)
+            answer = (view[0], view[size - 1])
+            del view
+        else:
+            destination = memoryview(memory)[:size]
+            await (await relays[kind].get_async(place, destination)).wait_for_completion()
+            answer = (destination[0], destination[size - 1])
+        connection.send(answer)
+    for relay in relays.values():
+        relay.close()
+
+
+def make(target: str, owner: str, directory: str) -> Relay:
+    relay: Relay = load(target)(RelayOptions(slot_size_mb=128, credits=2, owner=owner, directory=directory))
+    return relay
+
+
+def by_relay(name: str, relay: Relay, connection: Connection) -> Callable[[Any], Awaitable[float]]:
+    async def transfer(data: Any) -> float:
+        begin = time.perf_counter()
+        operation = await relay.put_async(data)
+        connection.send((name, operation.metadata, len(data)))
+        await reads(connection)
+        seconds = time.perf_counter() - begin
+        await operation.wait_for_completion(10)
+        return seconds
+
+    return transfer
+
+
+async def by_block(connection: Connection, data: Any) -> float:
+    begin = time.perf_counter()
+    block = SharedMemory(create=True, size=len(data))
+    block.buf[: len(data)] = data
+    connection.send(("block", block.name, len(data)))
+    await reads(connection)
+    seconds = time.perf_counter() - begin
+    block.close()
+    return seconds
+
+
+def by_copy(target: Any, data: Any) -> float:
+    begin = time.perf_counter()
+    np.copyto(target, data)
+    return time.perf_counter() - begin
+
+
+async def measure(connection: Connection, targets: dict[str, str], directory: str, rounds: int) -> list[Row]:
+    relays = {name: make(target, "sender", directory) for name, target in targets.items()}
+    ways = {name: by_relay(name, relay, connection) for name, relay in relays.items()}
+    rows = []
+    for label, size in SIZES.items():
+        data = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
+        target, count = np.zeros_like(data), max(5, min(rounds, rounds * 2**22 // size))
+        blocks: list[float] = []
+        copies: list[float] = []
+        ours: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(count + 2):  # the first two touch the pages
+            for name, way in ways.items():
+                ours[name].append(await way(data) * 1e6)
+            blocks.append(await by_block(connection, data) * 1e6)
+            copies.append(by_copy(target, data) * 1e6)
+            if number == 1:
+                for each in (blocks, copies, *ours.values()):
+                    each.clear()
+        for name in ways:
+            rows.append(
+                compare(f"{name}, {label}", "us", ours[name], blocks, "a fresh block each", higher_is_better=False)
+            )
+            rows.append(
+                compare(f"{name}, {label}", "us", ours[name], copies, "one memory copy", higher_is_better=False)
+            )
+    for relay in relays.values():
+        relay.close()
+    return rows
+
+
+@click.command()
+@click.option(
+    "--relay", "names", multiple=True, help="Only this one; may be repeated. By default all that can work here."
+)
+@quick_option
+@json_option
+def main(names: tuple[str, ...], quick: bool, json_path: Path | None) -> None:
+    """Relays between two processes."""
+    targets = {name: target for name, target in usable().items() if not names or name in names}
+    if not targets:
+        raise click.UsageError(f"no such relay can work here; there are: {', '.join(usable()) or 'none'}")
+    with tempfile.TemporaryDirectory(prefix="omni-bench-") as directory:
+        ours, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        other = context.Process(target=receive, args=(theirs, targets, directory), daemon=True)
+        other.start()
+        rows = asyncio.run(measure(ours, targets, directory, 30 if quick else 300))
+        ours.send(None)
+        other.join(5)
+    publish(rows, json_path)
+
+
+if __name__ == "__main__":
+    main()
