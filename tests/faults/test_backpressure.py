@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from fault_harness import Watched, watched
 from pipelines import make_pipeline
@@ -102,40 +101,13 @@ async def test_a_stopped_consumer_keeps_its_streams(folder: Path, nbytes: int) -
         await Watched(client).rest()
 
 
-async def test_a_stage_does_not_compute_what_nobody_takes(folder: Path) -> None:
-    """400 MB of results for a stage that takes 20 ms for each MB: most are not made before there is room for them."""
-    config = make_pipeline(
-        folder,
-        StageConfig(
-            name="make",
-            factory="fault_stages:vector",
-            process="make",
-            next="sink",
-            relay=RelayConfig(slot_size_mb=8, credits=2),
-        ),
-        StageConfig(name="sink", factory="fault_stages:slow_check_vector", process="sink", terminal=True),
-    )
-    async with open_pipeline(config, max_in_flight=400) as client:
-        await asyncio.gather(*(client.submit(OmniRequest({"n": n, "nbytes": MIB})) for n in range(64)))
-        make = psutil.Process(client.process_ids["make"])
-        before, highest = make.memory_full_info().uss, 0
-        asked = [asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}))) for n in range(400)]
-        while not all(task.done() for task in asked):
-            highest = max(highest, make.memory_full_info().uss)
-            await asyncio.sleep(0.1)
-        answers = await asyncio.gather(*asked)
-        assert [each["sink"]["n"] for each in answers] == list(range(400))
-        assert highest - before < 100 * MIB
-        await Watched(client).rest()
-
-
 async def test_what_waits_is_dropped_with_its_request(folder: Path) -> None:
     """Streams held up by a stopped consumer run into their deadlines, are aborted, cancelled: nothing of them stays."""
 
     def right(n: int, answer: dict[str, Any]) -> bool:
         return bool(answer["consume"]["n"] == n)
 
-    async with watched(torrent(folder), right, {"chunks": 6, "nbytes": 300_000}) as (pipeline, load):
+    async with watched(torrent(folder), right, {"chunks": 2, "nbytes": 300_000}) as (pipeline, load):
         client = pipeline.client
         os.kill(client.process_ids["consume"], signal.SIGSTOP)
         try:

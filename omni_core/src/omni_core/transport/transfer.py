@@ -47,10 +47,7 @@ class Transfer:
         encoded = encode_split(value, same_gpu=endpoint in self._same_gpu.get(message["stage"], ()))
         size = len(encoded.header) + encoded.nbytes
         if encoded.nbytes <= INLINE_BYTES:
-            inline = encoded.joined() if encoded.nbytes else None
-            tensors = encoded.has_tensors
-            ready = DataReadyMessage(header=encoded.header, inline=inline, has_tensors=tensors, **message)
-            return size, self._post(endpoint, ready)
+            return size, self._post_inline(endpoint, encoded, message)
         relay = self._relay
         if relay is None:
             raise RelayError("this process was started without a relay, but a large payload must leave it")
@@ -60,21 +57,16 @@ class Transfer:
         encoded.write_into(memory)
         return size, self._post_offer(endpoint, encoded, relay.commit(memory), message)
 
-    async def _send_inline(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
-        """Large bytes in the control message: copied thrice, in nobody's way."""
-        later = self._post(
-            endpoint,
-            DataReadyMessage(
-                header=encoded.header, inline=encoded.joined(), has_tensors=encoded.has_tensors, **message
-            ),
-        )
-        if later is not None:
-            await later()
-
     def _post(self, endpoint: str, message: DataReadyMessage) -> Later | None:
         """Send; what must be awaited before more of the same request is sent, if the peer is behind."""
         self._control.send(endpoint, message, (message.request_id, message.stage))
         return self._control.room(endpoint)
+
+    def _post_inline(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> Later | None:
+        inline = encoded.joined() if encoded.nbytes else None
+        tensors = encoded.has_tensors
+        ready = DataReadyMessage(header=encoded.header, inline=inline, has_tensors=tensors, **message)
+        return self._post(endpoint, ready)
 
     def _post_offer(self, endpoint: str, encoded: EncodedValue, metadata: Any, message: dict[str, Any]) -> Later | None:
         place = [encoded.nbytes, metadata]
@@ -83,20 +75,23 @@ class Transfer:
         return self._post(endpoint, ready)
 
     async def _send_by_relay(self, relay: Relay, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
-        request_id = message["request_id"]
+        try:
+            metadata = await self._put(relay, encoded, message["request_id"])
+        except RelayFullError:  # copied twice, but in nobody's way
+            later = self._post_inline(endpoint, encoded, message)
+        else:
+            later = self._post_offer(endpoint, encoded, metadata, message)
+        if later is not None:
+            await later()
+
+    @staticmethod
+    async def _put(relay: Relay, encoded: EncodedValue, request_id: str) -> Any:
         if relay.has_empty:
-            try:
-                memory = await relay.empty(encoded.nbytes, request_id)
-            except RelayFullError:
-                await self._send_inline(endpoint, encoded, message)
-                return
+            memory = await relay.empty(encoded.nbytes, request_id)
         else:
             memory = bytearray(encoded.nbytes)
         encoded.write_into(memoryview(memory))
-        operation = await relay.put_async(memory, request_id)
-        later = self._post_offer(endpoint, encoded, operation.metadata, message)
-        if later is not None:
-            await later()
+        return (await relay.put_async(memory, request_id)).metadata
 
     def read(self, message: DataReadyMessage) -> Any:
         """The value of a message whose bytes can be read at once (inline, or a relay with views).
