@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -68,3 +69,60 @@ async def test_signals_at_every_phase(folder: Path, how: signal.Signals) -> None
         await asyncio.gather(*map(one, moments))
     config.unlink()
     assert not list(folder.iterdir())
+
+
+PHASES = ["resolve", "import", "build", "run"]
+
+
+@pytest.fixture
+def phases_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """``phases`` as an installed plugin; the folder where its runs leave what they leave."""
+    info = folder / "site" / "phases-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: phases\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[omni]\nphases = phases\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(info.parent), os.environ["PYTHONPATH"]]))
+    left = folder / "run"
+    left.mkdir()
+    yield left
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_in_the_middle_of_a_phase(folder: Path, phases_plugin: Path, how: signal.Signals) -> None:
+    """Where a phase takes long (a download, an import, weights, a step), it is not waited for."""
+
+    async def one(phase: str, *options: str) -> None:
+        mark, come = uuid.uuid4().hex, folder / f"come{uuid.uuid4().hex}"
+        phase_settings = {
+            "OMNI_FAULT_PHASE": phase,
+            "OMNI_FAULT_MARK": str(come),
+            "OMNI_FAULT_FOLDER": str(phases_plugin),
+        }
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "omni_core.cli", "run", "phases", "--model", "none", "--text", "hello", *options),
+            env={**os.environ, **phase_settings, MARK: mark},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            end = time.monotonic() + 20
+            while not come.exists():
+                assert process.returncode is None, (await process.communicate())[0].decode()
+                assert time.monotonic() < end, phase
+                await asyncio.sleep(0.02)
+            begin = time.monotonic()
+            process.send_signal(how)
+            output = (await asyncio.wait_for(process.communicate(), 15))[0].decode()
+            assert time.monotonic() - begin < 3.0, (phase, output)
+            assert process.returncode in {128 + how, -how}, (phase, process.returncode, output)
+            assert "Traceback" not in output, (phase, output)
+            while left := [*marked(mark), *phases_plugin.iterdir()]:
+                assert time.monotonic() - begin < 3.0, (phase, left)
+                await asyncio.sleep(0.05)
+        finally:
+            for pid in marked(mark):
+                os.kill(pid, signal.SIGKILL)
+
+    for phase in PHASES:
+        await one(phase)
+    await one("run", "--trace", str(folder / "trace.json"))

@@ -94,7 +94,7 @@ def run(
     generation = _generation(options)
     from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
 
-    messages = [{"role": "system", "content": system}] if system else []
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     if one_shot:
         parts = [
             {"type": kind, "path": str(path.absolute())}
@@ -102,12 +102,14 @@ def run(
             for path in paths
         ]
         parts += [{"type": "text", "text": text}] if text is not None else []
-        work = one_reply(
-            source, generation, [*messages, {"role": "user", "content": parts}], out, trace, as_json=as_json
-        )
-    else:
-        work = chat(source, generation, messages, out)
+        messages.append({"role": "user", "content": parts})
     try:
+        # Outside the event loop, which would hear of a signal only after a download.
+        config = source.resolve().config
+        if one_shot:
+            work = one_reply(config, source.notices, generation, messages, out, trace, as_json=as_json)
+        else:
+            work = chat(config, source.notices, generation, messages, out)
         asyncio.run(_until_terminated(work))
     except OmniError as error:
         if os.environ.get("OMNI_DEBUG") == "1":

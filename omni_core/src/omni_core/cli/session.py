@@ -12,10 +12,10 @@ import click
 from attrs import define, field
 
 from omni_core.cli.display import Display
-from omni_core.cli.pipeline_source import PipelineSource
 from omni_core.cli.run import Generation
 from omni_core.cli.wav import WavWriter
 from omni_core.client import Client, open_pipeline
+from omni_core.config.schema import PipelineConfig
 from omni_core.errors import OmniError
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
 
@@ -76,7 +76,8 @@ async def receive(
 
 
 async def one_reply(
-    source: PipelineSource,
+    config: PipelineConfig,
+    notices: list[str],
     generation: Generation,
     messages: list[dict[str, Any]],
     out: Path | None,
@@ -86,8 +87,7 @@ async def one_reply(
 ) -> None:
     """``omni run`` with inputs."""
     with Display(quiet=as_json) as display:
-        config = source.resolve().config
-        for notice in source.notices:
+        for notice in notices:
             display.notice(notice)
         async with open_pipeline(config, on_progress=display.stage) as client:
             display.clear()
@@ -112,13 +112,16 @@ async def one_reply(
 
 
 async def chat(
-    source: PipelineSource, generation: Generation, messages: list[dict[str, Any]], out: Path | None
+    config: PipelineConfig,
+    notices: list[str],
+    generation: Generation,
+    messages: list[dict[str, Any]],
+    out: Path | None,
 ) -> None:
     """``omni run`` without inputs: turns from the terminal until /quit or end of input."""
     opening = list(messages)
     with Display() as display:
-        config = source.resolve().config
-        for notice in source.notices:
+        for notice in notices:
             display.notice(notice)
         async with open_pipeline(config, on_progress=display.stage) as client:
             display.clear()
