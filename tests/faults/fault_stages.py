@@ -423,3 +423,29 @@ def both_arrays(payload: StagePayload) -> dict[str, Any]:
     assert (left["array"] == right["array"]).all()
     assert left["n"] == right["n"] == left["array"][0]
     return {"n": left["n"]}
+
+
+class Drip:
+    """Streams numbers to the client, one after each pause, until they are ``count`` or nobody wants them any more."""
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        self._unwanted: set[str] = set()
+
+    def start(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            inputs = message.data.request.inputs
+            for index in range(inputs["count"]):
+                time.sleep(inputs["pause"])
+                if message.request_id in self._unwanted:
+                    break
+                self.outbox.put(OutgoingMessage(message.request_id, "stream", index))
+            else:
+                self.outbox.put(OutgoingMessage(message.request_id, "result", inputs["count"]))
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self._unwanted.add(request_id)

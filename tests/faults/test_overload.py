@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from fault_harness import Load, branching, right_branching, right_streaming, step, streaming, watched
+from fault_harness import Load, Watched, branching, right_branching, right_streaming, step, streaming, watched
 from pipelines import make_pipeline
 
 from omni_core.client import open_pipeline
@@ -151,3 +151,32 @@ async def print_growth(folder: Path) -> None:
                 gc.collect()
                 sizes.append(psutil.Process().memory_full_info().uss)
         print(sizes[1] - sizes[0])
+
+
+async def test_a_deadline_holds_while_its_own_step_runs(folder: Path) -> None:
+    async with watched(branching(folder), right_branching) as (pipeline, _):
+        for stage in ("start", "left", "join"):
+            async with Load(pipeline.client, right_branching).running():
+                begin = time.monotonic()
+                with pytest.raises(RequestFailedError, match=r"timeout of 0\.3 s"):
+                    await pipeline.client.submit(OmniRequest({"n": 1, "sleep": {stage: 0.8}}, timeout=0.3))
+                assert 0.3 <= time.monotonic() - begin < 0.8
+        await pipeline.as_before()
+
+
+async def test_a_deadline_ends_a_stream_that_is_being_read(folder: Path) -> None:
+    """The client has read part of the reply; the stages that made it stop, and what they still send is dropped."""
+    config = make_pipeline(folder, StageConfig(name="drip", factory="fault_stages:Drip", process="drip", terminal=True))
+    async with open_pipeline(config) as client:
+        read, begin = [], time.monotonic()
+        with pytest.raises(RequestFailedError, match=r"timeout of 0\.5 s") as caught:
+            async for event in client.stream(OmniRequest({"count": 1000, "pause": 0.02}, timeout=0.5)):
+                read.append(event.data)
+        assert caught.value.error_type == "TimeoutError"
+        assert 0.5 <= time.monotonic() - begin < 1.0
+        assert read == list(range(len(read)))
+        assert len(read) > 5
+        begin = time.monotonic()
+        assert (await client.submit(OmniRequest({"count": 3, "pause": 0.0})))["drip"] == 3
+        assert time.monotonic() - begin < 1.0, "the stage still worked for the request that is over"
+        await Watched(client).rest()

@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -75,7 +74,7 @@ PHASES = ["resolve", "import", "build", "run"]
 
 
 @pytest.fixture
-def phases_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def phases_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``phases`` as an installed plugin; the folder where its runs leave what they leave."""
     info = folder / "site" / "phases-1.0.dist-info"
     info.mkdir(parents=True)
@@ -84,7 +83,7 @@ def phases_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(info.parent), os.environ["PYTHONPATH"]]))
     left = folder / "run"
     left.mkdir()
-    yield left
+    return left
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
