@@ -97,7 +97,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source."""
-    install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api"))
+    install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest"))
     session.run("python", "-m", "mypy", *SOURCES)
 
 

@@ -219,8 +219,11 @@ def standstills() -> Iterator[list[tuple[float, str]]]:
     """How long each callback kept this thread's event loop from turning, in seconds, with the callback.
 
     Waiting counts like computing (a join, a lock, the interpreter held by another thread); being runnable while the kernel runs
-    others does not (``/proc/thread-self/schedstat``), so that a busy machine accuses nobody.
+    others does not (``/proc/thread-self/schedstat``), so that a busy machine accuses nobody; nor does collecting what other tests
+    have left in this process.
     """
+    gc.collect()
+    gc.freeze()
     seen: list[tuple[float, str]] = []
     run = asyncio.Handle._run
     schedule = Path("/proc/thread-self/schedstat")
@@ -238,6 +241,7 @@ def standstills() -> Iterator[list[tuple[float, str]]]:
         yield seen
     finally:
         asyncio.Handle._run = run  # type: ignore[method-assign]
+        gc.unfreeze()
 
 
 @asynccontextmanager
