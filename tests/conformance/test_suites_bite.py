@@ -38,6 +38,44 @@ SCHEDULERS = {
     "KeepsEverything": "test_nothing_is_kept_of_ended_requests",
 }
 
+PROJECTIONS = {
+    "changes_the_payload": "test_it_leaves_its_input_as_it_is",
+    "cannot_be_sent": "test_its_result_can_be_sent",
+    "hands_on_its_container": "test_its_container_is_its_own",
+    "differs_each_time": "test_it_gives_the_same_again",
+}
+PIPELINES = {
+    "next='nowhere'": "test_its_topology_is_valid",
+    "route_fn='wrong:no_such_function'": "test_every_reference_resolves_in_a_new_process",
+    "factory='wrong:IgnoresAbort', factory_args={}": "test_an_abort_leaves_nothing",
+    "factory='wrong:differs_each_time'": "test_streamed_together_or_alone_it_answers_alike",
+}
+
+_PROJECTION_TEST = """
+from omni_core.testing import ProjectionConformance
+
+class TestWrong(ProjectionConformance):
+    projection = "wrong:{name}"
+
+    def payloads(self):
+        return [{{"n": 1}}, {{"n": 2}}]
+"""
+
+_PIPELINE_TEST = """
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.protocol.messages import OmniRequest
+from omni_core.testing import PipelineConformance
+
+class TestWrong(PipelineConformance):
+    def config(self):
+        fields = dict(name="first", factory="wrong:entry", process="first", next="last") | dict({name})
+        last = StageConfig(name="last", factory="wrong:compute", process="last", terminal=True)
+        return PipelineConfig(model_path="none", stages=[StageConfig(**fields), last])
+
+    def requests(self):
+        return [OmniRequest({{"n": 1, "sleep": 0.05}}), OmniRequest({{"n": 2, "sleep": 0.05}})]
+"""
+
 _RELAY_TEST = """
 from omni_core.testing import RelayConformance
 
@@ -89,3 +127,21 @@ def test_a_wrong_relay_is_caught(tmp_path: Path, name: str, test: str) -> None:
 def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _SCHEDULER_TEST.format(name=name), test)
     assert test in found, output
+
+
+@pytest.mark.parametrize(("name", "test"), PROJECTIONS.items())
+def test_a_wrong_projection_is_caught(tmp_path: Path, name: str, test: str) -> None:
+    found, output = failures(tmp_path, _PROJECTION_TEST.format(name=name), test)
+    assert test in found, output
+
+
+@pytest.mark.parametrize(("name", "test"), PIPELINES.items())
+def test_a_wrong_pipeline_is_caught(tmp_path: Path, name: str, test: str) -> None:
+    found, output = failures(tmp_path, _PIPELINE_TEST.format(name=name), test)
+    assert test in found, output
+
+
+def test_what_the_wrong_ones_spoil_is_right(tmp_path: Path) -> None:
+    """The same pipeline without a mistake passes, so what is caught is the mistake."""
+    found, output = failures(tmp_path, _PIPELINE_TEST.format(name=""), "test")
+    assert found == [], output

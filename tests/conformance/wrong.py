@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any, ClassVar
 
 from omni_core.errors import RelayError
@@ -104,12 +105,38 @@ class WritableViews(ShmRelay):
         return memoryview(bytearray(super().get_view(metadata, request_id)))
 
 
+# --- projections ---------------------------------------------------------------------------------------------------------
+def changes_the_payload(payload: StagePayload) -> Any:
+    payload.data["seen"] = True
+    return {"n": payload.data["n"]}
+
+
+def cannot_be_sent(payload: StagePayload) -> Any:
+    return {"n": object()}
+
+
+def hands_on_its_container(payload: StagePayload) -> Any:
+    return payload.data
+
+
+def differs_each_time(payload: StagePayload) -> Any:
+    return {"n": next(_numbers)}
+
+
+_numbers = count()
+
+
 # --- schedulers ----------------------------------------------------------------------------------------------------------
 def compute(payload: StagePayload) -> Any:
     if "fail" in payload.data:
         raise ValueError("a bad request")
     time.sleep(payload.data.get("sleep", 0.0))
     return {"double": 2 * payload.data["n"]}
+
+
+def entry(payload: StagePayload) -> Any:
+    """The first stage of a pipeline: its inputs become data."""
+    return dict(payload.request.inputs)
 
 
 class Wrong(SimpleScheduler):

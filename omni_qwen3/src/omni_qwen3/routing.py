@@ -61,13 +61,13 @@ def wait_for_encoders(request_id: str, source: str, payload: StagePayload) -> li
 
 
 def to_image_encoder(payload: StagePayload) -> dict[str, Any]:
-    image: dict[str, Any] = payload.data["image"]
-    return image
+    """The encoder's inputs, in a container of their own."""
+    return dict(payload.data["image"])
 
 
 def to_audio_encoder(payload: StagePayload) -> dict[str, Any]:
-    audio: dict[str, Any] = payload.data["audio"]
-    return audio
+    """The encoder's inputs, in a container of their own."""
+    return dict(payload.data["audio"])
 
 
 def to_aggregate(payload: StagePayload) -> dict[str, Any]:
