@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from omni_core.client import open_pipeline
+from omni_core.client import Client, open_pipeline
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import (
     ConfigError,
@@ -216,6 +216,16 @@ async def test_streams_arrive_whole_and_in_order(tmp_path: Path, together: bool,
         assert (await client.submit(asking(count=0)))["consume"]["chunks"] == []
 
 
+async def pool_is_free(client: Client, process: str, seconds: float = 2.0) -> bool:
+    """Soon: a scheduler may hold its last payload a moment longer than the client waits for the answer."""
+    end = time.monotonic() + seconds
+    while (await client.statistics())[process]["relay"]["slots_in_use"]:
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
 async def test_large_tensors_travel_by_relay(tmp_path: Path) -> None:
     config = pipeline(tmp_path, stage("big", "big", next="total"), stage("total", "total", terminal=True))
     async with open_pipeline(config) as client:
@@ -224,8 +234,7 @@ async def test_large_tensors_travel_by_relay(tmp_path: Path) -> None:
             assert answer["total"] == pytest.approx(count * (count - 1) / 2, rel=1e-6)
         answers = await asyncio.gather(*(client.submit(asking(count=1_000_000 + n)) for n in range(60)))
         assert len({each["total"] for each in answers}) == 60
-        state = await client.statistics()
-        assert state["big"]["relay"]["slots_in_use"] == 0
+        assert await pool_is_free(client, "big")
 
 
 async def test_terminal_stages_fn_chooses_and_several_terminals_merge(tmp_path: Path) -> None:
