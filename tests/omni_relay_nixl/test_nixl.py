@@ -8,13 +8,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from omni_relay_nixl.plugin import probe
 from pipelines import make_pipeline
 
 from omni_core.client import open_pipeline
 from omni_core.config.schema import StageConfig
 from omni_core.protocol.messages import OmniRequest
 from omni_core.testing import PluginConformance, RelayConformance
+from omni_relay_nixl.plugin import probe
 
 pytestmark = pytest.mark.skipif(probe() is not None, reason=str(probe()))
 

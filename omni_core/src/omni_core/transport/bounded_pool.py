@@ -14,12 +14,13 @@ from omni_core.transport.allocator import Allocator
 
 @define(eq=False)
 class Block:
-    """One allocation. ``key`` is never used again; ``freed`` are waiting for its end."""
+    """One allocation. ``key`` is never used again; ``offered``: its bytes were put; ``freed`` are waiting for its end."""
 
     key: int
     offset: int
     nbytes: int
     request_id: str | None
+    offered: bool = False
     freed: list[asyncio.Future[None]] = field(factory=list)
 
 
@@ -27,12 +28,13 @@ class BoundedPool:
     """Blocks of a pool of ``size`` bytes, given out in the order of asking. Used from one event loop.
 
     Args:
-        owner: the process, for messages.
+        owner: the process, and side: which of its stages' settings bound the pool; both for messages.
     """
 
-    def __init__(self, size: int, owner: str) -> None:
+    def __init__(self, size: int, owner: str, side: str = "sending") -> None:
         self.size = size
         self._owner = owner
+        self._side = side
         self._allocator = Allocator(size)
         self._blocks: dict[int, Block] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -45,21 +47,28 @@ class BoundedPool:
         Raises:
             RelayError: it can never fit, or the pool was closed.
         """
-        if Allocator.rounded(nbytes) > self.size:
-            raise RelayError(
-                f"{nbytes} bytes can never fit the relay pool of {self.size} bytes in process {self._owner!r}; "
-                "raise relay.slot_size_mb or relay.credits of the sending stage"
-            )
         first = False
-        while True:
-            if self._closed:
-                raise RelayError("the relay is closed")
-            offset = self._allocator.allocate(nbytes) if first or not self._waiting else None
-            if offset is not None:
-                break
+        while (block := self._try(nbytes, request_id, first)) is None:
             await self._turn(first)
             first = True
         self._wake_next()
+        return block
+
+    def try_allocate(self, nbytes: int, request_id: str | None) -> Block | None:
+        """Like :meth:`allocate`, at once; ``None`` where that would have to wait."""
+        return self._try(nbytes, request_id, first=False)
+
+    def _try(self, nbytes: int, request_id: str | None, first: bool) -> Block | None:
+        if Allocator.rounded(nbytes) > self.size:
+            raise RelayError(
+                f"{nbytes} bytes can never fit the relay pool of {self.size} bytes in process {self._owner!r}; "
+                f"raise relay.slot_size_mb or relay.credits of the {self._side} stage"
+            )
+        if self._closed:
+            raise RelayError("the relay is closed")
+        offset = self._allocator.allocate(nbytes) if first or not self._waiting else None
+        if offset is None:
+            return None
         block = Block(next(self._keys), offset, nbytes, request_id)
         self._blocks[block.key] = block
         return block
@@ -89,6 +98,15 @@ class BoundedPool:
     def get(self, key: int) -> Block | None:
         """The block of that key, while it lives."""
         return self._blocks.get(key)
+
+    @property
+    def offered(self) -> bool:
+        """Whether any block's bytes were put and are not given back."""
+        return any(block.offered for block in self._blocks.values())
+
+    def at(self, offset: int) -> Block | None:
+        """The block that begins at ``offset``, while it lives."""
+        return next((block for block in self._blocks.values() if block.offset == offset), None)
 
     def of(self, request_id: str) -> list[Block]:
         """A request's blocks."""

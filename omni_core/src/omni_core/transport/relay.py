@@ -6,11 +6,15 @@ A relay moves bytes and nothing else: it routes no request and reads no payload.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from difflib import get_close_matches
+from typing import Any, ClassVar, TypeVar
 
-from attrs import frozen
+import attrs
+from attrs import field, frozen
 
-from omni_core.errors import RelayError
+from omni_core.errors import ConfigError, RelayError
+
+S = TypeVar("S", bound=attrs.AttrsInstance)
 
 
 @frozen
@@ -25,6 +29,8 @@ class RelayOptions:
         namespace: a name unique to this run of the pipeline; every system-wide name a relay creates starts with it.
         owner: the name of the process that owns this relay (for messages and system-wide names).
         directory: a private (0700) folder of this run, for sockets and pool files. Removed by the parent at the end.
+        host: the address at which peers reach this process, for backends that use a network.
+        settings: what only this backend knows, checked by :meth:`read_settings`.
     """
 
     slot_size_mb: int = 64
@@ -35,6 +41,30 @@ class RelayOptions:
     namespace: str = "omni"
     owner: str = "stage"
     directory: str = ""
+    host: str = "127.0.0.1"
+    settings: dict[str, Any] = field(factory=dict)
+
+    @property
+    def pool_bytes(self) -> int:
+        """The size of the pool."""
+        return self.slot_size_mb * self.credits * 2**20
+
+    def read_settings(self, cls: type[S]) -> S:
+        """``settings`` as an attrs class of the backend's.
+
+        Raises:
+            ConfigError: there is no such setting, or its value is not valid.
+        """
+        known = [attribute.name for attribute in attrs.fields(cls)]
+        for name in self.settings:
+            if name not in known:
+                near = get_close_matches(name, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
+                raise ConfigError(f"relay.settings.{name}: this relay has no such setting; {hint}")
+        try:
+            return cls(**self.settings)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"relay.settings: {error.args[0] if error.args else error}") from error
 
 
 class RelayOperation(ABC):
@@ -57,8 +87,11 @@ class RelayOperation(ABC):
 class Relay(ABC):
     """One process's end of a data transport. Created with :class:`RelayOptions` by the target a plugin registers.
 
-    Buffers are flat: a CPU ``torch.uint8`` tensor or anything that offers a C-contiguous buffer (``memoryview``, numpy).
-    Called from one event loop only. Two optional capabilities remove copies; a relay that has them says so:
+    Buffers are flat: a contiguous tensor of the host or of the relay's :attr:`device`, or anything that offers a C-contiguous
+    buffer (``memoryview``, numpy). Called from one event loop only. A relay finds out by itself that a peer has died: what it
+    waits for from that peer fails with :class:`~omni_core.errors.PeerDiedError`, in milliseconds and without being told.
+
+    Two optional capabilities remove copies; a relay that has them says so:
 
     * ``has_empty``: :meth:`empty` hands out relay memory that the producer writes straight into, then passes to ``put_async``.
     * ``has_view``: :meth:`get_view` returns a read-only view of the bytes where they lie.
@@ -67,11 +100,18 @@ class Relay(ABC):
     has_empty: ClassVar[bool] = False
     has_view: ClassVar[bool] = False
 
+    device: str = "cpu"
+    """Where the buffers are best: payloads are gathered there before a put and arrive there after a get. ``"cuda:N"`` only where
+    bytes then never touch the host.
+    """
+
     @abstractmethod
     async def put_async(
         self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None
     ) -> RelayOperation:
         """Offer ``tensor``'s bytes. Waits (back-pressure) while the pool is full.
+
+        ``dst_rank``: the ``rank`` of the only peer that will take them, where that is known.
 
         Raises:
             RelayError: the bytes can never fit the pool; the message says which setting to raise.
@@ -90,7 +130,8 @@ class Relay(ABC):
         """Release every resource: mappings, descriptors, names, threads. Idempotent."""
 
     async def empty(self, nbytes: int, request_id: str | None = None) -> Any:
-        """Writable relay memory of ``nbytes`` bytes (a C-contiguous buffer, 64-byte aligned), for ``put_async``.
+        """Writable relay memory of ``nbytes`` bytes (64-byte aligned), for ``put_async``: a C-contiguous buffer, or a flat uint8
+        tensor of :attr:`device`.
 
         Waits while the pool is full.
 
@@ -99,11 +140,11 @@ class Relay(ABC):
         """
         raise RelayError(f"{type(self).__name__} has no empty(); has_empty says so")
 
-    def reserve(self, nbytes: int, request_id: str | None = None) -> memoryview | None:
+    def reserve(self, nbytes: int, request_id: str | None = None) -> Any | None:
         """Like :meth:`empty`, at once; ``None`` where that would have to wait, or where the relay cannot."""
         return None
 
-    def commit(self, memory: memoryview) -> Any:
+    def commit(self, memory: Any) -> Any:
         """Offer memory of :meth:`reserve`, filled; the metadata of the put. The slot is freed as after ``put_async``."""
         raise RelayError(f"{type(self).__name__} has no reserve()")
 

@@ -10,11 +10,13 @@ supports = (1, 1)
 
 BUILDS = ("nixl_cu12", "nixl_cu13")
 
+NOT_INSTALLED = "NIXL is not installed; pip install omni-relay-nixl[cu12] (it needs no GPU), or [cu13] for CUDA 13"
+
 
 def probe() -> str | None:
     """Whether a build of NIXL is installed."""
     if not any(find_spec(name) for name in BUILDS):
-        return "NIXL is not installed; pip install omni-relay-nixl[cu12] (it needs no GPU)"
+        return NOT_INSTALLED
     return None
 
 

@@ -1,0 +1,60 @@
+"""Whether a process of this host still runs: known at once, where a network library would find out after seconds."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from attrs import astuple, frozen
+
+from omni_core.errors import PeerDiedError
+
+
+@cache
+def _host() -> str:
+    """This start of this machine and this set of process numbers."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> int:
+    """When a process was started, in ticks since boot; 0 if there is none, or only its parent has not noticed its end.
+
+    Field 3 is its state, field 22 its start (proc(5)); the second, its name, may hold anything.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+@frozen
+class Incarnation:
+    """One process, never mistaken for a later one with the same number."""
+
+    host: str
+    pid: int
+    started: int
+
+    @classmethod
+    def of_this_process(cls) -> Incarnation:
+        return cls(_host(), os.getpid(), _started(os.getpid()))
+
+    def plain(self) -> list[Any]:
+        """As plain data; ``Incarnation(*plain)`` is equal."""
+        return list(astuple(self))
+
+    def check(self, name: str) -> None:
+        """Return if it runs, or if that cannot be told from here because it is on another host.
+
+        Raises:
+            PeerDiedError: it has ended.
+        """
+        if self.host and self.host == _host() and _started(self.pid) != self.started:
+            raise PeerDiedError(f"process {self.pid} ({name}), which held the bytes, has ended")

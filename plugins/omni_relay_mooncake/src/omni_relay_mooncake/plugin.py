@@ -1,0 +1,51 @@
+"""Registers the ``mooncake`` relay."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from importlib.util import find_spec
+
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+
+NOT_INSTALLED = "Mooncake is not installed; pip install omni-relay-mooncake[cpu], or [cuda] where there are GPUs"
+
+_LIBRARIES = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}
+"""What the engine is linked with and does not bring, by Debian package."""
+
+
+def missing_libraries() -> str | None:
+    """Which system libraries the engine lacks here, and how to get them."""
+    missing = []
+    for name, package in _LIBRARIES.items():
+        try:
+            ctypes.CDLL(name)
+        except OSError:
+            missing.append((name, package))
+    if not missing:
+        return None
+    names, packages = (" ".join(each) for each in zip(*missing, strict=True))
+    return f"system libraries are missing ({names}); apt-get install {packages}"
+
+
+def probe() -> str | None:
+    """Whether the Transfer Engine is installed and what it is linked with is here."""
+    if sys.platform != "linux":
+        return f"it needs Linux, this is {sys.platform}"
+    if find_spec("mooncake") is None:
+        return NOT_INSTALLED
+    return missing_libraries()
+
+
+@hookimpl
+def omni_relays() -> list[Component]:
+    return [
+        Component(
+            "mooncake",
+            "omni_relay_mooncake.relay:MooncakeRelay",
+            "remote reads by the Mooncake Transfer Engine, across hosts too; unauthenticated",
+            probe=probe,
+        )
+    ]

@@ -1,0 +1,214 @@
+"""The Mooncake relay: remote reads by the Transfer Engine out of the sender's registered pool; no metadata server is needed.
+
+The engine has threads of its own, tells the end of a read only to who asks, cancels none, blocks while it notifies, and
+takes a second to notice that a peer is gone. So a thread watches the reads under way and sleeps while there are none; notices
+(credits) go out in another, after the bytes are here; and a read that takes long has its peer asked whether it lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field, frozen
+from attrs.validators import in_, instance_of, optional
+
+from omni_core.errors import PeerDiedError, RelayError
+from omni_core.transport.buffers import HostMemory, Memory
+from omni_core.transport.liveness import Incarnation
+from omni_core.transport.pulled import MARK_BYTES, PulledRelay, Read
+from omni_core.transport.relay import RelayOptions
+from omni_relay_mooncake.namespace import NetworkNamespace
+from omni_relay_mooncake.plugin import NOT_INSTALLED, missing_libraries
+from omni_relay_mooncake.watcher import DONE, RUNNING, Transfer, Watcher
+
+logger = logging.getLogger(__name__)
+
+_INFINIBAND = Path("/sys/class/infiniband")
+_SCRATCH_BYTES = 4096
+
+
+@frozen
+class MooncakeSettings:
+    """``relay.settings`` of the mooncake relay.
+
+    Attributes:
+        protocol: ``tcp`` or ``rdma``.
+        device_name: the RDMA device, such as ``mlx5_0``; empty for the engine's choice.
+        network_namespace: a name (``ip netns add NAME``) or path; the engine's sockets live there and nowhere else.
+    """
+
+    protocol: str = field(default="tcp", validator=in_(("tcp", "rdma")))
+    device_name: str = field(default="", validator=instance_of(str))
+    network_namespace: str | None = field(default=None, validator=optional(instance_of(str)))
+
+
+@define(eq=False)
+class _Handle:
+    """A read that the engine has begun, and the question whether its peer lives."""
+
+    transfer: Transfer
+    question: Future[bool] | None = None
+
+
+class MooncakeRelay(PulledRelay):
+    """See the module. GPU memory is registered where the engine was built with CUDA; otherwise transfers go through the host."""
+
+    def __init__(self, options: RelayOptions) -> None:
+        super().__init__(options)
+        self._settings = options.read_settings(MooncakeSettings)
+        if options.device != "cpu" and not _module().SUPPORT_CUDA:
+            self.device = "cpu"
+        self._incarnation = Incarnation.of_this_process()
+        self._namespace: NetworkNamespace | None = None
+        self._api: Any = None
+        self._engine: Any = None
+        self._registered: list[int] = []
+        self._scratch: HostMemory | None = None
+        self._session = ""
+        self._thread: ThreadPoolExecutor | None = None
+        self._watcher: Watcher | None = None
+
+    # --- the engine --------------------------------------------------------------------------------------------------
+    def open_engine(self) -> None:
+        settings = self._settings
+        if settings.protocol == "rdma" and not (_INFINIBAND.is_dir() and any(_INFINIBAND.iterdir())):
+            raise RelayError("relay.settings.protocol: this host has no RDMA device; set it to tcp")
+        self._api = _module()
+        if settings.network_namespace is not None:
+            self._namespace = NetworkNamespace(settings.network_namespace)
+        engine = self._api.TransferEngine()
+        with self._in_namespace():
+            code = engine.initialize(self.options.host, "P2PHANDSHAKE", settings.protocol, settings.device_name)
+        if code != 0:
+            raise RelayError(
+                f"Mooncake's engine does not start on {self.options.host} ({settings.protocol}): code {code}"
+            )
+        self._engine = engine
+        port = engine.get_rpc_port()
+        self._session = f"{self.options.host}:{port}"
+        if self._namespace is None:
+            logger.warning(
+                "mooncake: process %r listens on every network interface (port %d and another), without authentication: "
+                "whoever reaches it can read and write the relay's memory; use relay.settings.network_namespace or a firewall",
+                self.options.owner,
+                port,
+            )
+        self._scratch = HostMemory(_SCRATCH_BYTES)
+        self.register(self._scratch)
+        self._thread = ThreadPoolExecutor(1, "mooncake-notices")
+        loop = asyncio.get_running_loop()
+        self._watcher = Watcher(engine, lambda: loop.call_soon_threadsafe(self.look))
+
+    def register(self, memory: Memory) -> None:
+        code = self._engine.register_memory(memory.address, memory.size)
+        if code != 0:
+            raise RelayError(
+                f"Mooncake cannot register {memory.size} bytes on {memory.device} (code {code}); lower relay.slot_size_mb or "
+                "relay.credits, or raise the limit on locked memory (ulimit -l)"
+            )
+        self._registered.append(memory.address)
+
+    def _in_namespace(self) -> Any:
+        """In the namespace of the engine's sockets: it connects in the thread that calls."""
+        return contextlib.nullcontext() if self._namespace is None else self._namespace.entered()
+
+    def peer_address(self) -> list[Any]:
+        return [self._session, self._incarnation.plain()]
+
+    def close_engine(self) -> None:
+        assert self._thread is not None
+        assert self._watcher is not None
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._watcher.close()
+        for address in self._registered:
+            self._engine.unregister_memory(address)
+        self._registered.clear()
+        self._engine = None
+        if self._scratch is not None:
+            self._scratch.close()
+        if self._namespace is not None:
+            self._namespace.close()
+
+    # --- reads -------------------------------------------------------------------------------------------------------
+    def begin_read(self, peer: list[Any], remote: list[Any], local: Memory, offset: int, nbytes: int, key: int) -> Any:
+        session, incarnation = peer
+        Incarnation(*incarnation).check(session)
+        with self._in_namespace():
+            batch = self._engine.batch_transfer_async_read(session, [local.address + offset], [remote[0]], [nbytes])
+        if batch <= 0:
+            raise PeerDiedError(f"{session}, which held the bytes, cannot be reached; it has ended")
+        assert self._watcher is not None
+        return _Handle(self._watcher.watch(batch))
+
+    def is_read(self, read: Read) -> bool:
+        handle = read.handle
+        state = handle.transfer.state  # once: the watcher's thread changes it
+        if state == DONE:
+            return True
+        if state == RUNNING and not read.is_late:
+            return False
+        session, incarnation = read.peer
+        Incarnation(*incarnation).check(session)
+        if handle.question is None:
+            handle.question = self._in_thread(_lives, self._engine, session)
+        if not handle.question.done():
+            return False
+        if not handle.question.result():
+            raise PeerDiedError(f"{session}, which held the bytes, does not answer; it has ended")
+        if state != RUNNING:
+            raise RelayError(f"Mooncake cannot read from {session} (state {state})")
+        handle.question = None
+        return False
+
+    def give_up(self, read: Read) -> bool:
+        return bool(read.handle.transfer.state != RUNNING)
+
+    # --- notices -----------------------------------------------------------------------------------------------------
+    def acknowledge(self, read: Read) -> None:
+        """A notice travels with a transfer, so the block's first mark is read once more, into memory that nobody looks at."""
+        assert self._scratch is not None
+        notice = self._api.TransferNotify(read.token.hex(), str(read.key))
+        where = [read.peer[0], self._scratch.address, read.remote[0], MARK_BYTES]
+        self._in_thread(_notify, self._engine, self._api.TransferOpcode.Read, where, notice)
+
+    def acknowledged(self) -> Iterator[int]:
+        mine = self.token.hex()
+        for notice in self._engine.get_notifies():
+            if notice.name == mine:
+                yield int(notice.msg)
+
+    def _in_thread(self, function: Any, engine: Any, *arguments: Any) -> Any:
+        assert self._thread is not None
+
+        def run() -> Any:
+            with self._in_namespace():
+                return function(engine, *arguments)
+
+        return self._thread.submit(run)
+
+
+def _lives(engine: Any, session: str) -> bool:
+    return bool(engine.send_probe(session) == 0)
+
+
+def _notify(engine: Any, read: Any, where: list[Any], notice: Any) -> None:
+    session, local, remote, nbytes = where
+    if engine.transfer_sync(session, local, remote, nbytes, read, notice) != 0:
+        logger.debug("the sender %s has not heard that its bytes were read; it has ended", session)
+
+
+def _module() -> Any:
+    """``mooncake.engine``, quiet: its log says things that are no errors."""
+    os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
+    try:
+        import mooncake.engine
+    except ImportError as error:
+        raise RelayError(missing_libraries() or f"{NOT_INSTALLED} ({error})") from error
+    return mooncake.engine
