@@ -1,12 +1,18 @@
 """Where a request's time goes: every process records while profiling is on, and the parent merges one Chrome trace.
 
-Times are ``CLOCK_MONOTONIC``, which the processes of a host share. Format: Chrome's Trace Event Format, which Perfetto opens
-(https://ui.perfetto.dev). A request is a nestable asynchronous track: in each stage its time queued and computing; sends and receives
-are slices of the thread that did them, joined by flow arrows. Off, profiling costs one attribute test per hop.
+Times are ``CLOCK_MONOTONIC``, which the processes of a host share. Format: Chrome's Trace Event Format, as Perfetto's importer reads
+it (https://ui.perfetto.dev; ``src/trace_processor/importers/json`` in its sources). A request has an asynchronous track in the client
+and in each stage, with its time queued and computing; sends and receives are slices of the thread that did them, joined by flow
+arrows. Off, profiling costs one attribute test per hop.
+
+The importer drops, or cuts off, what breaks its rules: a flow's id is an integer or a string of hexadecimal digits, unique with category
+and name, and the flow binds to the slice that is open on its thread then; slices of a thread, and spans of an asynchronous track, nest
+and never overlap in part. Stages work on a request at the same time, so each has a track of its own: an id local to its process.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -18,14 +24,22 @@ from typing import Any, Protocol
 from attrs import frozen
 
 MAX_EVENTS = 400_000
-"""Events that one process keeps; later ones are counted and dropped. About 100 bytes each."""
+"""Events that one process keeps; later ones are counted and dropped. About 200 bytes of the trace each."""
 
 Event = dict[str, Any]
+
+_DEVICE_THREADS = 1 << 22
+"""The first ``tid`` of the tracks of an accelerator's streams: no thread id of Linux is as large."""
 
 
 def flow_of(request_id: str, source: str, target: str, chunk_id: int | None) -> str:
     """The name of the arrow from a send to its receipt, which both ends know."""
     return f"{request_id}/{source}/{target}/{'payload' if chunk_id is None else chunk_id}"
+
+
+def flow_id(name: str) -> str:
+    """The name as 64 bits in hexadecimal, the same in every process."""
+    return f"0x{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
 
 
 @frozen
@@ -44,55 +58,50 @@ class Recorder:
         self.process = process
         self.events: list[Event] = []
         self.dropped = 0
-        self._open: dict[tuple[str, str], Event] = {}
+        self._open: dict[tuple[str, str], str] = {}
         self._threads: dict[int, str] = {}
 
-    def begin(self, request_id: str, name: str) -> None:
-        """Open a span on the request's track."""
-        self._open[request_id, name] = event = self._event("b", name, request_id)
-        self._add(event)
+    def begin(self, request_id: str, name: str, stage: str = "") -> None:
+        """Open a span on the request's track in ``stage``; without a stage, on its track in this process."""
+        if self._has_room(2):  # for its end too
+            self._open[request_id, name] = stage
+            self.events.append(self._event("b", name, request_id, stage))
 
     def end(self, request_id: str, name: str, **args: Any) -> None:
         """Close it. Nothing happens if it was opened before the profile began."""
-        if self._open.pop((request_id, name), None) is not None:
-            self._add({**self._event("e", name, request_id), "args": args})
+        stage = self._open.pop((request_id, name), None)
+        if stage is not None:
+            self.events.append(self._event("e", name, request_id, stage, **args))
 
-    def instant(self, request_id: str, name: str, **args: Any) -> None:
-        """A moment on the request's track."""
-        self._add({**self._event("n", name, request_id), "args": args})
+    def instant(self, request_id: str, name: str, stage: str, **args: Any) -> None:
+        """A moment on the request's track in ``stage``."""
+        if self._has_room(1):
+            self.events.append(self._event("n", name, request_id, stage, **args))
 
     def slice(self, name: str, begin_ns: int, request_id: str, flow: str, *, starts: bool, **args: Any) -> None:
         """Work of this thread from ``begin_ns`` until now, and one end of the arrow called ``flow``."""
-        now, thread = time.monotonic_ns(), self._thread()
-        duration = max(now - begin_ns, 1_000) / 1e3
-        place = {"pid": os.getpid(), "tid": thread, "ts": begin_ns / 1e3}
-        self._add(
-            {
-                "ph": "X",
-                "cat": "transfer",
-                "name": name,
-                "dur": duration,
-                "args": {"request": request_id, **args},
-                **place,
-            }
-        )
+        duration = (time.monotonic_ns() - begin_ns) / 1e3
+        if not self._has_room(2):
+            return
+        place = {"pid": os.getpid(), "tid": self._thread(), "ts": begin_ns / 1e3}
+        args = {"request": request_id, "flow": flow, **args}
+        self.events.append({"ph": "X", "cat": "transfer", "name": name, "dur": duration, "args": args, **place})
         arrow = {"ph": "s"} if starts else {"ph": "f", "bp": "e"}
-        self._add({"cat": "hop", "name": "hop", "id": flow, **place, **arrow})
+        identity = {"cat": "hop", "name": "hop", "id": flow_id(flow), "args": {"flow": flow}}
+        self.events.append({**arrow, **identity, **place})
 
     def finish(self) -> list[Event]:
         """Every event, with what is still open closed, and the names of process and threads."""
-        for request_id, name in list(self._open):
+        for request_id, name in reversed(list(self._open)):
             self.end(request_id, name, unfinished=True)
         names = [{"ph": "M", "name": "process_name", "pid": os.getpid(), "args": {"name": self.process}}]
-        names += [
-            {"ph": "M", "name": "thread_name", "pid": os.getpid(), "tid": thread, "args": {"name": name}}
-            for thread, name in self._threads.items()
-        ]
+        names += [_thread_name(os.getpid(), thread, name) for thread, name in self._threads.items()]
         return [*names, *self.events]
 
-    def _event(self, phase: str, name: str, request_id: str) -> Event:
+    def _event(self, phase: str, name: str, request_id: str, stage: str, **args: Any) -> Event:
         place = {"pid": os.getpid(), "tid": self._thread(), "ts": time.monotonic_ns() / 1e3}
-        return {"ph": phase, "cat": "request", "id": request_id, "name": name, **place}
+        identity = {"cat": "request", "name": name, "id2": {"local": f"{request_id}/{stage}"}}
+        return {"ph": phase, **identity, **place, "args": {"request": request_id, **args}}
 
     def _thread(self) -> int:
         thread = threading.get_native_id()
@@ -100,11 +109,12 @@ class Recorder:
             self._threads[thread] = threading.current_thread().name
         return thread
 
-    def _add(self, event: Event) -> None:
-        if len(self.events) < MAX_EVENTS:
-            self.events.append(event)
-        else:
-            self.dropped += 1
+    def _has_room(self, count: int) -> bool:
+        """Whether ``count`` more events fit beside the ends of what is open; otherwise they count as dropped."""
+        fits = len(self.events) + len(self._open) + count <= MAX_EVENTS
+        if not fits:
+            self.dropped += count
+        return fits
 
 
 class _Message(Protocol):
@@ -132,12 +142,12 @@ class StageRecorder:
             if action == "put":
                 if request_id and request_id not in self._phases:
                     self._phases[request_id] = False
-                    self._recorder.begin(request_id, self._stage)
-                    self._recorder.begin(request_id, self._queued)
+                    self._recorder.begin(request_id, self._stage, self._stage)
+                    self._recorder.begin(request_id, self._queued, self._stage)
             elif self._phases.get(request_id) is False:
                 self._phases[request_id] = True
                 self._recorder.end(request_id, self._queued)
-                self._recorder.begin(request_id, self._computing)
+                self._recorder.begin(request_id, self._computing, self._stage)
 
     def outbox(self, action: str, messages: Sequence[_Message]) -> None:
         """A tap of its outbox."""
@@ -145,7 +155,7 @@ class StageRecorder:
             return
         for message in messages:
             if message.type == "stream":
-                self._recorder.instant(message.request_id, f"{self._stage}: chunk")
+                self._recorder.instant(message.request_id, f"{self._stage}: chunk", self._stage)
             else:
                 self._recorder.end(message.request_id, self._computing)
 
@@ -174,19 +184,43 @@ class TorchRecorder:
 
     def finish(self, scratch: Path) -> list[Event]:
         """Its events, from Unix time to the monotonic clock. ``scratch`` is a file that is written and removed."""
-        offset_us = (time.time_ns() - time.monotonic_ns()) / 1e3
+        offset_ns = time.time_ns() - time.monotonic_ns()
         self._profile.stop()
         self._profile.export_chrome_trace(str(scratch))
         document = json.loads(scratch.read_text())
         scratch.unlink()
-        base_us = document.get("baseTimeNanoseconds", 0) / 1e3
-        events = [event for event in document["traceEvents"] if event.get("ph") in ("X", "i", "s", "f", "t")]
-        # Only what lies in this process: kineto adds tracks of its own, whose names would collide between processes.
-        return [
-            {**event, "ts": float(event["ts"]) + base_us - offset_us, "cat": f"torch,{event.get('cat', '')}"}
-            for event in events
-            if event.get("pid") == os.getpid() or str(event.get("cat")) in ("kernel", "gpu_memcpy", "gpu_memset")
-        ]
+        return torch_events(document["traceEvents"], os.getpid(), document.get("baseTimeNanoseconds", 0) - offset_ns)
+
+
+def torch_events(events: Iterable[Event], pid: int, shift_ns: int) -> list[Event]:
+    """What kineto recorded in process ``pid``, ``shift_ns`` later.
+
+    Kineto numbers flows, devices and streams alike in every process (libkineto/src/output_json.cpp), so here flows get ids of the
+    process, and a device's stream becomes a thread of it. Tracks of kineto's own, like its iterations, are left out.
+    """
+    streams: dict[tuple[int, int], int] = {}
+    moved = []
+    for event in events:
+        phase, category = event["ph"], event.get("cat")
+        if category in ("kernel", "gpu_memcpy", "gpu_memset") or (phase, category) == ("f", "ac2g"):
+            thread = streams.setdefault((event["pid"], event["tid"]), _DEVICE_THREADS + len(streams))
+        elif phase in ("X", "i", "s", "f", "t") and event["pid"] == pid:
+            thread = event["tid"]
+        else:
+            continue
+        # In whole nanoseconds: Unix time in microseconds leaves a float a quarter of one, and slices would overlap.
+        begin_ns = round(float(event["ts"]) * 1e3) + shift_ns
+        place = {"pid": pid, "tid": thread, "ts": begin_ns / 1e3, "cat": f"torch,{category or ''}"}
+        identity = {"id": flow_id(f"{pid}/{event['id']}")} if "id" in event else {}
+        moved.append({**event, **place, **identity})
+    # Of what begins at once, first the slice that encloses the rest, last the flows that bind to it.
+    moved.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
+    names = {thread: f"device {device} stream {stream}" for (device, stream), thread in streams.items()}
+    return [*(_thread_name(pid, thread, name) for thread, name in names.items()), *moved]
+
+
+def _thread_name(pid: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": name}}
 
 
 def write_events(path: Path, events: Iterable[Event]) -> int:

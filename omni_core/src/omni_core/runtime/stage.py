@@ -468,7 +468,8 @@ class Stage:
     async def _count_when_sent(self, request_id: str, target: str, nbytes: int, begin: float, pending: Later) -> None:
         await pending()
         if self._recorder is not None:
-            self._recorder.instant(request_id, f"{self.name}: sent to {target}", waited=time.monotonic() - begin)
+            waited = time.monotonic() - begin
+            self._recorder.instant(request_id, f"{self.name}: sent to {target}", self.name, waited=waited)
         self._metrics.sent(target, nbytes, time.monotonic() - begin)
 
     def _send_done(self, payload: StagePayload, target: str, handed_to: Any) -> None:
