@@ -2,7 +2,8 @@
 
 One connection per sender and receiver, made at the first message, so messages between two processes keep their order. What
 was sent lies in the kernel and arrives even if the sender dies. A message for a peer that does not read, or is not up, waits
-here, bounded. See ``docs/decisions/0004-direct-sockets.md`` for why there is no broker and no I/O thread in between.
+here, bounded. See ``docs/decisions/0004-direct-sockets.md`` for why there is no broker and no I/O thread in between. Peers on
+other hosts are reached over TCP (:mod:`omni_core.transport.curve`); nothing else is different for them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import socket
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+from attrs import field, frozen
 
 from omni_core.errors import CodecError, OmniError, TransportError
 from omni_core.protocol.codec import decode, encode
@@ -41,6 +44,35 @@ _READ_BYTES = 256 * 1024
 _WRITE_AT_ONCE = 64
 
 
+class Link(Protocol):
+    """The sending end of one connection."""
+
+    def write(self, data: memoryview) -> int:
+        """How many bytes of ``data`` were taken. Raises BlockingIOError: none now. OSError: none any more."""
+
+    def when_writable(self, callback: Callable[[], None] | None) -> None:
+        """Call ``callback`` whenever something can be written; ``None``: no more."""
+
+    def close(self) -> None: ...
+
+
+@frozen
+class Abroad:
+    """How a process reaches, and is reached from, other hosts.
+
+    Attributes:
+        context: keys and sockets, a :class:`omni_core.transport.curve.CurveContext`. Closed by the control plane.
+        listener: the TCP socket that others reach this process by; ``None``: nobody has to.
+        routes: endpoint of a peer on another host to the ``tcp://`` address that reaches it.
+        on_lost: called with endpoint and reason when a connection to another host has ended, or cannot be made.
+    """
+
+    context: Any
+    listener: socket.socket | None = None
+    routes: dict[str, str] = field(factory=dict)
+    on_lost: Callable[[str, str], None] = lambda endpoint, reason: None
+
+
 class ControlPlane:
     """One process's end of the control plane, bound to its event loop. :meth:`send` may be called from any thread.
 
@@ -50,10 +82,13 @@ class ControlPlane:
     Args:
         endpoint: the address that this process reads, ``ipc://PATH``; its folder must be private (0700).
         on_message: called on the event loop with every decoded message.
+        abroad: where peers live on other hosts.
     """
 
-    def __init__(self, endpoint: str, on_message: Callable[[Any], None]) -> None:
+    def __init__(self, endpoint: str, on_message: Callable[[Any], None], abroad: Abroad | None = None) -> None:
         self._on_message = on_message
+        self._abroad = abroad
+        self._curve_listener: Any = None
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._peers: dict[str, _Peer] = {}
@@ -70,6 +105,10 @@ class ControlPlane:
         """
         self._listener = _listen(_path(self._endpoint))
         self._loop.add_reader(self._listener.fileno(), self._accept)
+        if self._abroad is not None and self._abroad.listener is not None:
+            from omni_core.transport.curve import CurveListener
+
+            self._curve_listener = CurveListener(self._abroad.context, self._abroad.listener, self._on_document)
 
     def send(self, endpoint: str, message: Any, work: Work | None = None) -> None:
         """Queue ``message`` for the process at ``endpoint``; never blocks.
@@ -93,9 +132,26 @@ class ControlPlane:
             return
         peer = self._peers.get(endpoint)
         if peer is None:
-            peer = self._peers[endpoint] = _Peer(endpoint, self._loop)
+            peer = self._peers[endpoint] = self._make_peer(endpoint)
             peer.connect()
         peer.send(document, work)
+
+    def _make_peer(self, endpoint: str) -> _Peer:
+        return _Peer(endpoint, self._loop, self._open_link)
+
+    def _open_link(self, peer: _Peer) -> Link | None:
+        """A connection to a peer, or ``None`` if it is not there."""
+        abroad = self._abroad
+        if abroad is None or peer.endpoint not in abroad.routes:
+            return _UnixLink.open(_path(peer.endpoint), self._loop)
+        from omni_core.transport.curve import CurveLink
+
+        def lost(reason: str) -> None:
+            if peer.lose(link):
+                abroad.on_lost(peer.endpoint, reason)
+
+        link = CurveLink(abroad.context, abroad.routes[peer.endpoint], lost)
+        return link
 
     def _send_late(self, endpoint: str, document: bytes, work: Work | None) -> None:
         try:
@@ -127,7 +183,7 @@ class ControlPlane:
         """Nothing will read ``endpoint`` any more: later messages to it raise ``error``. Returns the work that waited."""
         peer = self._peers.get(endpoint)
         if peer is None:
-            peer = self._peers[endpoint] = _Peer(endpoint, self._loop)
+            peer = self._peers[endpoint] = self._make_peer(endpoint)
         return peer.fail(error)
 
     def drop(self, endpoint: str) -> None:
@@ -173,15 +229,53 @@ class ControlPlane:
             peer.disconnect()
         for incoming in list(self._incoming):
             incoming.close()
+        if self._curve_listener is not None:
+            self._curve_listener.close()
+        if self._abroad is not None:
+            self._abroad.context.close()
+
+
+class _UnixLink:
+    """A :class:`Link` over a Unix-domain socket."""
+
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._socket = connection
+        self._loop = loop
+        self.write = connection.send
+        connection.setblocking(False)
+
+    @classmethod
+    def open(cls, path: str, loop: asyncio.AbstractEventLoop) -> _UnixLink | None:
+        """Connect, if somebody listens there."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except OSError:
+            connection.close()
+            return None
+        return cls(connection, loop)
+
+    def when_writable(self, callback: Callable[[], None] | None) -> None:
+        if callback is None:
+            self._loop.remove_writer(self._socket.fileno())
+        else:
+            self._loop.add_writer(self._socket.fileno(), callback)
+
+    def close(self) -> None:
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
 
 
 class _Peer:
-    """The sending end of one connection."""
+    """What is sent to one peer: written to the link, or waiting."""
 
-    def __init__(self, endpoint: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self, endpoint: str, loop: asyncio.AbstractEventLoop, open_link: Callable[[_Peer], Link | None]
+    ) -> None:
+        self.endpoint = endpoint
         self._loop = loop
-        self._socket: socket.socket | None = None
+        self._open_link = open_link
+        self._link: Link | None = None
         self._waiting: deque[tuple[memoryview, Work | None]] = deque()
         self._waiting_bytes = 0
         self._senders: list[asyncio.Future[None]] = []
@@ -191,18 +285,18 @@ class _Peer:
 
     def connect(self) -> None:
         """Connect and write what waits. A peer that is not there yet is connected to when it is said to be up."""
-        if self._socket is not None:
+        if self._link is not None:
             return
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.connect(_path(self._endpoint))
-        except OSError:
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._socket = connection
-        if self._waiting:
-            self._loop.add_writer(connection.fileno(), self._flush)
+        self._link = self._open_link(self)
+        if self._link is not None and self._waiting:
+            self._link.when_writable(self._flush)
+
+    def lose(self, link: Link) -> bool:
+        """A link has ended by itself. Whether it was the one in use."""
+        if link is not self._link:
+            return False
+        self._drop_link()
+        return True
 
     def send(self, document: bytes, work: Work | None) -> None:
         if self._failure is not None:
@@ -210,27 +304,25 @@ class _Peer:
         if len(document) > _LARGEST_MESSAGE:
             raise TransportError(f"a control message of {len(document)} bytes is too large; at most {_LARGEST_MESSAGE}")
         if len(self._waiting) >= HIGH_WATER_MARK:
-            raise TransportError(
-                f"{self._endpoint} has left {HIGH_WATER_MARK} messages unread; is its process stopped?"
-            )
+            raise TransportError(f"{self.endpoint} has left {HIGH_WATER_MARK} messages unread; is its process stopped?")
         frame = len(document).to_bytes(_LENGTH_BYTES, "little") + document
-        if self._socket is None or self._waiting:
+        if self._link is None or self._waiting:
             self._keep(frame, work)
             return
         try:
-            written = self._socket.send(frame)
+            written = self._link.write(memoryview(frame))
         except BlockingIOError:
             written = 0
         except OSError:
             # The process has died, which its parent will tell. This message is the successor's.
-            self._drop_socket()
+            self._drop_link()
             self._keep(frame, work)
             return
         self._note(work)
         if written < len(frame):
             self._keep(frame, work)
             self._begun = written
-            self._loop.add_writer(self._socket.fileno(), self._flush)
+            self._link.when_writable(self._flush)
 
     def _keep(self, frame: bytes, work: Work | None) -> None:
         self._waiting.append((memoryview(frame), work))
@@ -260,19 +352,19 @@ class _Peer:
                     sender.set_result(None)
 
     def _flush(self) -> None:
-        assert self._socket is not None
+        assert self._link is not None
         for _ in range(_WRITE_AT_ONCE):
             if not self._waiting:
-                self._loop.remove_writer(self._socket.fileno())
+                self._link.when_writable(None)
                 return
             frame, work = self._waiting[0]
             self._note(work)
             try:
-                self._begun += self._socket.send(frame[self._begun :])
+                self._begun += self._link.write(frame[self._begun :])
             except BlockingIOError:
                 return
             except OSError:
-                self._drop_socket()
+                self._drop_link()
                 return
             if self._begun < len(frame):
                 return
@@ -287,16 +379,15 @@ class _Peer:
             if len(self._reached) > REMEMBERED_REQUESTS:
                 self._reached.popitem(last=False)
 
-    def _drop_socket(self) -> None:
-        if self._socket is not None:
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
+    def _drop_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
         self._begun = 0  # the successor gets the whole message
 
     def fail(self, error: OmniError) -> list[Work]:
         self._failure = error
-        self._drop_socket()
+        self._drop_link()
         waiting = [work for _, work in self._waiting if work is not None]
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -304,7 +395,7 @@ class _Peer:
         return waiting
 
     def disconnect(self) -> list[Work]:
-        self._drop_socket()
+        self._drop_link()
         reached, self._reached = list(self._reached), OrderedDict()
         return reached
 
