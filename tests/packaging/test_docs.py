@@ -1,14 +1,47 @@
-"""The plugin of docs/plugins.md, taken out of the page, installed, and run."""
+"""The documentation says what the code does: examples run, generated pages are current, what is named exists."""
 
 from __future__ import annotations
 
+import ast
+import importlib
+import importlib.util
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
-PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
+import pytest
+from attrs import frozen
+
+from omni_core.config.loading import read_yaml, structure
+from omni_core.config.overrides import apply, parse_overlay
+from omni_core.config.placement import plan
+from omni_core.config.validation import validate
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGE = DOCS / "plugins.md"
+OURS = {"omni_core", "omni_engine", "omni_qwen3", "omni_relay_shm", "omni_relay_nixl"}
+SOURCES = [path for folder in ("omni_core", "omni_qwen3", "plugins") for path in (ROOT / folder).rglob("src/**/*.py")]
+
+
+@pytest.fixture
+def generate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """docs/generate.py as a module."""
+    spec = importlib.util.spec_from_file_location("omni_docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The code blocks of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def test_the_documented_plugin_answers(tmp_path: Path) -> None:
@@ -26,3 +59,120 @@ def test_the_documented_plugin_answers(tmp_path: Path) -> None:
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "hello there\n"
+
+
+def test_the_reference_is_current() -> None:
+    command = [sys.executable, str(DOCS / "generate.py"), "--check"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_a_stale_reference_is_noticed(
+    generate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "REFERENCE", tmp_path / "reference")
+
+    def main(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            generate.main(list(arguments))
+        return int(ended.value.code or 0)
+
+    assert main("--check") == 1
+    assert main() == 0
+    assert main("--check") == 0
+    page = tmp_path / "reference" / "config.md"
+    page.write_text(page.read_text().replace("`startup_timeout`", "`startup_time`"))
+    capsys.readouterr()
+    assert main("--check") == 1
+    assert capsys.readouterr().out == "reference/config.md: not current; run python docs/generate.py\n"
+
+
+def test_a_field_without_a_description_is_an_error(generate: ModuleType) -> None:
+    @frozen
+    class Settings:
+        """Some settings.
+
+        Attributes:
+            size: how large, ``None`` for
+                any.
+        """
+
+        size: int | None = None
+        speed: int = 0
+
+    assert generate.attribute_texts(Settings) == {"size": "how large, `None` for any."}
+    with pytest.raises(ValueError, match="Settings does not describe 'speed'"):
+        generate.field_table(Settings)
+
+
+def test_the_example_config_is_valid_and_its_overlay_applies(tmp_path: Path) -> None:
+    files = []
+    for number, text in enumerate(blocks(DOCS / "reference" / "config.md", "yaml")):
+        files.append(tmp_path / f"{number}.yaml")
+        files[-1].write_text(text)
+    whole, overlay = files
+    config = structure(read_yaml(whole))
+    validate(config)
+    assert {process.group for process in plan(config)} == {"front", "encoder", "writer"}
+    changed = apply(config, parse_overlay(read_yaml(overlay), "overlay")).config
+    validate(changed)
+    assert changed.retries == 0
+    assert changed.stage("writer").factory_args == {"max_running": 8}
+    relay = changed.stage("writer").relay
+    assert relay is not None
+    assert (relay.slot_size_mb, relay.credits) == (128, 2)
+
+
+def variables_read(path: Path) -> Iterator[str]:
+    """The environment variables that a module reads by name."""
+    text = path.read_text()
+    yield from re.findall(r"""environ(?:\.get\(|\.setdefault\(|\[)["'](\w+)["']""", text)
+    yield from re.findall(r"""getenv\(["'](\w+)["']""", text)
+
+
+def test_every_environment_variable_is_documented(generate: ModuleType) -> None:
+    read = {name for path in SOURCES for name in variables_read(path)}
+    assert "OMNI_PLUGINS" in read
+    assert read <= generate.VARIABLES.keys()
+    assert {name for name in generate.VARIABLES if name.startswith("OMNI_")} <= read
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_python_on_a_page_is_valid_and_imports_what_exists(page: Path) -> None:
+    for block in blocks(page, "python"):
+        for statement in ast.walk(
+            compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        ):
+            if isinstance(statement, ast.ImportFrom) and (statement.module or "").partition(".")[0] in OURS:
+                module = importlib.import_module(statement.module or "")
+                assert not [alias.name for alias in statement.names if not hasattr(module, alias.name)]
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """Every identifier of a module: definitions, uses, parameters, and string constants that look like one."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        for attribute in ("name", "id", "attr", "arg", "value"):
+            value = getattr(node, attribute, None)
+            if isinstance(value, str) and value.isidentifier():
+                yield value
+
+
+def test_what_the_flow_of_a_request_names_exists() -> None:
+    source = ROOT / "omni_core" / "src" / "omni_core"
+    known = {name for path in source.rglob("*.py") for name in names_in(path)} | {"client", "omni_core"}
+    page = re.sub(r"^```.*?^```", "", (DOCS / "how-a-request-flows.md").read_text(), flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"`([^`\n]+)`", page)
+    files = [name for name in named if "/" in name or name.endswith(".py")]
+    assert len(files) > 10
+    assert not [name for name in files if not ((source / name).is_file() or (ROOT / name).is_dir())]
+    rest = {name for text in named if text not in files for name in re.findall(r"[A-Za-z_]\w+", text)}
+    assert {"Coordinator", "Lanes"} < rest
+    assert not rest - known
+
+
+def test_the_diagrams_name_messages_that_exist() -> None:
+    messages = set(names_in(ROOT / "omni_core" / "src" / "omni_core" / "protocol" / "messages.py"))
+    diagrams = "".join(blocks(DOCS / "how-a-request-flows.md", "mermaid"))
+    named = set(re.findall(r"\b[A-Z]\w+(?:Message|Report)\b", diagrams))
+    assert {"SubmitMessage", "DataReadyMessage", "PeerDownReport"} <= named
+    assert named <= messages

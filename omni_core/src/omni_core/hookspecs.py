@@ -11,6 +11,10 @@ neither torch nor transformers and takes under 20 ms. The module holds functions
                                                   @hookimpl
                                                   def omni_relays():
                                                       return [Component("mine", "my_relay.relay:MyRelay", "what it is")]
+
+Every hook is called without arguments, once in a process that looks for plugins: ``omni``, or a program that opens a pipeline.
+Stage processes call none: they get the references that they need, already resolved. A plugin implements the hooks for which it
+has something.
 """
 
 from __future__ import annotations
@@ -52,7 +56,14 @@ class Component:
 
 @frozen
 class KernelComponent(Component):
-    """An implementation of a named operation, for a device and some dtypes; the highest ``priority`` that probes well wins."""
+    """An implementation of a named operation, for a device and some dtypes; the highest ``priority`` that probes well wins.
+
+    Attributes:
+        operation: the operation's name.
+        device: the kind of device that it runs on.
+        dtypes: the names of the dtypes that it takes; empty: all.
+        priority: which of several wins: the highest.
+    """
 
     operation: str = field(kw_only=True)
     device: str = field(default="cuda", kw_only=True)
@@ -78,7 +89,7 @@ class PipelineComponent(Component):
 def omni_relays() -> list[Component]:  # type: ignore[empty-body]
     """Relay backends. Target: a :class:`omni_core.transport.relay.Relay` subclass taking a ``RelayOptions``.
 
-    Called once per program start. Example::
+    Asked for by ``relay_backend``; the target is imported in every process that sends to or receives from another. Example::
 
         @hookimpl
         def omni_relays():
@@ -90,7 +101,7 @@ def omni_relays() -> list[Component]:  # type: ignore[empty-body]
 def omni_schedulers() -> list[Component]:  # type: ignore[empty-body]
     """Schedulers. Target: a callable that returns a :class:`omni_core.scheduling.base.Scheduler`.
 
-    A stage's ``factory`` may name one: the callable then receives ``factory_args``. Example::
+    Asked for by a stage's ``factory``; the target is imported and called with ``factory_args`` in the stage's process. Example::
 
         @hookimpl
         def omni_schedulers():
@@ -100,71 +111,87 @@ def omni_schedulers() -> list[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
-    """Model runners. Target: a :class:`omni_core.model_runner.base.ModelRunner` subclass. Example::
+    """Model runners. Target: a :class:`omni_core.model_runner.base.ModelRunner` subclass.
 
-    @hookimpl
-    def omni_model_runners():
-        return [Component("my-thinker", "my_model.runner:ThinkerRunner", "thinker with image embeddings")]
+    Listed and checked. The factory of a stage makes its runner; the core asks for none by name. Example::
+
+        @hookimpl
+        def omni_model_runners():
+            return [Component("my-thinker", "my_model.runner:ThinkerRunner", "thinker with image embeddings")]
     """
 
 
 @hookspec
 def omni_feedback_strategies() -> list[Component]:  # type: ignore[empty-body]
-    """What is model-specific in a feedback loop. Target: a :class:`omni_core.model_runner.feedback.FeedbackStrategy`. Example::
+    """What is model-specific in a feedback loop. Target: a :class:`omni_core.model_runner.feedback.FeedbackStrategy`.
 
-    @hookimpl
-    def omni_feedback_strategies():
-        return [Component("my-talker", "my_model.talker:CodebookFeedback", "15 residual codes per frame")]
+    Listed and checked. Whoever makes a runner gives it its strategy; the core asks for none by name. Example::
+
+        @hookimpl
+        def omni_feedback_strategies():
+            return [Component("my-talker", "my_model.talker:CodebookFeedback", "15 residual codes per frame")]
     """
 
 
 @hookspec
 def omni_payload_projections() -> list[Component]:  # type: ignore[empty-body]
-    """Projections, merges and routes by name. Target: a function as ``StageConfig`` describes for the field that uses it. Example::
+    """Projections, merges and routes by name. Target: a function as ``StageConfig`` describes for the field that uses it.
 
-    @hookimpl
-    def omni_payload_projections():
-        return [Component("my-model.to-encoder", "my_model.routing:to_encoder", "keeps pixel values only")]
+    Asked for by ``project_payload``, ``merge_fn``, ``route_fn``, ``wait_for_fn`` and ``stream_done_to_fn``, in the stage's process, and
+    by ``terminal_stages_fn``, in the parent. Example::
+
+        @hookimpl
+        def omni_payload_projections():
+            return [Component("my-model.to-encoder", "my_model.routing:to_encoder", "keeps pixel values only")]
     """
 
 
 @hookspec
 def omni_pipelines() -> list[PipelineComponent]:  # type: ignore[empty-body]
-    """Pipelines for ``omni run NAME``. Example::
+    """Pipelines by name. Target: a callable ``(model_path: str, **options) -> PipelineConfig``.
 
-    @hookimpl
-    def omni_pipelines():
-        return [PipelineComponent("echo", "my_echo.pipeline:pipeline", "says it back")]
+    Asked for by ``omni run NAME`` and every other command that takes a pipeline, which import and call the target. It is light:
+    it imports neither torch nor transformers. Example::
+
+        @hookimpl
+        def omni_pipelines():
+            return [PipelineComponent("echo", "my_echo.pipeline:pipeline", "says it back")]
     """
 
 
 @hookspec
 def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
-    """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature. Example::
+    """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature.
 
-    @hookimpl
-    def omni_kernels():
-        return [KernelComponent("triton-rms-norm", "my_kernels.norm:rms_norm", "fused", operation="rms_norm")]
+    Listed and checked; the core itself runs no operation. Example::
+
+        @hookimpl
+        def omni_kernels():
+            return [KernelComponent("triton-rms-norm", "my_kernels.norm:rms_norm", "fused", operation="rms_norm")]
     """
 
 
 @hookspec
 def omni_launchers() -> list[Component]:  # type: ignore[empty-body]
-    """Ways to start a pipeline's processes elsewhere than on this host. Target: a ``ProcessLauncher``. Example::
+    """Ways to start a pipeline's processes elsewhere than on this host. Target: a ``ProcessLauncher``.
 
-    @hookimpl
-    def omni_launchers():
-        return [Component("ray", "omni_ray.launcher:RayLauncher", "processes as Ray actors")]
+    Listed and checked; the runner of this version starts every process itself. Example::
+
+        @hookimpl
+        def omni_launchers():
+            return [Component("ray", "omni_ray.launcher:RayLauncher", "processes as Ray actors")]
     """
 
 
 @hookspec
 def omni_commands() -> list[Component]:  # type: ignore[empty-body]
-    """Commands under ``omni``. Target: a ``click.Command``; imported only when the command is used. Example::
+    """Commands under ``omni``. Target: a ``click.Command``; imported only when the command is used.
 
-    @hookimpl
-    def omni_commands():
-        return [Component("greet", "my_tool.commands:greet", "says hello")]
+    ``omni --help`` lists names and summaries. A command of the core cannot be replaced. Example::
+
+        @hookimpl
+        def omni_commands():
+            return [Component("greet", "my_tool.commands:greet", "says hello")]
     """
 
 

@@ -1,4 +1,4 @@
-"""The declarative config: what a pipeline is, before anything runs (seed 000's reference tables, field by field)."""
+"""The declarative config: what a pipeline is, before anything runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class RelayConfig:
 
     Attributes:
         slot_size_mb: MiB of pool memory per credit.
-        credits: how many slots the pool holds.
+        credits: how many slots the pool holds. The pool is ``slot_size_mb * credits`` MiB and never grows.
         rank, world_size: this stage's place among the relay's peers, for backends that need a topology.
-        device: ``"cpu"`` or ``"cuda:N"``.
+        device: ``"cpu"`` or ``"cuda:N"``: where the transferred tensors lie. By default the stage's device, and the CPU with shm.
     """
 
     slot_size_mb: int = 64
@@ -27,27 +27,53 @@ class RelayConfig:
 
 @frozen
 class EndpointsConfig:
-    """Where control sockets are made. ``base_path`` is a folder for Unix-domain sockets; ``None``: a private temporary one."""
+    """Where control sockets are made.
+
+    Attributes:
+        base_path: a folder for Unix-domain sockets, in which each run makes a private one. By default where temporary files go.
+    """
 
     base_path: str | None = None
 
 
 @frozen(kw_only=True)
 class StageConfig:
-    """One logical stage: how it is built, where it runs, where its results go. See seed 000, "StageConfig Reference".
+    """One logical stage: how it is built, where it runs, where its results go.
 
     Wherever a dotted path (``package.module.attribute`` or ``package.module:attribute``) is expected, the name of a
-    registered component works too.
+    registered component works too: a scheduler's for ``factory``, a projection's for every function.
 
-    Beyond the seed's fields:
+    A stage either has ``next`` or is ``terminal``. ``next``, ``wait_for`` and ``stream_to`` are what is possible for any request;
+    the functions beside them choose out of that for one request.
 
     Attributes:
+        name: what others call this stage; unique in the pipeline.
+        factory: what builds the stage's scheduler in its process. A callable that returns a ``Scheduler``, or a function from
+            payload to data; or such a function itself, if its only required parameter is called ``payload``.
+        factory_args: arguments of ``factory``. Where it accepts them and they are not set here, it also gets ``model_path``,
+            ``gpu_id``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size`` and ``tp_rendezvous``.
+        next: the stage or stages that get the result.
+        terminal: the result goes to the client.
+        route_fn: ``(request_id, payload) -> str | list[str]``: those of ``next`` that get this request's result.
+        gpu: the GPU's number, as ``CUDA_VISIBLE_DEVICES`` leaves them; a list for ranks and replicas, one per process. ``None``: the CPU.
+        gpu_memory: how much memory of each of its devices the stage may use: a size (``"20GiB"``) or a share (``0.5``). Required
+            where several processes share a device; torch's allocator is held to it.
+        tp_size: tensor parallel ranks, one process each.
+        process: the process group. Stages with equal values share a process. Required, except for a tensor parallel stage, which
+            has processes of its own and where it is only the beginning of their names.
+        wait_for: every stage that may contribute to this one's input. The stage begins when those that do have sent.
+        wait_for_fn: ``(request_id, from_stage, payload) -> list[str] | None``: those of ``wait_for`` that contribute to this request;
+            ``None`` while this payload does not tell. Called for each payload until one does.
+        merge_fn: ``({stage: payload}) -> payload``: one input out of what the stages of ``wait_for`` sent. Required with ``wait_for``.
+        stream_to: the stages that may get stream chunks, beside ``next``.
+        stream_done_to_fn: ``(request_id, payload) -> list[str]``: those of ``stream_to`` that are told that this request's stream is
+            complete. By default all.
+        project_payload: by stage of ``next``, a function ``(payload) -> payload`` that makes what is sent there: usually less.
+        relay: settings of the relay for this stage's process.
         replicas: how many processes (or groups of ranks) run this stage, each with all of its process group's stages. A
             request goes to one of them, in turn. ``gpu`` may list one device per replica and rank.
         affinity_key: requests whose ``metadata`` hold equal values under this key go to the same replica while it lives.
         startup_timeout: seconds until this stage must be ready.
-        gpu_memory: how much memory of each of its devices the stage may use: a size (``"20GiB"``) or a share (``0.5``). Required
-            where several processes share a device; torch's allocator is held to it.
     """
 
     name: str
@@ -86,6 +112,7 @@ class RestartConfig:
     Attributes:
         limit: deaths of one process within ``window`` seconds that are followed by a restart; at the next one its stages are
             declared failed.
+        window: seconds for which a death is remembered.
         backoff: seconds before the second restart within the window, doubled for each further one; the first is at once.
         backoff_limit: the longest such pause in seconds.
     """
@@ -98,11 +125,23 @@ class RestartConfig:
 
 @frozen(kw_only=True)
 class PipelineConfig:
-    """A whole pipeline: its stages and what they share. See seed 000, "PipelineConfig Reference".
-
-    Beyond the seed's fields:
+    """A whole pipeline: its stages and what they share.
 
     Attributes:
+        model_path: a checkpoint's folder or hub id; every factory that takes a ``model_path`` gets it.
+        stages: the stages, in the order in which messages and plans list them.
+        name: for messages, metrics and traces. By default ``model_path``.
+        entry_stage: the stage that gets new requests. By default the first one.
+        relay_backend: the relay between processes: a registered name or a dotted path. Not used if no edge leaves its process.
+        fused_stages: groups of adjacent stages that share a process whatever their ``process`` says. A group is linear and not
+            tensor parallel.
+        runtime_overrides: by stage, values that win over its ``factory_args``.
+        env_defaults: environment variables of the stage processes, set before a factory is imported. A value that the
+            environment has already wins.
+        endpoints: where control sockets are made.
+        terminal_stages_fn: ``(request) -> list[str] | None``: the terminal stages whose results this request is answered with. ``None``
+            or no function: all.
+        config_cls: the name of the class that wrote a saved config. Kept, not used.
         restart: what happens when a process dies.
         retries: how often a request that a dying process held is run again from its beginning, as long as the client has
             seen nothing of its results. Its stages must bear being run twice.

@@ -1,0 +1,373 @@
+"""Writes the pages of docs/reference from the code that they describe: the hookspecs, the config's classes, the commands.
+
+``python docs/generate.py`` writes them, ``--check`` only says which are not current. The pages are committed, so that they can be
+read without building anything. Every distribution of this repository must be installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import attrs
+import click
+
+from omni_core import hookspecs
+from omni_core.cli.main import omni
+from omni_core.config.schema import PipelineConfig
+from omni_core.plugins import load_plugins
+from omni_core.runtime.prepare import ENVIRONMENT
+from omni_core.transport.relay import RelayOptions
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = Path(__file__).parent / "reference"
+NOTICE = "<!-- Written by docs/generate.py. Change the code that is described, then run it. -->\n"
+
+VARIABLES = {
+    "OMNI_PLUGINS": "Plugins to load, as names or patterns with commas between; empty for none. Unset: all that are installed.",
+    "OMNI_DISABLE_PLUGINS": "Plugins not to load, in the same form. It wins over `OMNI_PLUGINS`.",
+    "OMNI_DEBUG": "`1`: `omni` shows the traceback of an error that is otherwise one line.",
+    "OMNI_LOG_LEVEL": "The log level of stage processes, such as `INFO`. By default `WARNING`.",
+    "OMNI_CHECK_MUTATION": "`1`: look for changes of objects that stages of one process hand to each other by reference. Slow.",
+    "OMP_NUM_THREADS": f"In stage processes `{ENVIRONMENT['OMP_NUM_THREADS']}`, unless it or `env_defaults` says otherwise.",
+    "TOKENIZERS_PARALLELISM": f"In stage processes `{ENVIRONMENT['TOKENIZERS_PARALLELISM']}`, likewise.",
+    "TMPDIR": "Where a run makes its private folder for sockets, unless `endpoints.base_path` says otherwise.",
+    "CUDA_VISIBLE_DEVICES": "The GPUs that there are; `gpu` counts what is left.",
+    "UCX_TLS": "The transports of the nixl relay; see [relays](../relays.md).",
+    "XDG_CACHE_HOME": "Where the random Qwen3-Omni checkpoint is kept that `omni run` makes without `--model`. By default `~/.cache`.",
+}
+"""Every environment variable that means something here."""
+
+PIPELINE_EXAMPLE = """\
+model_path: /models/my-model
+name: my-model
+relay_backend: shm
+restart: {limit: 3, window: 60}
+retries: 1
+stages:
+  - name: prepare
+    process: front
+    factory: my_model.stages:prepare
+    next: [encoder, join]
+    route_fn: my_model.routing:skip_encoder_without_images
+    project_payload: {encoder: "my_model.routing:pixels_only"}
+  - name: encoder
+    process: encoder
+    factory: my_model.stages:create_encoder
+    factory_args: {dtype: bfloat16}
+    gpu: 0
+    gpu_memory: 4GiB
+    next: join
+  - name: join
+    process: front
+    factory: my_model.stages:join
+    wait_for: [prepare, encoder]
+    wait_for_fn: my_model.routing:active_encoders
+    merge_fn: my_model.routing:merge
+    next: writer
+  - name: writer
+    process: writer
+    factory: engine
+    factory_args: {max_running: 16}
+    gpu: [0, 1]
+    gpu_memory: 40GiB
+    replicas: 2
+    affinity_key: conversation
+    relay: {slot_size_mb: 128, credits: 4}
+    terminal: true
+"""
+
+OVERLAY_EXAMPLE = """\
+retries: 0
+stages:
+  writer:
+    factory_args: {max_running: 8}
+    relay: {credits: 2}
+"""
+
+
+def pages() -> dict[Path, str]:
+    """Every page by its file."""
+    return {
+        REFERENCE / "hooks.md": hooks_page(),
+        REFERENCE / "config.md": config_page(),
+        REFERENCE / "cli.md": cli_page(),
+    }
+
+
+# --- docstrings --------------------------------------------------------------------------------------------------------
+def markdown(docstring: str, language: str = "python") -> str:
+    """A docstring's reStructuredText as Markdown; ``language`` is that of its literal blocks."""
+    text = re.sub(r":\w+:`~[^`]*?(\w+)`|:\w+:`([^`]+)`", lambda found: f"`{found[1] or found[2]}`", docstring)
+    lines, literal, written = text.replace("``", "`").splitlines(), False, []
+    for number, line in enumerate(lines):
+        if literal and line and not line.startswith(" "):
+            written[-1:] = ["```", ""]
+            literal = False
+        written.append(line[4:] if literal else line)
+        if line.endswith("::"):
+            written[-1] = line[:-1]
+            lines[number + 1] = f"    ```{language}"
+            written.append("")
+            literal = True
+    return "\n".join([*written, "```"] if literal else written)
+
+
+def prose(thing: Any) -> str:
+    """The docstring of a class or a function without the descriptions of its attributes."""
+    return markdown((inspect.getdoc(thing) or "").partition("Attributes:\n")[0].rstrip())
+
+
+def attribute_texts(cls: type) -> dict[str, str]:
+    """What the docstrings of a class and its bases say of each attribute."""
+    texts: dict[str, str] = {}
+    for each in reversed(cls.__mro__[:-1]):
+        section = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]
+        for names, text in re.findall(r"^    (\w+(?:, \w+)*): (.*(?:\n {8}.*)*)", section, re.MULTILINE):
+            texts |= dict.fromkeys(names.split(", "), markdown(" ".join(text.split())))
+    return texts
+
+
+def field_table(cls: type[Any]) -> str:
+    """The fields of an attrs class.
+
+    Raises:
+        ValueError: one is not described.
+    """
+    texts = attribute_texts(cls)
+    rows = ["| field | type | default | |", "|---|---|---|---|"]
+    for attribute in attrs.fields(cls):
+        if attribute.name not in texts:
+            raise ValueError(f"the docstring of {cls.__name__} does not describe {attribute.name!r}")
+        kind = " or ".join(f"`{each.strip()}`" for each in str(attribute.type).split(" | "))
+        text = texts[attribute.name][0].upper() + texts[attribute.name][1:]
+        text = text.replace(
+            " | ", "` or `"
+        )  # no way to write a bar in a table's code is read alike by GitHub and mkdocs
+        rows.append(f"| `{attribute.name}` | {kind} | {default(attribute)} | {text} |")
+    return "\n".join(rows)
+
+
+def default(attribute: attrs.Attribute[Any]) -> str:
+    value: Any = attribute.default
+    if value is attrs.NOTHING:
+        return "required"
+    return f"`{value.factory()!r}`" if hasattr(value, "factory") else f"`{value!r}`"
+
+
+def constants(module: Any) -> Iterator[tuple[str, Any, str]]:
+    """The documented constants of a module: name, value, docstring."""
+    body = ast.parse(inspect.getsource(module)).body
+    for statement, following in pairwise(body):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        if isinstance(targets[0], ast.Name) and isinstance(following, ast.Expr):
+            yield targets[0].id, getattr(module, targets[0].id), ast.literal_eval(following.value)
+
+
+# --- hooks -------------------------------------------------------------------------------------------------------------
+def hooks_page() -> str:
+    summary, _, rest = (inspect.getdoc(hookspecs) or "").partition("\n\n")
+    documented = {name: (value, text) for name, value, text in constants(hookspecs)}
+    levels = {name: each for name, each in documented.items() if name.startswith("API_LEVEL")}
+    hooks = hookspecs.hooks()
+    parts = [
+        "# Plugin hooks",
+        f"{markdown(summary)} In the code it is `omni_core/hookspecs.py`. [Writing a plugin](../plugins.md) shows how to begin.",
+        markdown(rest, "text"),
+        "## API level",
+        *(f"`{name} = {value!r}`: {markdown(inspect.cleandoc(text))}" for name, (value, text) in levels.items()),
+        "A plugin names the levels that it works with: `supports = (lowest, highest)` in its module, read before that is imported. "
+        "One for which this core is too old or too new is not imported; `omni plugins list` says which of the two to upgrade.",
+        "## Hooks",
+        "\n".join(
+            [
+                "| hook | a component is a | returns |",
+                "|---|---|---|",
+                *(
+                    f"| [`{name}`](#{name}) | {word} | `{return_type(hooks[name])}` |"
+                    for name, word in hookspecs.HOOKS.items()
+                ),
+            ]
+        ),
+    ]
+    for name, function in hooks.items():
+        signature = str(inspect.signature(function)).replace("'", "")
+        parts += [f"### {name}", f"```python\ndef {name}{signature}: ...\n```", prose(function)]
+    parts.append("## Components")
+    for cls in (hookspecs.Component, *subclasses(hookspecs.Component)):
+        base = cls.__mro__[1]
+        parts += [f"### {cls.__name__}", prose(cls)]
+        if base is not object:
+            parts.append(f"A `{base.__name__}` with further fields, which are given by name.")
+        parts.append(field_table(cls))
+    parts.append(f"`Probe = {probe_type()}`: {markdown(documented['Probe'][1])}")
+    return page(parts)
+
+
+def return_type(function: Any) -> str:
+    return str(function.__annotations__["return"])
+
+
+def subclasses(cls: type) -> list[type]:
+    return sorted(cls.__subclasses__(), key=lambda each: each.__name__)
+
+
+def probe_type() -> str:
+    return str(hookspecs.Probe).replace("collections.abc.", "")
+
+
+# --- config ------------------------------------------------------------------------------------------------------------
+def config_page() -> str:
+    classes = nested(PipelineConfig)
+    parts = [
+        "# Config",
+        "A pipeline is described by a `PipelineConfig`. The function of a plugin makes one ([hooks](hooks.md#omni_pipelines)), or a "
+        "YAML or JSON file is one. Unknown fields are errors, which name the nearest known one; every error names its full path, such as "
+        "`stages[thinker].tp_size`. `omni config validate` checks a config without starting anything. The classes are in "
+        "`omni_core.config.schema`.",
+        f"A whole file:\n\n```yaml\n{PIPELINE_EXAMPLE}```",
+        "## Overrides",
+        "A user changes fields of somebody else's pipeline without touching its topology: with an overlay file, then with flags, which "
+        "win. In an overlay, `stages` maps names to fields. Mappings are merged key by key; everything else is replaced.",
+        f"```yaml\n{OVERLAY_EXAMPLE}```",
+        "```bash\nomni run my-model --config overlay.yaml --set writer.factory_args.max_running=4 --text Hello\n"
+        "omni config show my-model --config overlay.yaml --provenance   # who set what\n```",
+        "`name`, `next`, `terminal`, `wait_for` and `stream_to` cannot be overridden. An override of something that does not exist is "
+        "an error, and so is the same path twice in one place.",
+    ]
+    for cls in classes:
+        parts += [f"## {cls.__name__}", prose(cls), field_table(cls)]
+    variables = [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
+    parts += [
+        "## What a relay gets",
+        "A relay is built from `omni_core.transport.relay.RelayOptions`: the stage's `RelayConfig`, resolved for the process that it "
+        "belongs to. Stages that share a process must have equal `relay` settings.",
+        prose(RelayOptions),
+        field_table(RelayOptions),
+        "## Environment variables",
+        "\n".join(["| variable | |", "|---|---|", *variables]),
+    ]
+    return page(parts)
+
+
+def nested(cls: type) -> list[type]:
+    """A config class, and the config classes of its fields, each once."""
+    found = [cls]
+    for kind in get_type_hints(cls).values():
+        for each in config_classes(kind):
+            found += [inner for inner in nested(each) if inner not in found]
+    return found
+
+
+def config_classes(kind: Any) -> list[type]:
+    inner = [each for argument in getattr(kind, "__args__", ()) for each in config_classes(argument)]
+    return [kind, *inner] if attrs.has(kind) else inner
+
+
+# --- commands ----------------------------------------------------------------------------------------------------------
+def cli_page() -> str:
+    parts = [
+        "# Command line",
+        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is `omni`. Results go to standard output, everything else to "
+        "standard error.",
+        "\n".join(
+            [
+                "| exit code | |",
+                "|---|---|",
+                "| 0 | done |",
+                "| 1 | an error, told on standard error; of `omni doctor` and `omni plugins check`: something needs attention |",
+                "| 2 | the command line is wrong |",
+                "| 130, 143 | interrupted, terminated |",
+            ]
+        ),
+        "\n".join(
+            [
+                "| command | |",
+                "|---|---|",
+                *(
+                    f"| [`omni {name}`](#omni-{name}) | {command.get_short_help_str(200)} |"
+                    for name, command, _ in commands()
+                ),
+            ]
+        ),
+    ]
+    for name, command, owner in commands():
+        title, text, *rest = command_parts(f"omni {name}", command, 2)
+        parts += [title, text if owner is None else f"{text} Comes with `{owner}`.", *rest]
+    return page(parts)
+
+
+def commands() -> list[tuple[str, click.Command, str | None]]:
+    """Name, command, and the distribution if it is not the core: all commands of this repository's distributions."""
+    projects = [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")]
+    ours = {tomllib.loads(path.read_text())["project"]["name"] for path in projects}
+    owners = {component.name: record.distribution for component, record in load_plugins().components("omni_commands")}
+    context = click.Context(omni)
+    found = [(name, omni.get_command(context, name), owners.get(name)) for name in omni.list_commands(context)]
+    return [(name, command, owner) for name, command, owner in found if command and (owner is None or owner in ours)]
+
+
+def command_parts(path: str, command: click.Command, depth: int) -> Iterator[str]:
+    yield f"{'#' * depth} {path}"
+    yield inspect.cleandoc(command.help or "")
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from command_parts(f"{path} {name}", inner, depth + 1)
+        return
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    names = [each.name.upper() if each.required else f"[{each.name.upper()}]" for each in arguments if each.name]
+    yield f"```\n{' '.join([path, *(['[OPTIONS]'] if options else []), *names])}\n```"
+    if options:
+        rows = [f"| `{option_form(each)}` | {option_text(each)} |" for each in options]
+        yield "\n".join(["| option | |", "|---|---|", *rows])
+
+
+def option_form(option: click.Option) -> str:
+    names = ", ".join(option.opts)
+    return names if option.is_flag else f"{names} {option.metavar or value_name(option.type)}"
+
+
+def value_name(kind: click.ParamType) -> str:
+    if isinstance(kind, click.Choice):
+        return " or ".join(map(str, kind.choices))
+    if isinstance(kind, click.Path):
+        return "PATH"
+    return {"integer": "INTEGER", "float": "NUMBER", "text": "TEXT"}[kind.name.removesuffix(" range")]
+
+
+def option_text(option: click.Option) -> str:
+    text = option.help or ""
+    return f"{text} By default `{option.default}`.".strip() if option.show_default else text
+
+
+# --- writing -----------------------------------------------------------------------------------------------------------
+def page(parts: list[str]) -> str:
+    return "\n\n".join([NOTICE.rstrip(), *(part.rstrip() for part in parts if part)]) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is not current")
+    check = parser.parse_args(arguments).check
+    written = pages()
+    stale = [path for path, text in written.items() if not path.is_file() or path.read_text() != text]
+    for path in stale:
+        if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(written[path])
+        print(f"reference/{path.name}: {'not current; run python docs/generate.py' if check else 'written'}")
+    sys.exit(1 if check and stale else 0)
+
+
+if __name__ == "__main__":
+    main()
