@@ -9,7 +9,7 @@ import nox
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "bare", "tests"]
+nox.options.sessions = ["lint", "types", "docs", "bare", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
@@ -99,6 +99,13 @@ def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source."""
     install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest"))
     session.run("python", "-m", "mypy", *SOURCES)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as a site in build/site; a warning is an error. That its pages are current is a test's business."""
+    session.install("-c", CONSTRAINTS, "mkdocs-material")
+    session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
 @nox.session(requires=["build"])
