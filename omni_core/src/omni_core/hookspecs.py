@@ -55,6 +55,19 @@ class Component:
 
 
 @frozen
+class RelayComponent(Component):
+    """A relay.
+
+    Attributes:
+        across_hosts: whether it joins processes of different hosts. The core asks such a relay where the pipeline's own does not.
+        preference: among several of those that can work, the one with the highest is taken.
+    """
+
+    across_hosts: bool = field(default=False, kw_only=True)
+    preference: int = field(default=0, kw_only=True)
+
+
+@frozen
 class KernelComponent(Component):
     """An implementation of a named operation, for a device and some dtypes; the highest ``priority`` that probes well wins.
 

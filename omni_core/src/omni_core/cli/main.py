@@ -19,6 +19,7 @@ _COMMANDS = {
     "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and whether it fits."),
     "top": ("omni_core.cli.top:top", "Watch a running pipeline."),
     "profile": ("omni_core.cli.profile:profile", "Record where a running pipeline's time goes."),
+    "hosts": ("omni_core.cli.hosts:hosts", "Let pipelines of other hosts run stages on this one."),
     "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and say what to do."),
 }
 

@@ -85,6 +85,11 @@ class PlannedProcess:
     gpus: dict[str, int] = field(factory=dict)
 
     @property
+    def host(self) -> str | None:
+        """Where it runs; ``None``: this host."""
+        return self.stages[0].host
+
+    @property
     def gpu(self) -> int | None:
         return next(iter(self.gpus.values()), None)
 

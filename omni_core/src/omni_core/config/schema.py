@@ -16,6 +16,9 @@ class RelayConfig:
         credits: how many slots the pool holds. The pool is ``slot_size_mb * credits`` MiB and never grows.
         rank, world_size: this stage's place among the relay's peers, for backends that need a topology.
         device: ``"cpu"`` or ``"cuda:N"``: where the transferred tensors lie. By default the stage's device, and the CPU with shm.
+        backend: the relay that this stage's process sends by. By default the pipeline's ``relay_backend``, and towards other
+            hosts, if that one reaches none, one that does.
+        settings: what only that relay knows; its documentation lists them.
     """
 
     slot_size_mb: int = 64
@@ -23,6 +26,8 @@ class RelayConfig:
     rank: int | None = None
     world_size: int | None = None
     device: str | None = None
+    backend: str | None = None
+    settings: dict[str, Any] = field(factory=dict)
 
 
 @frozen
@@ -31,9 +36,13 @@ class EndpointsConfig:
 
     Attributes:
         base_path: a folder for Unix-domain sockets, in which each run makes a private one. By default where temporary files go.
+        address: the address (a name or number, without a port) by which other hosts reach this one. Required with ``hosts``.
+        key_file: the file with the keys of ``hosts``, made by ``omni hosts key``. Required with ``hosts``.
     """
 
     base_path: str | None = None
+    address: str | None = None
+    key_file: str | None = None
 
 
 @frozen(kw_only=True)
@@ -59,6 +68,7 @@ class StageConfig:
         gpu_memory: how much memory of each of its devices the stage may use: a size (``"20GiB"``) or a share (``0.5``). Required
             where several processes share a device; torch's allocator is held to it.
         tp_size: tensor parallel ranks, one process each.
+        host: where its processes run: a name in ``hosts``. By default this host. Equal within a process group.
         process: the process group. Stages with equal values share a process. Required, except for a tensor parallel stage, which
             has processes of its own and where it is only the beginning of their names.
         wait_for: every stage that may contribute to this one's input. The stage begins when those that do have sent.
@@ -84,6 +94,7 @@ class StageConfig:
     route_fn: str | None = None
     gpu: int | list[int] | None = None
     gpu_memory: str | float | None = None
+    host: str | None = None
     tp_size: int = 1
     process: str | None = None
     wait_for: list[str] | None = None
@@ -139,6 +150,7 @@ class PipelineConfig:
         env_defaults: environment variables of the stage processes, set before a factory is imported. A value that the
             environment has already wins.
         endpoints: where control sockets are made.
+        hosts: other hosts by name, and the address where ``omni hosts serve`` listens there, ``tcp://HOST:PORT``.
         terminal_stages_fn: ``(request) -> list[str] | None``: the terminal stages whose results this request is answered with. ``None``
             or no function: all.
         config_cls: the name of the class that wrote a saved config. Kept, not used.
@@ -156,6 +168,7 @@ class PipelineConfig:
     runtime_overrides: dict[str, dict[str, Any]] = field(factory=dict)
     env_defaults: dict[str, str] = field(factory=dict)
     endpoints: EndpointsConfig = field(factory=EndpointsConfig)
+    hosts: dict[str, str] = field(factory=dict)
     terminal_stages_fn: str | None = None
     config_cls: str | None = None
     restart: RestartConfig = field(factory=RestartConfig)

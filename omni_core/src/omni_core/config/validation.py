@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from itertools import pairwise
 
+from omni_core.config.addresses import split_address
 from omni_core.config.placement import Budget, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
@@ -137,6 +138,26 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
             yield f"process {group!r}: its stages name different GPUs ({named}); a process may use one at most"
 
 
+def _hosts(config: PipelineConfig) -> Iterator[str]:
+    for name, address in config.hosts.items():
+        try:
+            split_address(address)
+        except ConfigError as error:
+            yield f"hosts.{name}: {error}"
+    for path, stage in _each_stage(config):
+        if stage.host is not None and stage.host not in config.hosts:
+            yield f"{path}.host: no host is called {stage.host!r}{nearest(stage.host, list(config.hosts))}"
+    if any(stage.host is not None for stage in config.stages):
+        if config.endpoints.address is None:
+            yield "endpoints.address: required with stages on other hosts: the address by which they reach this one"
+        if config.endpoints.key_file is None:
+            yield "endpoints.key_file: required with stages on other hosts; make one with: omni hosts key FILE"
+    for group, stages in process_groups(config).items() if not list(_unknown_fused(config)) else ():
+        if len({stage.host for stage in stages}) > 1:
+            named = ", ".join(f"{stage.name}: {stage.host or 'this one'}" for stage in stages)
+            yield f"process {group!r}: its stages are on different hosts ({named}); make them equal"
+
+
 def _gpus(stage: StageConfig) -> list[int]:
     return stage.gpu if isinstance(stage.gpu, list) else [] if stage.gpu is None else [stage.gpu]
 
@@ -239,6 +260,7 @@ _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     _routing,
     _fan_in,
     _placement,
+    _hosts,
     _fusion,
     _graph,
     _restart,

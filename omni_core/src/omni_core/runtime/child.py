@@ -1,7 +1,8 @@
-"""The entry point of a stage process: ``python -m omni_core.runtime.child DESCRIPTOR``, a fresh interpreter.
+"""The entry point of a stage process: ``python -m omni_core.runtime.child DESCRIPTOR [LISTENER]``, a fresh interpreter.
 
-The launch spec is read from an inherited descriptor. Standard input stays open as long as the parent lives: its end means that
-the parent is gone. The process imports only what its spec names.
+The launch spec is read from an inherited descriptor; a process that other hosts reach inherits its listening TCP socket too.
+Standard input stays open as long as the parent lives: its end means that the parent is gone. The process imports only what its
+spec names.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import logging
 import os
 import select
 import signal
+import socket
 import sys
 from typing import Any
 
 from omni_core.protocol.codec import decode, encode, register
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.runtime.spec import ProcessSpec, StageSpec
+from omni_core.transport.control import Abroad
+from omni_core.transport.relays import RelaySpec
 
+register(RelaySpec)
 register(StageSpec)
 register(ProcessSpec)
 
@@ -68,12 +73,22 @@ def _limit_gpu_memory(spec: ProcessSpec) -> None:
     torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpus[0])
 
 
-async def _serve(spec: ProcessSpec) -> int:
+def _abroad(spec: ProcessSpec, listener: int | None) -> Abroad | None:
+    """The way to other hosts, if there are any."""
+    if not spec.keys:
+        return None
+    from omni_core.transport.curve import CurveContext, CurveKeys
+
+    heard = None if listener is None else socket.socket(fileno=listener)
+    return Abroad(CurveContext(CurveKeys(*spec.keys)), heard, spec.routes)
+
+
+async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     from omni_core.runtime.host import StageHost
     from omni_core.runtime.stage import describe
 
     loop = asyncio.get_running_loop()
-    host = StageHost(spec)
+    host = StageHost(spec, _abroad(spec, listener))
     # Whatever way the parent ends, this end of file follows; what a stage computes then has no reader.
     loop.add_reader(0, host.stopped.set)
     loop.add_signal_handler(signal.SIGTERM, host.stopped.set)
@@ -100,7 +115,7 @@ def main() -> None:
     spec = _read_spec(int(sys.argv[1]))
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
-    code = asyncio.run(_serve(spec))
+    code = asyncio.run(_serve(spec, int(sys.argv[2]) if len(sys.argv) > 2 else None))
     sys.stderr.flush()
     # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
     os._exit(code)

@@ -1,4 +1,4 @@
-"""A process of the pipeline: one control endpoint, at most one relay, and the stages that live here."""
+"""A process of the pipeline: one control endpoint, its relays, and the stages that live here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ from omni_core.protocol.messages import (
     StreamMessage,
     SubmitMessage,
 )
-from omni_core.references import load
 from omni_core.runtime.building import build_scheduler
 from omni_core.runtime.profiler import Recorder, TorchRecorder, flow_of, write_events
 from omni_core.runtime.spec import ProcessSpec
@@ -44,9 +43,9 @@ from omni_core.runtime.stage import Stage
 from omni_core.runtime.tensor_parallel import Follower, LeaderInbox, WorkMessage
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.transport import late_torch
-from omni_core.transport.control import ControlPlane, Work
+from omni_core.transport.control import Abroad, ControlPlane, Work
 from omni_core.transport.lanes import Lanes, Later
-from omni_core.transport.relay import Relay, RelayOptions
+from omni_core.transport.relays import Relays
 from omni_core.transport.transfer import Transfer
 
 logger = logging.getLogger(__name__)
@@ -59,9 +58,13 @@ LAST_STEP_SECONDS = 1.0
 
 
 class StageHost:
-    """Runs the stages of one :class:`ProcessSpec` on the current event loop and is their way to everybody else."""
+    """Runs the stages of one :class:`ProcessSpec` on the current event loop and is their way to everybody else.
 
-    def __init__(self, spec: ProcessSpec) -> None:
+    Args:
+        abroad: its way to processes on other hosts, where there are any. Closed with it.
+    """
+
+    def __init__(self, spec: ProcessSpec, abroad: Abroad | None = None) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
         self.lock = threading.RLock()
@@ -72,9 +75,9 @@ class StageHost:
         self.recorder: Recorder | None = None
         self._torch_recorder: TorchRecorder | None = None
         self._writing: set[asyncio.Future[None]] = set()
-        self._relay: Relay | None = load(spec.relay)(RelayOptions(**spec.relay_options)) if spec.relay else None
-        self._control = ControlPlane(spec.endpoint, self._on_message)
-        self._transfer = Transfer(self._control, self._relay, spec.same_gpu)
+        self._relays = Relays(spec.relays, spec.relay_towards)
+        self._control = ControlPlane(spec.endpoint, self._on_message, abroad)
+        self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self.lock)
 
     def _endpoint(self, stage: str, request: OmniRequest | None) -> str:
@@ -119,8 +122,7 @@ class StageHost:
         deadline = time.monotonic() + LAST_STEP_SECONDS
         for part in self._parts().values():
             part.join(max(deadline - time.monotonic(), 0.0))
-        if self._relay is not None:
-            self._relay.close()
+        self._relays.close()
         self._control.close()
 
     # --- in ----------------------------------------------------------------------------------------------------------
@@ -278,8 +280,8 @@ class StageHost:
 
     def statistics(self) -> dict[str, dict[str, float]]:
         counters = {name: part.statistics() for name, part in self._parts().items()}
-        if self._relay is not None:
-            counters["relay"] = self._relay.statistics()
+        if self.spec.relays:
+            counters["relay"] = self._relays.statistics()
         return counters
 
     # --- out (what a stage asks of its process) ------------------------------------------------------------------------
@@ -323,5 +325,4 @@ class StageHost:
             self.recorder.slice("send to client", begin, request_id, flow, starts=True)
 
     def release(self, request_id: str) -> None:
-        if self._relay is not None:
-            self._relay.cleanup(request_id)
+        self._relays.cleanup(request_id)

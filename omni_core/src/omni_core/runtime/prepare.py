@@ -5,19 +5,18 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from attrs import evolve, frozen
 
 from omni_core.config.devices import detect
 from omni_core.config.placement import PlannedProcess, check, plan, process_groups
-from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
+from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
-from omni_core.errors import ConfigError, PluginError
 from omni_core.plugins import PluginRegistry
 from omni_core.runtime.placement import ReplicatedGroup
+from omni_core.runtime.places import Places
+from omni_core.runtime.relaying import plan_relays
 from omni_core.runtime.spec import ProcessSpec, StageSpec, UnitSpec
+from omni_core.transport.curve import CurveKeys
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Defaults for every stage process: several processes share a machine, and each starting a thread per core stalls all."""
@@ -33,34 +32,36 @@ class PreparedPipeline:
     terminal_stages: list[str]
     terminal_stages_fn: str | None
     coordinator_endpoint: str
+    routes: dict[str, str]
     stage_endpoints: dict[str, list[str]]
     replicated: list[ReplicatedGroup]
 
 
-def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -> PreparedPipeline:
-    """Resolve ``config`` for a run whose sockets live in ``directory``.
+def prepare(
+    config: PipelineConfig, registry: PluginRegistry, places: Places, keys: CurveKeys | None = None
+) -> PreparedPipeline:
+    """Resolve ``config`` for a run on the hosts ``places``, which own ``keys`` if there are several.
 
     Raises:
         ConfigError: the config is invalid; PluginError: it names a component that no plugin provides.
     """
     validate(config)
     planned = plan(config)
-    if any(process.gpus for process in planned):
-        check(planned, detect())
-    endpoints = {process.name: f"ipc://{directory}/{number}.sock" for number, process in enumerate(planned)}
-    coordinator_endpoint = f"ipc://{directory}/coordinator.sock"
+    here = [process for process in planned if process.host is None]
+    if any(process.gpus for process in here):
+        check(here, detect())
+    endpoints = places.endpoints(planned)
+    coordinator_endpoint = places.coordinator_endpoint
     leaders = [process for process in planned if process.rank == 0]
     stage_endpoints: dict[str, list[str]] = {}
     for process in leaders:
         for stage in process.stages:
             stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
-    crossing = _crossing_processes(config, {stage.name: each.group for each in leaders for stage in each.stages})
-    relay = _resolve_relay(config, registry) if crossing else None
+    relays = plan_relays(config, registry, leaders, endpoints, places)
     specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
     units = []
     for leader in leaders:
         ranks = [process for process in planned if process.unit == leader.unit]
-        options = _relay_options(config, leader, directory) if leader.group in crossing else {}
         processes = [
             ProcessSpec(
                 name=process.name,
@@ -70,11 +71,13 @@ def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -
                 stage_endpoints=stage_endpoints,
                 rank=process.rank,
                 followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
-                relay=relay if leader.group in crossing and process is leader else None,
-                relay_options=options if process is leader else {},
+                relays=relays[leader.name].specs if process is leader else {},
+                relay_towards=relays[leader.name].towards if process is leader else {},
                 same_gpu=_same_gpu(process, leaders, endpoints),
                 gpu_memory=_memory(process),
                 env={**ENVIRONMENT, **config.env_defaults},
+                routes=places.routes(leader.host, planned),
+                keys=[] if keys is None else [keys.public, keys.secret],
             )
             for process in ranks
         ]
@@ -85,6 +88,7 @@ def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -
                 replica=leader.replica,
                 processes=processes,
                 startup_timeout=max(stage.startup_timeout for stage in leader.stages),
+                host=leader.host,
             )
         )
     groups = process_groups(config)
@@ -95,6 +99,7 @@ def prepare(config: PipelineConfig, registry: PluginRegistry, directory: Path) -
         terminal_stages=config.terminal_stages,
         terminal_stages_fn=_reference(config.terminal_stages_fn, registry),
         coordinator_endpoint=coordinator_endpoint,
+        routes=places.routes(None, planned),
         stage_endpoints=stage_endpoints,
         replicated=[
             ReplicatedGroup(group, [stage.name for stage in stages], stages[0].affinity_key)
@@ -118,7 +123,7 @@ def _same_gpu(
     found: dict[str, list[str]] = {}
     if process.gpu is not None:
         for other in leaders:
-            if other.name != process.name and other.gpu == process.gpu:
+            if other.name != process.name and (other.host, other.gpu) == (process.host, process.gpu):
                 for stage in other.gpus:
                     found.setdefault(stage, []).append(endpoints[other.name])
     return found
@@ -128,47 +133,6 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
     """The budgets of a process's stages on its device, as plain data; empty if they are not limited."""
     budgets = [budget for budget in process.budgets().values() if budget is not None]
     return [{"nbytes": budget.nbytes, "share": budget.share} for budget in budgets]
-
-
-def _crossing_processes(config: PipelineConfig, group_of: dict[str, str]) -> set[str]:
-    """The process groups that send to or receive from another one."""
-    edges = [(stage.name, target) for stage in config.stages for target in {*stage.next_stages, *stage.stream_to}]
-    pairs = [(group_of[source], group_of[target]) for source, target in edges]
-    return {group for pair in pairs if pair[0] != pair[1] for group in pair}
-
-
-def _resolve_relay(config: PipelineConfig, registry: PluginRegistry) -> str:
-    try:
-        return registry.resolve_reference("omni_relays", config.relay_backend)
-    except PluginError as error:
-        raise PluginError(
-            f"relay_backend: stages of this pipeline live in different processes, and {error}. "
-            f"Install the plugin (for example: pip install omni-relay-{config.relay_backend}), "
-            "or give every stage the same `process`"
-        ) from error
-
-
-def _relay_options(config: PipelineConfig, process: PlannedProcess, directory: Path) -> dict[str, Any]:
-    stages = process.stages
-    own = [stage.relay for stage in stages if stage.relay is not None]
-    if any(each != own[0] for each in own):
-        names = ", ".join(stage.name for stage in stages if stage.relay is not None)
-        raise ConfigError(
-            f"stages {names} share the process {process.group!r} but have different `relay` settings; make them equal"
-        )
-    chosen = own[0] if own else RelayConfig()
-    # shm copies through host memory whatever the stage computes on (seed 000, "relay device").
-    inferred = f"cuda:{process.gpu}" if process.gpu is not None and config.relay_backend != "shm" else "cpu"
-    return {
-        "slot_size_mb": chosen.slot_size_mb,
-        "credits": chosen.credits,
-        "device": chosen.device or inferred,
-        "rank": chosen.rank or 0,
-        "world_size": chosen.world_size or 1,
-        "namespace": directory.name,
-        "owner": process.unit,
-        "directory": str(directory),
-    }
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:

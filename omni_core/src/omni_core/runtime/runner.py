@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -19,7 +16,7 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import nearest
+from omni_core.config.validation import nearest, validate
 from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.protocol.messages import (
@@ -46,6 +43,8 @@ from omni_core.protocol.messages import (
     StreamMessage,
 )
 from omni_core.runtime.coordinator import Coordinator
+from omni_core.runtime.directory import Janitor, run_directory
+from omni_core.runtime.hosts import Hosts
 from omni_core.runtime.losses import Survey, lost_requests
 from omni_core.runtime.placement import ReplicaChoice
 from omni_core.runtime.prepare import PreparedPipeline, prepare
@@ -60,9 +59,6 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str, str], None]
 """Told a stage's name and its state: ``starting``, ``ready``, ``stalled``, ``restarting``, ``failed``."""
 
-LONGEST_SOCKET_PATH = 107
-"""Bytes that the address of a Unix-domain socket may have."""
-
 PING_SECONDS = 1.0
 """While requests are in flight, every process is asked this often whether it turns. An idle pipeline asks nothing."""
 
@@ -76,42 +72,6 @@ _ONLOOKER_SECONDS = 1.0
 
 REPORT_SECONDS = 0.5
 """How long survivors may take to say what they know about a dead process."""
-
-
-def run_directory(base_path: str | None) -> Path:
-    """A private (0700) folder for one run's sockets, in ``base_path`` or where temporary files go.
-
-    Raises:
-        ConfigError: ``base_path`` cannot be used.
-    """
-    base = base_path or tempfile.gettempdir()
-    too_long = len(os.fsencode(base)) + len("/omni-12345678/coordinator.sock") > LONGEST_SOCKET_PATH
-    if too_long and base_path is not None:
-        raise ConfigError(
-            f"endpoints.base_path: {base} is too long for socket addresses ({LONGEST_SOCKET_PATH} bytes); choose a shorter one"
-        )
-    try:
-        return Path(tempfile.mkdtemp(prefix="omni-", dir="/tmp" if too_long else base))
-    except OSError as error:
-        raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
-
-
-class _Janitor:
-    """Removes a run's folder when its owner ends, however it ends: a shell that waits for the end of a pipe."""
-
-    def __init__(self, directory: Path) -> None:
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", 'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"', "omni-janitor", str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def dismiss(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 @define
@@ -168,7 +128,8 @@ class MultiProcessPipelineRunner:
         self._since = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._directory: Path | None = None
-        self._janitor: _Janitor | None = None
+        self._janitor: Janitor | None = None
+        self._hosts: Hosts | None = None
         self._control: ControlPlane | None = None
         self._coordinator: Coordinator | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
@@ -207,17 +168,25 @@ class MultiProcessPipelineRunner:
             raise
 
     async def _start(self) -> None:
+        validate(self._config)
         directory = self._directory = run_directory(self._config.endpoints.base_path)
-        self._janitor = _Janitor(directory)
-        prepared = prepare(self._config, self._registry or load_plugins(), directory)
-        self._control = ControlPlane(prepared.coordinator_endpoint, self._on_message)
+        self._janitor = Janitor(directory)
+        self._hosts = Hosts(self._config, directory)
+        abroad = self._hosts.abroad()
+        self._control = ControlPlane(f"ipc://{directory}/coordinator.sock", self._on_message, abroad)
         self._control.listen()
+        places = await self._hosts.open(self._control)
+        prepared = prepare(self._config, self._registry or load_plugins(), places, self._hosts.keys)
+        if abroad is not None:
+            abroad.routes.update(prepared.routes)
         self._since = asyncio.get_running_loop().time()
         self._coordinator = self._make_coordinator(prepared)
         try:
             async with asyncio.timeout(self._startup_timeout):
                 for spec in prepared.units:
-                    unit = self._units[spec.name] = Unit(spec, self._config.restart, self)
+                    unit = self._units[spec.name] = Unit(
+                        spec, self._config.restart, self, self._hosts.launch(spec.host)
+                    )
                     self._unit_of |= dict.fromkeys((process.name for process in spec.processes), unit)
                     self.unit_changed(unit)
                     unit.launch()
@@ -287,7 +256,7 @@ class MultiProcessPipelineRunner:
             self._unit_of[message.process].process_is_ready(message.process)
         elif isinstance(message, ProcessFailedMessage):
             self._unit_of[message.process].start_failed(message.error)
-        else:
+        elif self._hosts is None or not self._hosts.handle(message):
             logger.error("the coordinator cannot handle a %s", type(message).__name__)
 
     def _tell(self, endpoint: str, message: Any) -> None:
@@ -554,6 +523,8 @@ class MultiProcessPipelineRunner:
             await asyncio.gather(*(unit.finish_stop(self._stop_timeout) for unit in self._units.values()))
             self._units.clear()
         finally:
+            if self._hosts is not None:
+                self._hosts.close()
             if self._control is not None:
                 self._control.close()
                 self._control = None

@@ -10,6 +10,8 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.transport.relays import RelaySpec
+
 
 @frozen(kw_only=True)
 class StageSpec:
@@ -49,11 +51,13 @@ class ProcessSpec:
             pipeline.
         rank: this process's tensor parallel rank; only rank 0 reads and sends for its stage.
         followers: for rank 0: the endpoints of the other ranks.
-        relay: reference of the relay class, or ``None`` when no edge of this process crosses to another one.
-        relay_options: the fields of :class:`omni_core.transport.relay.RelayOptions`.
+        relays: by name, the relays that this process sends or is sent by; empty when no edge of it crosses to another process.
+        relay_towards: the endpoint of each process that it sends to, to the name of the relay that is used.
         same_gpu: stage name to the endpoints of other processes where it uses the GPU that this process's stages use.
         gpu_memory: budgets of its stages on its device, ``{"nbytes": int}`` or ``{"share": float}``; empty: no limit.
         env: environment defaults, set before any factory is imported; existing values take precedence.
+        routes: endpoint of each process on another host to the ``tcp://`` address that reaches it.
+        keys: public and secret key of the run, where processes live on several hosts.
     """
 
     name: str
@@ -63,11 +67,13 @@ class ProcessSpec:
     stage_endpoints: dict[str, list[str]]
     rank: int = 0
     followers: list[str] = field(factory=list)
-    relay: str | None = None
-    relay_options: dict[str, Any] = field(factory=dict)
+    relays: dict[str, RelaySpec] = field(factory=dict)
+    relay_towards: dict[str, str] = field(factory=dict)
     same_gpu: dict[str, list[str]] = field(factory=dict)
     gpu_memory: list[dict[str, Any]] = field(factory=list)
     env: dict[str, str] = field(factory=dict)
+    routes: dict[str, str] = field(factory=dict)
+    keys: list[str] = field(factory=list, repr=False)
 
 
 @frozen(kw_only=True)
@@ -79,6 +85,7 @@ class UnitSpec:
         group: the process group's name. replica: which one of it this is.
         processes: the launch specs; the first is the leader, whose endpoint is the unit's.
         startup_timeout: seconds until every stage must be ready.
+        host: the host where it runs, as ``hosts`` of the config calls it; ``None``: this one.
     """
 
     name: str
@@ -86,6 +93,7 @@ class UnitSpec:
     replica: int = 0
     processes: list[ProcessSpec]
     startup_timeout: float = 600.0
+    host: str | None = None
 
     @property
     def endpoint(self) -> str:

@@ -16,7 +16,7 @@ from typing import Protocol
 from omni_core.config.schema import RestartConfig
 from omni_core.errors import StartupError
 from omni_core.protocol.messages import ErrorInfo
-from omni_core.runtime.process import StageProcess
+from omni_core.runtime.process import Launch, SupervisedProcess
 from omni_core.runtime.spec import UnitSpec
 from omni_core.runtime.tensor_parallel import with_rendezvous
 
@@ -57,16 +57,21 @@ class Owner(Protocol):
 
 
 class Unit:
-    """Supervises the processes of one :class:`UnitSpec`. All methods are called from the parent's event loop."""
+    """Supervises the processes of one :class:`UnitSpec`. All methods are called from the parent's event loop.
 
-    def __init__(self, spec: UnitSpec, policy: RestartConfig, owner: Owner) -> None:
+    Args:
+        launch: starts a process where the unit's host is.
+    """
+
+    def __init__(self, spec: UnitSpec, policy: RestartConfig, owner: Owner, launch: Launch) -> None:
         self.spec = spec
         self.state = UnitState.STARTING
-        self.processes: list[StageProcess] = []
+        self.processes: list[SupervisedProcess] = []
         self.restarts = 0
         self.reason = ""
         self._policy = policy
         self._owner = owner
+        self._launch = launch
         self._loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self._loop.create_future()
         self._deaths: deque[float] = deque()
@@ -95,7 +100,7 @@ class Unit:
         self.processes = []
         try:
             for spec in with_rendezvous(self.spec.processes):
-                self.processes.append(StageProcess(spec, self._exited))
+                self.processes.append(self._launch(spec, self._exited))
         except OSError as error:
             self._down(f"its process could not be started: {error}")
             return
@@ -133,14 +138,14 @@ class Unit:
         self._down(reason, StartupError(f"stage {self.label!r}: {reason}{log or '; it has written nothing'}"))
 
     # --- death ---------------------------------------------------------------------------------------------------------
-    def _exited(self, process: StageProcess) -> None:
+    def _exited(self, process: SupervisedProcess) -> None:
         if self._launched and not process.is_ready:
             # It may have said why, in a message that is read a moment later.
             self._loop.call_later(_LAST_MESSAGE_SECONDS, self._gone, process)
         else:
             self._gone(process)
 
-    def _gone(self, process: StageProcess) -> None:
+    def _gone(self, process: SupervisedProcess) -> None:
         if not self._launched:
             self._relaunch_when_gone()
         elif process in self.processes:

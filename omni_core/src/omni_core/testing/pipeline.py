@@ -21,6 +21,7 @@ from omni_core.errors import OmniError
 from omni_core.plugins import load_plugins
 from omni_core.protocol.codec import encode
 from omni_core.protocol.messages import OmniRequest
+from omni_core.runtime.places import Place, Places
 from omni_core.runtime.prepare import prepare
 from omni_core.runtime.spec import StageSpec
 from omni_core.testing.driving import driven
@@ -51,7 +52,7 @@ class PipelineConformance:
     def references(self) -> list[str]:
         """Everything that the pipeline's processes will import."""
         with tempfile.TemporaryDirectory() as folder:
-            prepared = prepare(self.config(), load_plugins(), Path(folder))
+            prepared = prepare(self.config(), load_plugins(), Places(Place(folder)))
         stages = [stage for unit in prepared.units for stage in unit.stages]
         return sorted({reference for stage in stages for reference in _references(stage)})
 

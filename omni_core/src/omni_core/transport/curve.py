@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.errors import ConfigError, TransportError
+from omni_core.errors import ConfigError
 
 NOT_INSTALLED = "control sockets between hosts need pyzmq; pip install omni-core[hosts]"
 
@@ -75,30 +74,10 @@ def import_zmq() -> Any:
     try:
         import zmq
         import zmq.asyncio
+        import zmq.utils.z85
     except ImportError as error:
         raise ConfigError(NOT_INSTALLED) from error
     return zmq
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``tcp://HOST:PORT``.
-
-    Raises:
-        ConfigError: it has another form.
-    """
-    scheme, _, place = address.partition("://")
-    host, _, port = place.rpartition(":")
-    if scheme != "tcp" or not host or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(f"{address!r} is no address of a host; it must be of the form tcp://HOST:PORT")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def open_listener(host: str, port: int = 0) -> socket.socket:
@@ -129,20 +108,24 @@ class CurveContext:
     def __init__(self, keys: CurveKeys) -> None:
         self.keys = keys
         self.zmq = import_zmq()
-        from zmq.auth.asyncio import AsyncioAuthenticator
-
         self._context = self.zmq.asyncio.Context()
-        self._authenticator = AsyncioAuthenticator(self._context)
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback("*", self)
+        self._questions = self._context.socket(self.zmq.REP)
+        self._questions.linger = 0
+        self._questions.bind("inproc://zeromq.zap.01")
+        self._judging = asyncio.ensure_future(self._judge())
 
-    def callback(self, domain: str, key: bytes) -> bool:
-        """ZMQ asks: may the owner of the public ``key`` (Z85) connect?"""
-        return bytes(key) == self.keys.public.encode()
+    async def _judge(self) -> None:
+        """Answer ZMQ's question whether the owner of a key may connect (RFC 27, ZAP)."""
+        mine = self.zmq.utils.z85.decode(self.keys.public)
+        while True:
+            version, number, _, _, _, mechanism, *credentials = await self._questions.recv_multipart()
+            known = mechanism == b"CURVE" and credentials == [mine]
+            verdict = (b"200", b"OK") if known else (b"400", b"this key is not the run's")
+            await self._questions.send_multipart([version, number, *verdict, b"", b""])
 
-    def socket(self, kind: int) -> Any:
-        """A socket (``zmq.asyncio``) that heartbeats, and never holds back the end of the process."""
-        made = self._context.socket(kind)
+    def socket(self, kind: int, socket_class: Any = None) -> Any:
+        """A socket (by default of ``zmq.asyncio``) that heartbeats, and never holds back the end of the process."""
+        made = self._context.socket(kind, socket_class)
         made.linger = 0
         made.ipv6 = True
         made.heartbeat_ivl, made.heartbeat_timeout = HEARTBEAT_MS, SILENCE_MS
@@ -154,7 +137,8 @@ class CurveContext:
 
     def close(self) -> None:
         """End the I/O thread. Every socket must be closed before."""
-        self._authenticator.stop()
+        self._judging.cancel()
+        self._questions.close()
         self._context.term()
 
 
@@ -197,19 +181,21 @@ class CurveLink:
         zmq = self._zmq = context.zmq
         self._address = address
         self._on_lost = on_lost
-        self._socket = context.socket(zmq.PUSH)
+        self._loop = asyncio.get_running_loop()
+        self._callback: Callable[[], None] | None = None
+        self._socket = context.socket(zmq.PUSH, zmq.Socket)
         self._socket.curve_serverkey = context.keys.public.encode()
         self._socket.immediate = True
         self._socket.reconnect_ivl = -1  # a peer that comes back is connected to anew, by whoever hears of it
         self._monitor = self._socket.get_monitor_socket()
         self._watching = asyncio.ensure_future(self._watch(self._monitor))
-        self._waiting: asyncio.Task[None] | None = None
         self._socket.connect(address)
+        self._loop.add_reader(self._socket.fd, self._look)
 
     def write(self, data: memoryview) -> int:
         """All of a frame. Raises BlockingIOError: not now."""
         try:
-            self._zmq.Socket.send(self._socket, data, self._zmq.NOBLOCK)
+            self._socket.send(data, self._zmq.NOBLOCK)
         except self._zmq.Again:
             raise BlockingIOError from None
         except self._zmq.ZMQError as error:
@@ -218,17 +204,17 @@ class CurveLink:
 
     def when_writable(self, callback: Callable[[], None] | None) -> None:
         """Call ``callback`` whenever a frame can be written; ``None``: no more."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+        self._callback = callback
         if callback is not None:
-            self._waiting = asyncio.ensure_future(self._wait(callback))
+            self._loop.call_soon(self._look)
 
-    async def _wait(self, callback: Callable[[], None]) -> None:
-        while True:
-            await self._socket.poll(flags=self._zmq.POLLOUT)
-            callback()
-            await asyncio.sleep(0)
+    def _look(self) -> None:
+        """ZMQ's descriptor tells of changes only, and of none that happened in a call of ours, so its state is asked for."""
+        if self._callback is None or self._socket.closed:
+            return
+        if self._socket.events & self._zmq.POLLOUT:
+            self._callback()
+            self._loop.call_soon(self._look)
 
     async def _watch(self, monitor: Any) -> None:
         """Wait for the end of the connection."""
@@ -249,17 +235,12 @@ class CurveLink:
         self._on_lost(f"{self._address}: {ends[event]}")
 
     def close(self) -> None:
-        self.when_writable(None)
+        if self._socket.closed:
+            return
+        self._callback = None
+        self._loop.remove_reader(self._socket.fd)
         self._watching.cancel()
         with contextlib.suppress(self._zmq.ZMQError):
             self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close()
-
-
-def require_key(host: str, keys: CurveKeys | None) -> CurveKeys:
-    """The keys that an address needs to be listened on. Raises TransportError where there are none."""
-    if keys is None:
-        kind = "loopback" if is_loopback(host) else "public"
-        raise TransportError(f"{host} is a {kind} TCP address, which needs a key: make one with `omni hosts key FILE`")
-    return keys

@@ -10,13 +10,14 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
-from omni_core.errors import RelayError, RelayFullError
+from omni_core.errors import RelayFullError
 from omni_core.protocol.codec import EncodedValue, decode, encode_split
 from omni_core.protocol.messages import DataReadyMessage
 from omni_core.transport import late_torch
 from omni_core.transport.control import ControlPlane
 from omni_core.transport.lanes import Later
 from omni_core.transport.relay import Relay
+from omni_core.transport.relays import Relays
 
 INLINE_BYTES = 32 * 1024
 """Out-of-band bytes up to this size travel in the control message itself. At 64 KiB a relay streams twice as many chunks a second
@@ -32,10 +33,10 @@ class Transfer:
     """
 
     def __init__(
-        self, control: ControlPlane, relay: Relay | None, same_gpu: Mapping[str, Collection[str]] | None = None
+        self, control: ControlPlane, relays: Relays, same_gpu: Mapping[str, Collection[str]] | None = None
     ) -> None:
         self._control = control
-        self._relay = relay
+        self._relays = relays
         self._same_gpu = same_gpu or {}
 
     def send(self, endpoint: str, value: Any, **message: Any) -> tuple[int, Later | None]:
@@ -48,14 +49,12 @@ class Transfer:
         size = len(encoded.header) + encoded.nbytes
         if encoded.nbytes <= INLINE_BYTES:
             return size, self._post_inline(endpoint, encoded, message)
-        relay = self._relay
-        if relay is None:
-            raise RelayError("this process was started without a relay, but a large payload must leave it")
+        name, relay = self._relays.towards(endpoint)
         memory = relay.reserve(encoded.nbytes, message["request_id"])
         if memory is None:
-            return size, partial(self._send_by_relay, relay, endpoint, encoded, message)
+            return size, partial(self._send_by_relay, name, relay, endpoint, encoded, message)
         encoded.write_into(memory)
-        return size, self._post_offer(endpoint, encoded, relay.commit(memory), message)
+        return size, self._post_offer(endpoint, encoded, name, relay.commit(memory), message)
 
     def _post(self, endpoint: str, message: DataReadyMessage) -> Later | None:
         """Send; what must be awaited before more of the same request is sent, if the peer is behind."""
@@ -68,19 +67,23 @@ class Transfer:
         ready = DataReadyMessage(header=encoded.header, inline=inline, has_tensors=tensors, **message)
         return self._post(endpoint, ready)
 
-    def _post_offer(self, endpoint: str, encoded: EncodedValue, metadata: Any, message: dict[str, Any]) -> Later | None:
-        place = [encoded.nbytes, metadata]
+    def _post_offer(
+        self, endpoint: str, encoded: EncodedValue, relay: str, metadata: Any, message: dict[str, Any]
+    ) -> Later | None:
+        place = [relay, encoded.nbytes, metadata]
         tensors = encoded.has_tensors
         ready = DataReadyMessage(header=encoded.header, relay_metadata=place, has_tensors=tensors, **message)
         return self._post(endpoint, ready)
 
-    async def _send_by_relay(self, relay: Relay, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> None:
+    async def _send_by_relay(
+        self, name: str, relay: Relay, endpoint: str, encoded: EncodedValue, message: dict[str, Any]
+    ) -> None:
         try:
             metadata = await self._put(relay, encoded, message["request_id"])
         except RelayFullError:  # copied twice, but in nobody's way
             later = self._post_inline(endpoint, encoded, message)
         else:
-            later = self._post_offer(endpoint, encoded, metadata, message)
+            later = self._post_offer(endpoint, encoded, name, metadata, message)
         if later is not None:
             await later()
 
@@ -102,15 +105,15 @@ class Transfer:
         assert message.header is not None
         if message.relay_metadata is None:
             return decode(message.header, None if message.inline is None else memoryview(message.inline))
-        _, metadata = message.relay_metadata
-        view = self._require_relay().get_view(metadata, message.request_id)
+        relay, _, metadata = message.relay_metadata
+        view = self._relays.named(relay).get_view(metadata, message.request_id)
         return decode(message.header, view)
 
     def reads_at_once(self, message: DataReadyMessage) -> bool:
         """Whether :meth:`read` serves this message; otherwise :meth:`read_later` does."""
         if message.has_tensors and not late_torch.is_here():
             return False
-        return message.relay_metadata is None or self._require_relay().has_view
+        return message.relay_metadata is None or self._relays.named(message.relay_metadata[0]).has_view
 
     async def read_later(self, message: DataReadyMessage) -> Any:
         """The value of a message whose bytes the relay has to copy into memory of ours, or of the first with a tensor.
@@ -123,13 +126,8 @@ class Transfer:
             await late_torch.bring()
         if self.reads_at_once(message):
             return self.read(message)
-        nbytes, metadata = message.relay_metadata
+        relay, nbytes, metadata = message.relay_metadata
         memory = bytearray(nbytes)
-        operation = await self._require_relay().get_async(metadata, memory, message.request_id)
+        operation = await self._relays.named(relay).get_async(metadata, memory, message.request_id)
         await operation.wait_for_completion()
         return decode(message.header, memoryview(memory))
-
-    def _require_relay(self) -> Relay:
-        if self._relay is None:
-            raise RelayError("bytes arrived by relay, but this process was started without one")
-        return self._relay

@@ -6,7 +6,7 @@ import ctypes
 import sys
 from importlib.util import find_spec
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, RelayComponent, hookimpl
 
 supports = (1, 1)
 
@@ -42,10 +42,12 @@ def probe() -> str | None:
 @hookimpl
 def omni_relays() -> list[Component]:
     return [
-        Component(
+        RelayComponent(
             "mooncake",
             "omni_relay_mooncake.relay:MooncakeRelay",
             "remote reads by the Mooncake Transfer Engine, across hosts too; unauthenticated",
             probe=probe,
+            across_hosts=True,
+            preference=1,
         )
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, RelayComponent, hookimpl
 
 supports = (1, 1)
 
@@ -22,6 +22,6 @@ def probe() -> str | None:
 
 @hookimpl
 def omni_relays() -> list[Component]:
-    return [
-        Component("nixl", "omni_relay_nixl.relay:NixlRelay", "remote reads over UCX, across hosts too", probe=probe)
-    ]
+    summary = "remote reads over UCX, across hosts too"
+    target = "omni_relay_nixl.relay:NixlRelay"
+    return [RelayComponent("nixl", target, summary, probe=probe, across_hosts=True, preference=2)]

@@ -1,0 +1,94 @@
+"""What a runner and the hosts that start processes for it say to each other. ``run`` is the endpoint of the runner's coordinator."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from omni_core.protocol.codec import register
+
+
+@frozen
+class OpenRun:
+    """Make room for ``processes`` processes of a run. ``host``: how the run calls the host; ``address``: the ``tcp://`` address
+    of the runner.
+    """
+
+    run: str
+    host: str
+    address: str
+    processes: int
+    version: str
+
+
+@frozen
+class RunOpened:
+    """A host has made room: the folder, its address, and where each process will be reached; or says what the ``problem`` is."""
+
+    run: str
+    host: str
+    directory: str = ""
+    address: str = ""
+    listening: list[str] = field(factory=list)
+    problem: str = ""
+
+
+@frozen
+class LaunchProcess:
+    """Start a process with an encoded launch spec; it is reached at the host's ``listener``-th address of the run."""
+
+    run: str
+    number: int
+    listener: int
+    name: str
+    spec: bytes = field(repr=False)
+
+
+@frozen
+class ProcessStarted:
+    """A process runs, or could not be started."""
+
+    run: str
+    host: str
+    number: int
+    pid: int = 0
+    problem: str = ""
+
+
+@frozen
+class ProcessWrote:
+    """A line of a process's standard error."""
+
+    run: str
+    host: str
+    number: int
+    line: str
+
+
+@frozen
+class ProcessEnded:
+    """A process has ended with an exit code; negative: by that signal."""
+
+    run: str
+    host: str
+    number: int
+    code: int
+
+
+@frozen
+class EndProcess:
+    """End a process: by closing its standard input, or at once."""
+
+    run: str
+    number: int
+    kill: bool
+
+
+@frozen
+class CloseRun:
+    """The run is over: end what is left of it."""
+
+    run: str
+
+
+for _cls in (OpenRun, RunOpened, LaunchProcess, ProcessStarted, ProcessWrote, ProcessEnded, EndProcess, CloseRun):
+    register(_cls)

@@ -1,0 +1,50 @@
+"""The folder of a run: private, short enough for socket addresses, and gone when its owner is, however that ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from omni_core.errors import ConfigError
+
+LONGEST_SOCKET_PATH = 107
+"""Bytes that the address of a Unix-domain socket may have."""
+
+
+def run_directory(base_path: str | None) -> Path:
+    """A private (0700) folder for one run's sockets, in ``base_path`` or where temporary files go.
+
+    Raises:
+        ConfigError: ``base_path`` cannot be used.
+    """
+    base = base_path or tempfile.gettempdir()
+    too_long = len(os.fsencode(base)) + len("/omni-12345678/coordinator.sock") > LONGEST_SOCKET_PATH
+    if too_long and base_path is not None:
+        raise ConfigError(
+            f"endpoints.base_path: {base} is too long for socket addresses ({LONGEST_SOCKET_PATH} bytes); choose a shorter one"
+        )
+    try:
+        return Path(tempfile.mkdtemp(prefix="omni-", dir="/tmp" if too_long else base))
+    except OSError as error:
+        raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
+
+
+class Janitor:
+    """Removes a run's folder when its owner ends, however it ends: a shell that waits for the end of a pipe."""
+
+    def __init__(self, directory: Path) -> None:
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", 'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"', "omni-janitor", str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def dismiss(self) -> None:
+        """Have it remove what is left of the folder, now."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
