@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from pipelines import make_pipeline
@@ -21,6 +22,7 @@ class OnGpu(torch.Tensor):
     """A CPU tensor that says it is on a GPU."""
 
     is_cuda = True
+    is_cpu = False
 
 
 @pytest.fixture
@@ -94,3 +96,29 @@ def test_only_stages_on_the_same_gpu_get_handles(run_folder: Path, monkeypatch: 
     assert same["a"] == {"b": [endpoints["b.0"], endpoints["b.1"]], "d": [endpoints["mixed"]]}
     assert same["b.0"] == {"a": [endpoints["a"]], "b": [endpoints["b.1"]], "d": [endpoints["mixed"]]}
     assert same["e"] == same["f"] == {}
+
+
+def test_tensors_of_the_relays_gpu_are_gathered_there_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omni_core.protocol.buffers.wait_for_device", lambda buffer: None)  # there is no driver to ask
+    on_gpu = torch.arange(3000.0).reshape(30, 100).as_subclass(OnGpu)
+    value = {
+        "gpu": on_gpu,
+        "turned": on_gpu.T,
+        "host": torch.arange(5000, dtype=torch.int16),
+        "array": numpy.arange(4000.0),
+        "small": torch.ones(3).as_subclass(OnGpu),
+    }
+    encoded = encode_split(value, device="cpu")  # which is where the tensors that claim to be on a GPU are
+    assert [isinstance(each, torch.Tensor) for each in encoded.buffers] == [True, True, False, False]
+    memory = torch.zeros(encoded.nbytes, dtype=torch.uint8)
+    encoded.write_into(memory)
+    for buffer in (memory, memoryview(encoded.joined())):
+        back = decode(encoded.header, buffer)
+        assert torch.equal(back["gpu"], on_gpu)
+        assert torch.equal(back["turned"], on_gpu.T)
+        assert torch.equal(back["host"], value["host"])
+        assert numpy.array_equal(back["array"], value["array"])
+        assert torch.equal(back["small"], torch.ones(3))
+    inside = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes)
+    assert decode(encoded.header, memory)["gpu"].data_ptr() in inside
+    assert encode_split(value).buffers[0].nbytes == on_gpu.nbytes

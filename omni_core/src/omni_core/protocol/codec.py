@@ -19,6 +19,7 @@ from attrs import define, field
 
 from omni_core.errors import CodecError
 from omni_core.protocol import messages, outputs
+from omni_core.protocol.buffers import Buffer, copy, flat, host_bytes, on_host
 
 ALIGNMENT = 64
 """Every out-of-band buffer starts at a multiple of this many bytes."""
@@ -29,7 +30,7 @@ OUT_OF_BAND_BYTES = 2048
 _PACK_BUFFER_BYTES = 4096
 """Where packing starts. msgpack's own default of 1 MiB costs a fresh mapping for every nested value: 10 us each, measured."""
 
-_TUPLE, _SET, _FROZENSET, _BIG_INTEGER, _BYTEARRAY, _ATTRS, _TENSOR, _ARRAY, _SCALAR, _CUDA = range(1, 11)
+_TUPLE, _SET, _FROZENSET, _BIG_INTEGER, _BYTEARRAY, _ATTRS, _TENSOR, _ARRAY, _SCALAR, _CUDA, _STAYING = range(1, 12)
 
 T = TypeVar("T", bound=type)
 
@@ -40,31 +41,31 @@ class EncodedValue:
 
     Attributes:
         header: the msgpack document; large tensors in it are offsets into the bytes that follow.
-        buffers: C-contiguous byte buffers, in order, with the objects that own their memory.
+        buffers: flat byte buffers, in order, with the objects that own their memory; on a GPU for tensors that stay there.
         offsets: where each buffer starts; multiples of :data:`ALIGNMENT`.
         nbytes: total size of the out-of-band bytes, padding included; 0 when there are none.
         has_tensors: torch tensors are in it, large or small.
     """
 
     header: bytes
-    buffers: list[memoryview] = field(factory=list)
+    buffers: list[Buffer] = field(factory=list)
     offsets: list[int] = field(factory=list)
     nbytes: int = 0
     owners: list[Any] = field(factory=list, repr=False)
     has_tensors: bool = False
 
     def joined(self) -> bytes:
-        """The out-of-band bytes in one piece."""
+        """The out-of-band bytes in one piece, on the host."""
         if len(self.buffers) == 1:
-            return bytes(self.buffers[0])
+            return host_bytes(self.buffers[0])
         whole = bytearray(self.nbytes)
         self.write_into(memoryview(whole))
         return bytes(whole)
 
-    def write_into(self, destination: memoryview) -> None:
+    def write_into(self, destination: Buffer) -> None:
         """Copy every buffer to its place in ``destination`` (at least ``nbytes`` writable bytes)."""
         for offset, buffer in zip(self.offsets, self.buffers, strict=True):
-            destination[offset : offset + buffer.nbytes] = buffer
+            copy(destination[offset : offset + buffer.nbytes], buffer)
 
 
 _classes: dict[str, tuple[type, tuple[str, ...]]] = {}
@@ -104,25 +105,27 @@ def encode_whole(value: Any) -> tuple[bytes, bool]:
     return encoder.document(value), encoder.has_tensors
 
 
-def encode_split(value: Any, *, same_gpu: bool = False) -> EncodedValue:
+def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu") -> EncodedValue:
     """``value`` with its large tensors and arrays kept apart, to be written straight into relay memory.
 
     ``same_gpu``: the receiver uses the GPU of this process, so CUDA tensors stay there and only their handles travel.
+    ``device``: where the relay's memory lies: large tensors of that GPU are gathered there and do not come to the host.
 
     Raises:
         CodecError: something in it cannot be sent; the message names its path.
     """
     encoded = EncodedValue(b"")
-    encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu)
+    encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu, device=device)
     encoded.header = encoder.document(value)
     encoded.has_tensors = encoder.has_tensors
     return encoded
 
 
-def decode(document: bytes | memoryview, buffer: memoryview | None = None) -> Any:
+def decode(document: bytes | memoryview, buffer: Buffer | None = None) -> Any:
     """The value of :func:`encode` or, with the out-of-band bytes in ``buffer``, of :func:`encode_split`.
 
-    Tensors are views of ``buffer`` (or of the document), read-only by contract; they keep it alive.
+    A ``buffer`` on a GPU keeps the tensors that were sent from one; everything else comes to the host. Tensors are views of ``buffer``
+    (or of the document), read-only by contract; they keep it alive.
 
     Raises:
         CodecError: the bytes are not a document of this codec.
@@ -139,9 +142,10 @@ def decode(document: bytes | memoryview, buffer: memoryview | None = None) -> An
 class _Encoder:
     """One encoding run; collects out-of-band buffers as it meets them."""
 
-    def __init__(self, out_of_band: EncodedValue | None, same_gpu: bool = False) -> None:
+    def __init__(self, out_of_band: EncodedValue | None, same_gpu: bool = False, device: str = "cpu") -> None:
         self._out_of_band = out_of_band
         self._same_gpu = same_gpu
+        self._device = device
         self.has_tensors = False
 
     def document(self, value: Any) -> bytes:
@@ -191,7 +195,12 @@ class _Encoder:
             from omni_core.transport import cuda_ipc
 
             return msgpack.ExtType(_CUDA, msgpack.packb(cuda_ipc.export(tensor.detach())))
-        tensor = tensor.detach().resolve_conj().resolve_neg().to("cpu").contiguous()
+        tensor = tensor.detach().resolve_conj().resolve_neg()
+        if tensor.is_cuda and str(tensor.device) == self._device and tensor.nbytes >= OUT_OF_BAND_BYTES:
+            tensor = tensor.contiguous()
+            description = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
+            return self._with_bytes(_STAYING, description, flat(tensor), owner=tensor)
+        tensor = tensor.to("cpu").contiguous()
         size = tensor.numel() * tensor.element_size()
         raw = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B") if size else memoryview(b"")
         description = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
@@ -207,10 +216,10 @@ class _Encoder:
         raw = memoryview(plain.reshape(-1).view(numpy.uint8)) if plain.size else memoryview(b"")
         return self._with_bytes(code, [plain.dtype.str, list(plain.shape)], raw, owner=plain)
 
-    def _with_bytes(self, code: int, description: list[Any], raw: memoryview, owner: Any) -> msgpack.ExtType:
+    def _with_bytes(self, code: int, description: list[Any], raw: Buffer, owner: Any) -> msgpack.ExtType:
         apart = self._out_of_band
         if apart is None or raw.nbytes < OUT_OF_BAND_BYTES:
-            return msgpack.ExtType(code, msgpack.packb([*description, bytes(raw)]))
+            return msgpack.ExtType(code, msgpack.packb([*description, host_bytes(raw)]))
         offset = -(-apart.nbytes // ALIGNMENT) * ALIGNMENT
         apart.buffers.append(raw)
         apart.offsets.append(offset)
@@ -222,7 +231,7 @@ class _Encoder:
 class _Decoder:
     """One decoding run. (A closure that hands itself on would be a cycle, and keep relay memory until collected.)"""
 
-    def __init__(self, buffer: memoryview | None) -> None:
+    def __init__(self, buffer: Buffer | None) -> None:
         self.buffer = buffer
 
     def document(self, data: bytes | memoryview) -> Any:
@@ -232,7 +241,7 @@ class _Decoder:
         return _DECODERS[code](self, data)
 
 
-def _located(data: bytes, item_bytes: Callable[[str], int], buffer: memoryview | None) -> tuple[str, list[int], Any]:
+def _located(data: bytes, item_bytes: Callable[[str], int], buffer: Buffer | None) -> tuple[str, list[int], Any]:
     """Dtype, shape and the bytes of a tensor, wherever they lie, checked to be there in full."""
     dtype, shape, place = msgpack.unpackb(data)
     size = item_bytes(dtype)
@@ -251,11 +260,14 @@ def _located(data: bytes, item_bytes: Callable[[str], int], buffer: memoryview |
     return dtype, shape, raw
 
 
-def _decode_tensor(decoder: _Decoder, data: bytes) -> Any:
+def _decode_tensor(decoder: _Decoder, data: bytes, stays: bool = False) -> Any:
     import torch
 
     dtype, shape, raw = _located(data, lambda name: _torch_dtype(torch, name).itemsize, decoder.buffer)
     kind = _torch_dtype(torch, dtype)
+    if not on_host(raw):
+        tensor = raw.view(kind).reshape(shape)
+        return tensor if stays else tensor.cpu()
     if raw.nbytes == 0:
         return torch.empty(shape, dtype=kind)
     if raw.readonly:
@@ -281,7 +293,7 @@ def _decode_array(decoder: _Decoder, data: bytes) -> Any:
     import numpy
 
     dtype, shape, raw = _located(data, lambda name: numpy.dtype(name).itemsize, decoder.buffer)
-    return numpy.frombuffer(raw, dtype=dtype).reshape(shape)
+    return numpy.frombuffer(raw if on_host(raw) else host_bytes(raw), dtype=dtype).reshape(shape)
 
 
 def _decode_attrs(decoder: _Decoder, data: bytes) -> Any:
@@ -305,6 +317,7 @@ _DECODERS: dict[int, Callable[[_Decoder, bytes], Any]] = {
     _ARRAY: _decode_array,
     _SCALAR: lambda decoder, data: _decode_array(decoder, data)[()],
     _CUDA: _decode_cuda,
+    _STAYING: lambda decoder, data: _decode_tensor(decoder, data, stays=True),
 }
 
 

@@ -1,85 +1,12 @@
-"""Flat runs of bytes on the host or on a GPU: how relays take them, copy them, and keep pools of them."""
+"""The pools of relays: memory on the host or on a GPU."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 from typing import Any, Protocol
 
-from omni_core.errors import RelayError
-
-Buffer = Any
-"""A flat ``memoryview`` of bytes, or a flat ``torch.uint8`` tensor of a GPU."""
-
-
-def flat(buffer: Any) -> Buffer:
-    """The bytes of a contiguous tensor, or of anything with a C-contiguous buffer, without a copy.
-
-    Raises:
-        RelayError: its memory is not contiguous.
-    """
-    if hasattr(buffer, "detach"):
-        import torch
-
-        if not buffer.is_contiguous():
-            raise RelayError("only contiguous tensors can be transferred; call contiguous() first")
-        tensor = buffer.detach().reshape(-1).view(torch.uint8)
-        return tensor if tensor.device.type != "cpu" else _view(tensor.numpy())
-    return _view(buffer)
-
-
-def _view(buffer: Any) -> memoryview:
-    view = memoryview(buffer)
-    if not view.c_contiguous:
-        raise RelayError("only C-contiguous memory can be transferred")
-    return view.cast("B") if view.nbytes else memoryview(bytearray())
-
-
-def on_host(buffer: Buffer) -> bool:
-    """Whether a flat buffer lies in the memory of the host."""
-    return isinstance(buffer, memoryview)
-
-
-def address_of(buffer: Buffer) -> int:
-    """Where a flat buffer begins; 0 if nobody may write there or nothing is in it."""
-    if not on_host(buffer):
-        return int(buffer.data_ptr())
-    if buffer.readonly or not buffer.nbytes:
-        return 0
-    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-
-
-def copy(destination: Buffer, source: Buffer) -> None:
-    """All of ``source`` into ``destination``, which is as long. Done when it returns, on a GPU too."""
-    if on_host(destination) and on_host(source):
-        destination[:] = source
-        return
-    if not source.nbytes:
-        return
-    _tensor(destination).copy_(_tensor(source))
-    for each in (destination, source):
-        wait_for_device(each)
-
-
-def wait_for_device(buffer: Buffer) -> None:
-    """Return when what was begun on the GPU of ``buffer`` is done; on the host, at once.
-
-    The engines of relays know nothing of a GPU's streams.
-    """
-    if not on_host(buffer) and buffer.is_cuda:
-        import torch
-
-        torch.cuda.current_stream(buffer.device).synchronize()
-
-
-def _tensor(buffer: Buffer) -> Any:
-    """A flat buffer as a tensor, without a copy unless it is read-only memory of the host."""
-    import torch
-
-    if not on_host(buffer):
-        return buffer
-    return torch.frombuffer(bytearray(buffer) if buffer.readonly else buffer, dtype=torch.uint8)
+from omni_core.protocol.buffers import Buffer, address_of
 
 
 class Memory(Protocol):

@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from omni_core.errors import RelayError
+from omni_core.protocol.buffers import Buffer, address_of, copy, flat, wait_for_device
 from omni_core.transport.bounded_pool import Block, BoundedPool
-from omni_core.transport.buffers import Buffer, Memory, address_of, copy, flat, make_memory, wait_for_device
+from omni_core.transport.buffers import Memory, make_memory
 from omni_core.transport.relay import Relay, RelayOperation, RelayOptions
 
 MARK_BYTES = 64
@@ -242,6 +243,7 @@ class PulledRelay(Relay):
                 raise RelayError("the sender has freed these bytes: its request was aborted or has failed")
             self.acknowledge(read)
             copy(destination, whole[MARK_BYTES : block.nbytes - MARK_BYTES])
+            wait_for_device(destination)  # the next read may write there
         finally:
             if not self._closed:
                 self._let_go(read, block)

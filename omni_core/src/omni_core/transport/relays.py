@@ -48,6 +48,11 @@ class Relays:
             )
         return name, self._relays[name]
 
+    def device_towards(self, endpoint: str) -> str:
+        """Where payloads for a peer are best gathered."""
+        name = self._towards.get(endpoint)
+        return "cpu" if name is None else self._relays[name].device
+
     def named(self, name: str) -> Relay:
         """The relay of that name. Raises RelayError: this process has none."""
         relay = self._relays.get(name)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from omni_core.errors import RelayFullError
+from omni_core.protocol.buffers import empty
 from omni_core.protocol.codec import EncodedValue, decode, encode_split
 from omni_core.protocol.messages import DataReadyMessage
 from omni_core.transport import late_torch
@@ -45,7 +46,8 @@ class Transfer:
         Raises:
             CodecError: something in the value cannot be sent.
         """
-        encoded = encode_split(value, same_gpu=endpoint in self._same_gpu.get(message["stage"], ()))
+        same_gpu = endpoint in self._same_gpu.get(message["stage"], ())
+        encoded = encode_split(value, same_gpu=same_gpu, device=self._relays.device_towards(endpoint))
         size = len(encoded.header) + encoded.nbytes
         if encoded.nbytes <= INLINE_BYTES:
             return size, self._post_inline(endpoint, encoded, message)
@@ -92,8 +94,8 @@ class Transfer:
         if relay.has_empty:
             memory = await relay.empty(encoded.nbytes, request_id)
         else:
-            memory = bytearray(encoded.nbytes)
-        encoded.write_into(memoryview(memory))
+            memory = empty(encoded.nbytes, relay.device)
+        encoded.write_into(memory)
         return (await relay.put_async(memory, request_id)).metadata
 
     def read(self, message: DataReadyMessage) -> Any:
@@ -126,8 +128,9 @@ class Transfer:
             await late_torch.bring()
         if self.reads_at_once(message):
             return self.read(message)
-        relay, nbytes, metadata = message.relay_metadata
-        memory = bytearray(nbytes)
-        operation = await self._relays.named(relay).get_async(metadata, memory, message.request_id)
+        name, nbytes, metadata = message.relay_metadata
+        relay = self._relays.named(name)
+        memory = empty(nbytes, relay.device)
+        operation = await relay.get_async(metadata, memory, message.request_id)
         await operation.wait_for_completion()
-        return decode(message.header, memoryview(memory))
+        return decode(message.header, memory)
