@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any, ClassVar
 
-from omni_core.errors import RelayError
+from omni_core.errors import PeerDiedError, RelayError
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_core.scheduling.simple import SimpleScheduler
-from omni_relay_shm.relay import ShmRelay
+from omni_relay_shm.relay import ShmRelay, _Done
 
 
 # --- relays ------------------------------------------------------------------------------------------------------------
@@ -87,17 +88,118 @@ class LeavesAThread(ShmRelay):
         threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
 
 
+class ZeroesTheTail(ShmRelay):
+    async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> Any:
+        data = bytearray(memoryview(tensor).cast("B"))
+        data[-len(data) // 16 :] = bytes(len(data[-len(data) // 16 :]))
+        return await super().put_async(data, request_id, dst_rank)
+
+
+class TravelsInItsMetadata(ShmRelay):
+    """Sends the bytes along with what describes them."""
+
+    async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> Any:
+        operation = await super().put_async(tensor, request_id, dst_rank)
+        operation.metadata = [*operation.metadata, bytes(memoryview(tensor).cast("B"))]
+        return operation
+
+    def get_view(self, metadata: Any, request_id: str | None = None) -> memoryview:
+        return super().get_view(metadata[:-1], request_id)
+
+
+class BelievesAnything(ShmRelay):
+    async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> Any:
+        if not isinstance(metadata, list):
+            return _Done(metadata)
+        return await super().get_async(metadata, dest_tensor, request_id)
+
+
+class MistakesTheirsForMine(ShmRelay):
+    """Takes what it has put itself for what the other side has put under the same number."""
+
+    async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> Any:
+        operation = await super().get_async(metadata, dest_tensor, request_id)
+        mine = self._blocks.get(metadata[5])
+        if mine is not None and mine.nbytes == len(dest_tensor):
+            dest_tensor[:] = self._own().data(mine.offset, mine.nbytes)
+        return operation
+
+
+class EndsWithItsWaiter(ShmRelay):
+    """Who gives up waiting for a put takes the put back."""
+
+    async def wait_until_freed(self, block: Any) -> None:
+        try:
+            await super().wait_until_freed(block)
+        except asyncio.CancelledError:
+            self.cleanup(block.request_id)
+            raise
+
+
+class KeepsWhatACancelledGetHeld(ShmRelay):
+    kept: ClassVar[list[Any]] = []
+
+    async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> Any:
+        view = self.get_view(metadata, request_id)
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            self.kept.append(view)
+            raise
+        memoryview(dest_tensor)[:] = view
+        return _Done(metadata)
+
+
+class MournsForEver(ShmRelay):
+    """One dead peer, and it reads from nobody any more."""
+
+    mourning = False
+
+    def _reach(self, *place: Any) -> Any:
+        if self.mourning:
+            raise PeerDiedError("a peer has died")
+        try:
+            return super()._reach(*place)
+        except PeerDiedError:
+            self.mourning = True
+            raise
+
+    def _let_go(self, token: bytes) -> None:
+        self.mourning = True
+        super()._let_go(token)
+
+
+class OpensAgain(ShmRelay):
+    def close(self) -> None:
+        super().close()
+        self._closed = False
+
+
+class LeavesADescriptor(ShmRelay):
+    async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> Any:
+        os.open(os.devnull, os.O_RDONLY)
+        return await super().put_async(tensor, request_id, dst_rank)
+
+
 class Polls(ShmRelay):
+    pause: ClassVar[float] = 0.0001
+
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._poll = asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        self._poll = asyncio.get_running_loop().call_later(0.0001, self._look)
+        self._poll = asyncio.get_running_loop().call_later(self.pause, self._look)
 
     def close(self) -> None:
         self._poll.cancel()
         super().close()
+
+
+class PollsSlowly(Polls):
+    """Too seldom to be seen in its CPU time."""
+
+    pause = 0.05
 
 
 class WritableViews(ShmRelay):
@@ -174,6 +276,13 @@ class DiesOfAnError(Wrong):
 class NeverStops(Wrong):
     def stop(self) -> None:
         return
+
+
+class LooksNowAndThen(Wrong):
+    def _serve_once(self) -> bool:
+        while not len(self.inbox) and not self.inbox.closed:
+            time.sleep(0.02)
+        return super()._serve_once()
 
 
 class SpinsWhenIdle(Wrong):

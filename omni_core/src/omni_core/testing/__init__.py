@@ -6,13 +6,21 @@
 
     class TestMyRelay(RelayConformance):
         relay = "my_relay.relay:MyRelay"
+
+Each suite is imported when it is asked for.
 """
 
-from omni_core.testing.pipeline import PipelineConformance
-from omni_core.testing.plugin import PluginConformance
-from omni_core.testing.projection import ProjectionConformance
-from omni_core.testing.relay import RelayConformance
-from omni_core.testing.scheduler import SchedulerConformance
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omni_core.testing.pipeline import PipelineConformance
+    from omni_core.testing.plugin import PluginConformance
+    from omni_core.testing.projection import ProjectionConformance
+    from omni_core.testing.relay import RelayConformance
+    from omni_core.testing.scheduler import SchedulerConformance
 
 __all__ = [
     "PipelineConformance",
@@ -21,3 +29,21 @@ __all__ = [
     "RelayConformance",
     "SchedulerConformance",
 ]
+
+_MODULES = {
+    "PipelineConformance": "pipeline",
+    "PluginConformance": "plugin",
+    "ProjectionConformance": "projection",
+    "RelayConformance": "relay",
+    "SchedulerConformance": "scheduler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import pytest
+
+    module = f"{__name__}.{_MODULES[name]}"
+    pytest.register_assert_rewrite(module)  # so that a failing suite shows both sides of its comparison
+    return getattr(importlib.import_module(module), name)

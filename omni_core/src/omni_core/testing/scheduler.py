@@ -10,6 +10,7 @@ from typing import Any
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_core.testing.idleness import WAKE_UPS_PER_SECOND, wake_ups
 
 PATIENCE = 20.0
 """Seconds until something that must happen counts as not happening."""
@@ -198,9 +199,12 @@ class SchedulerConformance:
             harness.submit("r", self.good(1))
             harness.ended("r")
             time.sleep(0.1)
-            begin = time.process_time()
+            thread = harness.thread.native_id
+            assert thread is not None
+            begin, woken = time.process_time(), wake_ups(thread)
             time.sleep(0.5)
             assert time.process_time() - begin < 0.03, "an idle scheduler uses CPU"
+            assert wake_ups(thread) - woken < WAKE_UPS_PER_SECOND / 2, "an idle scheduler wakes up to look"
 
     def test_stopping_ends_it_soon(self) -> None:
         with self.running() as harness:
