@@ -62,6 +62,50 @@ PIPELINES = {
     "factory='wrong:differs_each_time'": "test_streamed_together_or_alone_it_answers_alike",
 }
 
+RUNNERS = {
+    "SeesItsNeighbours": "test_company_changes_no_answer",
+    "DependsOnItsPlace": "test_the_order_of_company_changes_nothing",
+    "DependsOnTheParts": "test_a_prompt_may_come_in_parts",
+    "Counts": "test_asked_again_it_answers_the_same",
+    "ChangesItsBatch": "test_batches_are_left_as_they_are",
+    "ChangesItsPrompt": "test_batches_are_left_as_they_are",
+    "ChangesItsMessage": "test_messages_are_left_as_they_are",
+    "ReordersItsOutput": "test_tokens_come_in_the_order_of_the_batch",
+    "SwapsTokens": "test_tokens_come_in_the_order_of_the_batch",
+    "Reseeded": "test_asked_again_it_answers_the_same",
+    "OneSeedForAll": "test_another_seed_is_another_answer",
+    "ForgetsThePenalty": "test_tokens_are_chosen_by_the_base",
+    "ChoosesItself": "test_tokens_are_chosen_by_the_base",
+    "NeverStops": "test_a_request_ends_when_it_says",
+    "SkipsAHook": "test_hooks_are_called_in_order",
+    "KeepsRequests": "test_nothing_is_kept_of_requests_that_ended",
+    "KeepsTensors": "test_nothing_is_kept_of_requests_that_ended",
+    "RemembersNames": "test_a_name_that_was_forgotten_starts_afresh",
+    "ReturnsItTwice": "test_a_request_is_returned_once",
+    "DoesNotWait": "test_messages_that_come_late_change_nothing",
+    "FallsOver": "test_a_bad_request_hurts_only_itself",
+    "BlamesItself": "test_a_bad_request_hurts_only_itself",
+    "SharesItsFeedback": "test_feedback_stays_with_its_request",
+    "CannotRepeatAStep": "test_a_step_that_failed_is_repeated_exactly",
+    "ItsStrategyRemembers": "test_nothing_is_kept_of_requests_that_ended",
+    "FeedsOnlyOnce": "test_a_preempted_request_goes_on_exactly",
+    "NeverAsksItsStrategy": "test_the_strategy_is_asked_at_every_step",
+    "DropsWhatOthersSay": "test_company_changes_no_answer",
+    "SaysItAgain": "test_company_changes_no_answer",
+    "PrefillsAlways": "test_the_strategy_is_asked_at_every_step",
+}
+
+_RUNNER_TESTS = """
+import right_runners
+import wrong_runners
+from omni_core.testing import ModelRunnerConformance
+
+for name in {names}:
+    requests = getattr(right_runners, wrong_runners.kind_of_requests(name))
+    runner = dict(runner=getattr(wrong_runners, name))
+    globals()["Test" + name] = type("Test" + name, (requests, ModelRunnerConformance), runner)
+"""
+
 _PROJECTION_TEST = """
 from omni_core.testing import ProjectionConformance
 
@@ -116,16 +160,23 @@ class TestWrong(suite.SchedulerConformance):
 
 
 def failures(folder: Path, source: str, test: str) -> tuple[list[str], str]:
-    """The tests that fail when the one test of a suite runs on an implementation."""
+    """The tests that fail when the one test of a suite runs on an implementation, as ``test``."""
+    found, output = failed(folder, source, "-k", test)
+    return [name.partition("::")[2] for name in found], output
+
+
+def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
+    """The tests of a file that fail, as ``TestClass::test`` without parameters."""
     path = folder / "test_wrong.py"
     path.write_text(source)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "pytest", str(path), "-q", "-k", test, "-p", "no:cacheprovider", "-c", os.devnull]
+    path_of_modules = os.pathsep.join([str(HERE), str(HERE.parent / "omni_engine"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path_of_modules}
+    command = [sys.executable, "-m", "pytest", str(path), "-q", *selection, "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=150, check=False
     )
     assert "error" not in done.stdout.splitlines()[-1], done.stdout
-    return re.findall(r"FAILED \S+::(\w+)", done.stdout), done.stdout
+    return re.findall(r"FAILED [^:]+::(\w+::\w+)", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize(("name", "test"), RELAYS.items())
@@ -138,6 +189,20 @@ def test_a_wrong_relay_is_caught(tmp_path: Path, name: str, test: str) -> None:
 def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _SCHEDULER_TEST.format(name=name), test)
     assert test in found, output
+
+
+@pytest.fixture(scope="module")
+def caught_runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """What is caught of all wrong runners, in one process: it takes torch longer to be imported than the tests to run."""
+    source = _RUNNER_TESTS.format(names=list(RUNNERS))
+    tests = " or ".join(f"(Test{name} and {test})" for name, test in RUNNERS.items())
+    return failed(tmp_path_factory.mktemp("runners"), source, "-k", tests)
+
+
+@pytest.mark.parametrize(("name", "test"), RUNNERS.items())
+def test_a_wrong_model_runner_is_caught(caught_runners: tuple[list[str], str], name: str, test: str) -> None:
+    found, output = caught_runners
+    assert f"Test{name}::{test}" in found, output
 
 
 @pytest.mark.parametrize(("name", "test"), PROJECTIONS.items())

@@ -183,3 +183,6 @@ class FeedbackRunner(FeedbackARModelRunner):
 
     def result(self, request: ARRequest) -> dict[str, Any]:
         return {"ids": list(request.output_ids), "reason": request.finish_reason}
+
+    def release(self, request_id: str) -> None:
+        self.allowed.pop(request_id, None)

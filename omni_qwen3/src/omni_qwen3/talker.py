@@ -285,11 +285,16 @@ def create_talker(
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     model = load_talker(model_path, config, dtype=dtype, device=place)
-    tokens = [config.tts_bos, config.tts_eos, config.tts_pad]
-    special = Checkpoint(model_path).read_rows("thinker.model.embed_tokens.weight", tokens)
+    special = read_special(model_path, config)
     runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place)
     engine.setdefault("max_context", config.talker.text.max_positions)
     return EngineScheduler(runner, **engine)
+
+
+def read_special(model_path: str, config: QwenConfig) -> torch.Tensor:
+    """The thinker's embeddings of tts_bos, tts_eos and tts_pad: ``[3, thinker_hidden]`` as the checkpoint has them."""
+    tokens = [config.tts_bos, config.tts_eos, config.tts_pad]
+    return Checkpoint(model_path).read_rows("thinker.model.embed_tokens.weight", tokens)
 
 
 def load_talker(model_path: str, config: QwenConfig, *, dtype: str = "float32", device: str = "cpu") -> Talker:

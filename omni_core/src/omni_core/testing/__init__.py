@@ -7,7 +7,7 @@
     class TestMyRelay(RelayConformance):
         relay = "my_relay.relay:MyRelay"
 
-Each suite is imported when it is asked for.
+Each suite is imported when it is asked for: only :class:`ModelRunnerConformance` needs torch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from omni_core.testing.model_runner import ModelRunnerConformance
     from omni_core.testing.pipeline import PipelineConformance
     from omni_core.testing.plugin import PluginConformance
     from omni_core.testing.projection import ProjectionConformance
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from omni_core.testing.scheduler import SchedulerConformance
 
 __all__ = [
+    "ModelRunnerConformance",
     "PipelineConformance",
     "PluginConformance",
     "ProjectionConformance",
@@ -31,6 +33,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ModelRunnerConformance": "model_runner",
     "PipelineConformance": "pipeline",
     "PluginConformance": "plugin",
     "ProjectionConformance": "projection",

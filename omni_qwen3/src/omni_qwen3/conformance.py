@@ -1,0 +1,98 @@
+"""How the conformance suites build and ask our components, on the tiny checkpoint. Imported by tests only: it needs pytest."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from omni_core.model_runner.base import ModelRunner
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.base import IncomingMessage
+from omni_core.testing import ModelRunnerConformance
+from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs
+from omni_qwen3.talker import Talker, TalkerRunner, load_talker, read_special
+from omni_qwen3.thinker import Thinker, ThinkerRunner, load_thinker
+from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory(prefix="omni-tiny-")
+    write_tiny_checkpoint(folder.name)
+    return folder
+
+
+def tiny_checkpoint() -> Path:
+    """A tiny checkpoint, made once and gone when the process ends."""
+    return Path(_folder().name)
+
+
+@cache
+def _thinker() -> tuple[Thinker, QwenConfig]:
+    config = read_config(tiny_checkpoint())
+    return load_thinker(str(tiny_checkpoint()), config), config
+
+
+@cache
+def _talker() -> tuple[Talker, QwenConfig, torch.Tensor]:
+    config = read_config(tiny_checkpoint())
+    return load_talker(str(tiny_checkpoint()), config), config, read_special(str(tiny_checkpoint()), config)
+
+
+def _drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class ThinkerConformance(ModelRunnerConformance):
+    """Prompts with and without features of images (deepstack included), with speech."""
+
+    def make(self) -> ModelRunner:
+        model, config = _thinker()
+        return ThinkerRunner(model, config, speech_enabled=True)
+
+    def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
+        model, config = _thinker()
+        user = [config.im_start, config.user, 20 + number, *([config.image_token] * 4 if number % 2 else []), 30, 31]
+        ids = torch.tensor([*user, config.im_start, config.assistant, 40])
+        inputs = ThinkerInputs(input_ids=ids, positions=torch.arange(len(ids)).expand(3, -1), position_delta=0)
+        if number % 2:
+            mask = ids == config.image_token
+            levels = [_drawn(10 * number + level, 4, model.hidden_size) for level in range(2)]
+            inputs |= ThinkerInputs(features=levels[0], feature_mask=mask, deepstack=levels, visual_mask=mask)
+        request = OmniRequest(params={"thinker": {**sampling, "ignore_eos": True}})
+        return [IncomingMessage(request_id, "new_request", StagePayload(request_id, request, inputs), request=request)]
+
+    def bad(self, request_id: str) -> list[IncomingMessage]:
+        return self.messages(request_id, 0, {"temperature": -1.0})
+
+
+class TalkerConformance(ModelRunnerConformance):
+    """The talker with its code predictor; the text comes as a stream."""
+
+    def make(self) -> ModelRunner:
+        return TalkerRunner(*_talker())
+
+    def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
+        width = _talker()[1].talker.thinker_hidden_size
+        rows = 2 + number
+        start = TalkerStart(
+            user_rows=_drawn(number, rows, width),
+            assistant_rows=_drawn(100 + number, 3, width),
+            multimodal=torch.arange(rows) % 2 == 1,
+            positions=None,
+            position_delta=0,
+        )
+        texts = [TalkerText(token_ids=[n], embeds=_drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
+        request = OmniRequest(params={"talker": sampling})
+        chunks = [
+            IncomingMessage(request_id, "stream_chunk", each, "thinker", None, request) for each in (start, *texts)
+        ]
+        return [*chunks, IncomingMessage(request_id, "stream_done", None, "thinker", None, request)]
+
+    def bad(self, request_id: str) -> list[IncomingMessage]:
+        return self.messages(request_id, 0, {"temperature": -1.0})

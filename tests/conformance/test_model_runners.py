@@ -1,0 +1,34 @@
+"""The runners over the engine's toy model keep the contract, and so do Qwen3-Omni's; ``wrong_runners`` do not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "omni_engine"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from right_runners import FeedbackRequests, Requests, StreamedRequests
+
+from omni_core.testing import ModelRunnerConformance
+from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
+
+
+class TestToy(Requests, ModelRunnerConformance):
+    pass
+
+
+class TestFeedback(FeedbackRequests, ModelRunnerConformance):
+    pass
+
+
+class TestStreamedFeedback(StreamedRequests, ModelRunnerConformance):
+    pass
+
+
+class TestThinker(ThinkerConformance):
+    pass
+
+
+class TestTalker(TalkerConformance):
+    pass
