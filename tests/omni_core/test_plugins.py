@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from omni_core.errors import PluginError
-from omni_core.hookspecs import HOOKS, Component, hooks
+from omni_core.hookspecs import API_LEVELS, HOOKS, Component, hooks
 from omni_core.plugins.discovery import PluginStatus, discover
+from omni_core.plugins.levels import read_declaration
 from omni_core.plugins.registry import PluginRegistry
 
 HEADER = "from omni_core.hookspecs import Component, hookimpl\nsupports = (1, 1)\n"
@@ -76,6 +78,71 @@ def test_a_broken_plugin_stays_alone(install, source: str, expected: PluginStatu
         registry.get("omni_relays", "missing")
 
 
+RELAY = "def omni_relays():\n    return []\n"
+COMMAND = "def omni_commands():\n    return []\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("supports = (2, 3)\n" + RELAY, "API level 2 to 3 of relays.*level 1 of relays; upgrade omni-core"),
+        ("supports: tuple[int, int] = (0, 0)\n" + RELAY, "API level 0 of relays.*upgrade dist-bad \\(2.5 is installed"),
+        (
+            "supports = {'relays': (2, 2), 'commands': (1, 1)}\n" + RELAY + COMMAND,
+            "2 of relays, this core.*upgrade omni-core",
+        ),
+        ("supports = {'relays': (2, 2), 'commands': (0, 0)}\n" + RELAY + COMMAND, "upgrade dist-bad.* and omni-core"),
+        ("supports = {'relays': (2, 2), 'commands': (0, 0)}\nfrom x import omni_relays\n", "2 of relays, this core"),
+    ],
+)
+def test_levels_are_checked_before_the_import(install, source: str, reason: str) -> None:  # type: ignore[no-untyped-def]
+    registry = install(bad=source + "raise RuntimeError('imported')\n", good=relay("mine"))
+    (record,) = [each for each in registry.records if each.name == "bad"]
+    assert record.status is PluginStatus.INCOMPATIBLE, record.reason
+    assert re.search(reason, record.reason), record.reason
+    assert registry.get("omni_relays", "mine")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("supports = {'relays': (1, 2), 'commands': (7, 7)}\n", PluginStatus.LOADED),  # it has no command
+        ("supports = {'schedulers': (1, 1)}\n", PluginStatus.LOADED),  # nothing said of its relays: taken as it is
+        ("supports = tuple([0, 0])\n", PluginStatus.INCOMPATIBLE),  # computed: seen after the import
+        ("supports = (2, 1)\n", PluginStatus.BROKEN),
+        ("supports = 1\n", PluginStatus.BROKEN),
+        ("supports = {'relay': (1, 1)}\n", PluginStatus.BROKEN),
+        ("supports = {'relays': 1}\n", PluginStatus.BROKEN),
+    ],
+)
+def test_levels_concern_what_a_plugin_provides(install, source: str, expected: PluginStatus) -> None:  # type: ignore[no-untyped-def]
+    registry = install(one=relay("mine").replace("supports = (1, 1)\n", source))
+    assert status(registry, "one") is expected, registry.records[0].reason
+    if expected is PluginStatus.BROKEN:
+        assert "supports" in registry.records[0].reason
+
+
+def test_levels_of_one_kind_do_not_touch_another(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setitem(API_LEVELS, "omni_relays", 2)
+    command = relay("x").replace("omni_relays", "omni_commands")
+    registry = install(old=relay("mine"), tool=command, both=HEADER.replace("1, 1", "1, 2") + relay("y")[len(HEADER) :])
+    assert status(registry, "old") is PluginStatus.INCOMPATIBLE
+    assert status(registry, "tool") is status(registry, "both") is PluginStatus.LOADED
+
+
+def test_reading_levels_imports_no_package_around_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "heavy_package" / "inner"
+    package.mkdir(parents=True)
+    (tmp_path / "heavy_package" / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (package / "plugin.py").write_text("supports = (3, 4)\n" + RELAY)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    declaration = read_declaration("heavy_package.inner.plugin")
+    assert declaration.hooks == ("omni_relays",)
+    assert declaration.supports is not None
+    assert declaration.supports["omni_relays"] == (3, 4)
+    assert "heavy_package" not in sys.modules
+
+
 def test_a_duplicate_name_fails_who_asks_for_it_and_names_both(install) -> None:  # type: ignore[no-untyped-def]
     registry = install(one=relay("same"), two=relay("same"), three=relay("fine"))
     with pytest.raises(PluginError, match=r"dist-one.*dist-two"):
@@ -130,7 +197,7 @@ def test_every_hook_is_documented_with_an_example() -> None:
     for name, function in hooks().items():
         assert "Example::" in (function.__doc__ or ""), name
         assert f"def {name}():" in (function.__doc__ or ""), name
-    assert set(HOOKS) == set(hooks())
+    assert set(HOOKS) == set(API_LEVELS) == set(hooks())
 
 
 LIGHT = """

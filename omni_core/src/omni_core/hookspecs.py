@@ -25,9 +25,6 @@ from typing import Any
 import pluggy
 from attrs import field, frozen
 
-API_LEVEL = 1
-"""The level of the contract on this page. It grows when a hook or a component changes in a way that plugins notice."""
-
 hookspec = pluggy.HookspecMarker("omni")
 hookimpl = pluggy.HookimplMarker("omni")
 
@@ -220,6 +217,29 @@ HOOKS: dict[str, str] = {
     "omni_commands": "command",
 }
 """Hook name to the word that messages use for one of its components."""
+
+
+API_LEVELS: dict[str, int] = {
+    "omni_relays": 1,
+    "omni_schedulers": 1,
+    "omni_model_runners": 1,
+    "omni_feedback_strategies": 1,
+    "omni_payload_projections": 1,
+    "omni_pipelines": 1,
+    "omni_kernels": 1,
+    "omni_launchers": 1,
+    "omni_commands": 1,
+}
+"""Hook name to the level of its contract: the hook, its components, and what their targets must be and are given.
+
+A level grows by one when that contract changes in a way that a plugin notices. A plugin's module declares what it works with:
+``supports = (1, 2)`` for all its hooks, or ``supports = {"relays": (1, 2), "commands": (1, 1)}``; it is read before the import.
+"""
+
+
+def kind_of(hook: str) -> str:
+    """The plural that ``supports`` uses for a hook: ``relays`` for ``omni_relays``."""
+    return hook.removeprefix("omni_")
 
 
 def hooks() -> dict[str, Any]:

@@ -6,8 +6,9 @@ import sys
 
 import click
 
-from omni_core.hookspecs import API_LEVEL, HOOKS
+from omni_core.hookspecs import API_LEVELS, HOOKS
 from omni_core.plugins import load_plugins
+from omni_core.plugins.levels import described
 
 
 @click.group()
@@ -24,9 +25,8 @@ def list_() -> None:
         return
     width = max(len(record.name) for record in registry.records)
     for record in registry.records:
-        click.echo(
-            f"{record.name:{width}}  {record.status.value:12}  {record.distribution} {record.version}  {record.reason}".rstrip()
-        )
+        origin = f"{record.distribution} {record.version} ({described(record.supports)})"
+        click.echo(f"{record.name:{width}}  {record.status.value:12}  {origin}  {record.reason}".rstrip())
         for hook, components in record.components.items():
             click.echo(f"{'':{width}}  {HOOKS[hook]}: {', '.join(component.name for component in components)}")
     for line in registry.duplicates():
@@ -45,11 +45,11 @@ def show(name: str) -> None:
         click.echo(f"{record.name}: {record.status.value}")
         click.echo(f"  distribution: {record.distribution} {record.version}")
         click.echo(f"  module:       {record.module}")
-        click.echo(f"  API level:    this core offers {API_LEVEL}")
+        click.echo(f"  made for:     {described(record.supports)}")
         if record.reason:
             click.echo(f"  reason:       {record.reason}")
         for hook, components in record.components.items():
-            click.echo(f"  {hook}:")
+            click.echo(f"  {hook} (this core offers API level {API_LEVELS[hook]}):")
             for component in components:
                 click.echo(f"    {component.name}  {component.summary}  [{component.target}]")
         if record.traceback:

@@ -1,26 +1,24 @@
 """Finding and importing plugins, each by itself: a broken one is recorded with its traceback and the program goes on.
 
-pluggy calls the hooks; its own entry-point loader is not used because it isolates nothing and knows no API levels.
+pluggy calls the hooks; its own entry-point loader is not used because it isolates nothing and knows no API levels (see ``levels``).
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from fnmatch import fnmatch
 from importlib.metadata import EntryPoint, distributions
-from importlib.util import find_spec
-from pathlib import Path
 from types import ModuleType
 
 import pluggy
 from attrs import define, field
 
 from omni_core import hookspecs
-from omni_core.hookspecs import API_LEVEL, HOOKS, Component
+from omni_core.hookspecs import HOOKS, Component
+from omni_core.plugins.levels import Supports, complaint, fits, parsed, read_declaration
 
 ENTRY_POINT_GROUP = "omni"
 
@@ -36,7 +34,10 @@ class PluginStatus(Enum):
 
 @define(eq=False)
 class PluginRecord:
-    """One installed plugin and what became of it. ``reason`` is one line; ``traceback`` is there for broken ones."""
+    """One installed plugin and what became of it.
+
+    ``reason`` is one line; ``traceback`` is there for broken ones. ``supports`` are the API levels that it declares, by hook.
+    """
 
     name: str
     distribution: str
@@ -46,6 +47,7 @@ class PluginRecord:
     reason: str = ""
     traceback: str = ""
     components: dict[str, list[Component]] = field(factory=dict)
+    supports: Supports = field(factory=dict)
 
     @property
     def title(self) -> str:
@@ -98,19 +100,15 @@ def _why_disabled(name: str, allowed: str | None, denied: str | None) -> str:
 def _load(record: PluginRecord) -> None:
     """Import one plugin and ask it for its components; whatever it raises stays in its record."""
     try:
-        level = _declared_levels(record.module)
-        if level is None or level[0] <= API_LEVEL <= level[1]:
-            module = importlib.import_module(record.module)
-            level = getattr(module, "supports", None) or (API_LEVEL, API_LEVEL)
-        if not level[0] <= API_LEVEL <= level[1]:
-            record.status = PluginStatus.INCOMPATIBLE
-            older = level[1] < API_LEVEL
-            record.reason = (
-                f"it works with plugin API levels {level[0]} to {level[1]}, this omni-core offers {API_LEVEL}; "
-                f"upgrade {record.distribution if older else 'omni-core'}"
-            )
+        declaration = read_declaration(record.module)
+        record.supports = declaration.supports or {}
+        if not _agrees(record, declaration.hooks):
             return
-        record.components = _components(module)
+        module = importlib.import_module(record.module)
+        if declaration.supports is None and getattr(module, "supports", None) is not None:
+            record.supports = parsed(module.supports)
+        if _agrees(record, [hook for hook in HOOKS if hasattr(module, hook)]):
+            record.components = _components(module)
     except BaseException as error:  # a plugin that raises SystemExit at import must not end the program
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -119,18 +117,15 @@ def _load(record: PluginRecord) -> None:
         record.traceback = traceback.format_exc()
 
 
-def _declared_levels(module: str) -> tuple[int, int] | None:
-    """``supports = (low, high)`` read from the module's source without running it; ``None`` if it cannot be seen there."""
-    spec = find_spec(module)
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    for statement in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
-        if isinstance(statement, ast.Assign) and any(
-            isinstance(target, ast.Name) and target.id == "supports" for target in statement.targets
-        ):
-            low, high = ast.literal_eval(statement.value)
-            return int(low), int(high)
-    return None
+def _agrees(record: PluginRecord, hooks: Iterable[str]) -> bool:
+    """Whether the plugin's hooks have levels that it supports. Of one that shows no hooks, some level must fit."""
+    shown = list(hooks)
+    if not shown and any(fits(hook, levels) for hook, levels in record.supports.items()):
+        return True
+    record.reason = complaint(record.supports, shown or record.supports, record.distribution, record.version)
+    if record.reason:
+        record.status = PluginStatus.INCOMPATIBLE
+    return not record.reason
 
 
 def _components(module: ModuleType) -> dict[str, list[Component]]:

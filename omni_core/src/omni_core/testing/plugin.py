@@ -8,8 +8,9 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
-from omni_core.hookspecs import API_LEVEL, Component
+from omni_core.hookspecs import API_LEVELS, Component, kind_of
 from omni_core.plugins import load_plugins
+from omni_core.plugins.levels import fits, read_declaration
 
 IMPORT_SECONDS = 0.02
 """What importing an entry point's module may take, beyond omni's own hookspecs."""
@@ -69,11 +70,24 @@ class PluginConformance:
         best = min(float(output[0]) for output in outputs)
         assert best < IMPORT_SECONDS, f"importing the plugin takes {best * 1e3:.0f} ms"
 
-    def test_it_says_which_contract_it_supports(self) -> None:
-        supports = getattr(importlib.import_module(self.module()), "supports", None)
-        assert isinstance(supports, tuple), "the module must say: supports = (lowest API level, highest)"
-        assert len(supports) == 2
-        assert supports[0] <= API_LEVEL <= supports[1], f"it supports {supports}, this core has level {API_LEVEL}"
+    def test_it_says_which_api_levels_it_supports(self) -> None:
+        declaration = read_declaration(self.module())
+        assert declaration.supports is not None, (
+            "the module must say, as a literal at its top: supports = (lowest API level, highest), "
+            'or supports = {"relays": (lowest, highest), ...}'
+        )
+        hooks = {hook for hook, _ in self.components()}
+        unsaid = [kind_of(hook) for hook in hooks if hook not in declaration.supports]
+        assert not unsaid, f"it provides {', '.join(unsaid)}, and `supports` says nothing of them"
+        for hook in hooks:
+            level = API_LEVELS[hook]
+            assert fits(hook, declaration.supports[hook]), f"this core has level {level} of {kind_of(hook)}"
+
+    def test_its_hooks_can_be_seen_without_an_import(self) -> None:
+        seen = read_declaration(self.module()).hooks
+        assert {hook for hook, _ in self.components()} <= set(seen), (
+            "define the hooks in the module, or import them by name"
+        )
 
     def test_it_is_loaded_without_complaint(self) -> None:
         (record,) = [each for each in load_plugins().records if each.name == self.entry_point]
