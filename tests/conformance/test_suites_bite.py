@@ -130,6 +130,41 @@ class TestWrong(PipelineConformance):
     def requests(self):
         return [OmniRequest({{"n": 1, "sleep": 0.05}}), OmniRequest({{"n": 2, "sleep": 0.05}})]
 """
+PLUGINS = {
+    "import torch": "test_it_imports_in_no_time_and_without_heavy_libraries",
+    "import time; time.sleep(0.05)": "test_it_imports_in_no_time_and_without_heavy_libraries",
+    "raise SystemExit(1)": "test_it_is_loaded_without_complaint",
+    "supports = (7, 8)": "test_it_says_which_api_levels_it_supports",
+    "supports = {'commands': (1, 1)}": "test_it_says_which_api_levels_it_supports",
+    "supports = tuple([1, 1])": "test_it_says_which_api_levels_it_supports",
+    "globals()['omni_schedulers'] = hookimpl(lambda: components)": "test_its_hooks_can_be_seen_without_an_import",
+    "components *= 2": "test_its_names_are_unique",
+    "components[0] = Component('shm', 'json:loads', 'a name that is taken')": "test_its_names_are_unique",
+    "components.clear()": "test_its_names_are_unique",
+    "components[0] = Component('mine', 'json:loads', '')": "test_everything_has_a_summary",
+    "components[0] = Component('mine', 'json:loads', 'fine', probe=lambda: False)": "test_probes_answer",
+    "components[0] = Component('mine', 'json:no_such', 'fine')": "test_its_targets_resolve_in_a_new_process",
+}
+
+_PLUGIN = """
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+components = [Component("mine", "json:loads", "what it is")]
+
+@hookimpl
+def omni_relays():
+    return components
+
+{mistake}
+"""
+
+_PLUGIN_TEST = """
+from omni_core.testing import PluginConformance
+
+class TestWrong(PluginConformance):
+    entry_point = "wrong-plugin"
+"""
 
 _RELAY_TEST = """
 from omni_core.testing import RelayConformance
@@ -169,7 +204,9 @@ def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
     """The tests of a file that fail, as ``TestClass::test`` without parameters."""
     path = folder / "test_wrong.py"
     path.write_text(source)
-    path_of_modules = os.pathsep.join([str(HERE), str(HERE.parent / "omni_engine"), os.environ.get("PYTHONPATH", "")])
+    path_of_modules = os.pathsep.join(
+        [str(folder), str(HERE), str(HERE.parent / "omni_engine"), os.environ.get("PYTHONPATH", "")]
+    )
     environment = {**os.environ, "PYTHONPATH": path_of_modules}
     command = [sys.executable, "-m", "pytest", str(path), "-q", *selection, "-p", "no:cacheprovider", "-c", os.devnull]
     done = subprocess.run(
@@ -209,6 +246,28 @@ def test_a_wrong_model_runner_is_caught(caught_runners: tuple[list[str], str], n
 def test_a_wrong_projection_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _PROJECTION_TEST.format(name=name), test)
     assert test in found, output
+
+
+def install_plugin(folder: Path, mistake: str) -> None:
+    """A plugin on the path of the tests that run in ``folder``."""
+    (folder / "wrong_plugin.py").write_text(_PLUGIN.format(mistake=mistake))
+    info = folder / "wrong_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[omni]\nwrong-plugin = wrong_plugin\n")
+
+
+@pytest.mark.parametrize(("mistake", "test"), PLUGINS.items())
+def test_a_wrong_plugin_is_caught(tmp_path: Path, mistake: str, test: str) -> None:
+    install_plugin(tmp_path, mistake)
+    found, output = failures(tmp_path, _PLUGIN_TEST, test)
+    assert test in found, output
+
+
+def test_a_right_plugin_is_not(tmp_path: Path) -> None:
+    install_plugin(tmp_path, "")
+    found, output = failures(tmp_path, _PLUGIN_TEST, "test")
+    assert found == [], output
 
 
 @pytest.mark.parametrize(("name", "test"), PIPELINES.items())

@@ -42,6 +42,8 @@ class Component:
         summary: one line for ``omni plugins list``.
         requires: importable module names that the target needs beyond its distribution's hard dependencies.
         probe: whether it can work here; called by ``omni plugins check`` and ``omni doctor``, never at start-up.
+        conformance: ``"package.module:Class"``, a subclass of a suite of ``omni_core.testing`` that says how to build and ask the
+            component in a test; imported by ``omni plugins check --full`` and by tests, never otherwise.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Component:
     summary: str
     requires: tuple[str, ...] = ()
     probe: Probe | None = None
+    conformance: str | None = field(default=None, kw_only=True)
 
 
 @frozen

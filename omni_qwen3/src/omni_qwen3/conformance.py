@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from omni_core.config.schema import PipelineConfig
 from omni_core.model_runner.base import ModelRunner
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
-from omni_core.testing import ModelRunnerConformance
+from omni_core.testing import ModelRunnerConformance, PipelineConformance, ProjectionConformance
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs
+from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
 from omni_qwen3.talker import Talker, TalkerRunner, load_talker, read_special
 from omni_qwen3.thinker import Thinker, ThinkerRunner, load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
@@ -96,3 +100,64 @@ class TalkerConformance(ModelRunnerConformance):
 
     def bad(self, request_id: str) -> list[IncomingMessage]:
         return self.messages(request_id, 0, {"temperature": -1.0})
+
+
+class SpeechConformance(PipelineConformance):
+    """The whole pipeline in one process, greedy and seeded."""
+
+    def config(self) -> PipelineConfig:
+        return qwen3_omni(str(tiny_checkpoint()), processes="one")
+
+    def requests(self) -> list[OmniRequest]:
+        params = {"thinker": {"max_new_tokens": 8}, "talker": {"temperature": 0.0, "max_new_tokens": 12}}
+        texts = ("Hello.", "Tell me a story.", "What is a fox?")
+        return [
+            OmniRequest({"messages": [{"role": "user", "content": [{"type": "text", "text": text}]}]}, params)
+            for text in texts
+        ]
+
+    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        texts = [list(each["decode"].token_ids) for each in (one, other)]
+        return texts[0] == texts[1] and np.allclose(one["code2wav"].samples, other["code2wav"].samples, atol=1e-4)
+
+
+class TextConformance(SpeechConformance):
+    def config(self) -> PipelineConfig:
+        return qwen3_omni_text(str(tiny_checkpoint()), processes="one")
+
+    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        return list(one["decode"].token_ids) == list(other["decode"].token_ids)
+
+
+class _Preprocessed(ProjectionConformance):
+    """What preprocessing hands on for a prompt with an image and a clip."""
+
+    def payloads(self) -> list[Any]:
+        image = {"pixel_values": torch.ones(4, 8), "image_grid_thw": torch.tensor([[1, 2, 2]])}
+        audio = {"input_features": torch.ones(1, 4, 10), "feature_lengths": torch.tensor([10])}
+        return [{"input_ids": torch.arange(5), "image": image, "audio": audio}]
+
+
+class ToImageEncoderConformance(_Preprocessed):
+    projection = "omni_qwen3.routing:to_image_encoder"
+
+
+class ToAudioEncoderConformance(_Preprocessed):
+    projection = "omni_qwen3.routing:to_audio_encoder"
+
+
+class ToAggregateConformance(_Preprocessed):
+    projection = "omni_qwen3.routing:to_aggregate"
+
+
+class MergeConformance(ProjectionConformance):
+    """A merge: it gets the payloads of several stages."""
+
+    projection = "omni_qwen3.aggregate:merge_for_thinker"
+
+    def payloads(self) -> list[Any]:
+        prompt = {"input_ids": torch.arange(5), "encoders": ["image_encoder"]}
+        return [{"preprocessing": prompt}, {"preprocessing": prompt, "image_encoder": {"image": torch.ones(2, 3)}}]
+
+    def call(self, function: Callable[..., Any], data: Any) -> Any:
+        return function({stage: StagePayload("r", self.request(), each) for stage, each in data.items()})

@@ -7,6 +7,8 @@ from omni_qwen3.pipeline import OPTIONS
 
 supports = (1, 1)
 
+_SUITES = "omni_qwen3.conformance"
+
 
 @hookimpl
 def omni_pipelines() -> list[PipelineComponent]:
@@ -18,6 +20,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             "Qwen3-Omni: text, images, audio, video in; text and speech out",
             options=OPTIONS,
             default_model=default,
+            conformance=f"{_SUITES}:SpeechConformance",
         ),
         PipelineComponent(
             "qwen3-omni-text",
@@ -25,6 +28,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             "Qwen3-Omni without speech: text out only",
             options={name: text for name, text in OPTIONS.items() if "chunk" not in name},
             default_model=default,
+            conformance=f"{_SUITES}:TextConformance",
         ),
     ]
 
@@ -32,25 +36,46 @@ def omni_pipelines() -> list[PipelineComponent]:
 @hookimpl
 def omni_model_runners() -> list[Component]:
     return [
-        Component("qwen3-omni-thinker", "omni_qwen3.thinker:ThinkerRunner", "the thinker, with encoder features"),
-        Component("qwen3-omni-talker", "omni_qwen3.talker:TalkerRunner", "the talker, fed by the thinker's stream"),
+        Component(
+            "qwen3-omni-thinker",
+            "omni_qwen3.thinker:ThinkerRunner",
+            "the thinker, with encoder features",
+            conformance=f"{_SUITES}:ThinkerConformance",
+        ),
+        Component(
+            "qwen3-omni-talker",
+            "omni_qwen3.talker:TalkerRunner",
+            "the talker, fed by the thinker's stream",
+            conformance=f"{_SUITES}:TalkerConformance",
+        ),
     ]
 
 
 @hookimpl
 def omni_feedback_strategies() -> list[Component]:
-    return [Component("qwen3-omni-talker", "omni_qwen3.talker:TalkerFeedback", "residual codes by the code predictor")]
+    return [
+        Component(
+            "qwen3-omni-talker",
+            "omni_qwen3.talker:TalkerFeedback",
+            "residual codes by the code predictor",
+            conformance=f"{_SUITES}:TalkerConformance",
+        )
+    ]
 
 
 @hookimpl
 def omni_payload_projections() -> list[Component]:
-    routing = "omni_qwen3.routing"
     return [
-        Component("qwen3-omni.to-image-encoder", f"{routing}:to_image_encoder", "patches of images and videos"),
-        Component("qwen3-omni.to-audio-encoder", f"{routing}:to_audio_encoder", "log-mel features"),
-        Component("qwen3-omni.to-aggregate", f"{routing}:to_aggregate", "the prompt without the encoders' inputs"),
-        Component("qwen3-omni.merge", "omni_qwen3.aggregate:merge_for_thinker", "prompt and encoder features, merged"),
+        _projection("to-image-encoder", "routing:to_image_encoder", "patches of images and videos", "ToImageEncoder"),
+        _projection("to-audio-encoder", "routing:to_audio_encoder", "log-mel features", "ToAudioEncoder"),
+        _projection("to-aggregate", "routing:to_aggregate", "the prompt without the encoders' inputs", "ToAggregate"),
+        _projection("merge", "aggregate:merge_for_thinker", "prompt and encoder features, merged", "Merge"),
     ]
+
+
+def _projection(name: str, target: str, summary: str, suite: str) -> Component:
+    conformance = f"{_SUITES}:{suite}Conformance"
+    return Component(f"qwen3-omni.{name}", f"omni_qwen3.{target}", summary, conformance=conformance)
 
 
 @hookimpl

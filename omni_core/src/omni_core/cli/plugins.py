@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from importlib.util import find_spec
 
 import click
 
 from omni_core.hookspecs import API_LEVELS, HOOKS
-from omni_core.plugins import load_plugins
+from omni_core.plugins import PluginRecord, load_plugins
 from omni_core.plugins.levels import described
 
 
@@ -37,11 +39,7 @@ def list_() -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """One plugin in full, with its traceback if it is broken."""
-    records = [record for record in load_plugins().records if record.name == name]
-    if not records:
-        names = ", ".join(record.name for record in load_plugins().records) or "none"
-        raise click.ClickException(f"no plugin is called {name!r}; installed are: {names}")
-    for record in records:
+    for record in _named(name):
         click.echo(f"{record.name}: {record.status.value}")
         click.echo(f"  distribution: {record.distribution} {record.version}")
         click.echo(f"  module:       {record.module}")
@@ -57,20 +55,52 @@ def show(name: str) -> None:
 
 
 @plugins.command()
-def check() -> None:
-    """Ask every component whether it can work on this machine. Exits with 1 if something is wrong."""
+@click.argument("name", required=False)
+@click.option(
+    "--full", is_flag=True, help="Also run the conformance suites on what is installed (minutes; needs pytest)."
+)
+def check(name: str | None, full: bool) -> None:
+    """Ask every component whether it can work on this machine. Exits with 1 if something is wrong.
+
+    NAME is a plugin; without it, all are asked.
+    """
     registry = load_plugins()
+    records = _named(name) if name is not None else registry.records
     bad = False
     for hook, component, record, problem in registry.check():
-        click.echo(
-            f"{'ok  ' if problem is None else 'no  '}{HOOKS[hook]} {component.name} ({record.distribution})"
-            + (f": {problem}" if problem else "")
-        )
-    for record in registry.records:
+        if record in records:
+            click.echo(
+                f"{'ok  ' if problem is None else 'no  '}{HOOKS[hook]} {component.name} ({record.distribution})"
+                + (f": {problem}" if problem else "")
+            )
+    for record in records:
         if record.status.value in ("broken", "incompatible"):
             bad = True
             click.echo(f"no  plugin {record.title}: {record.status.value}: {record.reason}")
     for line in registry.duplicates():
         bad = True
         click.echo(f"no  provided twice: {line}")
+    if full:
+        click.echo("\nconformance suites:")
+        bad |= not _check_fully(name)
     sys.exit(1 if bad else 0)
+
+
+def _named(name: str) -> list[PluginRecord]:
+    registry = load_plugins()
+    records = [record for record in registry.records if record.name == name]
+    if not records:
+        names = ", ".join(record.name for record in registry.records) or "none"
+        raise click.ClickException(f"no plugin is called {name!r}; installed are: {names}")
+    return records
+
+
+def _check_fully(name: str | None) -> bool:
+    if find_spec("pytest") is None:
+        raise click.ClickException(
+            "--full runs the conformance suites, which need pytest: pip install 'omni-core[testing]'"
+        )
+    from omni_core.testing.checking import check as check_installed
+
+    with os.fdopen(os.dup(1), "w", buffering=1) as out:  # pytest takes standard output while tests run
+        return check_installed(name, lambda line: print(line, file=out))

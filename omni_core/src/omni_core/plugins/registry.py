@@ -84,13 +84,14 @@ class PluginRegistry:
     def check(self) -> list[tuple[str, Component, PluginRecord, str | None]]:
         """``(hook, component, plugin, problem or None)`` for every component: its requirements and its probe."""
         return [
-            (hook, component, record, _problem(component))
+            (hook, component, record, problem_of(component))
             for hook in HOOKS
             for component, record in self.components(hook)
         ]
 
 
-def _problem(component: Component) -> str | None:
+def problem_of(component: Component) -> str | None:
+    """Why a component cannot work on this machine (a missing module, its probe's word), or ``None``."""
     missing = [name for name in component.requires if find_spec(name) is None]
     if missing:
         return f"module {missing[0]!r} is not installed"

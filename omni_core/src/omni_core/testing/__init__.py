@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from omni_core.testing.model_runner import ModelRunnerConformance
-    from omni_core.testing.pipeline import PipelineConformance
+    from omni_core.testing.pipeline import PipelineConformance, PipelineStructureConformance
     from omni_core.testing.plugin import PluginConformance
     from omni_core.testing.projection import ProjectionConformance
     from omni_core.testing.relay import RelayConformance
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ModelRunnerConformance",
     "PipelineConformance",
+    "PipelineStructureConformance",
     "PluginConformance",
     "ProjectionConformance",
     "RelayConformance",
@@ -35,6 +36,7 @@ __all__ = [
 _MODULES = {
     "ModelRunnerConformance": "model_runner",
     "PipelineConformance": "pipeline",
+    "PipelineStructureConformance": "pipeline",
     "PluginConformance": "plugin",
     "ProjectionConformance": "projection",
     "RelayConformance": "relay",
@@ -45,8 +47,10 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import pytest
-
+    try:
+        import pytest
+    except ModuleNotFoundError:
+        raise ImportError("the conformance suites need pytest: pip install 'omni-core[testing]'") from None
     module = f"{__name__}.{_MODULES[name]}"
     pytest.register_assert_rewrite(module)  # so that a failing suite shows both sides of its comparison
     return getattr(importlib.import_module(module), name)

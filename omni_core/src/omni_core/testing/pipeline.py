@@ -34,20 +34,12 @@ for reference in sys.argv[1:]:
 """
 
 
-class PipelineConformance:
-    """Subclass it, say which pipeline and what to ask it, and pytest runs every test."""
+class PipelineStructureConformance:
+    """What can be tested of a pipeline without a request: subclass it and say which pipeline."""
 
     def config(self) -> PipelineConfig:
         """The pipeline, on something small."""
         raise NotImplementedError
-
-    def requests(self) -> list[OmniRequest]:
-        """Requests whose answers are always the same (greedy, or with a seed); at least two different ones."""
-        raise NotImplementedError
-
-    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
-        """Whether two answers are equal; the default compares every byte."""
-        return encode(one) == encode(other)
 
     def references(self) -> list[str]:
         """Everything that the pipeline's processes will import."""
@@ -74,6 +66,18 @@ class PipelineConformance:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
+
+
+class PipelineConformance(PipelineStructureConformance):
+    """Subclass it, say which pipeline and what to ask it, and pytest runs every test."""
+
+    def requests(self) -> list[OmniRequest]:
+        """Requests whose answers are always the same (greedy, or with a seed); at least two different ones."""
+        raise NotImplementedError
+
+    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        """Whether two answers are equal; the default compares every byte."""
+        return encode(one) == encode(other)
 
     def _open(self, folder: str) -> Any:
         return open_pipeline(evolve(self.config(), endpoints=EndpointsConfig(folder)))

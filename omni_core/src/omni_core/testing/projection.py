@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from omni_core.protocol.codec import decode, encode
@@ -26,8 +27,12 @@ class ProjectionConformance:
         """The request that they belong to."""
         return OmniRequest()
 
+    def call(self, function: Callable[..., Any], data: Any) -> Any:
+        """What the runtime does with the function; a merge, for example, gets a dict of payloads."""
+        return function(StagePayload("r", self.request(), data))
+
     def _project(self, data: Any) -> Any:
-        result = load(self.projection)(StagePayload("r", self.request(), data))
+        result = self.call(load(self.projection), data)
         return result.data if isinstance(result, StagePayload) else result
 
     def test_its_result_can_be_sent(self) -> None:

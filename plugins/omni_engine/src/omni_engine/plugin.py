@@ -9,5 +9,12 @@ supports = (1, 1)
 
 @hookimpl
 def omni_schedulers() -> list[Component]:
-    summary = "continuous batching over a paged KV cache, in PyTorch"
-    return [Component("engine", "omni_engine.scheduler:EngineScheduler", summary, requires=("torch",))]
+    return [
+        Component(
+            "engine",
+            "omni_engine.scheduler:EngineScheduler",
+            "continuous batching over a paged KV cache, in PyTorch",
+            requires=("torch",),
+            conformance="omni_engine.conformance:EngineConformance",
+        )
+    ]
