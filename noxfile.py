@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
+from collections.abc import Iterator
+from email.parser import HeaderParser
 from pathlib import Path
+from zipfile import ZipFile
 
 import nox
+from packaging.requirements import Requirement
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "docs", "bare", "tests"]
+nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
@@ -22,13 +28,33 @@ DISTRIBUTIONS = {
     "omni-engine": "plugins/omni_engine",
     "omni-qwen3": "omni_qwen3",
 }
+TESTS = {
+    "omni-core": "tests/packaging/bare",
+    "omni-relay-shm": "tests/omni_relay_shm",
+    "omni-relay-nixl": "tests/omni_relay_nixl",
+    "omni-engine": "tests/omni_engine",
+    "omni-qwen3": "tests/omni_qwen3",
+}
+"""What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
 SOURCES = [f"{folder}/src" for folder in DISTRIBUTIONS.values()]
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk"]
 # Only the reference implementation sees it, in a process of its own: its video processor needs it, nothing of ours may.
 TORCHVISION = "torchvision==0.28.0"
 # The build that runs without CUDA as well; `omni-relay-nixl[cu12]` brings it.
 NIXL = "nixl-cu12"
+# Extras without which there is nothing to test.
+EXTRAS = {"omni-core": "testing", "omni-relay-nixl": "cu12"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def interpreters() -> list[str]:
+    """Those of the supported versions of Python that start here. A shim for one that is not installed does not."""
+    versions = ("3.11", "3.12", "3.13")
+    found = [version for version in versions if shutil.which(f"python{version}")]
+    return [each for each in found if not subprocess.run([f"python{each}", "-V"], capture_output=True).returncode]
+
+
+PYTHONS = interpreters() or None
 
 
 def wheels(*names: str) -> list[str]:
@@ -77,13 +103,109 @@ def soak(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *arguments, "--timeout", limit, env=ONE_THREAD)
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=["build"], python=PYTHONS)
 def bare(session: nox.Session) -> None:
     """omni-core alone: torch is not even installed, no plugin is there, and plain functions still make a pipeline."""
     install_wheels(session, "omni-core", extra=("pytest", "pytest-asyncio", "pytest-timeout"))
     session.run("omni", "--help", silent=True)
     session.run("omni", "plugins", "list")
     session.run("python", "-m", "pytest", "tests/packaging/bare", env=ONE_THREAD)
+
+
+@nox.session(requires=["build"], python=PYTHONS)
+@nox.parametrize("name", [nox.param(name, id=name) for name in DISTRIBUTIONS])
+def dist(session: nox.Session, name: str) -> None:
+    """One distribution with what it depends on and nothing else: its conformance suites, then its tests."""
+    names = list(dict.fromkeys(["omni-core", name]))
+    extra = [f"{wheels(each)[0]}[{EXTRAS[each]}]" for each in names if each in EXTRAS]
+    install_wheels(session, *names, extra=tuple(extra))
+    session.run("python", "-m", "pip", "check")
+    session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
+    session.install("-c", CONSTRAINTS, *TEST_TOOLS)
+    session.run("python", "-m", "pytest", TESTS[name], env=ONE_THREAD)
+
+
+@nox.session(name="all", requires=["build"])
+def everything(session: nox.Session) -> None:
+    """Every wheel side by side: their requirements agree, all plugins load, no name is provided twice."""
+    install_wheels(session, *DISTRIBUTIONS, extra=(NIXL,))
+    session.run("python", "-m", "pip", "check")
+    session.run("omni", "plugins", "check")
+
+
+@nox.session(requires=["build"])
+def lowest(session: nox.Session) -> None:
+    """The lowest versions that our metadata allow of what we depend on directly, but torch as constraints.txt has it.
+
+    Older builds of torch without CUDA are on an index of their own; what we say of them is not tested here.
+    """
+    bounds = Path(session.create_tmp()) / "lowest.txt"
+    lines = sorted({f"{name}=={version}" for name, version in lower_bounds()} | {pinned("torch")})
+    session.log("\n".join(lines))
+    bounds.write_text("\n".join(lines) + "\n")
+    testing = f"{wheels('omni-core')[0]}[{EXTRAS['omni-core']}]"
+    session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*DISTRIBUTIONS), testing)
+    session.install("--no-deps", "--force-reinstall", *wheels(*DISTRIBUTIONS))
+    session.run("python", "-m", "pip", "check")
+    session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
+
+
+def lower_bounds() -> Iterator[tuple[str, str]]:
+    """Names and lowest versions of what our wheels need of others, torch and what is optional at run time left out."""
+    for wheel in wheels(*DISTRIBUTIONS):
+        with ZipFile(wheel) as archive:
+            (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+            headers = HeaderParser().parsestr(archive.read(metadata).decode())
+        for line in headers.get_all("Requires-Dist", []):
+            need = Requirement(line)
+            wanted = need.marker is None or need.marker.evaluate({"extra": "testing"})
+            if wanted and need.name not in DISTRIBUTIONS and need.name != "torch":
+                yield need.name, next(each.version for each in need.specifier if each.operator == ">=")
+
+
+def pinned(name: str) -> str:
+    """The line of constraints.txt for a package."""
+    (line,) = re.findall(rf"(?m)^{name}==\S+$", Path(CONSTRAINTS).read_text())
+    return line
+
+
+@nox.session(name="old-plugin", requires=["build"], python=PYTHONS)
+def old_plugin(session: nox.Session) -> None:
+    """A plugin for the API level before this core's, and one for the level after: left out, and the message says what to upgrade."""
+    install_wheels(session, "omni-core", "omni-relay-shm", extra=("build", "hatchling"))
+    level = int(session.run("python", "-c", ASK_LEVEL, silent=True) or 0)
+    session.install("--no-deps", "--force-reinstall", *plugin_wheels(session, old=level - 1, new=level + 1))
+    shown = str(session.run("omni", "plugins", "check", success_codes=[1], silent=True))
+    shown += str(session.run("omni", "greet", success_codes=[2], silent=True))
+    session.log(shown)
+    for expected in (
+        f"API level {level - 1} of commands, this core offers API level {level} of commands; upgrade omni-old-plugin (1.4.0",
+        f"API level {level + 1} of commands, this core offers API level {level} of commands; upgrade omni-core (",
+        "ok  relay shm",
+        "No such command 'greet'; plugin 'omni-new-plugin' of omni-new-plugin 1.4.0 is incompatible",
+    ):
+        if expected not in shown:
+            session.error(f"`omni plugins check` does not say: {expected}")
+
+
+ASK_LEVEL = "from omni_core.hookspecs import API_LEVELS; print(API_LEVELS['omni_commands'])"
+
+
+def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
+    """Wheels of ``tests/packaging/old_plugin`` under other names, for other levels."""
+    folder = Path(session.create_tmp())
+    for name, level in levels.items():
+        project = folder / name
+        shutil.rmtree(project, ignore_errors=True)
+        shutil.copytree(ROOT / "tests/packaging/old_plugin", project)
+        (project / "src/omni_old_plugin").rename(project / "src" / f"omni_{name}_plugin")
+        for path in [*project.rglob("*.py"), project / "pyproject.toml"]:
+            text = re.sub(r"omni([-_])old([-_])plugin", rf"omni\1{name}\2plugin", path.read_text())
+            path.write_text(text.replace("(0, 0)", f"({level}, {level})"))
+        session.run(
+            "python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project), silent=True
+        )
+    return [str(next(folder.glob(f"omni_{name}_plugin-*.whl"))) for name in levels]
 
 
 @nox.session

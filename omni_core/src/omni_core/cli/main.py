@@ -41,6 +41,8 @@ class LazyGroup(click.Group):
             return command
         registry = load_plugins()
         if name not in registry.names("omni_commands"):
+            if suspects := registry.suspects():
+                context.fail("; ".join([f"No such command {name!r}", *suspects]))
             return None
         found: click.Command = load(registry.get("omni_commands", name).target)
         return found

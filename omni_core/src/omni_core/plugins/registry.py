@@ -51,15 +51,17 @@ class PluginRegistry:
         """What might help somebody who asked for a name that nobody provides."""
         near = get_close_matches(name, self.names(hook), 1)
         hints = [f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self.names(hook)) or 'none'}"]
-        failed = [
-            record for record in self.records if record.status in (PluginStatus.BROKEN, PluginStatus.INCOMPATIBLE)
-        ]
-        hints += [
+        hints += self.suspects()
+        return "; " + "; ".join(hints)
+
+    def suspects(self) -> list[str]:
+        """A remark for each plugin that is broken or incompatible: it may have provided what is missing."""
+        return [
             f"plugin {record.title} is {record.status.value} ({record.reason}) and may have provided it: "
             f"omni plugins show {record.name}"
-            for record in failed
+            for record in self.records
+            if record.status in (PluginStatus.BROKEN, PluginStatus.INCOMPATIBLE)
         ]
-        return "; " + "; ".join(hints)
 
     def resolve_reference(self, hook: str, value: str) -> str:
         """``package.module:attribute`` for a registered name or for a dotted reference.
