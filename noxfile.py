@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "tests"]
+nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "template", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
@@ -36,8 +36,12 @@ TESTS = {
     "omni-qwen3": "tests/omni_qwen3",
 }
 """What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
+TEMPLATES = ROOT / "omni_core/src/omni_core/authoring/templates"
+KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
 SOURCES = [f"{folder}/src" for folder in DISTRIBUTIONS.values()]
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk"]
+# What tests do with projects that they write: check their style, install them.
+PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
 # Only the reference implementation sees it, in a process of its own: its video processor needs it, nothing of ours may.
 TORCHVISION = "torchvision==0.28.0"
 # The build that runs without CUDA as well; `omni-relay-nixl[cu12]` brings it.
@@ -72,6 +76,11 @@ def install_wheels(session: nox.Session, *names: str, extra: tuple[str, ...] = (
     session.install("--no-deps", "--force-reinstall", *wheels(*names))
 
 
+def new_project(session: nox.Session, kind: str, folder: Path) -> None:
+    """What `omni plugins new` writes."""
+    session.run("omni", "plugins", "new", f"my-{kind}", "--kind", kind, "--out", str(folder), silent=True)
+
+
 @nox.session
 def build(session: nox.Session) -> None:
     """Build the wheel of every distribution into dist/."""
@@ -84,7 +93,7 @@ def build(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def tests(session: nox.Session) -> None:
     """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
-    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, NIXL))
+    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, NIXL))
     session.run("python", "-m", "pip", "check")
     oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
@@ -208,6 +217,24 @@ def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
     return [str(next(folder.glob(f"omni_{name}_plugin-*.whl"))) for name in levels]
 
 
+@nox.session(requires=["build"], reuse_venv=False)
+@nox.parametrize("kind", [nox.param(kind, id=kind) for kind in KINDS])
+def template(session: nox.Session, kind: str) -> None:
+    """A new project of each kind, built, and installed beside the core in a fresh environment, passes its own tests."""
+    folder = Path(session.create_tmp()) / "project"
+    shutil.rmtree(folder, ignore_errors=True)
+    install_wheels(session, "omni-core", extra=("hatchling",))
+    new_project(session, kind, folder)
+    building = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder / "dist")]
+    session.run("python", "-m", *building, str(folder))
+    (wheel,) = (folder / "dist").glob("*.whl")
+    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), f"{wheel}[test]")
+    session.run("python", "-m", "pip", "check")
+    session.run("omni", "plugins", "check")
+    session.chdir(folder)
+    session.run("python", "-m", "pytest", "-q", env=ONE_THREAD)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """ruff: style and formatting of the whole tree."""
@@ -218,9 +245,15 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
-    """mypy --strict over every distribution's source."""
+    """mypy --strict over every distribution's source, and over new projects of every kind."""
     install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest"))
     session.run("python", "-m", "mypy", *SOURCES)
+    projects = Path(session.create_tmp())
+    shutil.rmtree(projects, ignore_errors=True)
+    for kind in KINDS:
+        new_project(session, kind, projects / kind)
+    checked = [str(projects / kind / part) for kind in KINDS for part in ("src", "tests")]
+    session.run("python", "-m", "mypy", "--config-file", str(projects / KINDS[0] / "pyproject.toml"), *checked)
 
 
 @nox.session

@@ -1,4 +1,4 @@
-"""``omni plugins list | show | check``."""
+"""``omni plugins list | show | check | new``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import click
 
+from omni_core.cli.new import new
 from omni_core.hookspecs import API_LEVELS, HOOKS
 from omni_core.plugins import PluginRecord, load_plugins
 from omni_core.plugins.levels import described
@@ -16,6 +17,9 @@ from omni_core.plugins.levels import described
 @click.group()
 def plugins() -> None:
     """What is installed, what is broken, and why."""
+
+
+plugins.add_command(new)
 
 
 @plugins.command("list")

@@ -1,0 +1,33 @@
+"""What can be begun: one template per kind, with what its component needs and where it registers."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class Kind:
+    """A kind of component that a new plugin can provide.
+
+    Attributes:
+        hook: where it registers.
+        summary: what the template's component is, one line.
+        needs_torch: whether its component is written against torch.
+    """
+
+    hook: str
+    summary: str
+    needs_torch: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "relay": Kind("omni_relays", "bytes from process to process over Unix sockets"),
+    "scheduler": Kind("omni_schedulers", "serves the most urgent request first"),
+    "pipeline": Kind("omni_pipelines", "answers with the most frequent words of a message"),
+    "model-runner": Kind("omni_model_runners", "token ids in, token ids out, streamed", needs_torch=True),
+    "feedback": Kind("omni_feedback_strategies", "residual codebooks, their sum fed back", needs_torch=True),
+    "projection": Kind("omni_payload_projections", "hands on the text of messages, without their media"),
+    "kernel": Kind("omni_kernels", "root mean square normalisation in PyTorch", needs_torch=True),
+    "command": Kind("omni_commands", "finds components of installed plugins"),
+}
+"""By the name that ``omni plugins new --kind`` takes; each has a folder of that name in ``templates/``."""
