@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "template", "tests"]
+nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "example", "template", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
@@ -37,6 +37,7 @@ TESTS = {
 }
 """What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
 TEMPLATES = ROOT / "omni_core/src/omni_core/authoring/templates"
+EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
 KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
 SOURCES = [f"{folder}/src" for folder in DISTRIBUTIONS.values()]
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk"]
@@ -218,6 +219,19 @@ def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
 
 
 @nox.session(requires=["build"], reuse_venv=False)
+def example(session: nox.Session) -> None:
+    """The example of a third party's plugin, installed beside the core alone, answers and passes its own tests."""
+    install_wheels(session, "omni-core", extra=("hatchling",))
+    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", f"{EXAMPLE}[test]")
+    session.run("python", "-m", "pip", "check")
+    answer = session.run("omni", "run", "chat-echo", "--text", "hello", silent=True)
+    if not isinstance(answer, str) or "You said: hello\n" not in answer:
+        session.error(f"the example answered {answer!r}")
+    session.chdir(EXAMPLE)
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
+
+
+@nox.session(requires=["build"], reuse_venv=False)
 @nox.parametrize("kind", [nox.param(kind, id=kind) for kind in KINDS])
 def template(session: nox.Session, kind: str) -> None:
     """A new project of each kind, built, and installed beside the core in a fresh environment, passes its own tests."""
@@ -247,7 +261,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source, and over new projects of every kind."""
     install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest"))
-    session.run("python", "-m", "mypy", *SOURCES)
+    session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)
     for kind in KINDS:

@@ -1,0 +1,1 @@
+"""A pipeline that says back what it hears."""
