@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -29,7 +30,7 @@ def new(context: click.Context, name: str, kind: str, out: Path | None) -> None:
     for path in written:
         click.echo(f"  {path}")
     click.echo("Next:")
-    for step in (f"cd {folder}", "python -m pip install -e '.[test]'", "python -m pytest"):
+    for step in (f"cd {shlex.quote(str(folder))}", "python -m pip install -e '.[test]'", "python -m pytest"):
         click.echo(f"  {step}")
     click.echo(
         f"Then make it yours; README.md says where, and how it is used. `omni plugins show {names.distribution}`"
