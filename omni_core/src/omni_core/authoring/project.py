@@ -11,7 +11,7 @@ from string import Template
 from omni_core import __version__
 from omni_core.authoring.kinds import KINDS
 from omni_core.authoring.names import AuthoringError, ProjectNames
-from omni_core.hookspecs import API_LEVEL, HOOKS
+from omni_core.hookspecs import API_LEVELS, HOOKS
 
 _SUFFIX = ".in"
 """Ends the name of every template file, so that no tool takes it for the code that it becomes."""
@@ -55,7 +55,7 @@ def _values(names: ProjectNames, kind: str) -> dict[str, str]:
         "summary": KINDS[kind].summary,
         "core": core,
         "dependencies": ", ".join(f'"{each}"' for each in needed),
-        "api_level": str(API_LEVEL),
+        "api_level": str(API_LEVELS[KINDS[kind].hook]),
     }
 
 
