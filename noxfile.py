@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from ctypes.util import find_library
 from email.parser import HeaderParser
 from pathlib import Path
 from zipfile import ZipFile
@@ -25,6 +26,8 @@ DISTRIBUTIONS = {
     "omni-core": "omni_core",
     "omni-relay-shm": "plugins/omni_relay_shm",
     "omni-relay-nixl": "plugins/omni_relay_nixl",
+    "omni-relay-mooncake": "plugins/omni_relay_mooncake",
+    "omni-relay-nccl": "plugins/omni_relay_nccl",
     "omni-engine": "plugins/omni_engine",
     "omni-qwen3": "omni_qwen3",
 }
@@ -32,6 +35,8 @@ TESTS = {
     "omni-core": "tests/packaging/bare",
     "omni-relay-shm": "tests/omni_relay_shm",
     "omni-relay-nixl": "tests/omni_relay_nixl",
+    "omni-relay-mooncake": "tests/omni_relay_mooncake",
+    "omni-relay-nccl": "tests/omni_relay_nccl",
     "omni-engine": "tests/omni_engine",
     "omni-qwen3": "tests/omni_qwen3",
 }
@@ -47,8 +52,10 @@ PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
 TORCHVISION = "torchvision==0.28.0"
 # The build that runs without CUDA as well; `omni-relay-nixl[cu12]` brings it.
 NIXL = "nixl-cu12"
+# The build that runs without CUDA; `omni-relay-mooncake[cpu]` brings it.
+MOONCAKE = "mooncake-transfer-engine-non-cuda"
 # Extras without which there is nothing to test.
-EXTRAS = {"omni-core": "testing", "omni-relay-nixl": "cu12"}
+EXTRAS = {"omni-core": "testing", "omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -69,6 +76,18 @@ def wheels(*names: str) -> list[str]:
         (wheel,) = DIST.glob(f"{name.replace('-', '_')}-*.whl")
         found.append(str(wheel))
     return found
+
+
+def verbs(session: nox.Session) -> str:
+    """A search path with libibverbs, which Mooncake is linked with: where the system has none, that which NIXL's wheel brings."""
+    folder = Path(session.create_tmp()) / "verbs"
+    folder.mkdir(exist_ok=True)
+    (bundle,) = Path(session.virtualenv.location).glob("lib/python*/site-packages/nixl_cu12.libs")
+    (library,) = bundle.glob("libibverbs-*.so*")
+    link = folder / "libibverbs.so.1"
+    link.unlink(missing_ok=True)
+    link.symlink_to(library.resolve())
+    return f"{folder.resolve()}:{bundle.resolve()}"
 
 
 def install_wheels(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
@@ -94,11 +113,13 @@ def build(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def tests(session: nox.Session) -> None:
     """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
-    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, NIXL))
+    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, NIXL, MOONCAKE))
     session.run("python", "-m", "pip", "check")
     oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
     environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
+    if find_library("ibverbs") is None:
+        environment["LD_LIBRARY_PATH"] = verbs(session)
     arguments = session.posargs or ["tests", "--ignore=tests/packaging/bare", "--soak-seconds", "60"]
     session.run("python", "-m", "pytest", *arguments, env=environment)
 

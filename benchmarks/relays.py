@@ -22,6 +22,7 @@ import click
 import numpy as np
 from report import Row, compare, json_option, publish, quick_option
 
+from omni_core.hookspecs import works
 from omni_core.plugins import load_plugins
 from omni_core.references import load
 from omni_core.transport.relay import Relay, RelayOptions
@@ -32,7 +33,7 @@ SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "16 MiB": 2**24, "64 MiB": 2**26}
 def usable() -> dict[str, str]:
     """The relays that can work here: name to target."""
     checked = load_plugins().check()
-    return {each.name: each.target for hook, each, _, problem in checked if hook == "omni_relays" and problem is None}
+    return {each.name: each.target for hook, each, _, answer in checked if hook == "omni_relays" and works(answer)}
 
 
 async def reads(connection: Connection) -> Any:

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from omni_core.cli.plugins import check
 from omni_core.errors import PluginError
 from omni_core.hookspecs import API_LEVELS, HOOKS, Component, hooks
 from omni_core.plugins.discovery import PluginStatus, discover
@@ -191,6 +193,18 @@ def test_probes_answer_and_their_failures_are_reasons(install) -> None:  # type:
     assert "probe broke" in (problems["c"] or "")
     assert "no_module_x" in (problems["d"] or "")
     assert "no_module_y" in (problems["e"] or "")
+
+
+def test_what_works_with_a_remark_is_printed_as_working(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    registry = install(
+        p=HEADER
+        + "from omni_core.hookspecs import Remark\ndef slowly():\n    return Remark('no fast device')\n"
+        + "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's', probe=slowly)]\n"
+    )
+    monkeypatch.setattr("omni_core.cli.plugins.load_plugins", lambda: registry)
+    result = CliRunner().invoke(check, catch_exceptions=False)
+    assert result.output == "ok  relay a (dist-p): no fast device\n"
+    assert result.exit_code == 0
 
 
 def test_every_hook_is_documented_with_an_example() -> None:

@@ -7,7 +7,15 @@ from importlib.metadata import distribution, entry_points
 
 import pytest
 
-OURS = ["omni-core", "omni-relay-shm", "omni-engine", "omni-qwen3"]
+OURS = [
+    "omni-core",
+    "omni-relay-shm",
+    "omni-relay-nixl",
+    "omni-relay-mooncake",
+    "omni-relay-nccl",
+    "omni-engine",
+    "omni-qwen3",
+]
 NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis", "matplotlib"}
 
 

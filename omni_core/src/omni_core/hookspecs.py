@@ -28,8 +28,20 @@ from attrs import field, frozen
 hookspec = pluggy.HookspecMarker("omni")
 hookimpl = pluggy.HookimplMarker("omni")
 
+
+class Remark(str):
+    """A probe's answer for a component that can work on this machine, but not as well as on others: what is missing."""
+
+    __slots__ = ()
+
+
 Probe = Callable[[], str | None]
-"""Says cheaply whether a component can work on this machine: ``None``, or the reason why not."""
+"""Says cheaply whether a component can work on this machine: ``None`` or a :class:`Remark` if so, else the reason why not."""
+
+
+def works(answer: str | None) -> bool:
+    """Whether a probe's answer means that the component can work here."""
+    return answer is None or isinstance(answer, Remark)
 
 
 @frozen

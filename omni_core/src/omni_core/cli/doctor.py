@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from omni_core import __version__
+from omni_core.hookspecs import works
 from omni_core.plugins import load_plugins
 
 _LIBRARIES = ("torch", "transformers", "msgpack", "numpy")
@@ -41,9 +42,11 @@ def doctor() -> None:
             advice.append(f"plugin {record.name} is broken ({record.reason}); see: omni plugins show {record.name}")
         elif record.status.value == "incompatible":
             advice.append(f"plugin {record.name}: {record.reason}")
-    for _, component, _, problem in registry.check():
-        if problem is not None:
-            click.echo(f"  {component.name}: cannot work here: {problem}")
+    for _, component, _, answer in registry.check():
+        if not works(answer):
+            click.echo(f"  {component.name}: cannot work here: {answer}")
+        elif answer is not None:
+            click.echo(f"  {component.name}: {answer}")
     advice += [f"provided twice: {line}; uninstall one" for line in registry.duplicates()]
     if not list(registry.components("omni_pipelines")):
         advice.append("no pipeline is installed; try: pip install omni-qwen3")

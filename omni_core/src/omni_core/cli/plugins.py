@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import click
 
 from omni_core.cli.new import new
-from omni_core.hookspecs import API_LEVELS, HOOKS
+from omni_core.hookspecs import API_LEVELS, HOOKS, works
 from omni_core.plugins import PluginRecord, load_plugins
 from omni_core.plugins.levels import described
 
@@ -71,11 +71,11 @@ def check(name: str | None, full: bool) -> None:
     registry = load_plugins()
     records = _named(name) if name is not None else registry.records
     bad = False
-    for hook, component, record, problem in registry.check():
+    for hook, component, record, answer in registry.check():
         if record in records:
             click.echo(
-                f"{'ok  ' if problem is None else 'no  '}{HOOKS[hook]} {component.name} ({record.distribution})"
-                + (f": {problem}" if problem else "")
+                f"{'ok  ' if works(answer) else 'no  '}{HOOKS[hook]} {component.name} ({record.distribution})"
+                + (f": {answer}" if answer else "")
             )
     for record in records:
         if record.status.value in ("broken", "incompatible"):

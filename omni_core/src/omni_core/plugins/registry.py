@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 from omni_core.errors import PluginError
-from omni_core.hookspecs import HOOKS, Component
+from omni_core.hookspecs import HOOKS, Component, works
 from omni_core.plugins.discovery import PluginRecord, PluginStatus, discover
 from omni_core.references import normalize
 
@@ -84,16 +84,25 @@ class PluginRegistry:
         return lines
 
     def check(self) -> list[tuple[str, Component, PluginRecord, str | None]]:
-        """``(hook, component, plugin, problem or None)`` for every component: its requirements and its probe."""
+        """``(hook, component, plugin, answer)`` for every component, from its requirements and its probe.
+
+        The answer is a probe's: ``None``, a ``Remark``, or what is wrong (``hookspecs.works``).
+        """
         return [
-            (hook, component, record, problem_of(component))
+            (hook, component, record, answer_of(component))
             for hook in HOOKS
             for component, record in self.components(hook)
         ]
 
 
 def problem_of(component: Component) -> str | None:
-    """Why a component cannot work on this machine (a missing module, its probe's word), or ``None``."""
+    """Why a component cannot work on this machine, or ``None``."""
+    answer = answer_of(component)
+    return None if works(answer) else answer
+
+
+def answer_of(component: Component) -> str | None:
+    """What a component's probe says, or why it cannot be asked: ``None``, a ``Remark``, or what is wrong."""
     missing = [name for name in component.requires if find_spec(name) is None]
     if missing:
         return f"module {missing[0]!r} is not installed"

@@ -55,7 +55,7 @@ def copy(destination: Buffer, source: Buffer) -> None:
         return
     if not source.nbytes:
         return
-    _tensor(destination).copy_(_tensor(source))
+    as_tensor(destination).copy_(as_tensor(source))
     if on_host(destination) or on_host(source):
         wait_for_device(source if on_host(destination) else destination)
 
@@ -71,7 +71,7 @@ def wait_for_device(buffer: Buffer) -> None:
         torch.cuda.current_stream(buffer.device).synchronize()
 
 
-def _tensor(buffer: Buffer) -> Any:
+def as_tensor(buffer: Buffer) -> Any:
     """A flat buffer as a tensor, without a copy unless it is read-only memory of the host."""
     import torch
 

@@ -10,7 +10,7 @@ from attrs import field, frozen
 from omni_core.config.placement import PlannedProcess
 from omni_core.config.schema import PipelineConfig, RelayConfig
 from omni_core.errors import ConfigError, PluginError
-from omni_core.hookspecs import RelayComponent
+from omni_core.hookspecs import RelayComponent, works
 from omni_core.plugins import PluginRegistry
 from omni_core.runtime.places import Places
 from omni_core.transport.relays import RelaySpec
@@ -98,7 +98,7 @@ def _choose(
     problems = []
     for component in sorted(reach, key=lambda each: each.preference, reverse=True):
         problem = None if component.probe is None else component.probe()
-        if problem is None:
+        if works(problem):
             return component.name
         problems.append(f"{component.name}: {problem}")
     reasons = f" ({'; '.join(problems)})" if problems else ""

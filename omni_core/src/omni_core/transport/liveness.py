@@ -50,11 +50,16 @@ class Incarnation:
         """As plain data; ``Incarnation(*plain)`` is equal."""
         return list(astuple(self))
 
+    @property
+    def is_here(self) -> bool:
+        """Whether it is, or was, a process of this host whose number means the same to us."""
+        return self.host == _host()
+
     def check(self, name: str) -> None:
         """Return if it runs, or if that cannot be told from here because it is on another host.
 
         Raises:
             PeerDiedError: it has ended.
         """
-        if self.host and self.host == _host() and _started(self.pid) != self.started:
+        if self.host and self.is_here and _started(self.pid) != self.started:
             raise PeerDiedError(f"process {self.pid} ({name}), which held the bytes, has ended")

@@ -2,7 +2,7 @@
 and says so, which is the sender's credit. A backend only starts its engine, registers memory, begins reads and looks.
 
 Every block is marked before and behind its bytes, so that a reader of freed memory, or of another process's, notices. There is
-no thread: one poller per relay runs while transfers are outstanding, and only then.
+no thread: one poller per relay runs while transfers are outstanding, and only then; none where the backend is told of events.
 """
 
 from __future__ import annotations
@@ -81,6 +81,9 @@ class PulledRelay(Relay):
     """
 
     has_empty = True
+
+    needs_polling: ClassVar[bool] = True
+    """Whether events must be looked for. A backend that is told of each, and calls :meth:`look` then, has no poller."""
 
     eager_seconds: ClassVar[float] = 0.0
     """For so long after each event the poller looks in every turn of the loop. For engines that move on only when looked at."""
@@ -258,6 +261,8 @@ class PulledRelay(Relay):
 
     # --- progress ----------------------------------------------------------------------------------------------------
     def _poll(self) -> None:
+        if not self.needs_polling:
+            return
         self._last_event = time.monotonic()
         if self._poller is None:
             self._poller = asyncio.ensure_future(self._progress())
@@ -310,6 +315,18 @@ class PulledRelay(Relay):
         else:
             read.done.set_exception(error)
             read.done.exception()  # whoever waits is told
+
+    def offered_bytes(self, key: int, address: int, nbytes: int) -> Buffer | None:
+        """Our block of that key, marks included, for engines whose sender takes part in a read.
+
+        ``None`` where its bytes are not offered (any more), or lie elsewhere than the reader believes.
+        """
+        block, memory = self._sent.get(key), self._source
+        if block is None or memory is None or not block.offered:
+            return None
+        if (memory.address + block.offset, block.nbytes) != (address, nbytes):
+            return None
+        return memory.part(block.offset, block.nbytes)
 
     # --- both --------------------------------------------------------------------------------------------------------
     def cleanup(self, request_id: str) -> None:

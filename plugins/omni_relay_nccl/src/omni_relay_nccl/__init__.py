@@ -1,0 +1,1 @@
+"""NCCL relay for omni: torch.distributed point to point, nccl between GPUs and gloo between CPUs."""

@@ -1,0 +1,55 @@
+"""How the two processes of a group find each other: torch asks a store for the other's address, ours asks the other process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+PATIENCE = timedelta(seconds=30)
+"""How long one side waits for the other to come, where it does not die instead."""
+
+
+class MeetingStore(Store):
+    """A store of two. What one sets, ``tell`` brings to the other; used in a channel's thread, filled from the event loop."""
+
+    def __init__(self, tell: Callable[[str, bytes], object]) -> None:
+        super().__init__()
+        self._tell = tell
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._alone = False
+
+    def put(self, key: str, value: bytes) -> None:
+        """The other side has set it."""
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def leave(self) -> None:
+        """The other side is gone: who waits for it gets an error."""
+        with self._changed:
+            self._alone = True
+            self._changed.notify_all()
+
+    # --- torch calls these -------------------------------------------------------------------------------------------
+    def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
+        self.put(key, bytes(value))
+        self._tell(key, bytes(value))
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+    def wait(self, keys: list[str], timeout: Any = PATIENCE) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._alone or self.check(keys), timeout.total_seconds()):
+                raise RuntimeError("the other process does not come")
+            if not self.check(keys):
+                raise RuntimeError("the other process is gone")

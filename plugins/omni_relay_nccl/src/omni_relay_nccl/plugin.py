@@ -1,0 +1,59 @@
+"""Registers the ``nccl`` relay."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from omni_core.hookspecs import Component, Remark, hookimpl
+
+supports = (1, 1)
+
+_DRIVERS = ("libcuda.so.1", "libamdhip64.so")
+
+
+def probe() -> str | None:
+    """Whether torch is installed; a remark where its processes could only talk by gloo."""
+    if sys.platform != "linux":
+        return f"it needs Linux, this is {sys.platform}"
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return "torch is not installed; pip install torch"
+    version = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    if not _device_is_here():
+        return Remark("gloo only, no CUDA device")
+    if not re.search(r"^(cuda|hip)\b.*= '", version, re.MULTILINE):
+        return Remark("gloo only, this torch is built without CUDA")
+    return None
+
+
+def _device_is_here() -> bool:
+    """Whether a driver is here and has a device. Asked of the driver itself: importing torch takes seconds."""
+    for name in _DRIVERS:
+        try:
+            driver = ctypes.CDLL(name)
+        except OSError:
+            continue
+        count = ctypes.c_int(0)
+        if name.startswith("libcuda"):
+            answered = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+        else:
+            answered = driver.hipGetDeviceCount(ctypes.byref(count)) == 0
+        if answered and count.value > 0:
+            return True
+    return False
+
+
+@hookimpl
+def omni_relays() -> list[Component]:
+    return [
+        Component(
+            "nccl",
+            "omni_relay_nccl.relay:NcclRelay",
+            "torch.distributed point to point, for one machine: nccl between GPUs, gloo between CPUs",
+            probe=probe,
+        )
+    ]
