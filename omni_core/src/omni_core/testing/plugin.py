@@ -21,9 +21,9 @@ HEAVY = ("torch", "transformers", "numpy")
 _MEASURE = """
 import sys, time
 import omni_core.hookspecs
-begin = time.perf_counter()
+begin = time.process_time()
 __import__(sys.argv[1])
-print(time.perf_counter() - begin, *[name for name in sys.argv[2:] if name in sys.modules])
+print(time.process_time() - begin, *[name for name in sys.argv[2:] if name in sys.modules])
 """
 
 _RESOLVE = """
