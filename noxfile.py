@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -165,33 +166,40 @@ def everything(session: nox.Session) -> None:
 
 
 @nox.session(requires=["build"])
-def lowest(session: nox.Session) -> None:
-    """The lowest versions that our metadata allow of what we depend on directly, but torch as constraints.txt has it.
+@nox.parametrize("name", [nox.param(name, id=name) for name in ("omni-core", "omni-qwen3")])
+def lowest(session: nox.Session, name: str) -> None:
+    """One distribution with the lowest versions that its own metadata allow, but torch as constraints.txt has it.
 
-    Older builds of torch without CUDA are on an index of their own; what we say of them is not tested here.
+    Older builds of torch without CUDA are on an index of their own; what our metadata say of them is not tested here. One by one,
+    because the lowest of one may not go with what another's dependencies need.
     """
-    bounds = Path(session.create_tmp()) / "lowest.txt"
-    lines = sorted({f"{name}=={version}" for name, version in lower_bounds()} | {pinned("torch")})
-    session.log("\n".join(lines))
+    bounds = Path(session.virtualenv.location) / "lowest.txt"
+    lines = [f"{each}=={version}" for each, version in lower_bounds(name)] + [pinned("torch")]
+    session.log(", ".join(lines))
     bounds.write_text("\n".join(lines) + "\n")
+    names = list(dict.fromkeys(["omni-core", "omni-relay-shm", name]))
     testing = f"{wheels('omni-core')[0]}[{EXTRAS['omni-core']}]"
-    session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*DISTRIBUTIONS), testing)
-    session.install("--no-deps", "--force-reinstall", *wheels(*DISTRIBUTIONS))
+    session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*names), testing)
+    session.install("--no-deps", "--force-reinstall", *wheels(*names))
     session.run("python", "-m", "pip", "check")
     session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
+    if name == "omni-core":
+        session.install("-c", CONSTRAINTS, "psutil")
+        session.run(
+            "python", "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "tests/omni_core/test_config.py"
+        )
 
 
-def lower_bounds() -> Iterator[tuple[str, str]]:
-    """Names and lowest versions of what our wheels need of others, torch and what is optional at run time left out."""
-    for wheel in wheels(*DISTRIBUTIONS):
-        with ZipFile(wheel) as archive:
-            (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-            headers = HeaderParser().parsestr(archive.read(metadata).decode())
-        for line in headers.get_all("Requires-Dist", []):
-            need = Requirement(line)
-            wanted = need.marker is None or need.marker.evaluate({"extra": "testing"})
-            if wanted and need.name not in DISTRIBUTIONS and need.name != "torch":
-                yield need.name, next(each.version for each in need.specifier if each.operator == ">=")
+def lower_bounds(name: str) -> Iterator[tuple[str, str]]:
+    """What a wheel of ours needs of others directly, and the lowest version of each; torch and other extras left out."""
+    with ZipFile(wheels(name)[0]) as archive:
+        (metadata,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+        headers = HeaderParser().parsestr(archive.read(metadata).decode())
+    for line in headers.get_all("Requires-Dist", []):
+        need = Requirement(line)
+        wanted = need.marker is None or need.marker.evaluate({"extra": EXTRAS["omni-core"]})
+        if wanted and need.name not in DISTRIBUTIONS and need.name != "torch":
+            yield need.name, next(each.version for each in need.specifier if each.operator == ">=")
 
 
 def pinned(name: str) -> str:
@@ -224,7 +232,7 @@ ASK_LEVEL = "from omni_core.hookspecs import API_LEVELS; print(API_LEVELS['omni_
 
 def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
     """Wheels of ``tests/packaging/old_plugin`` under other names, for other levels."""
-    folder = Path(session.create_tmp())
+    folder = Path(session.virtualenv.location) / "plugins"
     for name, level in levels.items():
         project = folder / name
         shutil.rmtree(project, ignore_errors=True)

@@ -132,6 +132,30 @@ def test_levels_of_one_kind_do_not_touch_another(install, monkeypatch: pytest.Mo
     assert status(registry, "tool") is status(registry, "both") is PluginStatus.LOADED
 
 
+def test_the_command_line_shows_levels_and_who_may_be_missing(install, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    install(ahead="supports = {'commands': (2, 3)}\n" + COMMAND, fine=relay("mine"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+    def omni(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "omni_core.cli", *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    reason = "it is made for API level 2 to 3 of commands, this core offers API level 1 of commands; upgrade omni-core (0.1.0"
+    code, shown = omni("plugins", "list")
+    assert (code, reason in shown) == (0, True), shown
+    assert re.search(r"fine +loaded +dist-fine 2.5 \(API level 1\)", shown), shown
+    code, shown = omni("plugins", "show", "ahead")
+    assert (code, reason in shown, "made for:     API level 2 to 3 of commands" in shown) == (0, True, True), shown
+    code, shown = omni("plugins", "show", "fine")
+    assert "omni_relays (this core offers API level 1)" in shown
+    code, shown = omni("plugins", "check", "ahead")
+    assert (code, reason in shown, "mine" in shown) == (1, True, False), shown
+    code, shown = omni("greet")
+    assert code == 2
+    assert f"No such command 'greet'; plugin 'ahead' of dist-ahead 2.5 is incompatible ({reason}" in shown
+
+
 def test_reading_levels_imports_no_package_around_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "heavy_package" / "inner"
     package.mkdir(parents=True)
