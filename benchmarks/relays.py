@@ -1,9 +1,10 @@
 """Every installed relay beside one fresh shared-memory block per transfer, and beside a plain memory copy.
 
-    python benchmarks/relays.py [--relay shm] [--quick] [--json FILE]
+    python benchmarks/relays.py [--relay shm] [--peer PYTHON] [--quick] [--json FILE]
 
 One transfer: the producer offers N bytes, a second process has them and answers. All ways use the same pipe for control and
-alternate; the copy is numpy's, into warm memory, in this process.
+alternate; the copy is numpy's, into warm memory, in this process. ``--peer`` names the Python of a virtual environment that holds
+sglang-omni 0.1.9: its relays of the same names run beside ours, as far as what they need is installed there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 import click
 import numpy as np
+from peer_relays import PEER_NAME, PeerRelay
 from report import Row, compare, json_option, publish, quick_option
 
 from omni_core.hookspecs import works
@@ -112,43 +114,83 @@ def by_copy(target: Any, data: Any) -> float:
     return time.perf_counter() - begin
 
 
-async def measure(connection: Connection, targets: dict[str, str], directory: str, rounds: int) -> list[Row]:
+async def start_peers(python: Path | None, names: list[str]) -> list[PeerRelay]:
+    """The peer's relays of these names that can work here; says which cannot."""
+    if python is None:
+        return []
+    peers = []
+    for name in names:
+        peer = PeerRelay(python, name)
+        problem = await peer.start()
+        if problem is None:
+            peers.append(peer)
+        else:
+            click.echo(f"{PEER_NAME} has no {name} relay here: {problem}", err=True)
+            await peer.stop()
+    return peers
+
+
+async def measure(
+    connection: Connection, targets: dict[str, str], directory: str, rounds: int, python: Path | None
+) -> list[Row]:
     relays = {name: make(target, "sender", directory) for name, target in targets.items()}
+    peers = await start_peers(python, [name for name in targets if name != "nccl"])  # its nccl relay needs CUDA
     ways = {name: by_relay(name, relay, connection) for name, relay in relays.items()}
     rows = []
-    for label, size in SIZES.items():
-        data = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
-        target, count = np.zeros_like(data), max(5, min(rounds, rounds * 2**22 // size))
-        blocks: list[float] = []
-        copies: list[float] = []
-        ours: dict[str, list[float]] = {name: [] for name in ways}
-        for number in range(count + 2):  # the first two touch the pages
-            for name, way in ways.items():
-                ours[name].append(await way(data) * 1e6)
-            blocks.append(await by_block(connection, data) * 1e6)
-            copies.append(by_copy(target, data) * 1e6)
-            if number == 1:
-                for each in (blocks, copies, *ours.values()):
-                    each.clear()
-        for name in ways:
-            rows.append(
-                compare(f"{name}, {label}", "us", ours[name], blocks, "a fresh block each", higher_is_better=False)
-            )
-            rows.append(
-                compare(f"{name}, {label}", "us", ours[name], copies, "one memory copy", higher_is_better=False)
-            )
-    for relay in relays.values():
-        relay.close()
+    try:
+        for label, size in SIZES.items():
+            rows += await measure_size(connection, label, size, ways, peers, rounds)
+    finally:
+        for relay in relays.values():
+            relay.close()
+        for peer in peers:
+            await peer.stop()
     return rows
+
+
+async def measure_size(
+    connection: Connection,
+    label: str,
+    size: int,
+    ways: dict[str, Callable[[Any], Awaitable[float]]],
+    peers: list[PeerRelay],
+    rounds: int,
+) -> list[Row]:
+    data = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
+    target, count = np.zeros_like(data), max(7, min(rounds, rounds * 2**22 // size))
+    times: dict[str, list[float]] = {}
+
+    def note(name: str, seconds: float) -> None:
+        times.setdefault(name, []).append(seconds * 1e6)
+
+    for number in range(count + 2):
+        for name, way in ways.items():
+            note(name, await way(data))
+        note("a fresh block each", await by_block(connection, data))
+        note("one memory copy", by_copy(target, data))
+        for peer in peers:
+            note(f"{PEER_NAME} {peer.name}", await peer.seconds(size, fresh=True))
+            note(f"{PEER_NAME} {peer.name}, warm tensors", await peer.seconds(size, fresh=False))
+        if number == 1:  # these touched the pages
+            times.clear()
+    return [
+        compare(f"{name}, {label}", "us", times[name], times[other], other, higher_is_better=False)
+        for name in ways
+        for other in times
+        if other in ("a fresh block each", "one memory copy") or other.startswith(f"{PEER_NAME} {name}")
+    ]
 
 
 @click.command()
 @click.option(
     "--relay", "names", multiple=True, help="Only this one; may be repeated. By default all that can work here."
 )
+@click.option(
+    "--peer", "python", type=click.Path(path_type=Path, exists=True), help="The Python that has sglang-omni 0.1.9."
+)
 @quick_option
 @json_option
-def main(names: tuple[str, ...], quick: bool, json_path: Path | None) -> None:
+def main(names: tuple[str, ...], python: Path | None, quick: bool, json_path: Path | None) -> None:
     """Relays between two processes."""
     targets = {name: target for name, target in usable().items() if not names or name in names}
     if not targets:
@@ -158,7 +200,7 @@ def main(names: tuple[str, ...], quick: bool, json_path: Path | None) -> None:
         context = multiprocessing.get_context("spawn")
         other = context.Process(target=receive, args=(theirs, targets, directory), daemon=True)
         other.start()
-        rows = asyncio.run(measure(ours, targets, directory, 30 if quick else 300))
+        rows = asyncio.run(measure(ours, targets, directory, 30 if quick else 300, python))
         ours.send(None)
         other.join(5)
     publish(rows, json_path)
