@@ -1,0 +1,1 @@
+"""SGLang's scheduler behind omni's contract: continuous batching, radix cache, retraction."""

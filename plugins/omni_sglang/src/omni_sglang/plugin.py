@@ -1,0 +1,34 @@
+"""Registers the ``sglang`` scheduler."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+
+SGLANG_VERSION = "0.5.23"
+"""The one version that the adapter is written against. SGLang's scheduler has no stable interface: see docs/sglang.md."""
+
+
+def probe() -> str | None:
+    """Whether the right SGLang is installed, and what it computes with."""
+    try:
+        found = version("sglang")
+    except PackageNotFoundError:
+        return f"sglang is not installed (pip install sglang=={SGLANG_VERSION})"
+    if found != SGLANG_VERSION:
+        return f"sglang {found} is installed; this plugin works with {SGLANG_VERSION} only (pip install sglang=={SGLANG_VERSION})"
+    missing = [name for name in ("triton", "sgl_kernel") if find_spec(name) is None]
+    if missing:
+        return f"sglang {found} is installed without {' and '.join(missing)}: this is not an installation for a GPU"
+    return None
+
+
+@hookimpl
+def omni_schedulers() -> list[Component]:
+    summary = "SGLang's scheduler: radix cache, continuous batching, retraction"
+    target = "omni_sglang.scheduler:OmniScheduler"
+    return [Component("sglang", target, summary, requires=("torch", "sglang"), probe=probe)]
