@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,6 @@ if find_spec("sglang") is None:
 else:
     import torch
 
-    os.environ.setdefault("SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE", "1")
     if not torch.cuda.is_available():
         import cpu_shim
 

@@ -85,10 +85,11 @@ class RadixPagedAttention:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
     ) -> torch.Tensor:
         count, heads, width = query.shape
-        attention = self._layers[layer]
-        if scale is not None and scale != attention.scaling:
-            query = query * (scale / attention.scaling)
-        mixed = attention(query.reshape(count, heads * width), key.contiguous(), value.contiguous(), self._batch)
+        if scale is not None:  # SGLang's layers have head_dim ** -0.5 built in
+            query = query * (scale * width**0.5)
+        mixed = self._layers[layer](
+            query.reshape(count, heads * width), key.contiguous(), value.contiguous(), self._batch
+        )
         return mixed.view(count, heads, width)
 
 
