@@ -483,12 +483,12 @@ def test_what_was_computed_before_a_wait_is_still_there_after_it(sglang: Open) -
 
     runner = WatchingFeedback(MODEL)
     scheduler = sglang(runner)
-    ask(scheduler, "r", list(range(40)), sampling=SamplingParams(max_new_tokens=4), allowed=1)
-    for _ in range(3):
-        time.sleep(0.1)
-        scheduler.inbox.put(IncomingMessage("r", "stream_chunk", 1))
+    ask(scheduler, "r", list(range(40)), sampling=SamplingParams(max_new_tokens=6), allowed=4)
+    while not scheduler.statistics()["parked"]:
+        time.sleep(0.01)
+    scheduler.inbox.put(IncomingMessage("r", "stream_chunk", 2))
     collect(scheduler, 1)
-    assert runner.lengths == [(0, 40), (40, 1), (41, 1), (42, 1)]
+    assert runner.lengths == [(0, 40), (40, 1), (41, 1), (42, 1), (43, 1), (44, 1)]
 
 
 # --- one per process -------------------------------------------------------------------------------------------------
