@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from toy_model import HEADS, POISON_TOKEN, ToyModel, ToyRunner
+from sglang_toy import MODEL
+from toy_model import POISON_TOKEN, ToyRunner
 
 from omni_core.model_runner.types import SamplingParams
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_core.testing import SchedulerConformance
 from omni_sglang.scheduler import OmniScheduler
 
-MODEL = ToyModel()
-
 
 class TestSGLang(SchedulerConformance):
     def make(self) -> Scheduler:
-        return OmniScheduler(ToyRunner(MODEL), attention_heads=HEADS, max_context=4096, kv_blocks=6400)
+        return OmniScheduler(ToyRunner(MODEL), max_context=4096, kv_blocks=6400)
 
     def message(self, request_id: str, data: Any) -> IncomingMessage:
         return IncomingMessage(request_id, "new_request", data)

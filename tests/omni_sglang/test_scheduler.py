@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 import toy_model
-from toy_model import HEADS, POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
+from sglang_toy import MODEL
+from toy_model import POISON_TOKEN, FeedbackRunner, ToyRunner, generate
 
 from omni_core.errors import ConfigError
 from omni_core.model_runner.base import ModelRunner
@@ -21,7 +22,6 @@ from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Schedule
 from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler
 
-MODEL = ToyModel()
 EAGER = {"schedule_conservativeness": 0.01}
 """SGLang admits more than will fit, so that requests have to give way."""
 
@@ -57,7 +57,7 @@ class Watching(ToyRunner):
 
 
 def make(runner: ModelRunner | None = None, **options: Any) -> OmniScheduler:
-    options = {"attention_heads": HEADS, "max_context": 512, "kv_blocks": 3000, **options}
+    options = {"max_context": 512, "kv_blocks": 3000, **options}
     return OmniScheduler(runner or ToyRunner(MODEL), **options)
 
 

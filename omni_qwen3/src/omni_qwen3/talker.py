@@ -26,13 +26,14 @@ from omni_core.model_runner.types import (
     SamplingParams,
 )
 from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_engine.scheduler import EngineScheduler
+from omni_core.references import load
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
+from omni_qwen3.thinker import ENGINE
 
 DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "max_new_tokens": 4096}
 """The reference's generation defaults for the talker."""
@@ -82,10 +83,11 @@ class Talker(nn.Module):
         self.rotary = Rotary(config.text)
         self.hidden_size, self.vocab_size = config.text.hidden_size, config.text.vocab_size
         self._layout = (config.text.layers, config.text.kv_heads, config.text.head_dim)
+        self._heads = config.text.heads
 
     @property
     def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.codec_head.weight.dtype)
+        return KVLayout(*self._layout, self.codec_head.weight.dtype, self._heads)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self.model.codec_embedding(ids)
@@ -279,16 +281,22 @@ class TalkerRunner(FeedbackARModelRunner):
 
 
 def create_talker(
-    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", **engine: Any
-) -> EngineScheduler:
-    """The talker stage. ``engine`` are options of :class:`omni_engine.scheduler.EngineScheduler`."""
+    model_path: str,
+    device: str | None = None,
+    gpu_id: int | None = None,
+    dtype: str = "float32",
+    scheduler: str = ENGINE,
+    **options: Any,
+) -> Scheduler:
+    """The talker stage on a scheduler class (``package.module:name``); ``options`` are that class's."""
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     model = load_talker(model_path, config, dtype=dtype, device=place)
     special = read_special(model_path, config)
     runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place)
-    engine.setdefault("max_context", config.talker.text.max_positions)
-    return EngineScheduler(runner, **engine)
+    options.setdefault("max_context", config.talker.text.max_positions)
+    made: Scheduler = load(scheduler)(runner, **options)
+    return made
 
 
 def read_special(model_path: str, config: QwenConfig) -> torch.Tensor:

@@ -14,8 +14,8 @@ from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.sampling import sampling_from
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_engine.scheduler import EngineScheduler
+from omni_core.references import load
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
@@ -23,6 +23,9 @@ from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerR
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.sharding import local_config, part_of
 from omni_qwen3.turns import assistant_start, user_rows
+
+ENGINE = "omni_engine.scheduler:EngineScheduler"
+"""The scheduler that drives the thinker and the talker where the config names no other."""
 
 DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
 """The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
@@ -53,11 +56,11 @@ class Thinker(nn.Module):
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.rotary = Rotary(config)
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
-        self._layout = (config.layers, config.kv_heads, config.head_dim)
+        self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
 
     @property
     def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.lm_head.weight.dtype)
+        return KVLayout(*self._layout, self.lm_head.weight.dtype, self._heads)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self.model.embed_tokens(ids)
@@ -229,18 +232,20 @@ def create_thinker(
     tp_rank: int = 0,
     tp_size: int = 1,
     tp_rendezvous: str | None = None,
-    **engine: Any,
-) -> EngineScheduler:
-    """The thinker stage, or one tensor parallel rank of it. ``engine`` are options of
-    :class:`omni_engine.scheduler.EngineScheduler`.
+    scheduler: str = ENGINE,
+    **options: Any,
+) -> Scheduler:
+    """The thinker stage, or one tensor parallel rank of it, on a scheduler class (``package.module:name``); ``options`` are
+    that class's.
     """
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
     model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
     runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
-    engine.setdefault("max_context", config.thinker.max_positions)
-    return EngineScheduler(runner, **engine)
+    options.setdefault("max_context", config.thinker.max_positions)
+    made: Scheduler = load(scheduler)(runner, **options)
+    return made
 
 
 def load_thinker(

@@ -61,6 +61,8 @@ class StageConfig:
             payload to data; or such a function itself, if its only required parameter is called ``payload``.
         factory_args: arguments of ``factory``. Where it accepts them and they are not set here, it also gets ``model_path``,
             ``gpu_id``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size`` and ``tp_rendezvous``.
+        scheduler: what drives the stage's model runner, where its factory leaves that open (it takes ``scheduler``): a registered
+            scheduler such as ``engine`` or ``sglang``. Unset: the factory's own choice.
         next: the stage or stages that get the result.
         terminal: the result goes to the client.
         route_fn: ``(request_id, payload) -> str | list[str]``: those of ``next`` that get this request's result.
@@ -89,6 +91,7 @@ class StageConfig:
     name: str
     factory: str
     factory_args: dict[str, Any] = field(factory=dict)
+    scheduler: str | None = None
     next: str | list[str] | None = None
     terminal: bool = False
     route_fn: str | None = None

@@ -72,12 +72,16 @@ class SamplingParams:
 
 @frozen
 class KVLayout:
-    """What a model keeps per token: ``layers`` pairs of K and V of shape ``[kv_heads, head_dim]`` in ``dtype``."""
+    """What a model keeps per token: ``layers`` pairs of K and V of shape ``[kv_heads, head_dim]`` in ``dtype``.
+
+    ``heads``: how many query heads attend to them, for schedulers that prepare their attention before they see a query; 0: unsaid.
+    """
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    heads: int = 0
 
 
 class SeenIds:

@@ -70,6 +70,8 @@ def _arguments(factory: Callable[..., Any], spec: StageSpec) -> dict[str, Any]:
         raise ConfigError(
             f"stages[{spec.name}].tp_size: {spec.factory!r} takes no `tp_rank`, so it cannot be one rank of several"
         )
+    if "scheduler" in spec.injected and "scheduler" not in parameters:
+        raise ConfigError(f"stages[{spec.name}].scheduler: {spec.factory!r} takes no `scheduler`; it brings its own")
     arguments = {name: value for name, value in spec.injected.items() if name in parameters}
     arguments.update(spec.factory_args)
     missing = [

@@ -136,6 +136,9 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
+    injected = {"model_path": config.model_path, "stage_name": stage.name}
+    if stage.scheduler is not None:
+        injected["scheduler"] = _resolve_scheduler(stage, registry)
     return StageSpec(
         name=stage.name,
         factory=registry.resolve_reference("omni_schedulers", stage.factory),
@@ -150,8 +153,18 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         stream_from=[other.name for other in config.stages if stage.name in other.stream_to],
         stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
         project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
-        injected={"model_path": config.model_path, "stage_name": stage.name},
+        injected=injected,
     )
+
+
+def _resolve_scheduler(stage: StageConfig, registry: PluginRegistry) -> str:
+    assert stage.scheduler is not None
+    try:
+        return registry.resolve_reference("omni_schedulers", stage.scheduler)
+    except PluginError as error:
+        raise PluginError(
+            f"stages[{stage.name}].scheduler: {error}. Install the plugin (for example: pip install omni-{stage.scheduler})"
+        ) from error
 
 
 def _required(name: str, registry: PluginRegistry) -> str:

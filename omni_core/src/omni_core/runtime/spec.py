@@ -18,7 +18,7 @@ class StageSpec:
     """One stage of a process. References are ``package.module:attribute``; component names are already resolved.
 
     ``injected`` holds what the factory gets where it accepts the name and ``factory_args`` does not set it:
-    ``model_path``, ``gpu_id``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``.
+    ``model_path``, ``gpu_id``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``, ``scheduler``.
     """
 
     name: str

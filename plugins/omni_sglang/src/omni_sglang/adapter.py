@@ -410,6 +410,11 @@ def _claim(runtime: Runtime) -> None:
         )
     if _open:
         _tear_down()
+    if torch.distributed.is_initialized():
+        raise ConfigError(
+            "this process has a default process group of torch.distributed already (tensor parallel ranks, or a relay over NCCL); "
+            "SGLang makes its own. Give the stage that uses `sglang` a process of its own, with tp_size 1"
+        )
     _live, _open = weakref.ref(runtime), True
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from attrs import define
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
@@ -37,7 +37,6 @@ class OmniScheduler:
 
     Args:
         runner: the model and what its requests are.
-        attention_heads: query heads of the model's attention (its ``kv_layout`` says the rest).
         max_running: requests computed together.
         max_batch_tokens: prompt positions computed in one step, over all requests.
         chunk_size: positions of one prompt computed in one step.
@@ -48,14 +47,13 @@ class OmniScheduler:
         server_args: fields of SGLang's ``ServerArgs`` to set, such as ``{"schedule_policy": "lpm"}``.
 
     Raises:
-        ConfigError: there is another one in this process.
+        ConfigError: there is another one in this process, or the model's ``kv_layout`` does not say its query heads.
     """
 
     def __init__(
         self,
         runner: ModelRunner,
         *,
-        attention_heads: int,
         max_running: int = 32,
         max_batch_tokens: int = 2048,
         chunk_size: int = 512,
@@ -70,13 +68,17 @@ class OmniScheduler:
         self._runner = runner
         self._max_context = max_context
         layout, model = runner.model.kv_layout, runner.model
+        if not layout.heads:
+            raise ConfigError(
+                f"{type(model).__name__}.kv_layout.heads: unset; SGLang must know the number of query heads before it starts"
+            )
         position_bytes = 2 * layout.layers * layout.kv_heads * layout.head_dim * layout.dtype.itemsize
         if kv_blocks is None:
             wanted = kv_cache_mb * 2**20 // (position_bytes * block_size)
             kv_blocks = max(1, min(wanted, max_running * -(-max_context // block_size)))
         shape = ModelShape(
             layers=layout.layers,
-            heads=attention_heads,
+            heads=layout.heads,
             kv_heads=layout.kv_heads,
             head_dim=layout.head_dim,
             hidden_size=model.hidden_size,
