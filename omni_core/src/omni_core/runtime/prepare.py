@@ -11,6 +11,7 @@ from omni_core.config.devices import detect
 from omni_core.config.placement import PlannedProcess, check, plan, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
+from omni_core.errors import PluginError
 from omni_core.plugins import PluginRegistry
 from omni_core.runtime.placement import ReplicatedGroup
 from omni_core.runtime.places import Places
