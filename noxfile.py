@@ -46,7 +46,7 @@ TEMPLATES = ROOT / "omni_core/src/omni_core/authoring/templates"
 EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
 KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
 SOURCES = [f"{folder}/src" for folder in DISTRIBUTIONS.values()]
-TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk"]
+TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk", "pyzmq"]
 # What tests do with projects that they write: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
 # Only the reference implementation sees it, in a process of its own: its video processor needs it, nothing of ours may.
@@ -289,7 +289,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source, and over new projects of every kind."""
-    install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest"))
+    install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest", "pyzmq"))
     session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)
