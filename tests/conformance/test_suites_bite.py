@@ -131,7 +131,7 @@ class TestWrong(PipelineConformance):
         return [OmniRequest({{"n": 1, "sleep": 0.05}}), OmniRequest({{"n": 2, "sleep": 0.05}})]
 """
 PLUGINS = {
-    "import torch": "test_it_imports_in_no_time_and_without_heavy_libraries",
+    "import numpy": "test_it_imports_in_no_time_and_without_heavy_libraries",
     "import time; time.sleep(0.05)": "test_it_imports_in_no_time_and_without_heavy_libraries",
     "raise SystemExit(1)": "test_it_is_loaded_without_complaint",
     "supports = (7, 8)": "test_it_says_which_api_levels_it_supports",

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers.generation import logits_process as reference
 
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner.sampling import candidates, draw, penalized, sample, sampling_from
 from omni_core.model_runner.types import ARRequest, RandomStream, SamplingParams
+
+reference = pytest.importorskip("transformers.generation.logits_process", reason="transformers is the reference")
 
 
 def row(seed: int, size: int = 200) -> torch.Tensor:
