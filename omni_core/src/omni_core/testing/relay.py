@@ -70,6 +70,8 @@ class RelayConformance:
             others = [await Peer.start(self.relay, options) for options in theirs]
             relay: Relay = load(self.relay)(RelayOptions(**mine))
             try:
+                for peer in others:
+                    await peer.ask("descriptors")  # its imports are nobody's delay
                 yield relay, others
             finally:
                 relay.close()

@@ -28,7 +28,8 @@ def _started(pid: int) -> int:
     Field 3 is its state, field 22 its start (proc(5)); the second, its name, may hold anything.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # in one read, or it could be of two moments
+            fields = file.read(4096).rpartition(b")")[2].split()
     except OSError:
         return 0
     return 0 if fields[0] in (b"Z", b"X") else int(fields[19])

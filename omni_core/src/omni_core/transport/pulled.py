@@ -86,7 +86,7 @@ class PulledRelay(Relay):
     """Whether events must be looked for. A backend that is told of each, and calls :meth:`look` then, has no poller."""
 
     eager_seconds: ClassVar[float] = 0.0
-    """For so long after each event the poller looks in every turn of the loop. For engines that move on only when looked at."""
+    """For so long after :meth:`hurry` the poller looks in every turn of the loop. For engines that move on only when looked at."""
 
     def __init__(self, options: RelayOptions) -> None:
         self.options = options
@@ -100,7 +100,7 @@ class PulledRelay(Relay):
         self._finishing: set[asyncio.Task[None]] = set()
         self._poller: asyncio.Task[None] | None = None
         self._abandoned: list[tuple[Read, Block]] = []
-        self._last_event = 0.0
+        self._last_event = self._hurried = 0.0
         self._closed = False
         self.token = os.urandom(TOKEN_BYTES)
 
@@ -260,6 +260,10 @@ class PulledRelay(Relay):
                 self._poll()
 
     # --- progress ----------------------------------------------------------------------------------------------------
+    def hurry(self) -> None:
+        """Look eagerly for a while. It costs a core, and on a busy machine the peer may be the one that is kept from it."""
+        self._hurried = time.monotonic()
+
     def _poll(self) -> None:
         if not self.needs_polling:
             return
@@ -273,9 +277,9 @@ class PulledRelay(Relay):
             while not self._closed and (self._sent.offered or self._reads or self._abandoned):
                 if self.look():
                     self._last_event = time.monotonic()
-                quiet = time.monotonic() - self._last_event
-                pause = _PATIENT_SECONDS if quiet < _SLOW_AFTER_SECONDS else _SLOW_SECONDS
-                await asyncio.sleep(0 if quiet < self.eager_seconds else pause)
+                now = time.monotonic()
+                pause = _PATIENT_SECONDS if now - self._last_event < _SLOW_AFTER_SECONDS else _SLOW_SECONDS
+                await asyncio.sleep(0 if now - self._hurried < self.eager_seconds else pause)
         finally:
             self._poller = None
 

@@ -1,7 +1,7 @@
 """The NIXL relay: remote reads through UCX, or another backend of NIXL's, from the sender's registered pool.
 
 What an agent needs to know of another travels with the metadata of a put, 500 bytes, and is loaded once per peer. NIXL's
-progress thread is off: it would burn a core per idle agent.
+progress thread is off: it would burn a core per idle agent. Who reads from a process of its own host rings that one's bell instead.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from omni_core.transport.buffers import Memory
 from omni_core.transport.liveness import Incarnation
 from omni_core.transport.pulled import PulledRelay, Read
 from omni_core.transport.relay import RelayOptions
+from omni_relay_nixl.bell import Bell
 from omni_relay_nixl.plugin import BUILDS, NOT_INSTALLED
 
 _KEY_BYTES = 8
+
+_ROUNDS = 20
+"""How often two processes ring at each other for one read; the poller does the rest of a long one."""
 
 
 @frozen
@@ -51,9 +55,12 @@ class NixlRelay(PulledRelay):
         self._registered: list[Any] = []
         self._metadata: bytes | None = None
         self._peers: dict[str, str] = {}
+        self._bell: Bell | None = None
+        self._rounds: dict[str, int] = {}
 
     def open_engine(self) -> None:
         api = _nixl()
+        self._bell = Bell(self.options.directory, f"nixl-{self.token.hex()[:16]}.bell", self.look, self._answered)
         logging.getLogger("nixl").setLevel(logging.WARNING)
         backend = self._settings.backend
         try:
@@ -81,10 +88,11 @@ class NixlRelay(PulledRelay):
     def peer_address(self) -> list[Any]:
         if self._metadata is None:
             self._metadata = self._agent.get_agent_metadata()
-        return [self._name, self._incarnation.plain(), self._metadata]
+        assert self._bell is not None
+        return [self._name, self._incarnation.plain(), self._metadata, self._bell.path]
 
     def begin_read(self, peer: list[Any], remote: list[Any], local: Memory, offset: int, nbytes: int, key: int) -> Any:
-        name, incarnation, metadata = peer
+        name, incarnation, metadata, bell = peer
         agent = self._agent
         try:
             if name not in self._peers:
@@ -101,10 +109,31 @@ class NixlRelay(PulledRelay):
             raise
         except Exception as error:
             raise self._failure(name, error) from error
+        if Incarnation(*incarnation).is_here:
+            self._rounds[bell] = _ROUNDS
+            self._ring(bell, tell=True)
+        else:
+            self.hurry()
         return handle
 
+    def _ring(self, bell: str, *, tell: bool) -> None:
+        assert self._bell is not None
+        self._bell.ring(bell, tell=tell)
+
+    def _answered(self, bell: str) -> None:
+        """A peer has looked: so do we, and so on while that takes a read on."""
+        self.look()
+        left = self._rounds.pop(bell, 0)
+        if left and any(read.peer[3] == bell for read in self._reads):
+            self._rounds[bell] = left - 1
+            self._ring(bell, tell=True)
+
+    def acknowledge(self, read: Read) -> None:
+        """The notice is under way already: have the peer look."""
+        self._ring(read.peer[3], tell=False)
+
     def is_read(self, read: Read) -> bool:
-        name, incarnation, _ = read.peer
+        name, incarnation, _, _ = read.peer
         try:
             state = self._agent.check_xfer_state(read.handle)
         except Exception as error:
@@ -135,6 +164,8 @@ class NixlRelay(PulledRelay):
                 self._agent.deregister_memory(region)
         self._registered.clear()
         self._agent = None
+        if self._bell is not None:
+            self._bell.close()
 
     def _failure(self, name: str, error: Exception) -> RelayError:
         """What a read from an agent has run into; an agent that is gone is forgotten."""

@@ -1,0 +1,68 @@
+"""A bell that the processes of one host ring at each other: NIXL moves on only when looked at, so who reads says that it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+
+_LOOK, _LOOK_AND_TELL = b"!", b"?"
+_LONGEST = 200
+
+
+class Bell:
+    """A datagram socket in the run's private folder. Rings that nobody hears are lost: who waits looks now and then anyway.
+
+    Args:
+        directory: the folder; where it is none there is no bell.
+        name: of the socket in it.
+        on_ring: called in the event loop when another process asks us to look.
+        on_answer: called with the path of a process that has looked as we asked it.
+    """
+
+    def __init__(
+        self, directory: str, name: str, on_ring: Callable[[], object], on_answer: Callable[[str], object]
+    ) -> None:
+        self.path = ""
+        self._on_ring, self._on_answer = on_ring, on_answer
+        self._loop = asyncio.get_running_loop()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        with contextlib.suppress(OSError):  # a path too long, or no folder
+            path = os.path.join(directory or "/nowhere", name)
+            self._socket.bind(path)
+            self.path = path
+            self._loop.add_reader(self._socket.fileno(), self._heard)
+
+    def ring(self, path: str, *, tell: bool = False) -> None:
+        """Have another process look, by the ``path`` of its bell, and answer if it is to ``tell``."""
+        if path:
+            self._send(_LOOK_AND_TELL + self.path.encode() if tell else _LOOK, path)
+
+    def _send(self, message: bytes, path: str) -> None:
+        with contextlib.suppress(OSError):  # it has ended, is of another host, or was rung often enough
+            self._socket.sendto(message, path)
+
+    def _heard(self) -> None:
+        messages = set()
+        with contextlib.suppress(OSError):
+            while True:
+                messages.add(self._socket.recv(_LONGEST))
+        if any(message == _LOOK or message.startswith(_LOOK_AND_TELL) for message in messages):
+            self._on_ring()
+        for message in messages:
+            path = message[1:].decode(errors="replace")
+            if message.startswith(_LOOK_AND_TELL):
+                self._send(b"=" + self.path.encode(), path)
+            elif message != _LOOK:
+                self._on_answer(path)
+
+    def close(self) -> None:
+        if self.path:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.remove_reader(self._socket.fileno())
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        self._socket.close()
