@@ -14,6 +14,8 @@ class ImageInputs(TypedDict, total=False):
     image_grid_thw: torch.Tensor  # [images, 3] int64
     pixel_values_videos: torch.Tensor  # [patches, ...] float32
     video_grid_thw: torch.Tensor  # [videos, 3] int64
+    image_digests: list[bytes]  # per image: a hash of its patches and grid
+    video_digests: list[bytes]
 
 
 class AudioInputs(TypedDict):
@@ -21,6 +23,8 @@ class AudioInputs(TypedDict):
 
     input_features: torch.Tensor  # [clips, mel_bins, frames] float32
     feature_lengths: torch.Tensor  # [clips] int64, valid frames
+    clip_tokens: list[int]  # per clip: how many positions it takes in the prompt
+    audio_digests: list[bytes]  # per clip: a hash of its valid frames
 
 
 class ThinkerInputs(TypedDict, total=False):
@@ -35,6 +39,9 @@ class ThinkerInputs(TypedDict, total=False):
     feature_mask: torch.Tensor  # [P] bool, M true
     deepstack: list[torch.Tensor]  # per deepstack layer [V, hidden] for the V visual (image and video) positions
     visual_mask: torch.Tensor  # [P] bool, V true
+    content: list[
+        tuple[int, int, bytes]
+    ]  # runs of multimodal positions: first, last + 1, digest of what they stand for
     talker_positions: (
         torch.Tensor
     )  # [3, U + 9] int64 rotary positions of the talker's prompt; absent for text-only prompts

@@ -16,6 +16,7 @@ from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_qwen3.chat import Chat, replace_in_order
 from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.content import digest_of, runs
 from omni_qwen3.media import Limits, MediaSource
 from omni_qwen3.media.audio import SAMPLE_RATE, Samples, load_audio
 from omni_qwen3.media.image import load_image
@@ -77,7 +78,7 @@ class Preprocessor:
             self._decode(source, prompt, use_audio_in_video)
         audio = self._audio_inputs(prompt.clips)
         text = self._tokenizer.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True)
-        clip_tokens = [] if audio is None else [int(count) for count in self._clip_tokens(audio["feature_lengths"])]
+        clip_tokens = [] if audio is None else audio["clip_tokens"]
         pieces = [self._placeholders(prompt, clip_tokens, *entry) for entry in prompt.order]
         text = replace_in_order(text, [self._image, self._audio, self._video], pieces)
         ids = torch.tensor(self._tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.int64)
@@ -122,8 +123,14 @@ class Preprocessor:
             return_attention_mask=True,
             return_tensors="pt",
         )
+        mel, lengths = features["input_features"], features["attention_mask"].sum(-1).long()
         return AudioInputs(
-            input_features=features["input_features"], feature_lengths=features["attention_mask"].sum(-1).long()
+            input_features=mel,
+            feature_lengths=lengths,
+            clip_tokens=self._clip_tokens(lengths).tolist(),
+            audio_digests=[
+                digest_of("audio", clip[:, :length]) for clip, length in zip(mel, lengths.tolist(), strict=True)
+            ],
         )
 
     def _clip_tokens(self, frames: torch.Tensor) -> torch.Tensor:
@@ -138,7 +145,7 @@ class Preprocessor:
         if kind == "audio":
             return self._audio * clip_tokens[index]
         if kind == "image":
-            return self._image * (int(np.prod(prompt.image_grids[index])) // merged)
+            return self._image * _areas(prompt.image_grids, merged)[index]
         time, height, width = prompt.video_grids[index]
         per_step = height * width // merged
         if clip is None:
@@ -180,11 +187,41 @@ class Preprocessor:
         image = ImageInputs()
         if grids.images is not None:
             image |= {"pixel_values": torch.cat(prompt.image_patches), "image_grid_thw": grids.images}
+            image["image_digests"] = _digests("image", prompt.image_patches, prompt.image_grids)
         if grids.videos is not None:
             image |= {"pixel_values_videos": torch.cat(prompt.video_patches), "video_grid_thw": grids.videos}
+            image["video_digests"] = _digests("video", prompt.video_patches, prompt.video_grids)
         if image:
             data["image"] = image
+        data["content"] = self._content(ids, prompt, image, audio)
         return data
+
+    def _content(
+        self, ids: torch.Tensor, prompt: _Prompt, image: ImageInputs, audio: AudioInputs | None
+    ) -> list[tuple[int, int, bytes]]:
+        """The runs of multimodal positions, with the digests of what they stand for."""
+        merged = self._pixels.merge**2
+        kinds = [
+            (self._config.image_token, _areas(prompt.image_grids, merged), image.get("image_digests", [])),
+            (self._config.video_token, _areas(prompt.video_grids, merged), image.get("video_digests", [])),
+        ]
+        if audio is not None:
+            kinds.append((self._config.audio_token, audio["clip_tokens"], audio["audio_digests"]))
+        return [
+            (first, last, digest)
+            for token, sizes, digests in kinds
+            for positions, digest in zip((ids == token).nonzero()[:, 0].split(sizes), digests, strict=True)
+            for first, last in runs(positions.tolist())
+        ]
+
+
+def _areas(grids: list[list[int]], merged: int) -> list[int]:
+    """Positions per image or video."""
+    return [int(np.prod(grid)) // merged for grid in grids]
+
+
+def _digests(kind: str, patches: list[torch.Tensor], grids: list[list[int]]) -> list[bytes]:
+    return [digest_of(f"{kind}{grid}", each) for each, grid in zip(patches, grids, strict=True)]
 
 
 def create_preprocessing(

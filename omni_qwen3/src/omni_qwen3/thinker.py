@@ -10,10 +10,11 @@ import torch
 from attrs import define
 from torch import nn
 
+from omni_core.errors import ConfigError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.sampling import sampling_from
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
-from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream
+from omni_core.model_runner.types import ARRequest, ContentSpan, ForwardBatch, ForwardOutput, KVLayout, RandomStream
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_qwen3.checkpoint import Checkpoint, load_module
@@ -110,6 +111,8 @@ class ThinkerRunner(ModelRunner):
         self._ranks = ranks
         self._config = config
         self._speech_enabled = speech_enabled
+        self._capture = config.talker.accept_hidden_layer
+        self.kept_width = model.hidden_size if speech_enabled else 0  # what a talker reads of a prompt
 
     # --- per request -------------------------------------------------------------------------------------------------
     def receive(self, message: IncomingMessage) -> ARRequest | None:
@@ -145,12 +148,17 @@ class ThinkerRunner(ModelRunner):
                 hidden=torch.zeros_like(embeds) if speaks else None,
                 assistant_start=assistant_start(ids, self._config),
             ),
+            content=_content(inputs),
         )
 
     def _random(self, seed: int | None, request_id: str) -> RandomStream:
         if seed is None and self._ranks > 1:  # all ranks draw the same, so it must come from something that all know
             seed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest(), "little")
         return RandomStream(seed)
+
+    def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:
+        if request.state.hidden is not None:
+            request.state.hidden[: len(rows)] = rows
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode")
@@ -188,12 +196,12 @@ class ThinkerRunner(ModelRunner):
     # --- per step ----------------------------------------------------------------------------------------------------
     def before_forward(self, batch: ForwardBatch) -> None:
         assert batch.input_embeds is not None
+        if self._speech_enabled:
+            batch.extra["capture"] = self._capture
         rows: list[torch.Tensor] = []
         features: list[list[torch.Tensor]] = []
         for request, start, end, row in _prompt_segments(batch):
             state: _State = request.state
-            if state.hidden is not None:
-                batch.extra["capture"] = self._config.talker.accept_hidden_layer
             if "deepstack" not in state.inputs:
                 continue
             visual = state.inputs["visual_mask"]
@@ -205,12 +213,21 @@ class ThinkerRunner(ModelRunner):
             batch.extra["deepstack"] = (torch.cat(rows).to(self.device), joined)
 
     def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
-        captured = output.captured.get(self._config.talker.accept_hidden_layer)
+        captured = output.captured.get(self._capture)
         if captured is None:
             return
+        if batch.keep is not None:
+            batch.keep(captured)
         for request, start, end, row in _prompt_segments(batch):
             if request.state.hidden is not None:
                 request.state.hidden[start:end] = captured[row : row + end - start]
+
+
+def _content(inputs: ThinkerInputs) -> list[ContentSpan] | None:
+    """What the prompt's placeholders stand for. ``None`` if there are features whose content nobody named."""
+    if "content" not in inputs:
+        return None if "features" in inputs else []
+    return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]
 
 
 def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
@@ -243,6 +260,8 @@ def create_thinker(
     parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
     model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
     runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
+    if tp_size > 1 and "kv_fraction" in options:
+        raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")
     options.setdefault("max_context", config.thinker.max_positions)
     made: Scheduler = load(scheduler)(runner, **options)
     return made

@@ -25,6 +25,11 @@ class ModelRunner(ABC):
     scheduler can fail that request alone.
     """
 
+    kept_width: int = 0
+    """How many values a step makes for every position that are read of prompt positions later (a talker reads a thinker's
+    hidden states). An engine that shares prompts keeps them beside K and V; see ``ForwardBatch.keep`` and :meth:`reuse`.
+    """
+
     def __init__(self, model: ARModel, device: str | torch.device = "cpu") -> None:
         self.model = model
         self.device = torch.device(device)
@@ -44,6 +49,11 @@ class ModelRunner(ABC):
     def can_step(self, request: ARRequest) -> bool:
         """Whether the request's next decode step has all its inputs (``False`` while it waits for a stream)."""
         return True
+
+    def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:  # noqa: B027 - optional hook
+        """The first prompt positions are not computed: an earlier request's K and V serve. ``rows``: what was kept of them,
+        ``[positions, kept_width]``. Also called when a request is computed again.
+        """
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         """Stream messages for a token just chosen. ``request.output_ids`` ends with it; ``finish_reason`` is set if it was the last."""

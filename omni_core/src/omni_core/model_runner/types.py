@@ -6,7 +6,7 @@ This room needs torch (``pip install omni-core[torch]``); nothing else in the co
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -109,6 +109,19 @@ class SeenIds:
         return self._buffer[: len(self._known)]
 
 
+@frozen
+class ContentSpan:
+    """Prompt positions ``start`` up to ``end`` (exclusive) stand for a piece of content, such as an image.
+
+    ``digest`` is a cryptographic hash of all that decides what the model makes of the content beside token ids and rotary
+    positions: equal digests mean equal inputs.
+    """
+
+    start: int
+    end: int
+    digest: bytes
+
+
 @define(eq=False)
 class ARRequest:
     """One request inside an autoregressive stage.
@@ -128,6 +141,10 @@ class ARRequest:
         finish_reason: set when it is finished.
         random: the request's own random numbers, so that its output does not depend on its neighbours.
         seen_ids: what its repetition penalty has seen; made and kept up to date by sampling.
+        content: what stands behind the prompt's placeholders, so that an engine may share what equal prompts begin with;
+            empty: nothing but ids. ``None`` beside ``prompt_embeds`` means that ids do not tell two prompts apart, so nothing
+            is shared.
+        priority: the higher, the sooner it is served; 0 is ordinary.
     """
 
     request_id: str
@@ -144,6 +161,8 @@ class ARRequest:
     finish_reason: FinishReason | None = None
     random: RandomStream = field(factory=RandomStream)
     seen_ids: SeenIds | None = None
+    content: Sequence[ContentSpan] | None = None
+    priority: int = 0
 
     @property
     def length(self) -> int:
@@ -179,6 +198,7 @@ class ForwardBatch:
         sample_rows: ``[m]`` int64 row of each request whose next token is chosen in this step (its last known position).
         sampled: the indices into ``requests`` that ``sample_rows`` belong to.
         extra: what a runner's ``before_forward`` hands to its model (such as deepstack features).
+        keep: where a runner with ``kept_width`` puts its rows, ``[n, kept_width]``, once per step; ``None``: nobody keeps them.
     """
 
     requests: list[ARRequest]
@@ -191,6 +211,7 @@ class ForwardBatch:
     sample_rows: torch.Tensor
     sampled: list[int]
     extra: dict[str, Any] = field(factory=dict)
+    keep: Callable[[torch.Tensor], None] | None = None
 
 
 @define(eq=False)

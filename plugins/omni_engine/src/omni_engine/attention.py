@@ -66,6 +66,10 @@ class PagedAttention:
             output[self._decode_rows] = self._decode(query[self._decode_rows], keys, values, scale)
         return output
 
+    def keep(self, rows: torch.Tensor) -> None:
+        """Store what the runner keeps of this step's positions, ``[n, kept_width]``."""
+        self._cache.kept.index_copy_(0, self._write, rows)
+
     def _decode(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
     ) -> torch.Tensor:

@@ -7,15 +7,20 @@ import threading
 
 import torch
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_engine.attention import PagedAttention
 from omni_engine.batching import Batcher, Plan
 from omni_engine.kv_cache import KVCache
+from omni_engine.memory import available_bytes
+from omni_engine.positions import ids, rotary
 
 logger = logging.getLogger(__name__)
+
+MAX_PRIORITY = 1000
+"""The highest priority that a request may ask for in its ``metadata``; minus this is the lowest."""
 
 _WAKE = IncomingMessage("", "stream_done")
 
@@ -29,8 +34,11 @@ class EngineScheduler:
         max_batch_tokens: positions computed in one step, over all requests.
         chunk_size: positions of one prompt computed in one step.
         block_size: positions per cache block.
-        kv_cache_mb: the cache's size in MiB, all layers together; it never grows.
-        kv_blocks: the cache's size in blocks instead.
+        kv_cache_mb: the cache's size in MiB, all layers together; it never grows. By default 512.
+        kv_fraction: its size as a share of the memory that the device has left, instead.
+        kv_blocks: its size in blocks, instead.
+        prefix_cache: whether requests that begin alike share what they have computed.
+        patience: steps without service after which a request counts one priority higher.
         max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``.
     """
 
@@ -42,26 +50,38 @@ class EngineScheduler:
         max_batch_tokens: int = 2048,
         chunk_size: int = 512,
         block_size: int = 16,
-        kv_cache_mb: int = 512,
+        kv_cache_mb: int | None = None,
         kv_blocks: int | None = None,
         max_context: int = 32768,
+        kv_fraction: float | None = None,
+        prefix_cache: bool = True,
+        patience: int = 64,
     ) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
         self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
         self._runner = runner
         self._max_context = max_context
+        options = {"max_running": max_running, "max_batch_tokens": max_batch_tokens, "chunk_size": chunk_size}
+        for name, value in {**options, "block_size": block_size, "patience": patience}.items():
+            if value < 1:
+                raise ConfigError(f"{name}: must be at least 1, is {value}")
         layout = runner.model.kv_layout
-        if kv_blocks is None:
-            wanted = kv_cache_mb * 2**20 // KVCache.block_bytes(layout, block_size)
-            kv_blocks = max(1, min(wanted, max_running * -(-max_context // block_size)))
-        self.cache = KVCache(layout, kv_blocks, block_size, runner.device)
-        self.batcher = Batcher(self.cache, max_running, max_batch_tokens, chunk_size)
+        if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
+            block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
+            budget = _cache_bytes(runner.device, kv_cache_mb, kv_blocks, kv_fraction)
+            kv_blocks = max(1, min(budget // block_bytes, max_running * -(-max_context // block_size)))
+        self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width)
+        self.batcher = Batcher(
+            self.cache, max_running, max_batch_tokens, chunk_size, share_prefixes=prefix_cache, patience=patience
+        )
         self._requests: dict[str, ARRequest] = {}
         self._known: set[str] = set()
         self._aborted: set[str] = set()
         self._lock = threading.Lock()
         self.steps = 0
         self.tokens = 0
+        self.rows = 0
+        self.positions = 0
 
     # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -79,16 +99,25 @@ class EngineScheduler:
         self.inbox.put(_WAKE)
 
     def statistics(self) -> dict[str, float]:
-        return {
-            "free_blocks": float(self.cache.pool.free),
-            "total_blocks": float(self.cache.pool.total),
-            "running": float(len(self.batcher.running)),
-            "waiting": float(len(self.batcher.waiting)),
-            "pending": float(len(self._known)),
-            "preemptions": float(self.batcher.preemptions),
-            "steps": float(self.steps),
-            "tokens": float(self.tokens),
+        """Counters since the start, and what is there now: docs/engine.md says what each means."""
+        pool, batcher = self.cache.pool, self.batcher
+        counted = {
+            "free_blocks": pool.free,
+            "total_blocks": pool.total,
+            "shared_blocks": pool.named,
+            "evictions": pool.evictions,
+            "prompt_positions": batcher.prompt_positions,
+            "reused_positions": batcher.reused_positions,
+            "running": len(batcher.running),
+            "waiting": len(batcher.waiting),
+            "pending": len(self._known),
+            "preemptions": batcher.preemptions,
+            "steps": self.steps,
+            "computed": self.rows,
+            "positions": self.positions,
+            "tokens": self.tokens,
         }
+        return {name: float(value) for name, value in counted.items()}
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     def _serve_once(self) -> bool:
@@ -99,10 +128,9 @@ class EngineScheduler:
             self._take(message)
         self._drop_aborted()
         plan = self.batcher.plan(self._can_step)
+        self._reuse(plan)
         if plan.work:
             self._execute(plan)
-            return True
-        if self._refuse_what_never_fits():
             return True
         following = self.inbox.get()
         if following is None:
@@ -129,18 +157,21 @@ class EngineScheduler:
             self._fail(message.request_id, error)
 
     def _admit(self, request: ARRequest) -> None:
-        prompt = len(request.prompt_ids)
-        capacity = self.cache.pool.total * self.cache.block_size
+        prompt, capacity = len(request.prompt_ids), self.cache.capacity
         if prompt == 0:
             raise InvalidRequestError("the prompt is empty")
         if prompt >= self._max_context:
             raise InvalidRequestError(f"the prompt has {prompt} tokens; the context holds {self._max_context}")
-        if prompt + 1 > capacity:
+        # The last token is never computed. What fits alone fits some day: others give way.
+        most = min(prompt + request.sampling.max_new_tokens, self._max_context) - 1
+        if most > capacity:
             raise InvalidRequestError(
-                f"the prompt has {prompt} tokens; the KV cache of this stage holds {capacity} (raise kv_cache_mb)"
+                f"the prompt has {prompt} tokens and may grow to {most}; the KV cache of this stage holds {capacity} "
+                f"(lower max_new_tokens, which is {request.sampling.max_new_tokens}, or raise kv_cache_mb)"
             )
+        request.priority = request.priority or _priority(request)
         self._requests[request.request_id] = request
-        self.batcher.waiting.append(request)
+        self.batcher.add(request)
 
     def _can_step(self, request: ARRequest) -> bool:
         try:
@@ -149,17 +180,15 @@ class EngineScheduler:
             self._fail(request.request_id, error)
             return False
 
-    def _refuse_what_never_fits(self) -> bool:
-        """When nothing can be computed, a request that is longer than the whole cache is why, and stays so."""
-        for request in [*self.batcher.running, *self.batcher.waiting]:
-            if self.cache.blocks_for(request.length) > self.cache.pool.total:
-                error = InvalidRequestError(
-                    f"the request has grown to {request.length} tokens; the KV cache of this stage holds "
-                    f"{self.cache.pool.total * self.cache.block_size} (raise kv_cache_mb, or lower max_new_tokens)"
-                )
+    def _reuse(self, plan: Plan) -> None:
+        """Tell the runner of the positions that need not be computed, with what it had kept of them."""
+        for request in plan.reused:
+            positions = min(request.computed, len(request.prompt_ids))
+            try:
+                self._runner.reuse(request, self.cache.kept[self.cache.slots(request.request_id, 0, positions)])
+            except BaseException as error:
+                plan.work = [work for work in plan.work if work[0] is not request]
                 self._fail(request.request_id, error)
-                return True
-        return False
 
     def _execute(self, plan: Plan) -> None:
         """Run the plan. If the batch fails, its requests run one by one, so that only the guilty one fails."""
@@ -178,8 +207,9 @@ class EngineScheduler:
                 self._execute(Plan([each]))
             return
         self.steps += 1
-        for request, count in plan.work:
-            request.computed += count
+        self.rows += len(plan.work)
+        self.positions += sum(count for _, count in plan.work)
+        self.batcher.computed(plan)
         for request, token in sampled:
             self.tokens += 1
             self._hand_out(request, token)
@@ -189,27 +219,29 @@ class EngineScheduler:
         requests = [request for request, _ in plan.work]
         starts = [request.computed for request in requests]
         lengths = [count for _, count in plan.work]
-        ids: list[int] = []
+        tokens: list[int] = []
         positions, sample_rows, sampled = [], [], []
         for index, (request, start, count) in enumerate(zip(requests, starts, lengths, strict=True)):
-            ids.extend(_ids(request, start, count))
-            positions.append(_positions(request, start, count))
+            tokens.extend(ids(request, start, count))
+            positions.append(rotary(request, start, count))
             if start + count == request.length:
                 sampled.append(index)
-                sample_rows.append(len(ids) - 1)
+                sample_rows.append(len(tokens) - 1)
         if any(each.dim() == 2 for each in positions):
             positions = [each if each.dim() == 2 else each.expand(3, -1) for each in positions]
         device = self._runner.device
+        attention = PagedAttention(self.cache, requests, starts, lengths)
         return ForwardBatch(
             requests=requests,
             starts=starts,
             lengths=lengths,
-            input_ids=torch.tensor(ids, device=device),
+            input_ids=torch.tensor(tokens, device=device),
             input_embeds=None,
             positions=torch.cat(positions, dim=-1).to(device),
-            attention=PagedAttention(self.cache, requests, starts, lengths),
+            attention=attention,
             sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
             sampled=sampled,
+            keep=attention.keep if self._runner.kept_width else None,
         )
 
     def _hand_out(self, request: ARRequest, token: int) -> None:
@@ -234,7 +266,7 @@ class EngineScheduler:
 
     # --- ends --------------------------------------------------------------------------------------------------------
     def _fail(self, request_id: str, error: BaseException) -> None:
-        self._forget(request_id)
+        self._forget(request_id, distrust=True)
         self.outbox.put(OutgoingMessage(request_id, "error", error))
 
     def _drop_aborted(self) -> None:
@@ -243,10 +275,10 @@ class EngineScheduler:
         for request_id in aborted:
             self._forget(request_id)
 
-    def _forget(self, request_id: str) -> None:
+    def _forget(self, request_id: str, *, distrust: bool = False) -> None:
         request = self._requests.pop(request_id, None)
         if request is not None:
-            self.batcher.remove(request)
+            self.batcher.remove(request, distrust=distrust)
         if request_id in self._known:
             self._known.discard(request_id)
             try:
@@ -255,21 +287,30 @@ class EngineScheduler:
                 logger.exception("releasing request %s failed; some of its state may remain", request_id)
 
 
-def _ids(request: ARRequest, start: int, count: int) -> list[int]:
-    prompt = len(request.prompt_ids)
-    if start >= prompt:
-        return request.output_ids[start - prompt : start - prompt + count]
-    return (request.prompt_ids[start : start + count] + request.output_ids)[:count]
+def _cache_bytes(
+    device: torch.device, kv_cache_mb: int | None, kv_blocks: int | None, kv_fraction: float | None
+) -> int:
+    """The cache's size in bytes, as one option says."""
+    given = {"kv_cache_mb": kv_cache_mb, "kv_blocks": kv_blocks, "kv_fraction": kv_fraction}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)}: give one of them; each says how large the KV cache is")
+    if kv_fraction is None:
+        return (512 if kv_cache_mb is None else kv_cache_mb) * 2**20
+    if not 0 < kv_fraction <= 1:
+        raise ConfigError(f"kv_fraction: must be above 0 and at most 1, is {kv_fraction}")
+    return int(available_bytes(device) * kv_fraction)
 
 
-def _positions(request: ARRequest, start: int, count: int) -> torch.Tensor:
-    """Rotary positions of a run: the prompt's own, then index plus delta. ``[count]`` or ``[3, count]``."""
-    prompt, given, delta = len(request.prompt_ids), request.prompt_positions, request.position_delta
-    tail = torch.arange(max(start, prompt) + delta, max(start + count, prompt) + delta)
-    if start < prompt:
-        end = min(start + count, prompt)
-        head = torch.arange(start, end) if given is None else given[..., start:end]
-        tail = torch.cat([head, tail.expand(*head.shape[:-1], -1)], dim=-1) if start + count > prompt else head
-    elif given is not None:
-        tail = tail.expand(*given.shape[:-1], -1)
-    return tail
+def _priority(request: ARRequest) -> int:
+    """``metadata["priority"]`` of the client's request.
+
+    Raises:
+        InvalidRequestError: it is not a whole number of a sensible size.
+    """
+    value = request.request.metadata.get("priority", 0) if request.request is not None else 0
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"metadata.priority: must be a whole number from {-MAX_PRIORITY} to {MAX_PRIORITY}, is {value!r}"
+        )
+    return value
