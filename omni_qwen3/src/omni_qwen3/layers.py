@@ -12,6 +12,7 @@ from torch import nn
 
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import PagedAttention
+from omni_engine.packed_linear import Matrix, packed, product
 from omni_qwen3.config import DecoderConfig
 
 
@@ -33,11 +34,14 @@ class Rotary(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.theta, self.dim, self.sections = config.rope_theta, config.head_dim, config.mrope_section
+        self._frequencies: torch.Tensor | None = None
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """``[n]`` or ``[3, n]`` to two tensors ``[n, 1, head_dim]``."""
-        steps = torch.arange(0, self.dim, 2, dtype=torch.float32, device=positions.device)
-        angles = positions.float().unsqueeze(-1) * (1.0 / self.theta ** (steps / self.dim))
+        if self._frequencies is None or self._frequencies.device != positions.device:
+            steps = torch.arange(0, self.dim, 2, dtype=torch.float32, device=positions.device)
+            self._frequencies = 1.0 / self.theta ** (steps / self.dim)
+        angles = positions.float().unsqueeze(-1) * self._frequencies
         if angles.dim() == 3:
             time, height, width = angles.unbind(0)
             angles = time.clone()
@@ -114,22 +118,46 @@ class Experts(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         count, inner, hidden = config.experts, config.moe_intermediate_size, config.hidden_size
+        self._count = count
         self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * inner, hidden))
         self.down_proj = nn.Parameter(torch.empty(count, hidden, inner))
 
+        self._packed: list[tuple[Matrix, Matrix]] = []
+
+    def pack_weights(self) -> None:
+        """Lay the weights out for this CPU, where that pays; the plain ones are freed."""
+        matrices = []
+        for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
+            pair = packed(gate_up), packed(down)
+            if None in pair:
+                return
+            matrices.append(pair)
+        self._packed = matrices
+        self.gate_up_proj.data = self.gate_up_proj.new_empty(0)
+        self.down_proj.data = self.down_proj.new_empty(0)
+
+    def _expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        if self._packed:
+            gate_up, down = self._packed[number]
+            gate, up = product(x, gate_up).chunk(2, dim=-1)
+            return product(F.silu(gate) * up, down)
+        gate, up = F.linear(x, self.gate_up_proj[number]).chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, self.down_proj[number])
+
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        if len(x) == 1:
+            parts = torch.cat([self._expert(number, x) for number in chosen[0].tolist()])
+            return weights @ parts
         output = torch.zeros_like(x)
         flat = chosen.flatten()
         order = flat.argsort(stable=True)
-        counts = flat.bincount(minlength=len(self.gate_up_proj)).tolist()
+        counts = flat.bincount(minlength=self._count).tolist()
         token_of, weight_of = order // chosen.shape[1], weights.flatten()[order].unsqueeze(-1)
         begin = 0
         for expert, count in enumerate(counts):
             if count:
                 tokens = token_of[begin : begin + count]
-                gate, up = F.linear(x[tokens], self.gate_up_proj[expert]).chunk(2, dim=-1)
-                part = F.linear(F.silu(gate) * up, self.down_proj[expert])
-                output.index_add_(0, tokens, part * weight_of[begin : begin + count])
+                output.index_add_(0, tokens, self._expert(expert, x[tokens]) * weight_of[begin : begin + count])
                 begin += count
         return output
 

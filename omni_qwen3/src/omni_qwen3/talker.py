@@ -28,6 +28,7 @@ from omni_core.model_runner.types import (
 from omni_core.protocol.messages import OmniRequest
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_engine.packed_linear import pack_linears
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
@@ -87,7 +88,7 @@ class Talker(nn.Module):
 
     @property
     def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.codec_head.weight.dtype, self._heads)
+        return KVLayout(*self._layout, self.model.norm.weight.dtype, self._heads)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self.model.codec_embedding(ids)
@@ -207,7 +208,7 @@ class TalkerRunner(FeedbackARModelRunner):
         return None
 
     def text_dtype(self) -> torch.dtype:
-        return self.model.codec_head.weight.dtype
+        return self.model.model.norm.weight.dtype
 
     def can_step(self, request: ARRequest) -> bool:
         speech: _Speech = request.state
@@ -292,6 +293,7 @@ def create_talker(
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     model = load_talker(model_path, config, dtype=dtype, device=place)
+    pack_linears(model)
     special = read_special(model_path, config)
     runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place)
     options.setdefault("max_context", config.talker.text.max_positions)

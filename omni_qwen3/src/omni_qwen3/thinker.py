@@ -17,6 +17,7 @@ from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import ARRequest, ContentSpan, ForwardBatch, ForwardOutput, KVLayout, RandomStream
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_engine.packed_linear import pack_linears
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
@@ -61,7 +62,7 @@ class Thinker(nn.Module):
 
     @property
     def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.lm_head.weight.dtype, self._heads)
+        return KVLayout(*self._layout, self.model.norm.weight.dtype, self._heads)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self.model.embed_tokens(ids)
@@ -259,6 +260,7 @@ def create_thinker(
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
     model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
+    pack_linears(model)
     runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
     if tp_size > 1 and "kv_fraction" in options:
         raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")
