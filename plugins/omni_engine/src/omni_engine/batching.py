@@ -77,7 +77,7 @@ class Batcher:
         behind = [r for r in ready if foremost is not None and self._urgency(r) < foremost]
         budget = self._serve(plan, ready[: len(ready) - len(behind)], self.max_batch_tokens, can_step)
         # What gave way in this step made its room for others; admitting it at once would only take that room back.
-        if self.preemptions == preemptions:
+        if self.waiting and self.preemptions == preemptions:
             budget = self._admit(plan, budget, can_step)
         self._serve(plan, [r for r in behind if r in self.running], budget, can_step)
         self._step += bool(plan.work)
@@ -133,7 +133,7 @@ class Batcher:
     # --- who is admitted ---------------------------------------------------------------------------------------------
     def _admit(self, plan: Plan, budget: int, can_step: CanStep) -> int:
         """Start waiting requests, the most urgent first; one that does not fit holds up those behind it."""
-        coming = self._coming(plan) if self.waiting else set()
+        coming = self._coming(plan)
         for request in sorted(self.waiting, key=self._place):
             if budget <= 0:
                 break

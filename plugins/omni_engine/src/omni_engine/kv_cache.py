@@ -140,8 +140,8 @@ class KVCache:
         self, layout: KVLayout, blocks: int, block_size: int, device: torch.device, kept_width: int = 0
     ) -> None:
         shape = (blocks * block_size, layout.kv_heads, layout.head_dim)
-        self.keys = [torch.empty(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
-        self.values = [torch.empty(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
+        self.keys = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
+        self.values = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
         self.kept = torch.empty(shape[0], kept_width, dtype=layout.dtype, device=device)
         self.block_size = block_size
         self.pool = BlockPool(blocks)
@@ -198,8 +198,18 @@ class KVCache:
         if table is None:
             return
         if distrust:
-            self.pool.unname(table.blocks[table.borrowed :])
+            own = table.blocks[table.borrowed :]
+            self.pool.unname(own)
+            self._clear(own)
         self.pool.give_back(table.blocks)
+
+    def _clear(self, blocks: list[int]) -> None:
+        """A kernel may read a block's unused end and weigh it with zero, which does not make a NaN vanish."""
+        slots = (
+            torch.tensor(blocks, dtype=torch.int64).unsqueeze(1) * self.block_size + torch.arange(self.block_size)
+        ).reshape(-1)
+        for each in (*self.keys, *self.values):
+            each.index_fill_(0, slots.to(each.device), 0.0)
 
     def freed_by(self, request_ids: list[str]) -> int:
         """At least so many blocks would become free if these requests were released."""
@@ -208,6 +218,11 @@ class KVCache:
     def blocks(self, request_id: str) -> list[int]:
         """The block table. Not to be changed."""
         return self._tables[request_id].blocks
+
+    def slot_numbers(self, request_id: str, start: int, end: int) -> list[int]:
+        """Where positions ``start..end`` of a request lie, one by one."""
+        blocks, size = self._tables[request_id].blocks, self.block_size
+        return [blocks[position // size] * size + position % size for position in range(start, end)]
 
     def slots(self, request_id: str, start: int, end: int) -> torch.Tensor | slice:
         """Where positions ``start..end`` of a request lie: a slice when its blocks are side by side, else an index."""

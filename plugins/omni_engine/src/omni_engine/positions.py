@@ -31,6 +31,19 @@ def rotary(request: ARRequest, start: int, count: int) -> torch.Tensor:
     return tail
 
 
+def packed_rotary(requests: list[ARRequest], starts: list[int], lengths: list[int]) -> torch.Tensor:
+    """:func:`rotary` of several runs, one after the other: ``[n]``, or ``[3, n]`` if any request has three axes."""
+    axes = any(r.prompt_positions is not None and r.prompt_positions.dim() == 2 for r in requests)
+    if all(start >= len(r.prompt_ids) for r, start in zip(requests, starts, strict=True)) and max(lengths) == 1:
+        # A step of decodes: worth its own way, because it comes for every token.
+        packed = torch.tensor([start + r.position_delta for r, start in zip(requests, starts, strict=True)])
+        return packed.expand(3, -1) if axes else packed
+    runs = [rotary(*run) for run in zip(requests, starts, lengths, strict=True)]
+    if axes:
+        runs = [run if run.dim() == 2 else run.expand(3, -1) for run in runs]
+    return torch.cat(runs, dim=-1)
+
+
 class BlockKeys:
     """Names of a request's full blocks. Two blocks with one name hold the same K and V, whosever they are.
 

@@ -11,11 +11,11 @@ from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_engine.attention import PagedAttention
+from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
-from omni_engine.positions import ids, rotary
+from omni_engine.positions import ids, packed_rotary
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class EngineScheduler:
         kv_blocks: its size in blocks, instead.
         prefix_cache: whether requests that begin alike share what they have computed.
         patience: steps without service after which a request counts one priority higher.
+        attention: which of :data:`omni_engine.attention.BACKENDS` computes attention; by default the best that can.
         max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``.
     """
 
@@ -56,6 +57,7 @@ class EngineScheduler:
         kv_fraction: float | None = None,
         prefix_cache: bool = True,
         patience: int = 64,
+        attention: str = "auto",
     ) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
         self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
@@ -70,7 +72,9 @@ class EngineScheduler:
             block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
             budget = _cache_bytes(runner.device, kv_cache_mb, kv_blocks, kv_fraction)
             kv_blocks = max(1, min(budget // block_bytes, max_running * -(-max_context // block_size)))
+        backend = choose(attention, runner.device, layout, block_size)
         self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width)
+        self.attention = backend(self.cache)
         self.batcher = Batcher(
             self.cache, max_running, max_batch_tokens, chunk_size, share_prefixes=prefix_cache, patience=patience
         )
@@ -220,24 +224,21 @@ class EngineScheduler:
         starts = [request.computed for request in requests]
         lengths = [count for _, count in plan.work]
         tokens: list[int] = []
-        positions, sample_rows, sampled = [], [], []
+        sample_rows, sampled = [], []
         for index, (request, start, count) in enumerate(zip(requests, starts, lengths, strict=True)):
             tokens.extend(ids(request, start, count))
-            positions.append(rotary(request, start, count))
             if start + count == request.length:
                 sampled.append(index)
                 sample_rows.append(len(tokens) - 1)
-        if any(each.dim() == 2 for each in positions):
-            positions = [each if each.dim() == 2 else each.expand(3, -1) for each in positions]
         device = self._runner.device
-        attention = PagedAttention(self.cache, requests, starts, lengths)
+        attention = self.attention.plan(requests, starts, lengths)
         return ForwardBatch(
             requests=requests,
             starts=starts,
             lengths=lengths,
             input_ids=torch.tensor(tokens, device=device),
             input_embeds=None,
-            positions=torch.cat(positions, dim=-1).to(device),
+            positions=packed_rotary(requests, starts, lengths).to(device),
             attention=attention,
             sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
             sampled=sampled,

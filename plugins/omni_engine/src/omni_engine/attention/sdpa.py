@@ -9,34 +9,43 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from omni_core.model_runner.types import ARRequest
+from omni_core.model_runner.types import ARRequest, KVLayout
+from omni_engine.attention.base import AttentionBackend, StepAttention
 from omni_engine.kv_cache import KVCache
 
 Slots = torch.Tensor | slice
 
 
-class PagedAttention:
-    """The attention of one step's batch; see :class:`omni_core.model_runner.types.PagedAttention`.
+class SdpaBackend(AttentionBackend):
+    """Works everywhere."""
 
-    Everything that does not depend on the layer (where to write, where to read, masks) is worked out once here.
-    """
+    name = "sdpa"
+
+    @classmethod
+    def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:
+        return None
+
+    def plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
+        return PagedAttention(self.cache, requests, starts, lengths)
+
+
+class PagedAttention(StepAttention):
+    """The attention of one step's batch. What does not depend on the layer is worked out once here."""
 
     def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
-        self._cache = cache
+        super().__init__(cache, requests, starts, lengths)
         device = cache.keys[0].device
         self._chunks: list[tuple[int, int, Slots, torch.Tensor | None]] = []
-        decode_rows, decode_slots, writes = [], [], []
+        decode_rows, decode_slots = [], []
         row = 0
         for request, start, length in zip(requests, starts, lengths, strict=True):
             read = cache.slots(request.request_id, 0, start + length)
-            writes.append(torch.arange(read.start + start, read.stop) if isinstance(read, slice) else read[start:])
             if length == 1:
                 decode_rows.append(row)
                 decode_slots.append(read)
             else:
                 self._chunks.append((row, length, read, _chunk_mask(start, length, device)))
             row += length
-        self._write = torch.cat(writes).to(device)
         self._decode_rows = torch.tensor(decode_rows, device=device) if decode_rows else None
         self._all_decode = not self._chunks
         self._single = decode_slots[0] if len(decode_slots) == 1 else None
@@ -54,9 +63,7 @@ class PagedAttention:
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
     ) -> torch.Tensor:
-        keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys.index_copy_(0, self._write, key)
-        values.index_copy_(0, self._write, value)
+        keys, values = self.store(layer, key, value)
         if self._all_decode:
             return self._decode(query, keys, values, scale)
         output = torch.empty_like(query)
@@ -65,10 +72,6 @@ class PagedAttention:
         if self._decode_rows is not None:
             output[self._decode_rows] = self._decode(query[self._decode_rows], keys, values, scale)
         return output
-
-    def keep(self, rows: torch.Tensor) -> None:
-        """Store what the runner keeps of this step's positions, ``[n, kept_width]``."""
-        self._cache.kept.index_copy_(0, self._write, rows)
 
     def _decode(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None

@@ -1,0 +1,17 @@
+"""Attention over the paged cache: the contract, its implementations, and which of them serves here."""
+
+from __future__ import annotations
+
+from omni_engine.attention.base import AttentionBackend, PageTables, StepAttention
+from omni_engine.attention.choice import BACKENDS, choose
+from omni_engine.attention.sdpa import PagedAttention, SdpaBackend
+
+__all__ = [
+    "BACKENDS",
+    "AttentionBackend",
+    "PageTables",
+    "PagedAttention",
+    "SdpaBackend",
+    "StepAttention",
+    "choose",
+]

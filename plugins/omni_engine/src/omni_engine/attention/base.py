@@ -1,0 +1,98 @@
+"""What an attention backend is: it plans a step once, and the step's layers call the plan."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+
+from omni_core.model_runner.types import ARRequest, KVLayout
+from omni_engine.kv_cache import KVCache
+
+
+class StepAttention(ABC):
+    """The attention of one step's batch; an :class:`omni_core.model_runner.types.PagedAttention`."""
+
+    def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
+        self.cache = cache
+        writes: list[int] = []
+        for request, start, length in zip(requests, starts, lengths, strict=True):
+            writes.extend(cache.slot_numbers(request.request_id, start, start + length))
+        self._write = torch.tensor(writes, device=cache.keys[0].device)
+
+    def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write this step's K and V. Returns the layer's caches, ``[slots, kv_heads, head_dim]`` each."""
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys.index_copy_(0, self._write, key)
+        values.index_copy_(0, self._write, value)
+        return keys, values
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Store what the runner keeps of this step's positions, ``[n, kept_width]``."""
+        self.cache.kept.index_copy_(0, self._write, rows)
+
+    @abstractmethod
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        """See :class:`omni_core.model_runner.types.PagedAttention`."""
+
+
+class AttentionBackend(ABC):
+    """One way to compute attention over the paged cache."""
+
+    name: ClassVar[str]
+
+    def __init__(self, cache: KVCache) -> None:
+        self.cache = cache
+
+    @classmethod
+    @abstractmethod
+    def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:
+        """Whether it can work there: ``None``, or the reason why not. Cheap; imports its library only if it is installed."""
+
+    @abstractmethod
+    def plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
+        """The attention of a step that computes ``lengths[i]`` positions from ``starts[i]`` of each request."""
+
+
+class PageTables:
+    """The batch as kernels for paged caches want it, int32: offsets into the packed queries, and each request's pages.
+
+    Attributes:
+        query_offsets: ``[requests + 1]``, where each request's rows begin. lengths: ``[requests]`` keys that each sees.
+        page_offsets: ``[requests + 1]`` into ``pages``. last_page: ``[requests]`` how much of the last page is filled.
+    """
+
+    def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
+        seen = [start + length for start, length in zip(starts, lengths, strict=True)]
+        tables = [
+            cache.blocks(request.request_id)[: cache.blocks_for(count)]
+            for request, count in zip(requests, seen, strict=True)
+        ]
+        device = cache.keys[0].device
+
+        def tensor(values: list[int]) -> torch.Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=device)
+
+        self.query_offsets = tensor(_offsets(lengths))
+        self.lengths = tensor(seen)
+        self.page_offsets = tensor(_offsets([len(table) for table in tables]))
+        self.pages = tensor([page for table in tables for page in table])
+        self.last_page = tensor([(count - 1) % cache.block_size + 1 for count in seen])
+        self.longest_query, self.longest = max(lengths), max(seen)
+        self.tables = tables
+
+    def padded(self) -> torch.Tensor:
+        """``[requests, most pages]``; rows of fewer pages end in page 0, which their lengths hide."""
+        most = max(len(table) for table in self.tables)
+        rows = [table + [0] * (most - len(table)) for table in self.tables]
+        return torch.tensor(rows, dtype=torch.int32, device=self.pages.device)
+
+
+def _offsets(counts: list[int]) -> list[int]:
+    offsets = [0]
+    for count in counts:
+        offsets.append(offsets[-1] + count)
+    return offsets

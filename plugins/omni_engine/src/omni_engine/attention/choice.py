@@ -1,0 +1,36 @@
+"""Which attention backend serves a cache: the best that can work there, or the one that was asked for."""
+
+from __future__ import annotations
+
+import torch
+
+from omni_core.errors import ConfigError
+from omni_core.model_runner.types import KVLayout
+from omni_engine.attention.base import AttentionBackend
+from omni_engine.attention.flash_attention import FlashAttentionBackend
+from omni_engine.attention.flashinfer import FlashInferBackend
+from omni_engine.attention.flex import FlexBackend
+from omni_engine.attention.sdpa import SdpaBackend
+
+PREFERRED: tuple[type[AttentionBackend], ...] = (FlashInferBackend, FlashAttentionBackend, SdpaBackend)
+"""Best first. FlexAttention compiles for minutes at the first requests, so it serves those who ask for it."""
+
+ALL: tuple[type[AttentionBackend], ...] = (*PREFERRED, FlexBackend)
+
+BACKENDS = {each.name: each for each in ALL}
+
+
+def choose(name: str, device: torch.device, layout: KVLayout, block_size: int) -> type[AttentionBackend]:
+    """The backend called ``name``; for ``"auto"``, the first of :data:`PREFERRED` that can work.
+
+    Raises:
+        ConfigError: there is no such backend, or it cannot work here; the message says why.
+    """
+    if name == "auto":
+        return next(each for each in PREFERRED if each.probe(device, layout, block_size) is None)
+    if name not in BACKENDS:
+        raise ConfigError(f"attention: {name!r} is unknown; there are: auto, {', '.join(BACKENDS)}")
+    reason = BACKENDS[name].probe(device, layout, block_size)
+    if reason is not None:
+        raise ConfigError(f"attention: {name!r} cannot work here: {reason}")
+    return BACKENDS[name]

@@ -1,0 +1,65 @@
+"""Attention by the FlashAttention library, whose kernels read pages of 256 positions."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+from omni_core.model_runner.types import ARRequest, KVLayout
+from omni_engine.attention.base import AttentionBackend, PageTables, StepAttention
+from omni_engine.kv_cache import KVCache
+
+PAGE = 256
+"""Its paged kernels load keys in steps of 256, so a block has to be a multiple of that."""
+
+
+class FlashAttentionBackend(AttentionBackend):
+    """One call for a whole step, decodes and chunks together."""
+
+    name = "flash-attention"
+
+    @classmethod
+    def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:
+        if device.type != "cuda":
+            return "it needs an NVIDIA GPU"
+        if find_spec("flash_attn") is None:
+            return "flash_attn is not installed (pip install flash-attn)"
+        if torch.cuda.get_device_capability(device) < (8, 0):
+            return "it needs compute capability 8.0 or higher"
+        if layout.dtype not in (torch.float16, torch.bfloat16):
+            return f"it computes in float16 or bfloat16, the cache is {layout.dtype}"
+        if layout.head_dim > PAGE or layout.head_dim % 8:
+            return f"head sizes are multiples of 8 up to 256, the model has {layout.head_dim}"
+        if block_size % PAGE:
+            return f"block_size must be a multiple of {PAGE} for it, is {block_size}"
+        return None
+
+    def plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
+        return _Step(self.cache, requests, starts, lengths)
+
+
+class _Step(StepAttention):
+    def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
+        super().__init__(cache, requests, starts, lengths)
+        tables = PageTables(cache, requests, starts, lengths)
+        self._options = {
+            "cu_seqlens_q": tables.query_offsets,
+            "cu_seqlens_k": torch.nn.functional.pad(tables.lengths.cumsum(0, dtype=torch.int32), (1, 0)),
+            "max_seqlen_q": tables.longest_query,
+            "max_seqlen_k": tables.longest,
+            "block_table": tables.padded(),
+            "causal": True,
+        }
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        from flash_attn import flash_attn_varlen_func
+
+        keys, values = self.store(layer, key, value)
+        paged = (-1, self.cache.block_size, *keys.shape[1:])
+        output: torch.Tensor = flash_attn_varlen_func(
+            query, keys.view(paged), values.view(paged), softmax_scale=scale, **self._options
+        )
+        return output

@@ -1,0 +1,84 @@
+"""Attention by FlashInfer's kernels for paged caches. Our cache is its ``NHD`` layout, page by page."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from omni_core.model_runner.types import ARRequest, KVLayout
+from omni_engine.attention.base import AttentionBackend, PageTables, StepAttention
+from omni_engine.kv_cache import KVCache
+
+WORKSPACE_BYTES = 128 * 2**20
+"""What FlashInfer's documentation gives its wrappers for split results."""
+
+HEAD_DIMS = (64, 128, 256)
+"""The head sizes that its kernels are built for."""
+
+
+class FlashInferBackend(AttentionBackend):
+    """One wrapper for steps of decodes, one for steps that hold prompts."""
+
+    name = "flashinfer"
+
+    def __init__(self, cache: KVCache) -> None:
+        super().__init__(cache)
+        import flashinfer
+
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=cache.keys[0].device)
+        self.decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
+        self.mixed = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
+
+    @classmethod
+    def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:
+        if device.type != "cuda":
+            return "it needs an NVIDIA GPU"
+        if find_spec("flashinfer") is None:
+            return "flashinfer is not installed (pip install flashinfer-python)"
+        if torch.cuda.get_device_capability(device) < (8, 0):
+            return "it needs compute capability 8.0 or higher"
+        if layout.dtype not in (torch.float16, torch.bfloat16):
+            return f"it computes in float16 or bfloat16, the cache is {layout.dtype}"
+        if layout.head_dim not in HEAD_DIMS:
+            return f"its kernels have head sizes {', '.join(map(str, HEAD_DIMS))}, the model has {layout.head_dim}"
+        return None
+
+    def plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
+        return _Step(self, requests, starts, lengths)
+
+
+class _Step(StepAttention):
+    """Planned at the first layer's call, which knows the number of query heads and the scale; the others reuse the plan."""
+
+    def __init__(
+        self, backend: FlashInferBackend, requests: list[ARRequest], starts: list[int], lengths: list[int]
+    ) -> None:
+        super().__init__(backend.cache, requests, starts, lengths)
+        self._tables = PageTables(backend.cache, requests, starts, lengths)
+        self._decodes = max(lengths) == 1
+        self._wrapper: Any = backend.decode if self._decodes else backend.mixed
+        self._planned: tuple[int, float | None] | None = None
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        keys, values = self.store(layer, key, value)
+        if self._planned != (query.shape[1], scale):
+            self._plan(query, keys, scale)
+        paged = (-1, self.cache.block_size, *keys.shape[1:])
+        output: torch.Tensor = self._wrapper.run(query, (keys.view(paged), values.view(paged)))
+        return output
+
+    def _plan(self, query: torch.Tensor, keys: torch.Tensor, scale: float | None) -> None:
+        tables = self._tables
+        shape = (query.shape[1], *keys.shape[1:], self.cache.block_size)
+        pages = (tables.page_offsets, tables.pages, tables.last_page)
+        types = {"q_data_type": query.dtype, "kv_data_type": keys.dtype, "sm_scale": scale}
+        if self._decodes:
+            self._wrapper.plan(*pages, *shape, **types)
+        else:
+            # Causal from the end: a chunk's last row sees every key.
+            self._wrapper.plan(tables.query_offsets, *pages, *shape, causal=True, **types)
+        self._planned = (query.shape[1], scale)
