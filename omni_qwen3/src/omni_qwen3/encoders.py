@@ -17,21 +17,27 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
+from omni_engine.encoder_cache import EncoderCache
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import AudioInputs, ImageInputs
+
+Features = tuple[torch.Tensor, ...]
+"""What an encoder makes of one piece: its rows in the prompt, and for pictures those of every deepstack level."""
 
 
 class ImageEncoder:
     """Patches of images and videos to features: ``{"image": [N, hidden], "video": ..., "image_deepstack": [...], ...}``."""
 
-    def __init__(self, model_path: str, device: str, dtype: str) -> None:
+    def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
         config = Qwen3OmniMoeVisionEncoderConfig(**read_config(model_path).raw["thinker_config"]["vision_config"])
         with no_init_weights():
             tower = Qwen3OmniMoeVisionEncoder._from_config(config)
         kind = getattr(torch, dtype)
         self._tower = load_module(tower, Checkpoint(model_path), {"": "thinker.visual."}, dtype=kind, device=device)
         self._device, self._dtype = device, kind
+        self._merged = config.spatial_merge_size**2
+        self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
 
     @torch.inference_mode()
     def __call__(self, payload: StagePayload) -> dict[str, Any]:
@@ -39,23 +45,37 @@ class ImageEncoder:
         encoded: dict[str, Any] = {}
         if "pixel_values" in inputs:
             encoded["image"], encoded["image_deepstack"] = self._encode(
-                inputs["pixel_values"], inputs["image_grid_thw"]
+                inputs["pixel_values"], inputs["image_grid_thw"], inputs["image_digests"]
             )
         if "pixel_values_videos" in inputs:
             encoded["video"], encoded["video_deepstack"] = self._encode(
-                inputs["pixel_values_videos"], inputs["video_grid_thw"]
+                inputs["pixel_values_videos"], inputs["video_grid_thw"], inputs["video_digests"]
             )
         return encoded
 
-    def _encode(self, patches: torch.Tensor, grid: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        output = self._tower(patches.to(self._device, self._dtype), grid_thw=grid.to(self._device))
-        return output.pooler_output.cpu(), [each.cpu() for each in output.deepstack_features]
+    def _encode(
+        self, patches: torch.Tensor, grid: torch.Tensor, digests: list[bytes]
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        sizes = grid.prod(-1).tolist()
+        pieces = patches.split(sizes)
+
+        def missing(indices: list[int]) -> list[Features]:
+            output = self._tower(
+                torch.cat([pieces[index] for index in indices]).to(self._device, self._dtype),
+                grid_thw=grid[indices].to(self._device),
+            )
+            rows = [sizes[index] // self._merged for index in indices]
+            levels = [each.cpu().split(rows) for each in (output.pooler_output, *output.deepstack_features)]
+            return list(zip(*levels, strict=True))
+
+        features, *deepstack = (torch.cat(level) for level in zip(*self.cache.encode(digests, missing), strict=True))
+        return features, deepstack
 
 
 class AudioEncoder:
     """Log-mel features to ``{"audio": [N, hidden]}``, the clips' tokens one after the other."""
 
-    def __init__(self, model_path: str, device: str, dtype: str) -> None:
+    def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
         config = Qwen3OmniMoeAudioEncoderConfig(**read_config(model_path).raw["thinker_config"]["audio_config"])
         with no_init_weights():
             tower = Qwen3OmniMoeAudioEncoder._from_config(config)
@@ -64,29 +84,47 @@ class AudioEncoder:
             tower, Checkpoint(model_path), {"": "thinker.audio_tower."}, dtype=kind, device=device
         )
         self._device, self._dtype = device, kind
+        self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
 
     @torch.inference_mode()
     def __call__(self, payload: StagePayload) -> dict[str, Any]:
         inputs: AudioInputs = payload.data
-        lengths = inputs["feature_lengths"].to(self._device)
-        features = inputs["input_features"].to(self._device, self._dtype)
-        packed = torch.cat([clip[:, :length] for clip, length in zip(features, lengths.tolist(), strict=True)], dim=1)
-        output = self._tower(packed, feature_lens=lengths)
-        return {"audio": output.last_hidden_state.cpu()}
+        lengths = inputs["feature_lengths"]
+
+        def missing(indices: list[int]) -> list[Features]:
+            clips = [inputs["input_features"][index, :, : int(lengths[index])] for index in indices]
+            packed = torch.cat(clips, dim=1).to(self._device, self._dtype)
+            output = self._tower(packed, feature_lens=lengths[indices].to(self._device))
+            rows = [inputs["clip_tokens"][index] for index in indices]
+            return [(clip,) for clip in output.last_hidden_state.cpu().split(rows)]
+
+        clips = self.cache.encode(inputs["audio_digests"], missing)
+        return {"audio": torch.cat([clip for (clip,) in clips])}
+
+
+class EncoderScheduler(SimpleScheduler):
+    """A :class:`SimpleScheduler` that also tells how its encoder's cache does."""
+
+    def __init__(self, encoder: ImageEncoder | AudioEncoder) -> None:
+        super().__init__(encoder)
+        self._cache = encoder.cache
+
+    def statistics(self) -> dict[str, float]:
+        return {**super().statistics(), **self._cache.statistics()}
 
 
 def create_image_encoder(
-    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32"
-) -> SimpleScheduler:
-    """The image encoder stage."""
-    return SimpleScheduler(ImageEncoder(model_path, device or _device(gpu_id), dtype))
+    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", cache_mb: int = 256
+) -> EncoderScheduler:
+    """The image encoder stage. ``cache_mb``: MiB of encoded images and videos that are kept for requests that bring them again."""
+    return EncoderScheduler(ImageEncoder(model_path, device or _device(gpu_id), dtype, cache_mb))
 
 
 def create_audio_encoder(
-    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32"
-) -> SimpleScheduler:
-    """The audio encoder stage."""
-    return SimpleScheduler(AudioEncoder(model_path, device or _device(gpu_id), dtype))
+    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", cache_mb: int = 256
+) -> EncoderScheduler:
+    """The audio encoder stage. ``cache_mb``: MiB of encoded clips that are kept for requests that bring them again."""
+    return EncoderScheduler(AudioEncoder(model_path, device or _device(gpu_id), dtype, cache_mb))
 
 
 def _device(gpu_id: int | None) -> str:

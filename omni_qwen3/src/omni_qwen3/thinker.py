@@ -98,6 +98,7 @@ class _State:
     hidden: torch.Tensor | None  # [P, hidden], filled at the user turns' multimodal rows; None without speech
     assistant_start: int
     started: bool = False
+    spoken: torch.Tensor | None = None  # [1, hidden], the newest token's embedding
 
 
 class ThinkerRunner(ModelRunner):
@@ -170,8 +171,8 @@ class ThinkerRunner(ModelRunner):
             state.started = True
             yield OutgoingMessage(request.request_id, "stream", self._talker_start(state), target="talker_ar")
         if request.finish_reason is None:  # a reply's last token is never spoken
-            embeds = self.model.embed(torch.tensor([token_id], device=self.device))
-            text = TalkerText(token_ids=[token_id], embeds=embeds.cpu())
+            assert state.spoken is not None
+            text = TalkerText(token_ids=[token_id], embeds=state.spoken)
             yield OutgoingMessage(request.request_id, "stream", text, target="talker_ar")
 
     def _talker_start(self, state: _State) -> TalkerStart:
@@ -222,6 +223,13 @@ class ThinkerRunner(ModelRunner):
         for request, start, end, row in _prompt_segments(batch):
             if request.state.hidden is not None:
                 request.state.hidden[start:end] = captured[row : row + end - start]
+
+    def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
+        speaking = [(request.state, token) for request, token in sampled if request.state.hidden is not None]
+        if speaking:
+            embeds = self.model.embed(torch.tensor([token for _, token in speaking], device=self.device)).cpu()
+            for (state, _), row in zip(speaking, embeds.split(1), strict=True):
+                state.spoken = row.clone()  # no view: it is handed on, and must not carry the others
 
 
 def _content(inputs: ThinkerInputs) -> list[ContentSpan] | None:

@@ -1,0 +1,86 @@
+"""What an encoder made of a piece of media, kept for the next request that brings the same piece.
+
+Keys are digests of the content (an image, a clip, a reference voice), so equal content shares, however it came; the bytes are
+bounded, and the least recently used go first. One cache serves all requests of an encoder's process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import torch
+
+from omni_core.errors import ConfigError
+
+Encoded = TypeVar("Encoded", bound="tuple[torch.Tensor, ...]")
+
+
+class EncoderCache(Generic[Encoded]):
+    """Encoded pieces by digest, each a tuple of tensors.
+
+    Args:
+        max_bytes: of all tensors together; 0 keeps nothing. A piece that is larger is not kept.
+
+    Raises:
+        ConfigError: ``max_bytes`` is negative.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 0:
+            raise ConfigError(f"an encoder cache cannot hold {max_bytes} bytes; 0 turns it off")
+        self.max_bytes = max_bytes
+        self._pieces: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._bytes = self._hits = self._misses = self._evictions = 0
+        self._lock = threading.Lock()
+
+    def encode(self, digests: Sequence[bytes], missing: Callable[[list[int]], Sequence[Encoded]]) -> list[Encoded]:
+        """The encoded pieces of a request, in order.
+
+        Args:
+            missing: encodes the pieces at these indices, in one call; a digest that comes twice is encoded once. Not called when
+                nothing is missing.
+        """
+        with self._lock:
+            known = {digest: self._pieces[digest] for digest in digests if digest in self._pieces}
+            for digest in known:
+                self._pieces.move_to_end(digest)
+            wanted = [i for i, digest in enumerate(digests) if digest not in known and digest not in digests[:i]]
+            self._hits += len(digests) - len(wanted)
+            self._misses += len(wanted)
+        if wanted:
+            for index, piece in zip(wanted, missing(wanted), strict=True):
+                known[digests[index]] = piece
+                self._keep(digests[index], piece)
+        return [known[digest] for digest in digests]
+
+    def _keep(self, digest: bytes, piece: Encoded) -> None:
+        size = _bytes(piece)
+        if size > self.max_bytes:
+            return
+        with self._lock:
+            if digest in self._pieces:
+                return
+            while self._bytes + size > self.max_bytes:
+                _, oldest = self._pieces.popitem(last=False)
+                self._bytes -= _bytes(oldest)
+                self._evictions += 1
+            # Copies: a piece of a larger tensor would keep all of it, and what is handed out must not be what is kept half-way.
+            self._pieces[digest] = tuple(each.clone() for each in piece)  # type: ignore[assignment]
+            self._bytes += size
+
+    def statistics(self) -> dict[str, float]:
+        with self._lock:
+            return {
+                "encoder_cache.hits": float(self._hits),
+                "encoder_cache.misses": float(self._misses),
+                "encoder_cache.evictions": float(self._evictions),
+                "encoder_cache.bytes": float(self._bytes),
+                "encoder_cache.max_bytes": float(self.max_bytes),
+            }
+
+
+def _bytes(piece: tuple[torch.Tensor, ...]) -> int:
+    return sum(each.numel() * each.element_size() for each in piece)
