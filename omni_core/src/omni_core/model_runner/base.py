@@ -56,7 +56,10 @@ class ModelRunner(ABC):
         """
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
-        """Stream messages for a token just chosen. ``request.output_ids`` ends with it; ``finish_reason`` is set if it was the last."""
+        """Stream messages for a token just chosen. ``request.output_ids`` ends with it; ``finish_reason`` is set if it was the last.
+
+        A request that has more to do than that may be given its next part here (:meth:`ARRequest.extend`): it goes on.
+        """
         return ()
 
     @abstractmethod
@@ -73,6 +76,14 @@ class ModelRunner(ABC):
     def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:  # noqa: B027 - optional hook
         """Read what the forward produced: captured layers, hidden states."""
 
+    def choose(self, logits: torch.Tensor, requests: list[ARRequest]) -> list[int]:
+        """The next token id of each request from its row of ``logits`` (``[m, ...]``, as ``compute_logits`` made them).
+
+        The default samples by each request's :class:`SamplingParams`. A model with a sampler of its own overrides it. A step that
+        failed is computed again, so the choice must be a function of the request and its position.
+        """
+        return sample(logits, requests)
+
     def after_sampling(  # noqa: B027 - optional hook
         self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]
     ) -> None:
@@ -88,7 +99,7 @@ class ModelRunner(ABC):
             return []
         requests = [batch.requests[index] for index in batch.sampled]
         logits = self.model.compute_logits(output.hidden[batch.sample_rows])
-        sampled = list(zip(requests, sample(logits, requests), strict=True))
+        sampled = list(zip(requests, self.choose(logits, requests), strict=True))
         for request, token in sampled:
             self._append(request, token)
         self.after_sampling(batch, output, sampled)

@@ -108,6 +108,10 @@ class SeenIds:
         self._read = len(output_ids)
         return self._buffer[: len(self._known)]
 
+    def restart(self) -> None:
+        """The request's output begins anew; what was seen stays."""
+        self._read = 0
+
 
 @frozen
 class ContentSpan:
@@ -168,6 +172,43 @@ class ARRequest:
     def length(self) -> int:
         """Positions known so far: the prompt and every generated id."""
         return len(self.prompt_ids) + len(self.output_ids)
+
+    def extend(self, ids: list[int], embeds: torch.Tensor | None = None) -> None:
+        """Go on after an end: what was generated and fed becomes prompt, and ``ids`` follow it (a next turn, a next sentence).
+
+        The newest generated id, whose position was never computed, is dropped; put it first in ``ids`` to keep it. Cached
+        positions stay valid. ``max_new_tokens`` counts anew; a repetition penalty remembers what it has seen; random numbers are
+        new ones, by the same seed.
+
+        Args:
+            embeds: ``[len(ids), hidden]``: required where the prompt has embeddings, else ``None``.
+
+        Raises:
+            ValueError: embeddings for some positions only, or not one per id.
+        """
+        fed = self.output_ids[:-1]
+        if (embeds is None) != (self.prompt_embeds is None) or (embeds is not None and len(embeds) != len(ids)):
+            raise ValueError("extend: embeddings are given for every position of a request, or for none")
+        if self.prompt_embeds is None and self.output_embeds:
+            raise ValueError("extend: a request whose outputs are fed as embeddings needs a prompt of embeddings")
+        if self.prompt_embeds is not None and len(self.output_embeds) != len(fed):
+            raise ValueError("extend: a prompt of embeddings cannot go on after outputs that are fed as ids")
+        if self.prompt_positions is not None:
+            start = len(self.prompt_ids) + self.position_delta
+            tail = torch.arange(start, start + len(fed) + len(ids))
+            self.prompt_positions = torch.cat(
+                [self.prompt_positions, tail.expand(*self.prompt_positions.shape[:-1], -1)], dim=-1
+            )
+        if self.prompt_embeds is not None and embeds is not None:
+            self.prompt_embeds = torch.cat(
+                [self.prompt_embeds, *[each.unsqueeze(0) for each in self.output_embeds], embeds]
+            )
+        if self.seen_ids is not None:
+            self.seen_ids.restart()
+        self.random = RandomStream(int(self.random.uniform(self.length, 0, 0) * 2**53))
+        self.prompt_ids = [*self.prompt_ids, *fed, *ids]
+        self.output_ids, self.output_embeds = [], []
+        self.finish_reason = None
 
 
 class PagedAttention(Protocol):

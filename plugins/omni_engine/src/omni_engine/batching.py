@@ -110,7 +110,8 @@ class Batcher:
         for request in sorted(self.running, key=self._worth, reverse=True):
             if request not in self.running:
                 continue  # it gave way to a better one, or failed
-            if not _is_decode(request) or (can_step(request) and self._make_room(request)):
+            # A prompt has its room since it was admitted, but one that was extended has not.
+            if (not _is_decode(request) or can_step(request)) and self._make_room(request):
                 ready.append(request)
         return [request for request in ready if request in self.running]
 
