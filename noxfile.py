@@ -31,6 +31,7 @@ DISTRIBUTIONS = {
     "omni-relay-nccl": "plugins/omni_relay_nccl",
     "omni-engine": "plugins/omni_engine",
     "omni-qwen3": "omni_qwen3",
+    "omni-fish-s2": "omni_fish_s2",
 }
 TESTS = {
     "omni-core": "tests/packaging/bare",

@@ -1,0 +1,1 @@
+"""Fish Audio S2-Pro: text to speech with voice cloning."""

@@ -1,0 +1,53 @@
+"""What causal layers remember between chunks, so that chunks of any size give what one pass over everything gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from attrs import define, field
+
+
+@define(eq=False)
+class StreamState:
+    """One stream between two chunks.
+
+    Attributes:
+        kept: what each causal layer keeps, in the order in which the layers run; empty at the beginning.
+        positions: how many positions each transformer has seen, in the same order.
+    """
+
+    kept: list[torch.Tensor] = field(factory=list)
+    positions: list[int] = field(factory=list)
+
+
+class Memory:
+    """The states of a batch of streams during one chunk. Layers call :meth:`join` and :meth:`advance` in a fixed order."""
+
+    def __init__(self, states: Sequence[StreamState]) -> None:
+        self._states = states
+        self._kept: list[torch.Tensor] = []
+        self._positions: list[list[int]] = []
+
+    def join(self, x: torch.Tensor, count: int, dim: int = -1) -> torch.Tensor:
+        """``x`` behind the last ``count`` columns of ``dim`` that this layer saw before; zeros at a stream's beginning."""
+        layer = len(self._kept)
+        shape = list(x.shape)
+        shape[0], shape[dim] = 1, count
+        before = [state.kept[layer] if state.kept else x.new_zeros(shape) for state in self._states]
+        joined = torch.cat([torch.cat(before) if len(before) > 1 else before[0], x], dim=dim)
+        self._kept.append(joined.narrow(dim, joined.shape[dim] - count, count))
+        return joined
+
+    def advance(self, count: int) -> list[int]:
+        """The position of each stream's first new element in this transformer, which then sees ``count`` of them."""
+        layer = len(self._positions)
+        starts = [state.positions[layer] if state.positions else 0 for state in self._states]
+        self._positions.append([start + count for start in starts])
+        return starts
+
+    def save(self) -> None:
+        """End of the chunk: the states are those after it."""
+        for index, state in enumerate(self._states):
+            state.kept = [each[index : index + 1].clone() for each in self._kept]
+            state.positions = [each[index] for each in self._positions]

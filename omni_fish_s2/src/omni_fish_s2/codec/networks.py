@@ -1,0 +1,252 @@
+"""The codec's two networks: the decoder (codes to sound) and the encoder (sound to codes).
+
+Their parameters have the names under which ``codec.pth`` holds them, weight normalisation folded in.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import nn
+
+from omni_fish_s2.codec.layers import (
+    CausalConv,
+    CausalUpsampling,
+    ConvNeXtBlock,
+    ResidualUnit,
+    Snake,
+    WindowTransformer,
+)
+from omni_fish_s2.codec.memory import Memory
+
+DILATIONS = (1, 3, 9)
+QUANTIZER_WINDOW = 128
+ENCODER_WINDOW = 512
+
+
+@frozen
+class CodecConfig:
+    """The codec's dimensions. The defaults are the released codec's; a checkpoint's are read from its tensors.
+
+    Attributes:
+        encoder_dim: channels after the first convolution; they double at each of ``encoder_rates``.
+        encoder_layers: transformer layers after each downsampling of the encoder.
+        decoder_dim: channels before the first upsampling; they halve at each of ``decoder_rates``.
+        factors: further downsampling between encoder and quantiser.
+        semantic_codebook, residual_codebook: entries of the first codebook and of each of the ``residuals`` others.
+        codebook_dim: width of an entry. layers, intermediate: of the transformers around the quantiser.
+        convnext: inner width of the blocks around the quantiser.
+    """
+
+    encoder_dim: int = 64
+    encoder_rates: tuple[int, ...] = (2, 4, 8, 8)
+    encoder_layers: tuple[int, ...] = (0, 0, 0, 4)
+    latent: int = 1024
+    decoder_dim: int = 1536
+    decoder_rates: tuple[int, ...] = (8, 8, 4, 2)
+    factors: tuple[int, ...] = (2, 2)
+    semantic_codebook: int = 4096
+    residual_codebook: int = 1024
+    residuals: int = 9
+    codebook_dim: int = 8
+    layers: int = 8
+    intermediate: int = 3072
+    convnext: int = 4096
+
+    @property
+    def codebooks(self) -> int:
+        return 1 + self.residuals
+
+    @property
+    def samples_per_frame(self) -> int:
+        product = 1
+        for rate in (*self.encoder_rates, *self.factors):
+            product *= rate
+        return product
+
+
+class _Codebook(nn.Module):
+    """One vector quantiser: entries, and projections to and from their width."""
+
+    def __init__(self, config: CodecConfig, size: int, *, encodes: bool) -> None:
+        super().__init__()
+        self.codebook = nn.Embedding(size, config.codebook_dim)
+        self.out_proj = nn.Conv1d(config.codebook_dim, config.latent, 1)
+        if encodes:
+            self.in_proj = nn.Conv1d(config.latent, config.codebook_dim, 1)
+
+    def decode(self, codes: torch.Tensor) -> torch.Tensor:
+        """``[B, T]`` to ``[B, latent, T]``."""
+        return self.out_proj(self.codebook(codes).transpose(1, 2))
+
+    def encode(self, latent: torch.Tensor) -> torch.Tensor:
+        """``[B, latent, T]`` to ``[B, T]``: the entry of the nearest direction."""
+        vectors = F.normalize(self.in_proj(latent).transpose(1, 2), dim=-1)
+        entries = F.normalize(self.codebook.weight, dim=-1)
+        distance = vectors.square().sum(-1, keepdim=True) - 2 * vectors @ entries.T + entries.square().sum(-1)
+        return (-distance).argmax(-1)
+
+
+class _Codebooks(nn.Module):
+    def __init__(self, config: CodecConfig, size: int, count: int, *, encodes: bool) -> None:
+        super().__init__()
+        self.quantizers = nn.ModuleList([_Codebook(config, size, encodes=encodes) for _ in range(count)])
+
+
+class _DecoderQuantizer(nn.Module):
+    """Codes to latents at the rate of the convolutional decoder."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.semantic_quantizer = _Codebooks(config, config.semantic_codebook, 1, encodes=False)
+        self.quantizer = _Codebooks(config, config.residual_codebook, config.residuals, encodes=False)
+        self.post_module = WindowTransformer(config.latent, config.intermediate, config.layers, QUANTIZER_WINDOW)
+        self.upsample = nn.ModuleList(
+            [
+                nn.ModuleList(
+                    [
+                        CausalUpsampling(config.latent, config.latent, factor, factor),
+                        ConvNeXtBlock(config.latent, config.convnext),
+                    ]
+                )
+                for factor in reversed(config.factors)
+            ]
+        )
+
+    def forward(self, codes: torch.Tensor, memory: Memory) -> torch.Tensor:
+        books = [*self.semantic_quantizer.quantizers, *self.quantizer.quantizers]
+        # The decoders predict residual codes over a range as wide as the semantic one; what lies above is the last entry.
+        latent = torch.stack(
+            [
+                book.decode(codes[:, index].clamp(max=book.codebook.num_embeddings - 1))
+                for index, book in enumerate(books)
+            ]
+        ).sum(0)
+        latent = self.post_module(latent, memory)
+        for stage in self.upsample:
+            upsampling, block = stage.children()
+            latent = block(upsampling(latent, memory), memory)
+        return latent
+
+
+class _DecoderBlock(nn.Module):
+    def __init__(self, inner: int, outer: int, rate: int) -> None:
+        super().__init__()
+        units = [ResidualUnit(outer, dilation) for dilation in DILATIONS]
+        self.block = nn.ModuleList([Snake(inner), CausalUpsampling(inner, outer, 2 * rate, rate), *units])
+
+    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        activation, upsampling, *units = self.block
+        x = upsampling(activation(x), memory)
+        for unit in units:
+            x = unit(x, memory)
+        return x
+
+
+class _ConvolutionalDecoder(nn.Module):
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        widths = [config.decoder_dim // 2**level for level in range(len(config.decoder_rates) + 1)]
+        blocks = [
+            _DecoderBlock(widths[level], widths[level + 1], rate) for level, rate in enumerate(config.decoder_rates)
+        ]
+        first, last = CausalConv(config.latent, config.decoder_dim, 7), CausalConv(widths[-1], 1, 7)
+        self.model = nn.ModuleList([first, *blocks, Snake(widths[-1]), last])
+
+    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        first, *blocks, activation, last = self.model
+        x = first(x, memory)
+        for block in blocks:
+            x = block(x, memory)
+        return torch.tanh(last(activation(x), memory))
+
+
+class CodecDecoder(nn.Module):
+    """``[B, codebooks, T]`` int64 codes to ``[B, T * samples_per_frame]`` samples in [-1, 1]."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.quantizer = _DecoderQuantizer(config)
+        self.decoder = _ConvolutionalDecoder(config)
+
+    def forward(self, codes: torch.Tensor, memory: Memory) -> torch.Tensor:
+        sound: torch.Tensor = self.decoder(self.quantizer(codes, memory), memory)
+        return sound[:, 0]
+
+
+class _EncoderBlock(nn.Module):
+    def __init__(self, inner: int, rate: int, layers: int) -> None:
+        super().__init__()
+        units = [ResidualUnit(inner, dilation) for dilation in DILATIONS]
+        parts = [*units, Snake(inner), CausalConv(inner, 2 * inner, 2 * rate, stride=rate)]
+        if layers:
+            parts.append(WindowTransformer(2 * inner, 3 * 2 * inner, layers, ENCODER_WINDOW))
+        self.block = nn.ModuleList(parts)
+
+    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        for part in self.block:
+            x = part(x) if isinstance(part, Snake) else part(x, memory)
+        return x
+
+
+class _ConvolutionalEncoder(nn.Module):
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        width = config.encoder_dim
+        parts: list[nn.Module] = [CausalConv(1, width, 7)]
+        for rate, layers in zip(config.encoder_rates, config.encoder_layers, strict=True):
+            parts.append(_EncoderBlock(width, rate, layers))
+            width *= 2
+        self.block = nn.ModuleList([*parts, Snake(width), CausalConv(width, config.latent, 3)])
+
+    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
+        for part in self.block:
+            x = part(x) if isinstance(part, Snake) else part(x, memory)
+        return x
+
+
+class _EncoderQuantizer(nn.Module):
+    """Latents to codes: the semantic one first, then each residual of what the ones before it leave."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.downsample = nn.ModuleList(
+            [
+                nn.ModuleList(
+                    [
+                        CausalConv(config.latent, config.latent, factor, stride=factor),
+                        ConvNeXtBlock(config.latent, config.convnext),
+                    ]
+                )
+                for factor in config.factors
+            ]
+        )
+        self.pre_module = WindowTransformer(config.latent, config.intermediate, config.layers, QUANTIZER_WINDOW)
+        self.semantic_quantizer = _Codebooks(config, config.semantic_codebook, 1, encodes=True)
+        self.quantizer = _Codebooks(config, config.residual_codebook, config.residuals, encodes=True)
+
+    def forward(self, latent: torch.Tensor, memory: Memory) -> torch.Tensor:
+        for stage in self.downsample:
+            downsampling, block = stage.children()
+            latent = block(downsampling(latent, memory), memory)
+        residual = self.pre_module(latent, memory)
+        codes = []
+        for book in (*self.semantic_quantizer.quantizers, *self.quantizer.quantizers):
+            codes.append(book.encode(residual))
+            residual = residual - book.decode(codes[-1])
+        return torch.stack(codes, dim=1)
+
+
+class CodecEncoder(nn.Module):
+    """``[B, T * samples_per_frame]`` samples to ``[B, codebooks, T]`` int64 codes."""
+
+    def __init__(self, config: CodecConfig) -> None:
+        super().__init__()
+        self.encoder = _ConvolutionalEncoder(config)
+        self.quantizer = _EncoderQuantizer(config)
+
+    def forward(self, samples: torch.Tensor, memory: Memory) -> torch.Tensor:
+        codes: torch.Tensor = self.quantizer(self.encoder(samples.unsqueeze(1), memory), memory)
+        return codes

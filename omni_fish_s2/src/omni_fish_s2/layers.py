@@ -1,0 +1,94 @@
+"""The blocks of the decoders on the engine's contract: packed tokens in, attention through the batch's cache.
+
+Architecture: grouped-query attention, rotary positions over interleaved pairs, gated feed-forward; optionally query and key norms.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from omni_core.model_runner.types import PagedAttention
+from omni_fish_s2.config import DecoderConfig
+
+
+class RMSNorm(nn.Module):
+    """Root mean square norm."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+def rotary(positions: torch.Tensor, head_dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines: positions of any shape to two float32 tensors ``[*positions, 1, head_dim / 2]``.
+
+    Their values are rounded to bfloat16, whatever the model computes in: the model was trained with such a table.
+    """
+    steps = torch.arange(0, head_dim, 2, device=positions.device)[: head_dim // 2].float()
+    angles = positions.float().unsqueeze(-1) * (1.0 / base ** (steps / head_dim))
+    angles = angles.unsqueeze(-2)
+    return angles.cos().bfloat16().float(), angles.sin().bfloat16().float()
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn neighbouring pairs of ``[..., heads, head_dim]``."""
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1)
+    return turned.flatten(-2).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention."""
+
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.heads, self.kv_heads, self.head_dim = layer, config.heads, config.kv_heads, config.head_dim
+        width = (self.heads + 2 * self.kv_heads) * self.head_dim
+        self.wqkv = nn.Linear(config.dim, width, bias=config.qkv_bias)
+        self.wo = nn.Linear(self.heads * self.head_dim, config.dim, bias=config.output_bias)
+        self.has_norms = config.qk_norm
+        if config.qk_norm:
+            self.q_norm = RMSNorm(self.head_dim, config.norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.norm_eps)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
+        heads = self.wqkv(x).view(x.shape[0], -1, self.head_dim)
+        query, key, value = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        if self.has_norms:
+            query, key = self.q_norm(query), self.k_norm(key)
+        mixed = attention(self.layer, rotate(query, cos, sin), rotate(key, cos, sin), value)
+        return self.wo(mixed.reshape(x.shape[0], -1))
+
+
+class FeedForward(nn.Module):
+    """The gated feed-forward block; ``w13`` is gate and input in one."""
+
+    def __init__(self, dim: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.w13 = nn.Linear(dim, 2 * intermediate_size, bias=False)
+        self.w2 = nn.Linear(intermediate_size, dim, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate, value = self.w13(x).chunk(2, dim=-1)
+        return self.w2(F.silu(gate) * value)
+
+
+class DecoderLayer(nn.Module):
+    """Attention and feed-forward, each behind a norm and around a residual."""
+
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.attention = Attention(config, layer)
+        self.feed_forward = FeedForward(config.dim, config.intermediate_size)
+        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
+        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+
+    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, attention)
+        return x + self.feed_forward(self.ffn_norm(x))

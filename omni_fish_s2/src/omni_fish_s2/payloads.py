@@ -1,0 +1,25 @@
+"""What travels between the stages of Fish S2, as typed dictionaries of plain data and CPU tensors."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import torch
+
+
+class SpeechInputs(TypedDict, total=False):
+    """preprocessing -> semantic_ar."""
+
+    token_ids: torch.Tensor  # [P] int64: the prompt of the first turn
+    codes: torch.Tensor  # [R, codebooks] int64: the frames of the reference voices; absent without
+    codes_start: int  # the position of the first of these frames in the prompt
+    turns: list[
+        torch.Tensor
+    ]  # what follows the speech of each turn but the last: int64 ids, from the end of that turn on
+
+
+class SpeechResult(TypedDict):
+    """semantic_ar -> vocoder: the end of speech. The vocoder is streamed one ``[codebooks]`` int64 tensor per frame before it."""
+
+    frames: int
+    finish_reason: str

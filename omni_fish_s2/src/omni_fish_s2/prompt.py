@@ -1,0 +1,82 @@
+"""The prompt of a request: markers, text and voices in the order that the model was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from attrs import frozen
+from tokenizers import Tokenizer
+
+from omni_core.errors import ConfigError
+from omni_fish_s2.config import FishConfig
+from omni_fish_s2.payloads import SpeechInputs
+
+IM_START, IM_END, VOICE = "<|im_start|>", "<|im_end|>", "<|voice|>"
+
+INSTRUCTION = "convert the provided text to speech"
+WITH_REFERENCE = f"{INSTRUCTION} reference to the following:\n\nText:\n"
+SPEECH = "\n\nSpeech:\n"
+
+
+@frozen(eq=False)
+class Voice:
+    """A reference voice: what is said, and its frames ``[n, codebooks]`` int64."""
+
+    text: str
+    codes: torch.Tensor
+
+
+class PromptBuilder:
+    """Text and voices to token ids. Each part of a prompt is tokenised by itself.
+
+    Raises:
+        ConfigError: the checkpoint has no ``tokenizer.json``, or its markers are not those of the config.
+    """
+
+    def __init__(self, model_path: str, config: FishConfig) -> None:
+        path = Path(model_path) / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(f"{path} is missing; download the checkpoint again")
+        self._tokenizer = Tokenizer.from_file(str(path))
+        self._config = config
+        for name, expected in ((IM_END, config.im_end), ("<|semantic:0|>", config.semantic_begin)):
+            found = self._tokenizer.token_to_id(name)
+            if found != expected:
+                raise ConfigError(f"{path}: the id of {name} is {found}, config.json says {expected}")
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self.reserved = sorted(token.content for token in added if token.special)
+
+    def build(self, turns: list[str], voices: list[Voice]) -> SpeechInputs:
+        """The prompt of the first turn, and what follows the speech of each turn before the next one."""
+        ids: list[int] = []
+        inputs = SpeechInputs()
+        if voices:
+            ids += self._ids(f"{IM_START}system\n", WITH_REFERENCE, _tagged(voices), SPEECH)
+            inputs["codes"] = torch.cat([voice.codes for voice in voices])
+            inputs["codes_start"] = len(ids)
+            ids += (inputs["codes"][:, 0] + self._config.semantic_begin).tolist()
+            ids += self._ids(f"{IM_END}\n")
+        else:
+            ids += self._ids(f"{IM_START}system\n", INSTRUCTION, f"{IM_END}\n")
+        first, *later = turns
+        inputs["token_ids"] = torch.tensor(ids + self._turn(first))
+        inputs["turns"] = [torch.tensor(self._ids(f"{IM_END}\n") + self._turn(text)) for text in later]
+        return inputs
+
+    def _turn(self, text: str) -> list[int]:
+        """The user's turn, and the opening of the speech that answers it."""
+        return self._ids(f"{IM_START}user\n", text, f"{IM_END}\n", f"{IM_START}assistant\n{VOICE}")
+
+    def _ids(self, *parts: str) -> list[int]:
+        return [token for part in parts for token in self._tokenizer.encode(part, add_special_tokens=False).ids]
+
+
+def _tagged(voices: list[Voice]) -> str:
+    """What the voices say, each behind a speaker's tag."""
+    from omni_fish_s2.text import SPEAKER_TAG
+
+    return "\n".join(
+        voice.text if SPEAKER_TAG.search(voice.text) else f"<|speaker:{index}|>{voice.text}"
+        for index, voice in enumerate(voices)
+    )

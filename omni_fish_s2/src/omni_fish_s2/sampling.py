@@ -1,0 +1,134 @@
+"""How tokens and codes are chosen: the reference's order of filters and of random numbers.
+
+Top-k and top-p look at logits *before* temperature. A draw is ``argmax(p / -log(U))`` with one uniform number per candidate.
+A semantic token that was among the last ten is replaced by a second draw at a higher temperature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from omni_core.errors import InvalidRequestError
+
+WINDOW = 10
+"""How many tokens back a repetition counts."""
+
+
+@frozen
+class SpeechSampling:
+    """How one request's frames are chosen. ``temperature == 0`` is greedy, and so is ``top_k == 1``.
+
+    Attributes:
+        temperature: 0 to 2. top_p: (0, 1]; 1.0 means off. top_k: 0 means off.
+        max_new_tokens: frames of one turn, the one that ends it included.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 0.9
+    top_k: int = 30
+    max_new_tokens: int = 2048
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0 or self.top_k == 1
+
+
+AGAIN = SpeechSampling(temperature=1.0, top_p=0.9)
+"""The second draw, for a token that would repeat; its ``top_k`` is the request's."""
+
+_CHECKS: dict[str, tuple[Any, float, float, str]] = {
+    "temperature": ((int, float), 0.0, 2.0, "from 0 (greedy) to 2"),
+    "top_p": ((int, float), 1e-6, 1.0, "in (0, 1]"),
+    "top_k": (int, 0, 2**31, "0 (off) or more"),
+    "max_new_tokens": (int, 1, 2**31, "1 or more"),
+}
+
+
+def sampling_from(given: dict[str, Any], where: str) -> SpeechSampling:
+    """A request's parameters, checked.
+
+    Raises:
+        InvalidRequestError: an unknown name or a value out of range; ``where`` is the path in the message.
+    """
+    for name, value in given.items():
+        if name not in _CHECKS:
+            near = get_close_matches(name, _CHECKS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(_CHECKS)}"
+            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter; {hint}")
+        kind, low, high, meaning = _CHECKS[name]
+        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
+            raise InvalidRequestError(f"{where}.{name}: must be {meaning}, is {value!r}")
+    return SpeechSampling(**given)
+
+
+@frozen
+class StepNumbers:
+    """The uniform numbers of one step: ``first`` and ``second`` for the token, ``[W]``; ``codes`` ``[codebooks - 1, codebook_size]``."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+    codes: torch.Tensor
+
+
+class Draws:
+    """A request's random numbers, step by step.
+
+    With a seed they are those that the reference draws after ``torch.manual_seed(seed)``: a number for every id of the
+    vocabulary, twice, then one for every value of every further code. Without one, only candidates get numbers.
+
+    Args:
+        candidates: the ids that a step may choose. vocab_size: of the head. codes: shape of :attr:`StepNumbers.codes`.
+    """
+
+    def __init__(self, seed: int | None, candidates: torch.Tensor, vocab_size: int, codes: tuple[int, int]) -> None:
+        self._generator = torch.Generator()
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
+        self._width = len(candidates) if seed is None else vocab_size
+        self._columns = slice(None) if seed is None else candidates
+        self._codes = codes
+        self._step = -1
+        self._numbers: StepNumbers | None = None
+
+    def at(self, step: int) -> StepNumbers:
+        """The numbers of a step, counted from 0. A step that is computed again gets what it got before."""
+        if step != self._step or self._numbers is None:
+            rows, columns = self._codes
+            drawn = torch.rand(2 * self._width + rows * columns, generator=self._generator)
+            first, second, codes = drawn.split([self._width, self._width, rows * columns])
+            columns_of = self._columns
+            self._numbers = StepNumbers(first[columns_of], second[columns_of], codes.view(self._codes))
+            self._step = step
+        return self._numbers
+
+
+def choose(logits: torch.Tensor, params: Sequence[SpeechSampling], uniforms: torch.Tensor) -> torch.Tensor:
+    """One column per row of ``logits`` (``[m, W]``), at the uniform numbers ``[m, W]``: ``[m]`` int64.
+
+    A row's choice does not depend on the others.
+    """
+    logits = logits.float()
+    width = logits.shape[-1]
+    widest = max(each.top_k or width for each in params)
+    best, columns = logits.topk(min(widest, width))
+    mass = logits.softmax(-1).gather(-1, columns).cumsum(-1)
+    top_k = _column([each.top_k or width for each in params], logits)
+    top_p = _column([each.top_p for each in params], logits)
+    dropped = (mass > top_p) | (torch.arange(best.shape[-1], device=logits.device) >= top_k)
+    dropped[:, 0] = False
+    temperature = _column([max(each.temperature, 1e-5) for each in params], logits)
+    # Relative to the best instead of normalised: the largest quotient is the same, whatever a row's neighbours keep.
+    weights = ((best - best[:, :1]) / temperature).exp().masked_fill(dropped, 0.0)
+    numbers = uniforms.to(logits.device).gather(-1, columns)
+    return columns.gather(-1, (weights / -numbers.log()).argmax(-1, keepdim=True))[:, 0]
+
+
+def _column(values: list[float] | list[int], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, device=like.device).unsqueeze(1)

@@ -1,0 +1,206 @@
+"""The semantic_ar stage: prompts in, frames of codes out, on the engine's feedback loop.
+
+A long text is spoken in turns. A turn continues the request's own sequence: what was said stays in its cache, and with it the voice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from attrs import define
+
+from omni_core.errors import InvalidRequestError
+from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
+from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput, SamplingParams
+from omni_core.protocol.messages import OmniRequest
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_engine.scheduler import EngineScheduler
+from omni_fish_s2.config import FishConfig, read_config
+from omni_fish_s2.payloads import SpeechInputs, SpeechResult
+from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, sampling_from
+from omni_fish_s2.slow import SlowDecoder, load_decoders
+
+
+@define(eq=False)
+class _Speech:
+    """What the stage knows of a request beyond the engine's book-keeping.
+
+    Attributes:
+        draws: ``None`` when nothing is drawn. turns: what is still to be said. steps: tokens chosen in earlier turns.
+        feedback: ``[dim]``, the embedded last frame. frames: sent so far. prompt_tokens: length of the first prompt.
+    """
+
+    sampling: SpeechSampling
+    draws: Draws | None
+    turns: list[torch.Tensor]
+    steps: int = 0
+    feedback: torch.Tensor | None = None
+    frames: int = 0
+
+
+class FrameFeedback(FeedbackStrategy):
+    """Fish S2's loop: the fast decoder completes each frame; its embedding is the next input."""
+
+    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+        assert batch.input_embeds is not None
+        for request, row in requests:
+            speech: _Speech = request.state
+            assert speech.feedback is not None
+            batch.input_embeds[row] = speech.feedback
+
+    def extract_output(
+        self,
+        model: ARModel,
+        batch: ForwardBatch,
+        output: ForwardOutput,
+        requests: list[tuple[ARRequest, int]],
+        outbox: MessageQueue[OutgoingMessage],
+    ) -> None:
+        assert isinstance(model, SlowDecoder)
+        hidden = output.hidden[[row for _, row in requests]]
+        tokens = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
+        speeches: list[_Speech] = [request.state for request, _ in requests]
+        drawing = [index for index, speech in enumerate(speeches) if speech.draws is not None]
+        # The step of the token just appended.
+        numbers = [_numbers(requests[index][0], len(requests[index][0].output_ids) - 1).codes for index in drawing]
+
+        def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
+            codes = logits.argmax(-1)
+            if drawing:
+                uniforms = torch.stack([each[index - 1] for each in numbers])
+                codes[drawing] = choose(logits[drawing], [speeches[each].sampling for each in drawing], uniforms)
+            return codes
+
+        first = tokens - model.config.semantic_begin
+        frames = model.fast(hidden, first, pick)
+        feedback = model.embed_frames(tokens, frames)
+        frames = frames.cpu()
+        for index, (request, _) in enumerate(requests):
+            speeches[index].feedback = feedback[index]
+            speeches[index].frames += 1
+            outbox.put(OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="vocoder"))
+
+
+def _numbers(request: ARRequest, step: int) -> Any:
+    """The random numbers of a step of the current turn."""
+    speech: _Speech = request.state
+    assert speech.draws is not None
+    return speech.draws.at(speech.steps + step)
+
+
+class SpeechRunner(FeedbackARModelRunner):
+    """Chooses among the semantic tokens and the end of the turn; at that end, goes on with the next turn."""
+
+    model: SlowDecoder
+
+    def __init__(self, model: SlowDecoder, config: FishConfig, *, max_context: int, device: str = "cpu") -> None:
+        super().__init__(model, FrameFeedback(), device)
+        self._config, self._max_context = config, max_context
+        self._candidates = model.candidates.tolist()
+
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        if message.type != "new_request":
+            return None
+        inputs: SpeechInputs = message.data.data
+        request: OmniRequest = message.data.request
+        sampling = speech_sampling(request)
+        draws = None
+        if not sampling.greedy:
+            codes = (self._config.codebooks - 1, self._config.codebook_size)
+            draws = Draws(request.params.get("seed"), self.model.candidates, self._config.vocab_size, codes)
+        limits = SamplingParams(
+            stop_ids=frozenset([self._config.im_end]), max_new_tokens=sampling.max_new_tokens, temperature=0.0
+        )
+        return ARRequest(
+            request_id=message.request_id,
+            request=request,
+            prompt_ids=inputs["token_ids"].tolist(),
+            sampling=limits,
+            prompt_embeds=self._embed(inputs),
+            state=_Speech(sampling, draws, list(inputs["turns"])),
+        )
+
+    def _embed(self, inputs: SpeechInputs) -> torch.Tensor:
+        ids = inputs["token_ids"].to(self.device)
+        embeds = self.model.embed(ids)
+        if "codes" in inputs:
+            codes, start = inputs["codes"].to(self.device), inputs["codes_start"]
+            span = slice(start, start + len(codes))
+            embeds[span] = self.model.embed_frames(ids[span], codes)
+        return embeds
+
+    def choose(self, logits: torch.Tensor, requests: list[ARRequest]) -> list[int]:
+        """The next token of each request: semantic, or the end of the turn."""
+        columns = logits.argmax(-1)
+        drawing = [index for index, request in enumerate(requests) if request.state.draws is not None]
+        if drawing:
+            rows = logits[drawing]
+            params = [requests[index].state.sampling for index in drawing]
+            numbers = [_numbers(requests[index], len(requests[index].output_ids)) for index in drawing]
+            drawn = choose(rows, params, torch.stack([each.first for each in numbers]))
+            again = [_again(each) for each in params]
+            instead = choose(rows, again, torch.stack([each.second for each in numbers]))
+            repeats = [self._repeats(requests[i], column) for i, column in zip(drawing, drawn.tolist(), strict=True)]
+            columns[drawing] = torch.where(torch.tensor(repeats, device=drawn.device), instead, drawn)
+        return [self._candidates[column] for column in columns.tolist()]
+
+    def _repeats(self, request: ARRequest, column: int) -> bool:
+        """Whether a semantic token is among the turn's last ones; its first one never counts."""
+        token = self._candidates[column]
+        return token != self._config.im_end and token in request.output_ids[1:][-WINDOW:]
+
+    def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
+        yield from super().emit(request, token_id)
+        if request.finish_reason is not None and request.state.turns:
+            self._next_turn(request)
+
+    def _next_turn(self, request: ARRequest) -> None:
+        """Go on where the last turn ended. Its last token was never fed: it was the end, or there is no room for it."""
+        speech: _Speech = request.state
+        ids = speech.turns.pop(0)
+        length = len(request.prompt_ids) + len(request.output_embeds) + len(ids)
+        if length + 1 >= self._max_context:
+            raise InvalidRequestError(
+                f"the text does not fit: after {speech.frames} frames of speech the next part would begin at position "
+                f"{length} of a context of {self._max_context}; speak it in several requests"
+            )
+        speech.steps += len(request.output_ids)
+        request.extend(ids.tolist(), self.model.embed(ids.to(self.device)))
+
+    def result(self, request: ARRequest) -> SpeechResult:
+        return SpeechResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
+
+
+def _again(sampling: SpeechSampling) -> SpeechSampling:
+    return SpeechSampling(AGAIN.temperature, AGAIN.top_p, sampling.top_k, sampling.max_new_tokens)
+
+
+def speech_sampling(request: OmniRequest) -> SpeechSampling:
+    """How a request's speech is chosen: ``params["talker"]``.
+
+    Raises:
+        InvalidRequestError: a parameter is unknown or out of range, or parameters for text are given.
+    """
+    if request.params.get("thinker"):
+        names = ", ".join(sorted(request.params["thinker"]))
+        raise InvalidRequestError(
+            f"params.thinker: this model writes no text ({names}); how speech is sampled is params.talker"
+        )
+    seed = request.params.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
+        raise InvalidRequestError(f"params.seed: must be an integer from 0 to 2**63 - 1, is {seed!r}")
+    return sampling_from(request.params.get("talker", {}), "params.talker")
+
+
+def create_semantic_ar(
+    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", **engine: Any
+) -> EngineScheduler:
+    """The semantic_ar stage. ``engine`` are options of :class:`omni_engine.scheduler.EngineScheduler`."""
+    config = read_config(model_path)
+    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
+    model = load_decoders(model_path, config, dtype=dtype, device=place)
+    engine.setdefault("max_context", config.max_positions)
+    runner = SpeechRunner(model, config, max_context=engine["max_context"], device=place)
+    return EngineScheduler(runner, **engine)

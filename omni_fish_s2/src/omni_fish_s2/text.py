@@ -1,0 +1,74 @@
+"""A text in turns: at changes of speaker, and at ends of sentences where it is long."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+SPEAKER_TAG = re.compile(r"<\|speaker:\d+\|>")
+
+MOST_SPEAKERS = 5
+"""Turns of speakers that are spoken in one go."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
+_CLAUSE_END = re.compile(r"(?<=[,;:—])\s+|(?<=[，、；：])")
+_WORD_END = re.compile(r"\s+")
+
+
+def split_text(text: str, most_bytes: int) -> list[str]:
+    """The parts in which a text is spoken, one after another with what was said before in mind.
+
+    A part has at most ``most_bytes`` bytes of UTF-8 and five speakers' turns. A text that is short enough stays as it is. A turn
+    that is too long is split at ends of sentences, then of clauses, then of words, then anywhere; its tag is repeated.
+    """
+    tags = list(SPEAKER_TAG.finditer(text))
+    if not tags:
+        pieces = [text] if _size(text) <= most_bytes else _pieces(text.strip(), most_bytes)
+        return _grouped(pieces, most_bytes, " ", len(pieces))
+    bounds = [match.start() for match in tags] + [len(text)]
+    turns = [text[begin:end].strip() for begin, end in itertools.pairwise(bounds)]
+    opening = text[: bounds[0]].strip()
+    pieces = _pieces(opening, most_bytes) if opening else []
+    for turn in turns:
+        pieces += _tagged_pieces(turn, most_bytes)
+    return _grouped(pieces, most_bytes, "\n", MOST_SPEAKERS)
+
+
+def _tagged_pieces(turn: str, most_bytes: int) -> list[str]:
+    if _size(turn) <= most_bytes:
+        return [turn]
+    match = SPEAKER_TAG.match(turn)
+    assert match is not None
+    tag, words = match.group(), turn[match.end() :].strip()
+    sentences = _pieces(words, most_bytes - _size(tag))
+    return [tag + each for each in _grouped(sentences, most_bytes - _size(tag), " ", len(sentences))]
+
+
+def _pieces(text: str, most_bytes: int) -> list[str]:
+    """``text`` in pieces of at most ``most_bytes`` bytes, cut where it hurts least."""
+    for cut in (_SENTENCE_END, _CLAUSE_END, _WORD_END):
+        if _size(text) <= most_bytes:
+            return [text]
+        parts = [part for part in cut.split(text) if part]
+        if len(parts) > 1:
+            return [piece for part in parts for piece in _pieces(part, most_bytes)]
+    if _size(text) <= most_bytes:
+        return [text]
+    half = len(text) // 2
+    return [*_pieces(text[:half], most_bytes), *_pieces(text[half:], most_bytes)]
+
+
+def _grouped(pieces: list[str], most_bytes: int, joint: str, most: int) -> list[str]:
+    """Neighbouring pieces joined as far as the limits allow (bytes of the pieces, without the joints)."""
+    groups: list[list[str]] = []
+    for piece in pieces:
+        fits = groups and len(groups[-1]) < most and sum(map(_size, groups[-1])) + _size(piece) <= most_bytes
+        if fits:
+            groups[-1].append(piece)
+        else:
+            groups.append([piece])
+    return [joint.join(group) for group in groups]
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

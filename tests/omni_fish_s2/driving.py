@@ -1,0 +1,61 @@
+"""The stages of Fish S2 driven without a pipeline."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cases import MAX_NEW_TOKENS, REFERENCE_TEXT, voices
+
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.base import IncomingMessage
+from omni_engine.scheduler import EngineScheduler
+from omni_fish_s2.config import read_config
+from omni_fish_s2.payloads import SpeechInputs
+from omni_fish_s2.prompt import PromptBuilder, Voice
+from omni_fish_s2.text import split_text
+
+GREEDY = {"temperature": 0.0}
+
+
+def inputs_of(checkpoint: Path, case: dict[str, Any]) -> SpeechInputs:
+    """What preprocessing hands on for a case."""
+    config = read_config(checkpoint)
+    codes = voices(case.get("voices", 0), config.codebook_size, config.codebooks)
+    spoken = [Voice(REFERENCE_TEXT, torch.from_numpy(each)) for each in codes]
+    turns = split_text(case["text"], case.get("segment_bytes", 512))
+    return PromptBuilder(str(checkpoint), config).build(turns, spoken)
+
+
+def request_message(name: str, checkpoint: Path, case: dict[str, Any], sampling: dict[str, Any]) -> IncomingMessage:
+    talker = {**sampling, "max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS)}
+    params: dict[str, Any] = {"seed": talker.pop("seed", None), "talker": talker}
+    request = OmniRequest(params=params)
+    return IncomingMessage(
+        name, "new_request", StagePayload(name, request, inputs_of(checkpoint, case)), request=request
+    )
+
+
+def speak(scheduler: EngineScheduler, messages: list[IncomingMessage]) -> dict[str, np.ndarray]:
+    """Every request's frames ``[n, codebooks]``, all of them computed together. Ends the scheduler."""
+    for message in messages:
+        scheduler.inbox.put(message)
+    thread = threading.Thread(target=scheduler.start, daemon=True)
+    thread.start()
+    frames: dict[str, list[np.ndarray]] = {message.request_id: [] for message in messages}
+    left = set(frames)
+    while left:
+        out = scheduler.outbox.get(30)
+        assert out is not None, f"no answer for {left}"
+        if out.type == "stream":
+            frames[out.request_id].append(out.data.numpy())
+        else:
+            left.discard(out.request_id)
+            if out.type == "error":
+                raise out.data
+    scheduler.stop()
+    thread.join(5)
+    return {name: np.stack(each) if each else np.empty((0, 0)) for name, each in frames.items()}
