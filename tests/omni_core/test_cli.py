@@ -27,6 +27,8 @@ from omni_core.scheduling.base import MessageQueue, OutgoingMessage
 def words(payload: StagePayload):
     content = payload.request.inputs["messages"][-1]["content"]
     text = " ".join(part.get("text", part["type"]) for part in content)
+    for voice in payload.request.inputs.get("references", []):
+        text += f" {voice['path'].rsplit('/')[-1]}={voice.get('text')}"
     if text == "slow":
         time.sleep(30)
     return {"text": text[::-1]}
@@ -96,9 +98,19 @@ def test_json_is_one_document(pipeline: Path) -> None:
     assert (document["text"], document["finish_reason"], document["audio_seconds"]) == ("olleh", "stop", 1.0)
 
 
+def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None:
+    for name in ("one.wav", "two.wav"):
+        (tmp_path / name).write_bytes(b"RIFF")
+    voices = ["--reference", str(tmp_path / "one.wav"), "--reference", str(tmp_path / "two.wav")]
+    answer = omni(pipeline, "run", str(pipeline), "--text", "hello", *voices, "--reference-text", "first words")
+    assert answer.stdout.strip()[::-1] == "hello one.wav=first words two.wav=None"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
+        (["run", "{pipeline}", "--text", "x", "--reference-text", "y"], 2, ["--reference FILE"]),
+        (["run", "{pipeline}", "--text", "x", "--reference", "/nowhere.wav"], 2, ["/nowhere.wav"]),
         (["run", "nothing-like-it", "--text", "x"], 1, ["nothing-like-it", "omni pipelines"]),
         (["run", "{pipeline}"], 2, ["nothing to answer"]),
         (["run", "{pipeline}", "--image", "/nowhere.png"], 2, ["/nowhere.png"]),

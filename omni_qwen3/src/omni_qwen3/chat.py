@@ -23,6 +23,10 @@ class Chat:
         messages = inputs.get("messages") if isinstance(inputs, dict) else None
         if not isinstance(messages, list) or not messages:
             raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': ..., 'content': ...}")
+        if inputs.get("references"):
+            raise InvalidRequestError(
+                "inputs.references: this model has voices of its own; choose one by metadata.speaker"
+            )
         self.media: list[MediaSource] = []
         self._reserved = reserved
         self.messages = [self._message(message, f"messages[{index}]") for index, message in enumerate(messages)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from attrs import frozen
+from attrs import field, frozen
 
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.errors import OmniError
@@ -28,9 +28,13 @@ class Generation:
     modalities: list[str] | None
     metadata: dict[str, Any]
     timeout: float | None
+    references: list[dict[str, Any]] = field(factory=list)
 
     def request(self, messages: list[dict[str, Any]]) -> OmniRequest:
-        return OmniRequest({"messages": messages}, self.params, self.modalities, self.metadata, timeout=self.timeout)
+        inputs: dict[str, Any] = {"messages": messages}
+        if self.references:
+            inputs["references"] = self.references
+        return OmniRequest(inputs, self.params, self.modalities, self.metadata, timeout=self.timeout)
 
 
 @click.command()
@@ -42,6 +46,8 @@ class Generation:
 @click.option("--system", help="A system message.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the speech to this WAV file.")
 @click.option("--speaker", help="The voice, by name.")
+@click.option("--reference", multiple=True, type=_FILE, help="A recording of the voice to speak with; may be repeated.")
+@click.option("--reference-text", multiple=True, help="What is said in the recording; one for each --reference.")
 @click.option("--no-speech", is_flag=True, help="Text only.")
 @click.option("--use-audio-in-video", is_flag=True, help="Listen to the videos' sound tracks too.")
 @click.option("--seed", type=int, help="Seed of sampling.")
@@ -149,4 +155,18 @@ def _generation(options: dict[str, Any]) -> Generation:
     metadata = given(speaker="speaker")
     if options["use_audio_in_video"]:
         metadata["use_audio_in_video"] = True
-    return Generation(params, ["text"] if options["no_speech"] else None, metadata, options["timeout"])
+    modalities = ["text"] if options["no_speech"] else None
+    return Generation(params, modalities, metadata, options["timeout"], _references(options))
+
+
+def _references(options: dict[str, Any]) -> list[dict[str, Any]]:
+    """The voices to speak with. Whether a recording needs its text is the pipeline's to say."""
+    files, texts = options["reference"], options["reference_text"]
+    if len(texts) > len(files):
+        raise click.UsageError(
+            f"--reference-text: {len(texts)} texts for {len(files)} recordings; add --reference FILE"
+        )
+    references: list[dict[str, Any]] = [{"path": str(path.absolute())} for path in files]
+    for reference, text in zip(references, texts, strict=False):
+        reference["text"] = text
+    return references

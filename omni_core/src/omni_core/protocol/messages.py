@@ -15,7 +15,8 @@ class OmniRequest:
     """What a client asks of a pipeline.
 
     Attributes:
-        inputs: the model's inputs, usually ``{"messages": [...]}``. Heavy. They travel to the entry stage only; a stage
+        inputs: the model's inputs, usually ``{"messages": [...]}``, and for a model that can speak with the voice of a recording
+            ``"references": [{"path": ..., "text": ...}]``. Heavy. They travel to the entry stage only; a stage
             that a later one depends on hands on what is needed in its payload. Everywhere else ``inputs`` is ``None``.
         params: sampling and generation parameters, plain data: ``{"thinker": {...}, "talker": {...}, "seed": 1}``.
         modalities: the outputs that are wanted, such as ``["text", "audio"]``; ``None`` is the pipeline's default.
