@@ -14,6 +14,7 @@ import torch
 from attrs import frozen
 
 from omni_core.errors import InvalidRequestError
+from omni_core.protocol.messages import OmniRequest
 
 WINDOW = 10
 """How many tokens back a repetition counts."""
@@ -64,6 +65,23 @@ def sampling_from(given: dict[str, Any], where: str) -> SpeechSampling:
         if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
             raise InvalidRequestError(f"{where}.{name}: must be {meaning}, is {value!r}")
     return SpeechSampling(**given)
+
+
+def speech_sampling(request: OmniRequest) -> SpeechSampling:
+    """How a request's speech is chosen: ``params["talker"]``.
+
+    Raises:
+        InvalidRequestError: a parameter is unknown or out of range, or parameters for text are given.
+    """
+    if request.params.get("thinker"):
+        names = ", ".join(sorted(request.params["thinker"]))
+        raise InvalidRequestError(
+            f"params.thinker: this model writes no text ({names}); how speech is sampled is params.talker"
+        )
+    seed = request.params.get("seed")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
+        raise InvalidRequestError(f"params.seed: must be an integer from 0 to 2**63 - 1, is {seed!r}")
+    return sampling_from(request.params.get("talker", {}), "params.talker")
 
 
 @frozen

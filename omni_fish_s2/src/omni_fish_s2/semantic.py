@@ -19,7 +19,7 @@ from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMes
 from omni_engine.scheduler import EngineScheduler
 from omni_fish_s2.config import FishConfig, read_config
 from omni_fish_s2.payloads import SpeechInputs, SpeechResult
-from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, sampling_from
+from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, speech_sampling
 from omni_fish_s2.slow import SlowDecoder, load_decoders
 
 
@@ -29,7 +29,7 @@ class _Speech:
 
     Attributes:
         draws: ``None`` when nothing is drawn. turns: what is still to be said. steps: tokens chosen in earlier turns.
-        feedback: ``[dim]``, the embedded last frame. frames: sent so far. prompt_tokens: length of the first prompt.
+        feedback: ``[dim]``, the embedded last frame. frames: sent so far.
     """
 
     sampling: SpeechSampling
@@ -175,23 +175,6 @@ class SpeechRunner(FeedbackARModelRunner):
 
 def _again(sampling: SpeechSampling) -> SpeechSampling:
     return SpeechSampling(AGAIN.temperature, AGAIN.top_p, sampling.top_k, sampling.max_new_tokens)
-
-
-def speech_sampling(request: OmniRequest) -> SpeechSampling:
-    """How a request's speech is chosen: ``params["talker"]``.
-
-    Raises:
-        InvalidRequestError: a parameter is unknown or out of range, or parameters for text are given.
-    """
-    if request.params.get("thinker"):
-        names = ", ".join(sorted(request.params["thinker"]))
-        raise InvalidRequestError(
-            f"params.thinker: this model writes no text ({names}); how speech is sampled is params.talker"
-        )
-    seed = request.params.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
-        raise InvalidRequestError(f"params.seed: must be an integer from 0 to 2**63 - 1, is {seed!r}")
-    return sampling_from(request.params.get("talker", {}), "params.talker")
 
 
 def create_semantic_ar(

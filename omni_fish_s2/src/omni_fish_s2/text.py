@@ -18,7 +18,7 @@ _WORD_END = re.compile(r"\s+")
 def split_text(text: str, most_bytes: int) -> list[str]:
     """The parts in which a text is spoken, one after another with what was said before in mind.
 
-    A part has at most ``most_bytes`` bytes of UTF-8 and five speakers' turns. A text that is short enough stays as it is. A turn
+    A part has at most ``most_bytes`` bytes of UTF-8 (what joins its pieces not counted) and five speakers' turns. A text that is short enough stays as it is. A turn
     that is too long is split at ends of sentences, then of clauses, then of words, then anywhere; its tag is repeated.
     """
     tags = list(SPEAKER_TAG.finditer(text))
@@ -59,7 +59,7 @@ def _pieces(text: str, most_bytes: int) -> list[str]:
 
 
 def _grouped(pieces: list[str], most_bytes: int, joint: str, most: int) -> list[str]:
-    """Neighbouring pieces joined as far as the limits allow (bytes of the pieces, without the joints)."""
+    """Neighbouring pieces joined as far as the limits allow."""
     groups: list[list[str]] = []
     for piece in pieces:
         fits = groups and len(groups[-1]) < most and sum(map(_size, groups[-1])) + _size(piece) <= most_bytes

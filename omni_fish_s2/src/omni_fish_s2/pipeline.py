@@ -1,0 +1,76 @@
+"""Fish S2 as a pipeline config. Light: nothing here imports torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import ConfigError
+from omni_fish_s2.locate import resolve
+
+OPTIONS = {
+    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
+    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
+    "gpu": "a GPU for every stage, as a number; by default the CPU",
+    "initial_chunk": "frames (46 ms each) in the first piece of sound",
+    "chunk": "frames in every later piece of sound",
+    "segment_bytes": "the longest text spoken in one go; longer ones are split at sentences",
+    "max_characters": "longest text",
+    "max_reference_seconds": "longest recording of a voice",
+    "voices_kept": "recordings whose codes are kept",
+    "max_context": "positions of text and speech together",
+}
+"""What ``omni pipelines`` says of the pipeline's options."""
+
+GPU_MEMORY_GIB = {"preprocessing": 2, "semantic_ar": 14, "vocoder": 2}
+"""What each stage of the released checkpoint is given of a GPU, in 16-bit weights: the weights (0.4, 8.5 and 0.3 GiB) and what is
+left for KV cache and activations; twice as much in float32. Computed from the released config, not measured on a GPU. Override
+with ``--set STAGE.gpu_memory=...``.
+"""
+
+_TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
+
+
+def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
+    """Text and reference voices in, speech out. ``options``: see :data:`OPTIONS`."""
+    unknown = sorted(options.keys() - OPTIONS.keys())
+    if unknown:
+        raise ConfigError(f"option {unknown[0]!r} is unknown; there are: {', '.join(OPTIONS)}")
+    processes = options.get("processes", "separate")
+    if processes not in ("separate", "one"):
+        raise ConfigError(f"processes: must be 'separate' or 'one', is {processes!r}")
+
+    def take(*names: str) -> dict[str, Any]:
+        return {name: options[name] for name in ("dtype", *names) if name in options}
+
+    def place(stage: str) -> dict[str, Any]:
+        wide = options.get("dtype", "float32") == "float32"
+        budget = f"{GPU_MEMORY_GIB[stage] * (2 if wide else 1)}GiB"
+        process = "pipeline" if processes == "one" else stage
+        return {"process": process, "gpu": options.get("gpu"), "gpu_memory": budget}
+
+    stages = [
+        StageConfig(
+            name="preprocessing",
+            factory="omni_fish_s2.preprocessing:create_preprocessing",
+            factory_args=take(*_TEXT),
+            next="semantic_ar",
+            **place("preprocessing"),
+        ),
+        StageConfig(
+            name="semantic_ar",
+            factory="omni_fish_s2.semantic:create_semantic_ar",
+            factory_args=take("max_context"),
+            next="vocoder",
+            stream_to=["vocoder"],
+            **place("semantic_ar"),
+        ),
+        StageConfig(
+            name="vocoder",
+            factory="omni_fish_s2.vocoder:create_vocoder",
+            factory_args=take("initial_chunk", "chunk"),
+            terminal=True,
+            **place("vocoder"),
+        ),
+    ]
+    return PipelineConfig(model_path=resolve(model_path), name="fish-s2", stages=stages)

@@ -1,0 +1,36 @@
+"""Registers Fish S2: its pipeline, a command, and its parts by name."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import Component, PipelineComponent, hookimpl
+from omni_fish_s2.pipeline import OPTIONS
+
+supports = (1, 1)
+
+
+@hookimpl
+def omni_pipelines() -> list[PipelineComponent]:
+    return [
+        PipelineComponent(
+            "fish-s2",
+            "omni_fish_s2.pipeline:fish_s2",
+            "Fish Audio S2-Pro: text to speech with the voice of a recording",
+            options=OPTIONS,
+            default_model="omni_fish_s2.tiny_checkpoint:default_model",
+        )
+    ]
+
+
+@hookimpl
+def omni_model_runners() -> list[Component]:
+    return [Component("fish-s2-semantic", "omni_fish_s2.semantic:SpeechRunner", "text and voices to frames of codes")]
+
+
+@hookimpl
+def omni_feedback_strategies() -> list[Component]:
+    return [Component("fish-s2-frames", "omni_fish_s2.semantic:FrameFeedback", "residual codes by the fast decoder")]
+
+
+@hookimpl
+def omni_commands() -> list[Component]:
+    return [Component("fish-s2", "omni_fish_s2.commands:fish_s2", "Fish Audio S2 checkpoints")]

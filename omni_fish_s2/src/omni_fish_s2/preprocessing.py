@@ -1,0 +1,172 @@
+"""The preprocessing stage: a text and reference voices to the prompt of each turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from omni_core.errors import InvalidRequestError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.simple import SimpleScheduler
+from omni_fish_s2.codec.weights import FILE, CodecFile
+from omni_fish_s2.config import read_config
+from omni_fish_s2.payloads import SpeechInputs
+from omni_fish_s2.prompt import PromptBuilder, Voice
+from omni_fish_s2.reference import Recording, ReferenceLimits, VoiceEncoder
+from omni_fish_s2.sampling import speech_sampling
+from omni_fish_s2.text import SPEAKER_TAG, split_text
+
+MOST_REFERENCES = 5
+"""Reference voices of one request."""
+
+SPEECH_ROOM = 2048
+"""Positions of the context that a prompt must leave for speech."""
+
+
+@frozen
+class TextLimits:
+    """``max_characters``: of one request. ``segment_bytes``: the longest part that is spoken in one go."""
+
+    max_characters: int = 10_000
+    segment_bytes: int = 512
+
+
+class Preprocessor:
+    """Turns a request into what semantic_ar reads."""
+
+    def __init__(self, model_path: str, text: TextLimits, voices: VoiceEncoder, max_context: int | None) -> None:
+        config = read_config(model_path)
+        self._text, self.voices = text, voices
+        self._room = (max_context or config.max_positions) - SPEECH_ROOM
+        self._builder = PromptBuilder(model_path, config)
+
+    def __call__(self, payload: StagePayload) -> SpeechInputs:
+        """
+        Raises:
+            InvalidRequestError: the request is at fault; the message names the part.
+        """
+        request = payload.request
+        if request.modalities is not None and list(request.modalities) != ["audio"]:
+            raise InvalidRequestError(f"modalities: this pipeline offers audio alone, asked for {request.modalities!r}")
+        speech_sampling(request)  # wrong parameters are told before a voice is encoded
+        text = self._with_speaker(self._spoken(request.inputs), request)
+        voices = self._references(request.inputs)
+        inputs = self._builder.build(split_text(text, self._text.segment_bytes), voices)
+        if len(inputs["token_ids"]) > self._room:
+            raise InvalidRequestError(
+                f"the prompt has {len(inputs['token_ids'])} positions; the context leaves {self._room} beside the "
+                "speech: use shorter references"
+            )
+        return inputs
+
+    def _spoken(self, inputs: Any) -> str:
+        """The text of the last message, checked. Earlier messages are a chat's history, which this model does not read."""
+        messages = inputs.get("messages") if isinstance(inputs, dict) else None
+        if not isinstance(messages, list) or not messages:
+            raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': 'user', 'content': ...}")
+        where = f"messages[{len(messages) - 1}]"
+        message = messages[-1]
+        if not isinstance(message, dict) or message.get("role") != "user":
+            raise InvalidRequestError(f"{where}: must be {{'role': 'user', 'content': ...}}: the text to speak")
+        if any(isinstance(each, dict) and each.get("role") == "system" for each in messages):
+            raise InvalidRequestError("messages: this model takes no system message; it speaks the text as it is")
+        content = message.get("content")
+        text = content if isinstance(content, str) else self._joined(content, where)
+        if not SPEAKER_TAG.sub("", text).strip():
+            raise InvalidRequestError(f"{where}.content: there is no text to speak")
+        if len(text) > self._text.max_characters:
+            raise InvalidRequestError(
+                f"{where}.content: {len(text)} characters are over the limit of {self._text.max_characters} "
+                "(max_characters); speak it in several requests"
+            )
+        self._check_reserved(text, f"{where}.content")
+        return text
+
+    def _joined(self, content: Any, where: str) -> str:
+        if not isinstance(content, list) or not content:
+            raise InvalidRequestError(f"{where}.content: must be text or a non-empty list of parts")
+        texts = []
+        for index, part in enumerate(content):
+            kind = part.get("type") if isinstance(part, dict) else None
+            if kind != "text":
+                raise InvalidRequestError(
+                    f"{where}.content[{index}].type: this model speaks text, not {kind!r}; a voice goes into references"
+                )
+            if not isinstance(part.get("text"), str):
+                raise InvalidRequestError(f"{where}.content[{index}].text: must be text")
+            texts.append(part["text"])
+        return "\n".join(texts)
+
+    def _check_reserved(self, text: str, where: str) -> None:
+        for token in self._builder.reserved:
+            if token in text and not SPEAKER_TAG.fullmatch(token):
+                raise InvalidRequestError(
+                    f"{where}: contains {token!r}, which is reserved for the prompt's own structure"
+                )
+
+    def _with_speaker(self, text: str, request: OmniRequest) -> str:
+        """``metadata["speaker"]``: the number of the speaker of a text that names none."""
+        speaker = request.metadata.get("speaker")
+        if speaker is None:
+            return text
+        if isinstance(speaker, bool) or not str(speaker).isascii() or not str(speaker).isdigit():
+            raise InvalidRequestError(
+                f"metadata.speaker: speakers are numbers, in the order of the references from 0; {speaker!r} is none"
+            )
+        if SPEAKER_TAG.search(text):
+            raise InvalidRequestError("metadata.speaker: the text names its speakers itself; give one or the other")
+        return f"<|speaker:{int(speaker)}|>{text}"
+
+    def _references(self, inputs: dict[str, Any]) -> list[Voice]:
+        references = inputs.get("references") or []
+        if not isinstance(references, list) or len(references) > MOST_REFERENCES:
+            raise InvalidRequestError(
+                f"inputs.references: must be a list of at most {MOST_REFERENCES} {{'path': ..., 'text': ...}}"
+            )
+        return [self._voice(part, f"references[{index}]") for index, part in enumerate(references)]
+
+    def _voice(self, part: Any, where: str) -> Voice:
+        if not isinstance(part, dict):
+            raise InvalidRequestError(f"{where}: must be {{'path': ..., 'text': ...}}")
+        text = part.get("text")
+        if not isinstance(text, str) or not SPEAKER_TAG.sub("", text).strip():
+            raise InvalidRequestError(f"{where}.text: needed beside the recording: the words that are said in it")
+        if len(text) > self._text.max_characters:
+            raise InvalidRequestError(f"{where}.text: over the limit of {self._text.max_characters} characters")
+        self._check_reserved(text, f"{where}.text")
+        return Voice(text, self.voices.codes(Recording(part, where)))
+
+
+class PreprocessingScheduler(SimpleScheduler):
+    """With counters of the voices: encoded, and found among those encoded before."""
+
+    def __init__(self, preprocessor: Preprocessor) -> None:
+        super().__init__(preprocessor)
+        self._voices = preprocessor.voices
+
+    def statistics(self) -> dict[str, float]:
+        voices = {"voices_encoded": float(self._voices.encoded), "voices_found": float(self._voices.found)}
+        return {**super().statistics(), **voices}
+
+
+def create_preprocessing(
+    model_path: str,
+    device: str | None = None,
+    gpu_id: int | None = None,
+    dtype: str = "float32",
+    max_characters: int = TextLimits().max_characters,
+    segment_bytes: int = TextLimits().segment_bytes,
+    max_reference_seconds: float = ReferenceLimits().max_seconds,
+    max_reference_mb: int = ReferenceLimits().max_file_mb,
+    voices_kept: int = 64,
+    max_context: int | None = None,
+) -> PreprocessingScheduler:
+    """The preprocessing stage. The limits are those of :class:`TextLimits` and :class:`ReferenceLimits`; the codes of
+    ``voices_kept`` recordings are kept.
+    """
+    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
+    limits = ReferenceLimits(max_reference_seconds, max_reference_mb)
+    voices = VoiceEncoder(CodecFile(f"{model_path}/{FILE}"), limits, kept=voices_kept, device=place, dtype=dtype)
+    text = TextLimits(max_characters, segment_bytes)
+    return PreprocessingScheduler(Preprocessor(model_path, text, voices, max_context))

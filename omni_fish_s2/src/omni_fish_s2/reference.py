@@ -1,0 +1,181 @@
+"""Reference voices: recordings of any rate and channel count, checked, encoded, and kept by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import soundfile
+import soxr
+import torch
+from attrs import frozen
+
+from omni_core.errors import InvalidRequestError
+from omni_fish_s2.codec import SAMPLE_RATE
+from omni_fish_s2.codec.memory import Memory, StreamState
+from omni_fish_s2.codec.networks import CodecEncoder
+from omni_fish_s2.codec.weights import CodecFile, load_codec
+
+Samples = npt.NDArray[np.float32]
+
+CHUNK_FRAMES = 64
+"""Frames encoded in one pass: the networks are causal, so passes of any size give the same, and memory stays bounded."""
+
+
+@frozen
+class ReferenceLimits:
+    """Bounds on what a reference voice may bring. ``max_file_mb`` is in MiB."""
+
+    max_seconds: float = 60.0
+    max_file_mb: int = 64
+
+
+@frozen
+class Recording:
+    """One recording of a request: ``part`` holds ``path``, ``data`` (bytes of a file), or ``samples`` and ``sample_rate``."""
+
+    part: dict[str, Any]
+    where: str
+
+    def fail(self, problem: str) -> InvalidRequestError:
+        path = self.part.get("path")
+        title = f"{self.where} (recording {str(path)!r})" if path else f"{self.where} (recording)"
+        return InvalidRequestError(f"{title}: {problem}")
+
+    def content(self, limits: ReferenceLimits) -> bytes:
+        """The bytes that say which recording it is: of the file, or of the samples with their rate and channels.
+
+        Raises:
+            InvalidRequestError: it is not there, or larger than the limits.
+        """
+        if self.part.get("samples") is not None:
+            samples, rate = self._samples()
+            if len(samples) > limits.max_seconds * rate:
+                raise self._too_long(limits, len(samples) / rate)
+            return f"{rate} {samples.shape} ".encode() + samples.tobytes()
+        data = self.part.get("data")
+        if data is None:
+            data = self._read(limits)
+        if not isinstance(data, bytes):
+            raise self.fail(f"`data` must be bytes, is {type(data).__name__}")
+        if len(data) > limits.max_file_mb * 2**20:
+            raise self._too_large(limits, len(data))
+        return data
+
+    def decode(self, content: bytes, limits: ReferenceLimits) -> Samples:
+        """Mono samples at 44.1 kHz, checked.
+
+        Raises:
+            InvalidRequestError: no audio, damaged, too long, too short, or not finite.
+        """
+        samples, rate = self._samples() if self.part.get("samples") is not None else self._decode(content, limits)
+        if len(samples) > limits.max_seconds * rate:
+            raise self._too_long(limits, len(samples) / rate)
+        if not np.isfinite(samples).all():
+            raise self.fail("it holds NaN or infinite samples")
+        mono = samples.mean(axis=1, dtype=np.float32) if samples.ndim == 2 else samples
+        if rate != SAMPLE_RATE:
+            mono = soxr.resample(mono, rate, SAMPLE_RATE, quality="HQ")
+        return np.ascontiguousarray(mono, dtype=np.float32)
+
+    def _samples(self) -> tuple[Samples, int]:
+        rate = self.part.get("sample_rate")
+        if isinstance(rate, bool) or not isinstance(rate, int) or rate <= 0:
+            raise self.fail("`samples` need a `sample_rate` in Hz")
+        samples = np.asarray(self.part["samples"], dtype=np.float32)
+        if samples.ndim not in (1, 2):
+            raise self.fail(f"`samples` must be [n] or [n, channels], have shape {list(samples.shape)}")
+        return samples, rate
+
+    def _read(self, limits: ReferenceLimits) -> bytes:
+        path = self.part.get("path")
+        if not isinstance(path, str | Path):
+            raise self.fail("needs `path` (a file), `data` (bytes) or `samples`")
+        try:
+            with Path(path).open("rb") as file:
+                data = file.read(limits.max_file_mb * 2**20 + 1)
+        except OSError as error:
+            raise self.fail(f"cannot be opened: {error.strerror}") from error
+        if len(data) > limits.max_file_mb * 2**20:
+            raise self._too_large(limits, Path(path).stat().st_size)
+        return data
+
+    def _decode(self, content: bytes, limits: ReferenceLimits) -> tuple[Samples, int]:
+        try:
+            with soundfile.SoundFile(io.BytesIO(content)) as file:
+                # The header's length is checked before anything is decoded; a cut file's header lies, so what came is too.
+                if file.frames > limits.max_seconds * file.samplerate:
+                    raise self._too_long(limits, file.frames / file.samplerate)
+                expected, rate = file.frames, file.samplerate
+                samples = file.read(dtype="float32", always_2d=True)
+        except soundfile.LibsndfileError as error:
+            raise self.fail(f"this is no audio, or it is damaged: {error.error_string}") from error
+        if len(samples) < expected:
+            raise self.fail(f"it is cut off: {len(samples)} of {expected} samples are there")
+        return samples, rate
+
+    def _too_long(self, limits: ReferenceLimits, seconds: float) -> InvalidRequestError:
+        return self.fail(
+            f"{seconds:.1f} s are over the limit of {limits.max_seconds:g} s (max_reference_seconds); "
+            "ten to thirty seconds of clear speech say most about a voice"
+        )
+
+    def _too_large(self, limits: ReferenceLimits, size: int) -> InvalidRequestError:
+        return self.fail(f"{size / 2**20:.0f} MiB are over the limit of {limits.max_file_mb} MiB (max_reference_mb)")
+
+
+class VoiceEncoder:
+    """Recordings to frames of codes. A recording that was encoded lately is not encoded again, whatever its name.
+
+    Args:
+        kept: how many recordings' codes are kept; the one unused for longest goes first.
+    """
+
+    def __init__(
+        self, file: CodecFile, limits: ReferenceLimits, *, kept: int = 64, device: str = "cpu", dtype: str = "float32"
+    ) -> None:
+        self._network = load_codec(CodecEncoder, file, dtype=getattr(torch, dtype), device=device)
+        self._samples_per_frame = file.config.samples_per_frame
+        self._limits, self._kept, self._device, self._dtype = limits, kept, device, getattr(torch, dtype)
+        self._codes: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+        self.encoded = self.found = 0
+
+    def codes(self, recording: Recording) -> torch.Tensor:
+        """``[frames, codebooks]`` int64; the last frame may end in silence.
+
+        Raises:
+            InvalidRequestError: the recording is at fault; the message names it.
+        """
+        content = recording.content(self._limits)
+        key = hashlib.blake2b(content, digest_size=32).digest()
+        if key in self._codes:
+            self.found += 1
+        else:
+            samples = recording.decode(content, self._limits)
+            if len(samples) < self._samples_per_frame:
+                shortest = 1000 * self._samples_per_frame / SAMPLE_RATE
+                raise recording.fail(
+                    f"{1000 * len(samples) / SAMPLE_RATE:.0f} ms of sound; at least {shortest:.0f} ms are needed"
+                )
+            self._codes[key] = self.encode(torch.from_numpy(samples))
+            self.encoded += 1
+            if len(self._codes) > self._kept:
+                self._codes.popitem(last=False)
+        self._codes.move_to_end(key)
+        return self._codes[key]
+
+    @torch.inference_mode()
+    def encode(self, samples: torch.Tensor) -> torch.Tensor:
+        """Mono samples at 44.1 kHz, ``[n]`` float32, to ``[ceil(n / samples_per_frame), codebooks]`` int64."""
+        padded = torch.nn.functional.pad(samples, (0, -len(samples) % self._samples_per_frame))
+        state, pieces = StreamState(), []
+        for chunk in padded.to(self._device, self._dtype).split(CHUNK_FRAMES * self._samples_per_frame):
+            memory = Memory([state])
+            pieces.append(self._network(chunk.unsqueeze(0), memory)[0].T)
+            memory.save()
+        return torch.cat(pieces).cpu()
