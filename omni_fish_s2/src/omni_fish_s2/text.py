@@ -18,8 +18,9 @@ _WORD_END = re.compile(r"\s+")
 def split_text(text: str, most_bytes: int) -> list[str]:
     """The parts in which a text is spoken, one after another with what was said before in mind.
 
-    A part has at most ``most_bytes`` bytes of UTF-8 (what joins its pieces not counted) and five speakers' turns. A text that is short enough stays as it is. A turn
-    that is too long is split at ends of sentences, then of clauses, then of words, then anywhere; its tag is repeated.
+    A part has at most ``most_bytes`` bytes of UTF-8 (what joins its pieces not counted) and five speakers' turns. A text that
+    is short enough stays as it is. A turn that is too long is split at ends of sentences, then of clauses, then of words, then
+    anywhere; its tag is repeated.
     """
     tags = list(SPEAKER_TAG.finditer(text))
     if not tags:

@@ -1,0 +1,61 @@
+"""Pipelines and requests of the end-to-end tests."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+from cases import MAX_NEW_TOKENS
+
+from omni_core.client import Client
+from omni_core.config.schema import EndpointsConfig, PipelineConfig
+from omni_core.errors import OmniError, RequestFailedError
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import AudioChunk, AudioResult
+from omni_fish_s2.pipeline import fish_s2
+
+
+def pipeline(checkpoint: Path, **options: Any) -> PipelineConfig:
+    endpoints = EndpointsConfig(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    return evolve(fish_s2(str(checkpoint), **options), endpoints=endpoints)
+
+
+def request_of(case: dict[str, Any], references: list[dict[str, Any]] | None = None, **fields: Any) -> OmniRequest:
+    """A greedy request that wants its codes."""
+    talker = {"temperature": 0.0, "max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS)}
+    inputs: dict[str, Any] = {"messages": [{"role": "user", "content": case["text"]}]}
+    if references:
+        inputs["references"] = references
+    given: dict[str, Any] = {"params": {"talker": talker, "return_codes": True}, **fields}
+    return OmniRequest(inputs, **given)
+
+
+def sampled(case: dict[str, Any], seed: int, **talker: Any) -> OmniRequest:
+    request = request_of(case)
+    request.params["talker"] = {"max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS), **talker}
+    request.params["seed"] = seed
+    return request
+
+
+async def collect(client: Client, request: OmniRequest) -> tuple[list[AudioChunk], AudioResult]:
+    """The pieces of sound in order, and the result."""
+    pieces, final = [], None
+    async for event in client.stream(request):
+        if event.final:
+            final = event.data
+        else:
+            pieces.append(event.data)
+    assert final is not None
+    return pieces, final
+
+
+async def fails(client: Client, request: OmniRequest) -> str:
+    """The message of the error that the request must end with, which is its own fault."""
+    with pytest.raises(OmniError) as caught:
+        await client.submit(request)
+    if isinstance(caught.value, RequestFailedError):
+        assert caught.value.error_type == "InvalidRequestError", caught.value
+    return str(caught.value)

@@ -1,0 +1,175 @@
+"""Checkpoints: the tiny one is complete and repeatable; what is wrong with one is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+from omni_core.errors import ConfigError
+from omni_fish_s2.commands import fish_s2
+from omni_fish_s2.config import parse_config, read_config
+from omni_fish_s2.locate import resolve
+from omni_fish_s2.prompt import PromptBuilder
+from omni_fish_s2.slow import load_decoders
+from omni_fish_s2.tiny_checkpoint import default_model, write_tiny_checkpoint
+from omni_fish_s2.tiny_tokenizer import MARKERS
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_same_seed_gives_the_same_bytes(tiny: dict[str, Path], tmp_path: Path) -> None:
+    assert contents(write_tiny_checkpoint(tmp_path / "again", shape="a")) == contents(tiny["a"])
+    other = contents(write_tiny_checkpoint(tmp_path / "other", shape="a", seed=1))
+    assert other["config.json"] == contents(tiny["a"])["config.json"]
+    assert other["model-00001-of-00002.safetensors"] != contents(tiny["a"])["model-00001-of-00002.safetensors"]
+    assert other["codec.pth"] != contents(tiny["a"])["codec.pth"]
+
+
+@pytest.mark.parametrize("shape", "abc")
+def test_it_is_small(tiny: dict[str, Path], shape: str) -> None:
+    assert sum(path.stat().st_size for path in tiny[shape].iterdir()) < 8 * 2**20
+
+
+def test_the_tokenizer_has_the_released_structure(tiny: dict[str, Path]) -> None:
+    tokenizer = Tokenizer.from_file(str(tiny["a"] / "tokenizer.json"))
+    config = read_config(tiny["a"])
+    ids = [tokenizer.token_to_id(name) for name in MARKERS]
+    assert ids == list(range(ids[0], ids[0] + len(MARKERS)))
+    assert config.semantic_begin == ids[-1] + 1
+    assert tokenizer.token_to_id("<|semantic:255|>") == config.semantic_end
+    assert tokenizer.token_to_id("<|speaker:0|>") is None
+    text = "Grüße, 世界 🦊!"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    runner = CliRunner()
+    written = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "x"), "--shape", "c", "--dtype", "bfloat16"])
+    assert written.exit_code == 0, written.output
+    assert "shape c, random weights (seed 0)" in written.output
+    assert load_decoders(str(tmp_path / "x"), read_config(tmp_path / "x")).norm.weight.dtype == torch.float32
+    again = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "x")])
+    assert again.exit_code == 1
+    assert "another folder" in again.output
+    with pytest.raises(ValueError, match="unknown shape"):
+        write_tiny_checkpoint(tmp_path / "y", shape="z")
+
+
+def test_the_default_model_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path, notice = default_model()
+    assert "RANDOM" in notice
+    stamp = (Path(path) / "config.json").stat().st_mtime_ns
+    assert default_model()[0] == path
+    assert (Path(path) / "config.json").stat().st_mtime_ns == stamp
+    assert [each.name for each in (tmp_path / "omni").iterdir()] == [Path(path).name]
+
+
+@pytest.fixture
+def copy(tiny: dict[str, Path], tmp_path: Path) -> Path:
+    return shutil.copytree(tiny["b"], tmp_path / "copy")
+
+
+def shard_of(folder: Path, name: str) -> Path:
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    return folder / index["weight_map"][name]
+
+
+def load(folder: Path) -> None:
+    load_decoders(str(folder), read_config(folder))
+
+
+NORM = "text_model.model.norm.weight"
+KEYS = "text_model.model.layers.0.attention.wk.weight"
+GATE = "audio_decoder.layers.1.feed_forward.w1.weight"
+
+
+def test_a_missing_shard_is_named(copy: Path) -> None:
+    shard = shard_of(copy, NORM)
+    shard.unlink()
+    with pytest.raises(ConfigError, match=rf"{shard.name} is missing"):
+        load(copy)
+
+
+@pytest.mark.parametrize("name", [NORM, KEYS, GATE])
+def test_a_missing_tensor_is_named(copy: Path, name: str) -> None:
+    shard = shard_of(copy, name)
+    tensors = load_file(shard)
+    del tensors[name]
+    save_file(tensors, shard)
+    with pytest.raises(ConfigError, match=rf"{shard.name} lacks the tensor '{name}'"):
+        load(copy)
+
+
+@pytest.mark.parametrize("name", [NORM, KEYS, GATE])
+def test_a_wrong_shape_is_named_with_both_shapes(copy: Path, name: str) -> None:
+    shard = shard_of(copy, name)
+    tensors = load_file(shard)
+    tensors[name] = torch.zeros(5, *tensors[name].shape[1:])
+    save_file(tensors, shard)
+    with pytest.raises(ConfigError) as caught:
+        load(copy)
+    assert name in str(caught.value)
+    assert "the config asks for" in str(caught.value)
+
+
+def test_one_file_of_weights_is_enough(copy: Path) -> None:
+    tensors = {}
+    for shard in copy.glob("*.safetensors"):
+        tensors |= load_file(shard)
+        shard.unlink()
+    (copy / "model.safetensors.index.json").unlink()
+    with pytest.raises(ConfigError, match="holds no weights"):
+        load(copy)
+    save_file(tensors, copy / "model.safetensors")
+    load(copy)
+    (copy / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(ConfigError, match=r"model\.safetensors cannot be read"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda raw: raw["text_config"].pop("n_head"), r"config\.json\.text_config\.n_head: missing"),
+        (lambda raw: raw.pop("audio_decoder_config"), r"config\.json\.audio_decoder_config: missing"),
+        (lambda raw: raw.update(text_config=3), r"text_config: must be an object"),
+        (lambda raw: raw.update(model_type="llama"), r"model_type: must be 'fish_qwen3_omni', is 'llama'"),
+        (lambda raw: raw.update(semantic_end_token_id=9999), r"semantic tokens .* for 192 codes"),
+    ],
+)
+def test_a_config_that_is_wrong_is_named(copy: Path, change: Any, words: str) -> None:
+    raw = json.loads((copy / "config.json").read_text())
+    change(raw)
+    with pytest.raises(ConfigError, match=words):
+        parse_config(raw)
+
+
+def test_a_tokenizer_that_does_not_fit_is_named(copy: Path, tiny: dict[str, Path]) -> None:
+    shutil.copy(tiny["c"] / "tokenizer.json", copy / "tokenizer.json")
+    with pytest.raises(ConfigError, match=r"the id of <\|im_end\|> is \d+, config\.json says \d+"):
+        PromptBuilder(str(copy), read_config(copy))
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):
+        PromptBuilder(str(copy), read_config(copy))
+
+
+@pytest.mark.parametrize(
+    ("model", "word"), [("/no/such/folder", "neither"), ("just-a-name", "neither"), (".", "no config.json")]
+)
+def test_a_model_that_is_not_there_is_named(
+    model: str, word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=word):
+        resolve(model)

@@ -1,0 +1,64 @@
+"""What does not fit into the context says so, and the sequence of a request in turns is computed once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import CASES, REFERENCE_TEXT, sound
+from driving import GREEDY, inputs_of, request_message, speak
+
+from omni_core.errors import InvalidRequestError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_fish_s2.preprocessing import create_preprocessing
+from omni_fish_s2.semantic import create_semantic_ar
+
+LONG: dict[str, Any] = {
+    "text": "The fox sleeps in the red house by the sea. " * 8,
+    "segment_bytes": 60,
+    "max_new_tokens": 20,
+}
+
+
+def test_a_text_that_outgrows_the_context_says_after_how_much(tiny: dict[str, Path]) -> None:
+    scheduler = create_semantic_ar(str(tiny["b"]), max_context=250)
+    with pytest.raises(
+        InvalidRequestError, match=r"does not fit: after \d+ frames .* context of 250; .* several requests"
+    ):
+        speak(scheduler, [request_message("r", tiny["b"], LONG, GREEDY)])
+    state = scheduler.statistics()
+    assert state["free_blocks"] == state["total_blocks"]
+
+
+def test_a_prompt_that_leaves_no_room_for_speech_is_refused(tiny: dict[str, Path]) -> None:
+    stage = create_preprocessing(str(tiny["a"]), max_context=2048 + 100)
+    voice = {"samples": sound(44_100 * 4), "sample_rate": 44_100, "text": REFERENCE_TEXT}
+    message = {"role": "user", "content": "Hello."}
+    payload = StagePayload("r", OmniRequest({"messages": [message], "references": [voice]}))
+    with pytest.raises(InvalidRequestError, match=r"\d+ positions; the context leaves 100 .* shorter references"):
+        stage._compute(payload)
+    payload.request.inputs.pop("references")
+    assert len(stage._compute(payload)["token_ids"]) < 100
+
+
+def test_turns_compute_every_position_once(tiny: dict[str, Path]) -> None:
+    """Two turns cost their prompts and their frames, not the history again; small chunks and a full cache change nothing."""
+    inputs = inputs_of(tiny["a"], CASES["turns"])
+    scheduler = create_semantic_ar(str(tiny["a"]), chunk_size=8)
+    computed = []
+    execute = scheduler._runner.execute
+
+    def counting(batch: Any) -> Any:
+        computed.append(sum(batch.lengths))
+        return execute(batch)
+
+    scheduler._runner.execute = counting  # type: ignore[method-assign]
+    codes = speak(scheduler, [request_message("r", tiny["a"], CASES["turns"], GREEDY)])["r"]
+    prompts = len(inputs["token_ids"]) + sum(map(len, inputs["turns"]))
+    assert sum(computed) == prompts + len(codes)
+    messages = [request_message(str(n), tiny["a"], CASES["turns"], GREEDY) for n in range(4)]
+    crowded = create_semantic_ar(str(tiny["a"]), kv_blocks=40, block_size=8)
+    assert all(np.array_equal(each, codes) for each in speak(crowded, messages).values())
+    assert crowded.statistics()["preemptions"] > 0

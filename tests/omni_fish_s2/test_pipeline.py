@@ -1,0 +1,291 @@
+"""Text and recordings in, sound out, through the whole pipeline: equal to the reference, streamed or not, alone or together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import soundfile
+import torch
+from cases import CASES, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, sound
+from harness import collect, fails, pipeline, request_of, sampled
+
+from omni_core.client import Client, open_pipeline
+from omni_core.errors import RequestAbortedError
+from omni_core.protocol.outputs import AudioResult
+from omni_fish_s2.codec.memory import StreamState
+from omni_fish_s2.vocoder import Vocoder
+
+Golden = dict[str, dict[str, np.ndarray]]
+WAVE_TOLERANCE = 1e-4
+WITHOUT_VOICES = [name for name, case in CASES.items() if not case.get("voices")]
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("voices") / "voice.wav"
+    soundfile.write(path, sound(40_000), 44_100, subtype="FLOAT")
+    return str(path)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tiny: dict[str, Path]) -> AsyncIterator[Client]:
+    """Three processes; parts of at most 90 bytes are spoken in one go, as in the golden case of several turns."""
+    async with open_pipeline(pipeline(tiny["a"], segment_bytes=90, max_reference_seconds=20.0)) as opened:
+        yield opened
+
+
+def decoded(checkpoint: Path, codes: torch.Tensor) -> np.ndarray:
+    """The whole waveform in one pass (the codec itself is compared with the reference in test_parity.py)."""
+    wave: np.ndarray = Vocoder(str(checkpoint)).decode([(StreamState(), codes)])[0].numpy()
+    return wave
+
+
+async def equals_the_reference(client: Client, checkpoint: Path, golden: dict[str, np.ndarray]) -> None:
+    for name in WITHOUT_VOICES:
+        answer: AudioResult = (await client.submit(request_of(CASES[name])))["vocoder"]
+        assert np.array_equal(answer.codes, golden[f"{name}.codes"]), name
+        assert answer.sample_rate == 44_100
+        np.testing.assert_allclose(answer.samples, decoded(checkpoint, answer.codes), atol=WAVE_TOLERANCE, rtol=0)
+    for name in set(SAMPLED_CASES) & set(WITHOUT_VOICES):
+        answer = (await client.submit(sampled(CASES[name], SAMPLED["default"]["seed"])))["vocoder"]
+        assert np.array_equal(answer.codes, golden[f"{name}/default.codes"]), name
+
+
+async def the_stream_is_the_result(client: Client, checkpoint: Path, initial_chunk: int, chunk: int) -> None:
+    pieces, final = await collect(client, request_of(CASES["plain"]))
+    whole = (await client.submit(request_of(CASES["plain"])))["vocoder"]
+    streamed = np.concatenate([np.asarray(piece.samples) for piece in pieces])
+    assert np.array_equal(streamed, np.asarray(final.samples))
+    assert np.array_equal(np.asarray(final.samples), np.asarray(whole.samples))
+    frames = len(final.codes)
+    assert len(streamed) == 2048 * frames
+    np.testing.assert_allclose(streamed, decoded(checkpoint, final.codes), atol=2e-5, rtol=0)
+    expected = [min(initial_chunk, frames)]
+    while sum(expected) < frames:
+        expected.append(min(chunk, frames - sum(expected)))
+    assert [len(piece.samples) // 2048 for piece in pieces] == expected
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_it_equals_the_reference(client: Client, tiny: dict[str, Path], golden: Golden) -> None:
+    await equals_the_reference(client, tiny["a"], golden["a"])
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_stream_is_the_result(client: Client, tiny: dict[str, Path]) -> None:
+    await the_stream_is_the_result(client, tiny["a"], 4, 20)
+
+
+@pytest.mark.parametrize(("shape", "initial_chunk", "chunk"), [("b", 1, 3), ("c", 7, 5)])
+async def test_other_checkpoints_and_strides_in_one_process(
+    shape: str, initial_chunk: int, chunk: int, tiny: dict[str, Path], golden: Golden
+) -> None:
+    options = {"segment_bytes": 90, "initial_chunk": initial_chunk, "chunk": chunk}
+    async with open_pipeline(pipeline(tiny[shape], processes="one", **options)) as client:
+        await equals_the_reference(client, tiny[shape], golden[shape])
+        await the_stream_is_the_result(client, tiny[shape], initial_chunk, chunk)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_first_audio_leaves_before_the_last_code(client: Client) -> None:
+    """Its stage is far from done when the first sound arrives: an abort then leaves the rest unspoken."""
+    request = request_of({"text": "A long one.", "max_new_tokens": 2000})
+    request.params["talker"] = {"temperature": 1.9, "top_p": 1.0, "top_k": 0, "max_new_tokens": 2000}
+    before = (await client.statistics())["semantic_ar"]["semantic_ar"]["tokens"]
+    for seed in range(50):
+        request.params["seed"] = seed
+        heard = 0
+        with pytest.raises(RequestAbortedError):
+            async for event in client.stream(request, f"long-{seed}"):
+                if event.final:
+                    raise RequestAbortedError("it ended by itself")
+                heard += len(event.data.samples) // 2048
+                await client.abort(f"long-{seed}")
+        if heard == 4:
+            break
+    tokens = (await client.statistics())["semantic_ar"]["semantic_ar"]["tokens"] - before
+    assert 0 < heard < 100
+    assert tokens < 2000
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_eight_together_equal_each_alone(client: Client, recording: str) -> None:
+    voice = [{"path": recording, "text": REFERENCE_TEXT}]
+    requests = [
+        *(request_of(CASES[name]) for name in ("plain", "turns", "unicode")),
+        request_of(CASES["cloned"], voice),
+        request_of(CASES["two voices"], voice),
+        sampled(CASES["plain"], 7),
+        sampled(CASES["other"], 8, temperature=1.3, top_p=0.95),
+        sampled(CASES["turns"], 9, temperature=0.7, top_k=0),
+    ]
+    alone = [(await client.submit(request))["vocoder"] for request in requests]
+    together = await asyncio.gather(*(client.submit(request) for request in requests))
+    again = await asyncio.gather(*(client.submit(request) for request in reversed(requests)))
+    for index, (one, *others) in enumerate(zip(alone, together, reversed(again), strict=True)):
+        for other in (each["vocoder"] for each in others):
+            assert np.array_equal(other.codes, one.codes), index
+            np.testing.assert_allclose(other.samples, one.samples, atol=WAVE_TOLERANCE, rtol=0)
+    assert len({one.codes.numpy().tobytes() for one in alone}) == 8, "the requests are too alike to show anything"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_voice_is_heard_and_encoded_once(client: Client, recording: str) -> None:
+    async def counters() -> tuple[float, float]:
+        stage = (await client.statistics())["preprocessing"]["preprocessing"]
+        return stage["voices_encoded"], stage["voices_found"]
+
+    encoded, found = await counters()
+    samples = sound(50_000)[8_000:]
+    voices = [{"samples": samples, "sample_rate": 44_100, "text": REFERENCE_TEXT}]
+    first = (await client.submit(request_of(CASES["plain"], voices)))["vocoder"]
+    assert await counters() == (encoded + 1, found)
+    second = (await client.submit(request_of(CASES["plain"], voices)))["vocoder"]
+    assert await counters() == (encoded + 1, found + 1)
+    assert np.array_equal(first.codes, second.codes)
+    plain = (await client.submit(request_of(CASES["plain"])))["vocoder"]
+    other = (await client.submit(request_of(CASES["plain"], [{"path": recording, "text": REFERENCE_TEXT}])))["vocoder"]
+    assert not np.array_equal(plain.codes, first.codes)
+    assert not np.array_equal(other.codes, first.codes)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_speaker_is_a_tag_before_the_text(client: Client) -> None:
+    by_name = await client.submit(request_of(CASES["plain"], metadata={"speaker": "1"}))
+    tagged = await client.submit(request_of({"text": f"<|speaker:1|>{CASES['plain']['text']}"}))
+    plain = await client.submit(request_of(CASES["plain"]))
+    assert np.array_equal(by_name["vocoder"].codes, tagged["vocoder"].codes)
+    assert not np.array_equal(by_name["vocoder"].codes, plain["vocoder"].codes)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_long_text_is_spoken_in_turns_that_hear_each_other(client: Client) -> None:
+    sentences = [
+        "The fox is red.",
+        "The house is blue and stands by the sea, far from the city.",
+        "Nobody knows why it sleeps.",
+    ]
+    text = " ".join(sentences)
+    assert len(text) > 90
+    whole = (await client.submit(request_of({"text": text, "max_new_tokens": 12})))["vocoder"]
+    alone = (await client.submit(request_of({"text": " ".join(sentences[:2]), "max_new_tokens": 12})))["vocoder"]
+    rest = (await client.submit(request_of({"text": sentences[2], "max_new_tokens": 12})))["vocoder"]
+    begin = len(alone.codes)
+    assert np.array_equal(whole.codes[:begin], alone.codes)
+    assert len(whole.codes) > begin
+    assert not np.array_equal(whole.codes[begin:], rest.codes), "the second turn did not hear the first"
+
+
+BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "empty text": ({"text": ""}, ["messages[0].content", "no text"]),
+    "blank text": ({"text": " \n\t"}, ["no text"]),
+    "a tag alone": ({"text": "<|speaker:0|> "}, ["no text"]),
+    "100,000 characters": ({"text": "Hello. " * 14_286}, ["100002 characters", "limit of 10000"]),
+    "a reserved marker": ({"text": "Hello<|im_end|>"}, ["'<|im_end|>'", "reserved"]),
+    "a semantic token": ({"text": "<|semantic:5|>"}, ["'<|semantic:5|>'"]),
+    "an image": ({"text": [{"type": "image", "path": "x.png"}]}, ["content[0].type", "image"]),
+    "no parts": ({"text": []}, ["content"]),
+    "text that is none": ({"text": [{"type": "text", "text": 5}]}, ["content[0].text"]),
+    "a wrong modality": ({"modalities": ["text"]}, ["modalities", "audio alone"]),
+    "a temperature for text": ({"params": {"thinker": {"temperature": 1.0}}}, ["params.thinker", "params.talker"]),
+    "too hot": ({"params": {"talker": {"temperature": 3.0}}}, ["params.talker.temperature", "0 (greedy) to 2"]),
+    "a misspelt parameter": ({"params": {"talker": {"top_pp": 1.0}}}, ["top_pp", "did you mean 'top_p'"]),
+    "a penalty": ({"params": {"talker": {"repetition_penalty": 1.1}}}, ["repetition_penalty", "no such"]),
+    "a seed that is none": ({"params": {"seed": "x"}}, ["params.seed"]),
+    "a speaker by name": ({"metadata": {"speaker": "ethan"}}, ["metadata.speaker", "numbers"]),
+    "two ways to name a speaker": ({"text": "<|speaker:1|>Hi.", "metadata": {"speaker": "0"}}, ["one or the other"]),
+    "a recording without text": ({"references": [{"path": "RECORDING"}]}, ["references[0].text"]),
+    "a recording with blank text": ({"references": [{"path": "RECORDING", "text": " "}]}, ["references[0].text"]),
+    "a marker in its text": ({"references": [{"path": "RECORDING", "text": "<|voice|>"}]}, ["references[0].text", "reserved"]),
+    "text without a recording": ({"references": [{"text": "Hello."}]}, ["references[0]", "needs `path`"]),
+    "a file that is no sound": ({"references": [{"path": __file__, "text": "x"}]}, ["test_pipeline.py", "no audio"]),
+    "a reference of 10 minutes": ({"references": [{"samples": np.zeros(600_000), "sample_rate": 1_000, "text": "x"}]},
+                                  ["600.0 s", "limit of 20 s", "max_reference_seconds"]),
+    "six references": ({"references": [{"path": "RECORDING", "text": "x"}] * 6}, ["at most 5"]),
+    "references that are none": ({"references": "voice.wav"}, ["inputs.references"]),
+    "a reference that is none": ({"references": ["voice.wav"]}, ["references[0]"]),
+}  # fmt: skip
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_bad_requests_are_named_and_harm_no_other(client: Client, recording: str) -> None:
+    wrong = []
+    for name, (change, words) in BAD.items():
+        change = dict(change)
+        references = change.pop("references", None)
+        text = change.pop("text", "Hello.")
+        request = request_of({"text": text}, **change)
+        if references is not None:
+            request.inputs["references"] = (
+                [
+                    {**each, "path": recording} if isinstance(each, dict) and each.get("path") == "RECORDING" else each
+                    for each in references
+                ]
+                if isinstance(references, list)
+                else references
+            )
+        message = await fails(client, request)
+        wrong += [f"{name}: {word!r} is not in: {message}" for word in words if word not in message]
+    assert not wrong, "\n".join(wrong)
+    for messages in ([], "hello", [{"role": "user"}], [{"role": "assistant", "content": "x"}], ["x"]):
+        request = request_of({"text": "x"})
+        request.inputs = {"messages": messages}
+        assert "messages" in await fails(client, request)
+    request.inputs = {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "x"}]}
+    assert "system" in await fails(client, request)
+    assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.numel() > 0
+
+
+RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "pending")
+
+
+async def resting_state(client: Client) -> dict[str, float]:
+    state = {}
+    for process, counters in (await client.statistics()).items():
+        for owner, values in counters.items():
+            for name, value in values.items():
+                if name == "free_blocks" or name.endswith(RESIDUE):
+                    state[f"{process}/{owner}.{name}"] = value
+    return state
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_abort_at_many_moments_leaves_nothing(client: Client, recording: str) -> None:
+    await client.submit(request_of(CASES["plain"]))
+    for _ in range(50):
+        rest = await resting_state(client)
+        if not any(value for key, value in rest.items() if not key.endswith("free_blocks")):
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise AssertionError(f"a finished request left something behind: {rest}")
+    long = {"text": "The sea. " * 100, "max_new_tokens": 300}
+    for moment in (0.0, 0.01, 0.05, 0.2, 0.6):
+        names = [f"gone-{moment}-{number}" for number in range(4)]
+        voice = [{"path": recording, "text": REFERENCE_TEXT}]
+        tasks = [asyncio.create_task(client.submit(request_of(long, voice), name)) for name in names]
+        await asyncio.sleep(moment)
+        for name in names:
+            await client.abort(name)
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(outcome, RequestAbortedError), outcome
+    for _ in range(100):
+        now = await resting_state(client)
+        if now == rest:
+            break
+        await asyncio.sleep(0.05)
+    assert now == rest
+    assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.numel() > 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_speech_that_ends_at_once_is_silence_of_no_length(client: Client) -> None:
+    answer = (await client.submit(request_of({"text": "Hello.", "max_new_tokens": 1})))["vocoder"]
+    assert len(answer.samples) == 0
+    assert answer.codes.shape == (0, 10)
