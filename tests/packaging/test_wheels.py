@@ -15,6 +15,7 @@ OURS = [
     "omni-relay-nccl",
     "omni-engine",
     "omni-qwen3",
+    "omni-fish-s2",
 ]
 NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis", "matplotlib"}
 

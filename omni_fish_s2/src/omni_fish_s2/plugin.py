@@ -17,6 +17,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             "Fish Audio S2-Pro: text to speech with the voice of a recording",
             options=OPTIONS,
             default_model="omni_fish_s2.tiny_checkpoint:default_model",
+            conformance="omni_fish_s2.conformance:SpeechConformance",
         )
     ]
 
