@@ -58,7 +58,9 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.empty(1, channels, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + (self.alpha + 1e-9).reciprocal() * torch.sin(self.alpha * x).square()
+        # In place where it can be: these are the codec's largest tensors, and reading them is what this costs.
+        wave = (self.alpha * x).sin_()
+        return torch.addcmul(x, (self.alpha + 1e-9).reciprocal(), wave.mul_(wave))
 
 
 class ResidualUnit(nn.Module):
