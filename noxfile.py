@@ -41,6 +41,7 @@ TESTS = {
     "omni-relay-nccl": "tests/omni_relay_nccl",
     "omni-engine": "tests/omni_engine",
     "omni-qwen3": "tests/omni_qwen3",
+    "omni-fish-s2": "tests/omni_fish_s2",
 }
 """What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
 TEMPLATES = ROOT / "omni_core/src/omni_core/authoring/templates"
