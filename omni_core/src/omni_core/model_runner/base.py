@@ -40,7 +40,8 @@ class ModelRunner(ABC):
         """Take in a message; return the request at the moment it becomes schedulable (once), else ``None``.
 
         Called for every message of a request, also after it was returned (more stream chunks). A request that is returned
-        with its ``finish_reason`` set is finished without a step (there was nothing to compute).
+        with its ``finish_reason`` set is finished without a step (there was nothing to compute); so is one that is returned again,
+        when what it waited for will not come.
 
         Raises:
             InvalidRequestError: the request is at fault; it alone fails.
