@@ -8,7 +8,9 @@ import torch
 
 
 class SpeechInputs(TypedDict, total=False):
-    """preprocessing -> semantic_ar."""
+    """preprocessing -> semantic_ar. Where text comes as a stream, this comes as the first chunk, with no turns; each later turn is a
+    chunk of its own, a tensor of ids.
+    """
 
     token_ids: torch.Tensor  # [P] int64: the prompt of the first turn
     codes: torch.Tensor  # [R, codebooks] int64: the frames of the reference voices; absent without

@@ -23,7 +23,7 @@ OPTIONS = {
 """What ``omni pipelines`` says of the pipeline's options."""
 
 GPU_MEMORY_GIB = {"preprocessing": 2, "semantic_ar": 14, "vocoder": 2}
-"""What each stage of the released checkpoint is given of a GPU, in 16-bit weights: the weights (0.4, 8.5 and 0.3 GiB) and what is
+"""What each stage of the released checkpoint is given of a GPU, in 16-bit weights: the weights (0.4, 8.5 and 0.4 GiB) and what is
 left for KV cache and activations; twice as much in float32. Computed from the released config, not measured on a GPU. Override
 with ``--set STAGE.gpu_memory=...``.
 """
@@ -33,15 +33,36 @@ _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kep
 
 def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
     """Text and reference voices in, speech out. ``options``: see :data:`OPTIONS`."""
+    return PipelineConfig(model_path=resolve(model_path), name="fish-s2", stages=speech_stages(**options))
+
+
+def speech_stages(
+    *,
+    model_path: str | None = None,
+    text_stream: bool = False,
+    reference: str | None = None,
+    reference_text: str | None = None,
+    **options: Any,
+) -> list[StageConfig]:
+    """The stages, to be put behind others: a stage that writes text names ``preprocessing`` in ``next`` and ``stream_to``.
+
+    Args:
+        model_path: the checkpoint's folder, where the pipeline's own model is another.
+        text_stream: the text comes from such a stage, in chunks, and is spoken as it comes.
+        reference, reference_text: then, the voice of every request: a recording, and its words.
+        options: see :data:`OPTIONS`.
+    """
     unknown = sorted(options.keys() - OPTIONS.keys())
     if unknown:
         raise ConfigError(f"option {unknown[0]!r} is unknown; there are: {', '.join(OPTIONS)}")
     processes = options.get("processes", "separate")
     if processes not in ("separate", "one"):
         raise ConfigError(f"processes: must be 'separate' or 'one', is {processes!r}")
+    voice = {"text_stream": text_stream or None, "reference": reference, "reference_text": reference_text}
 
-    def take(*names: str) -> dict[str, Any]:
-        return {name: options[name] for name in ("dtype", *names) if name in options}
+    def arguments(*names: str, **own: Any) -> dict[str, Any]:
+        given = {name: options[name] for name in ("dtype", *names) if name in options}
+        return given | {name: value for name, value in {"model_path": model_path, **own}.items() if value is not None}
 
     def place(stage: str) -> dict[str, Any]:
         wide = options.get("dtype", "float32") == "float32"
@@ -49,18 +70,19 @@ def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
         process = "pipeline" if processes == "one" else stage
         return {"process": process, "gpu": options.get("gpu"), "gpu_memory": budget}
 
-    stages = [
+    return [
         StageConfig(
             name="preprocessing",
             factory="omni_fish_s2.preprocessing:create_preprocessing",
-            factory_args=take(*_TEXT),
+            factory_args=arguments(*_TEXT, **voice),
             next="semantic_ar",
+            stream_to=["semantic_ar"] if text_stream else [],
             **place("preprocessing"),
         ),
         StageConfig(
             name="semantic_ar",
             factory="omni_fish_s2.semantic:create_semantic_ar",
-            factory_args=take("max_context"),
+            factory_args=arguments("max_context"),
             next="vocoder",
             stream_to=["vocoder"],
             **place("semantic_ar"),
@@ -68,9 +90,8 @@ def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
         StageConfig(
             name="vocoder",
             factory="omni_fish_s2.vocoder:create_vocoder",
-            factory_args=take("initial_chunk", "chunk"),
+            factory_args=arguments("initial_chunk", "chunk"),
             terminal=True,
             **place("vocoder"),
         ),
     ]
-    return PipelineConfig(model_path=resolve(model_path), name="fish-s2", stages=stages)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import frozen
+from attrs import define, frozen
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import TextChunk
 from omni_core.scheduling.simple import SimpleScheduler
+from omni_core.scheduling.streaming import StreamingScheduler
 from omni_fish_s2.codec.weights import FILE, CodecFile
 from omni_fish_s2.config import read_config
 from omni_fish_s2.payloads import SpeechInputs
 from omni_fish_s2.prompt import PromptBuilder, Voice
 from omni_fish_s2.reference import Recording, ReferenceLimits, VoiceEncoder
 from omni_fish_s2.sampling import speech_sampling
-from omni_fish_s2.text import SPEAKER_TAG, split_text
+from omni_fish_s2.text import SPEAKER_TAG, TextCutter, split_text
 
 MOST_REFERENCES = 5
 """Reference voices of one request."""
+
+SHORTEST_SEGMENT = 40
+"""Bytes. A part must hold a speaker's tag and a word."""
 
 SPEECH_ROOM = 2048
 """Positions of the context that a prompt must leave for speech."""
@@ -37,9 +42,9 @@ class Preprocessor:
 
     def __init__(self, model_path: str, text: TextLimits, voices: VoiceEncoder, max_context: int | None) -> None:
         config = read_config(model_path)
-        self._text, self.voices = text, voices
+        self.limits, self.voices = text, voices
         self._room = (max_context or config.max_positions) - SPEECH_ROOM
-        self._builder = PromptBuilder(model_path, config)
+        self.builder = PromptBuilder(model_path, config)
 
     def __call__(self, payload: StagePayload) -> SpeechInputs:
         """
@@ -49,10 +54,24 @@ class Preprocessor:
         request = payload.request
         if request.modalities is not None and list(request.modalities) != ["audio"]:
             raise InvalidRequestError(f"modalities: this pipeline offers audio alone, asked for {request.modalities!r}")
+        if request.params.get("thinker"):
+            names = ", ".join(sorted(request.params["thinker"]))
+            raise InvalidRequestError(
+                f"params.thinker: this model writes no text ({names}); how speech is sampled is params.talker"
+            )
         speech_sampling(request)  # wrong parameters are told before a voice is encoded
-        text = self._with_speaker(self._spoken(request.inputs), request)
-        voices = self._references(request.inputs)
-        inputs = self._builder.build(split_text(text, self._text.segment_bytes), voices)
+        text = self._spoken(request.inputs)
+        if (tag := self.speaker(request)) and SPEAKER_TAG.search(text):
+            raise InvalidRequestError("metadata.speaker: the text names its speakers itself; give one or the other")
+        return self.opening(split_text(tag + text, self.limits.segment_bytes), request.inputs.get("references") or [])
+
+    def opening(self, turns: list[str], references: Any) -> SpeechInputs:
+        """The prompt of the first turn, with voices, and the later turns.
+
+        Raises:
+            InvalidRequestError: a reference is at fault, or the prompt is too long.
+        """
+        inputs = self.builder.build(turns, self._voices_of(references))
         if len(inputs["token_ids"]) > self._room:
             raise InvalidRequestError(
                 f"the prompt has {len(inputs['token_ids'])} positions; the context leaves {self._room} beside the "
@@ -75,13 +94,24 @@ class Preprocessor:
         text = content if isinstance(content, str) else self._joined(content, where)
         if not SPEAKER_TAG.sub("", text).strip():
             raise InvalidRequestError(f"{where}.content: there is no text to speak")
-        if len(text) > self._text.max_characters:
+        self.check(text, f"{where}.content")
+        return text
+
+    def check(self, text: str, where: str) -> None:
+        """
+        Raises:
+            InvalidRequestError: the text is too long, or holds a marker of the prompt's own structure.
+        """
+        if len(text) > self.limits.max_characters:
             raise InvalidRequestError(
-                f"{where}.content: {len(text)} characters are over the limit of {self._text.max_characters} "
+                f"{where}: {len(text)} characters are over the limit of {self.limits.max_characters} "
                 "(max_characters); speak it in several requests"
             )
-        self._check_reserved(text, f"{where}.content")
-        return text
+        for token in self.builder.reserved:
+            if token in text and not SPEAKER_TAG.fullmatch(token):
+                raise InvalidRequestError(
+                    f"{where}: contains {token!r}, which is reserved for the prompt's own structure"
+                )
 
     def _joined(self, content: Any, where: str) -> str:
         if not isinstance(content, list) or not content:
@@ -98,28 +128,18 @@ class Preprocessor:
             texts.append(part["text"])
         return "\n".join(texts)
 
-    def _check_reserved(self, text: str, where: str) -> None:
-        for token in self._builder.reserved:
-            if token in text and not SPEAKER_TAG.fullmatch(token):
-                raise InvalidRequestError(
-                    f"{where}: contains {token!r}, which is reserved for the prompt's own structure"
-                )
-
-    def _with_speaker(self, text: str, request: OmniRequest) -> str:
-        """``metadata["speaker"]``: the number of the speaker of a text that names none."""
+    def speaker(self, request: OmniRequest) -> str:
+        """The tag of ``metadata["speaker"]``, for a text that names no speaker; empty if none is given."""
         speaker = request.metadata.get("speaker")
         if speaker is None:
-            return text
+            return ""
         if isinstance(speaker, bool) or not str(speaker).isascii() or not str(speaker).isdigit():
             raise InvalidRequestError(
                 f"metadata.speaker: speakers are numbers, in the order of the references from 0; {speaker!r} is none"
             )
-        if SPEAKER_TAG.search(text):
-            raise InvalidRequestError("metadata.speaker: the text names its speakers itself; give one or the other")
-        return f"<|speaker:{int(speaker)}|>{text}"
+        return f"<|speaker:{int(speaker)}|>"
 
-    def _references(self, inputs: dict[str, Any]) -> list[Voice]:
-        references = inputs.get("references") or []
+    def _voices_of(self, references: Any) -> list[Voice]:
         if not isinstance(references, list) or len(references) > MOST_REFERENCES:
             raise InvalidRequestError(
                 f"inputs.references: must be a list of at most {MOST_REFERENCES} {{'path': ..., 'text': ...}}"
@@ -132,9 +152,7 @@ class Preprocessor:
         text = part.get("text")
         if not isinstance(text, str) or not SPEAKER_TAG.sub("", text).strip():
             raise InvalidRequestError(f"{where}.text: needed beside the recording: the words that are said in it")
-        if len(text) > self._text.max_characters:
-            raise InvalidRequestError(f"{where}.text: over the limit of {self._text.max_characters} characters")
-        self._check_reserved(text, f"{where}.text")
+        self.check(text, f"{where}.text")
         return Voice(text, self.voices.codes(Recording(part, where)))
 
 
@@ -150,6 +168,63 @@ class PreprocessingScheduler(SimpleScheduler):
         return {**super().statistics(), **voices}
 
 
+@define(eq=False)
+class _Writing:
+    """A text as far as it has come."""
+
+    request_id: str
+    cutter: TextCutter
+    tag: str
+    characters: int = 0
+    turns: int = 0
+
+
+class TextStreamScheduler(StreamingScheduler[_Writing]):
+    """Takes text as another stage writes it (``str`` or :class:`TextChunk`), and hands on each turn as soon as it is complete.
+
+    Args:
+        references: the voices of every request, as a request's own ``references`` would say them.
+    """
+
+    def __init__(self, preprocessor: Preprocessor, references: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self._preprocessor, self._references = preprocessor, references
+        if references:
+            preprocessor.opening(["."], references)  # a voice that cannot be read is told at the start
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> _Writing:
+        given = request or OmniRequest()
+        speech_sampling(given)
+        cutter = TextCutter(self._preprocessor.limits.segment_bytes)
+        return _Writing(request_id, cutter, self._preprocessor.speaker(given))
+
+    def on_chunk(self, state: _Writing, chunk: Any, metadata: dict[str, Any] | None) -> None:
+        text = chunk.text if isinstance(chunk, TextChunk) else chunk
+        if not isinstance(text, str):
+            raise TypeError(f"a chunk of text to speak must be str or TextChunk, is {type(text).__name__}")
+        state.characters += len(text)
+        most = self._preprocessor.limits.max_characters
+        if state.characters > most:
+            raise InvalidRequestError(f"the text to speak is over the limit of {most} characters (max_characters)")
+        self._speak(state, state.cutter.feed(state.tag + text))
+        state.tag = ""
+
+    def _speak(self, state: _Writing, turns: list[str]) -> None:
+        for turn in turns:
+            self._preprocessor.check(turn, "the text to speak")
+            following: Any
+            if state.turns:
+                following = self._preprocessor.builder.following(turn)
+            else:
+                following = self._preprocessor.opening([turn], self._references)
+            self.emit(state.request_id, following, target="semantic_ar")
+            state.turns += 1
+
+    def finish(self, request_id: str, state: _Writing) -> dict[str, Any]:
+        self._speak(state, state.cutter.finish())
+        return {}
+
+
 def create_preprocessing(
     model_path: str,
     device: str | None = None,
@@ -161,12 +236,28 @@ def create_preprocessing(
     max_reference_mb: int = ReferenceLimits().max_file_mb,
     voices_kept: int = 64,
     max_context: int | None = None,
-) -> PreprocessingScheduler:
+    text_stream: bool = False,
+    reference: str | None = None,
+    reference_text: str | None = None,
+) -> PreprocessingScheduler | TextStreamScheduler:
     """The preprocessing stage. The limits are those of :class:`TextLimits` and :class:`ReferenceLimits`; the codes of
     ``voices_kept`` recordings are kept.
+
+    Args:
+        text_stream: another stage writes the text, and it is spoken as it comes.
+        reference, reference_text: then, the voice of every request: a recording, and its words.
     """
+    if segment_bytes < SHORTEST_SEGMENT:
+        raise ConfigError(f"segment_bytes: must be at least {SHORTEST_SEGMENT}, is {segment_bytes}")
+    if reference is not None and not text_stream:
+        raise ConfigError(
+            "reference: requests bring their voices themselves, unless their text is a stream (text_stream)"
+        )
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     limits = ReferenceLimits(max_reference_seconds, max_reference_mb)
     voices = VoiceEncoder(CodecFile(f"{model_path}/{FILE}"), limits, kept=voices_kept, device=place, dtype=dtype)
-    text = TextLimits(max_characters, segment_bytes)
-    return PreprocessingScheduler(Preprocessor(model_path, text, voices, max_context))
+    preprocessor = Preprocessor(model_path, TextLimits(max_characters, segment_bytes), voices, max_context)
+    if not text_stream:
+        return PreprocessingScheduler(preprocessor)
+    references = [] if reference is None else [{"path": reference, "text": reference_text}]
+    return TextStreamScheduler(preprocessor, references)

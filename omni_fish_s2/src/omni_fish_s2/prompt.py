@@ -61,8 +61,12 @@ class PromptBuilder:
             ids += self._ids(f"{IM_START}system\n", INSTRUCTION, f"{IM_END}\n")
         first, *later = turns
         inputs["token_ids"] = torch.tensor(ids + self._turn(first))
-        inputs["turns"] = [torch.tensor(self._ids(f"{IM_END}\n") + self._turn(text)) for text in later]
+        inputs["turns"] = [self.following(text) for text in later]
         return inputs
+
+    def following(self, text: str) -> torch.Tensor:
+        """What follows the speech of a turn, so that ``text`` is spoken next: int64 ids."""
+        return torch.tensor(self._ids(f"{IM_END}\n") + self._turn(text))
 
     def _turn(self, text: str) -> list[int]:
         """The user's turn, and the opening of the speech that answers it."""

@@ -71,13 +71,8 @@ def speech_sampling(request: OmniRequest) -> SpeechSampling:
     """How a request's speech is chosen: ``params["talker"]``.
 
     Raises:
-        InvalidRequestError: a parameter is unknown or out of range, or parameters for text are given.
+        InvalidRequestError: a parameter is unknown or out of range.
     """
-    if request.params.get("thinker"):
-        names = ", ".join(sorted(request.params["thinker"]))
-        raise InvalidRequestError(
-            f"params.thinker: this model writes no text ({names}); how speech is sampled is params.talker"
-        )
     seed = request.params.get("seed")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
         raise InvalidRequestError(f"params.seed: must be an integer from 0 to 2**63 - 1, is {seed!r}")

@@ -13,7 +13,14 @@ from attrs import define
 
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
-from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput, SamplingParams
+from omni_core.model_runner.types import (
+    ARModel,
+    ARRequest,
+    FinishReason,
+    ForwardBatch,
+    ForwardOutput,
+    SamplingParams,
+)
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
@@ -30,6 +37,8 @@ class _Speech:
     Attributes:
         draws: ``None`` when nothing is drawn. turns: what is still to be said. steps: tokens chosen in earlier turns.
         feedback: ``[dim]``, the embedded last frame. frames: sent so far.
+        open: whether more turns may come. waiting: whether all turns so far are spoken and the next one has not come.
+        ended: why the last turn ended.
     """
 
     sampling: SpeechSampling
@@ -38,6 +47,9 @@ class _Speech:
     steps: int = 0
     feedback: torch.Tensor | None = None
     frames: int = 0
+    open: bool = False
+    waiting: bool = False
+    ended: FinishReason = "stop"
 
 
 class FrameFeedback(FeedbackStrategy):
@@ -99,12 +111,53 @@ class SpeechRunner(FeedbackARModelRunner):
         super().__init__(model, FrameFeedback(), device)
         self._config, self._max_context = config, max_context
         self._candidates = model.candidates.tolist()
+        self._streamed: dict[str, ARRequest] = {}
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
-        if message.type != "new_request":
+        """A request comes whole, as its payload; or turn by turn, as a stream, whose payload says nothing more."""
+        data = message.data.data if message.type == "new_request" else message.data
+        if message.type == "stream_done":
+            return self._no_more_turns(message)
+        if message.type == "stream_chunk" and isinstance(data, torch.Tensor):
+            self._one_more_turn(self._streamed[message.request_id], data)
             return None
-        inputs: SpeechInputs = message.data.data
-        request: OmniRequest = message.data.request
+        if "token_ids" not in data:
+            return None
+        given = message.data.request if message.type == "new_request" else message.request or OmniRequest()
+        request = self._request(message.request_id, given, data)
+        if message.type == "stream_chunk":
+            request.state.open = True
+            self._streamed[message.request_id] = request
+        return request
+
+    def _one_more_turn(self, request: ARRequest, ids: torch.Tensor) -> None:
+        speech: _Speech = request.state
+        speech.turns.append(ids)
+        if speech.waiting:
+            speech.waiting = False
+            self._next_turn(request)
+
+    def _no_more_turns(self, message: IncomingMessage) -> ARRequest | None:
+        """The end of a stream: of a request that is still speaking, of one that has spoken, or of one that had nothing to say."""
+        request = self._streamed.get(message.request_id)
+        if request is None:
+            given = message.request or OmniRequest()
+            nothing = _Speech(SpeechSampling(), None, [])
+            return ARRequest(message.request_id, given, [], SamplingParams(), state=nothing, finish_reason="stop")
+        speech: _Speech = request.state
+        speech.open = False
+        if not speech.waiting:
+            return None
+        request.finish_reason = speech.ended
+        return request
+
+    def can_step(self, request: ARRequest) -> bool:
+        return not request.state.waiting
+
+    def release(self, request_id: str) -> None:
+        self._streamed.pop(request_id, None)
+
+    def _request(self, request_id: str, request: OmniRequest, inputs: SpeechInputs) -> ARRequest:
         sampling = speech_sampling(request)
         draws = None
         if not sampling.greedy:
@@ -114,7 +167,7 @@ class SpeechRunner(FeedbackARModelRunner):
             stop_ids=frozenset([self._config.im_end]), max_new_tokens=sampling.max_new_tokens, temperature=0.0
         )
         return ARRequest(
-            request_id=message.request_id,
+            request_id=request_id,
             request=request,
             prompt_ids=inputs["token_ids"].tolist(),
             sampling=limits,
@@ -153,8 +206,14 @@ class SpeechRunner(FeedbackARModelRunner):
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         yield from super().emit(request, token_id)
-        if request.finish_reason is not None and request.state.turns:
+        speech: _Speech = request.state
+        if request.finish_reason is None:
+            return
+        speech.ended = request.finish_reason
+        if speech.turns:
             self._next_turn(request)
+        elif speech.open:
+            request.finish_reason, speech.waiting = None, True
 
     def _next_turn(self, request: ARRequest) -> None:
         """Go on where the last turn ended. Its last token was never fed: it was the end, or there is no room for it."""

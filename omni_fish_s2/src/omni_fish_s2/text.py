@@ -73,3 +73,70 @@ def _grouped(pieces: list[str], most_bytes: int, joint: str, most: int) -> list[
 
 def _size(text: str) -> int:
     return len(text.encode())
+
+
+FIRST_BYTES, LATER_BYTES = 1, 120
+"""How much text a turn of a stream has at least: the first one little, so that speech starts soon; later ones enough for a melody."""
+
+
+class TextCutter:
+    """Cuts a text that comes in pieces into turns of whole sentences, by the text alone: however it comes, the turns are the same.
+
+    Args:
+        most_bytes: the longest turn; a sentence that is longer is cut between words.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._text = ""
+        self._tag = ""
+        self._cut = 0
+
+    def feed(self, text: str) -> list[str]:
+        """More text; the turns that it completes."""
+        self._text += text
+        turns = []
+        while (end := self._end()) is not None:
+            turns += self._turn(self._text[:end])
+            self._text = self._text[end:]
+        return turns
+
+    def finish(self) -> list[str]:
+        """What is left, when no more text comes."""
+        rest, self._text = self._text, ""
+        return self._turn(rest)
+
+    def _end(self) -> int | None:
+        """Where the next turn ends: at a sentence that something follows, or where the turn would grow too long."""
+        least = LATER_BYTES if self._cut else FIRST_BYTES
+        room = self._most - _size(self._tag)
+        longest = _prefix(self._text, room)
+        for match in _SENTENCE_END.finditer(self._text):
+            # What follows must be there: a blank may be followed by another one, and belongs to the sentence before it.
+            if match.end() >= len(self._text) or match.end() > longest:
+                break
+            if _size(self._text[: match.end()].strip()) >= least:
+                return match.end()
+        if longest == len(self._text):
+            return None
+        words = [match.end() for match in _WORD_END.finditer(self._text[:longest])]
+        return words[-1] if words else longest
+
+    def _turn(self, text: str) -> list[str]:
+        """A turn with the tag of the speaker who is speaking; none, if there is nothing to say."""
+        spoken = text.strip()
+        if not SPEAKER_TAG.sub("", spoken).strip():
+            tags = SPEAKER_TAG.findall(spoken)
+            self._tag = tags[-1] if tags else self._tag
+            return []
+        turn = spoken if SPEAKER_TAG.match(spoken) else self._tag + spoken
+        self._tag = (SPEAKER_TAG.findall(spoken) or [self._tag])[-1]
+        self._cut += 1
+        return [turn]
+
+
+def _prefix(text: str, most_bytes: int) -> int:
+    """How many characters of ``text`` have at most ``most_bytes`` bytes together."""
+    if _size(text) <= most_bytes:
+        return len(text)
+    return len(text.encode()[:most_bytes].decode(errors="ignore"))

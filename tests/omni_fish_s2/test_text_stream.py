@@ -1,0 +1,182 @@
+"""Text that another stage writes is spoken as it comes: the same speech however it is cut, and sound before the text ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import soundfile
+from cases import REFERENCE_TEXT, TWO_SPEAKERS, sound
+from driving import GREEDY, speak
+from harness import collect, fails
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omni_core.client import Client, open_pipeline
+from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
+from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.base import IncomingMessage
+from omni_fish_s2.config import read_config
+from omni_fish_s2.pipeline import speech_stages
+from omni_fish_s2.preprocessing import create_preprocessing
+from omni_fish_s2.prompt import PromptBuilder
+from omni_fish_s2.semantic import create_semantic_ar
+from omni_fish_s2.text import LATER_BYTES, TextCutter
+
+TEXT = (
+    "A fox! It sleeps by the sea, in the red house.  Nobody knows why it came here, or from where. "
+    "Some say from the city; others, from the woods. It says nothing.\n\nIt is a fox."
+)
+TURNS = [
+    "A fox!",
+    "It sleeps by the sea, in the red house.  Nobody knows why it came here, or from where. "
+    "Some say from the city; others, from the woods.",
+    "It says nothing.\n\nIt is a fox.",
+]
+
+
+def cut(pieces: list[str], most: int = 512) -> list[str]:
+    cutter = TextCutter(most)
+    return [turn for piece in pieces for turn in cutter.feed(piece)] + cutter.finish()
+
+
+def test_turns_are_whole_sentences() -> None:
+    assert cut([TEXT]) == TURNS
+    assert all(len(turn) >= LATER_BYTES for turn in TURNS[1:-1])
+    assert cut(["  ", "\n"]) == []
+    assert cut(["no end"]) == ["no end"]
+    assert cut(["a b c " * 20], 40)[0] == "a b c a b c a b c a b c a b c a b c a b"
+    assert cut(["x" * 100], 40) == ["x" * 40, "x" * 40, "x" * 20]
+
+
+def test_a_first_turn_is_ready_before_the_text_is() -> None:
+    cutter = TextCutter(512)
+    assert cutter.feed("A fox!") == []
+    assert cutter.feed(" ") == []
+    assert cutter.feed("I") == ["A fox!"]
+
+
+def test_a_speaker_goes_on_speaking() -> None:
+    assert cut(["<|speaker:2|>One. Two. " + "And so on. " * 12]) == [
+        "<|speaker:2|>One.",
+        "<|speaker:2|>Two. " + "And so on. " * 10 + "And so on.",
+        "<|speaker:2|>And so on.",
+    ]
+    assert cut([TWO_SPEAKERS])[0].startswith("<|speaker:0|>")
+
+
+WORDS = st.text(st.sampled_from("ab .!?。\n ,é🦊"), max_size=200)
+
+
+@given(WORDS, st.lists(st.integers(1, 40), max_size=12), st.integers(40, 90))
+def test_the_turns_do_not_depend_on_the_pieces(text: str, sizes: list[int], most: int) -> None:
+    pieces, rest = [], text
+    for size in sizes:
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    turns = cut([*pieces, rest], most)
+    assert turns == cut([text], most) == cut(list(text), most)
+    assert "".join("".join(turns).split()) == "".join(text.split())
+    assert all(len(turn.encode()) <= most for turn in turns)
+
+
+def config_of(checkpoint: Path, **options: object) -> PipelineConfig:
+    writer = StageConfig(
+        name="writer", process="writer", factory="writer:Writer", next="preprocessing", stream_to=["preprocessing"]
+    )
+    stages = speech_stages(model_path=str(checkpoint), text_stream=True, processes="one", **options)  # type: ignore[arg-type]
+    endpoints = EndpointsConfig(tempfile.mkdtemp(prefix="t", dir="/tmp"))
+    return PipelineConfig(model_path="none", name="spoken", stages=[writer, *stages], endpoints=endpoints)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(tiny: dict[str, Path]) -> AsyncIterator[Client]:
+    with pytest.MonkeyPatch.context() as patch:
+        here = str(Path(__file__).parent)
+        patch.setenv("PYTHONPATH", here)
+        patch.setattr(sys, "path", [here, *sys.path])
+        async with open_pipeline(config_of(tiny["b"], initial_chunk=2, chunk=4)) as opened:
+            yield opened
+
+
+def written(pieces: list[object], pause: float = 0.0, **fields: object) -> OmniRequest:
+    params = {"talker": {**GREEDY, "max_new_tokens": 12}, "return_codes": True, "thinker": {"temperature": 0.5}}
+    return OmniRequest({"pieces": pieces, "pause": pause}, {**params, **fields})
+
+
+def expected(checkpoint: Path, turns: list[str]) -> np.ndarray:
+    """The same turns as one request that knows them all."""
+    inputs = PromptBuilder(str(checkpoint), read_config(checkpoint)).build(turns, [])
+    payload = StagePayload("r", OmniRequest(params={"talker": {**GREEDY, "max_new_tokens": 12}}), inputs)
+    return speak(create_semantic_ar(str(checkpoint)), [IncomingMessage("r", "new_request", payload)])["r"]
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_it_is_the_speech_of_the_whole_text(client: Client, tiny: dict[str, Path]) -> None:
+    codes = expected(tiny["b"], TURNS)
+    letters, words = list(TEXT), [f"{word} " for word in TEXT.split(" ")]
+    words[-1] = words[-1].rstrip()
+    requests = [written([TEXT]), written(letters), written(words, 0.002), written([TEXT[:70], TEXT[70:]], 0.3)]
+    for request in requests:
+        answer = (await client.submit(request))["vocoder"]
+        assert np.array_equal(answer.codes, codes)
+        assert len(answer.samples) == 2048 * len(codes)
+    for answer in await asyncio.gather(*map(client.submit, requests)):
+        assert np.array_equal(answer["vocoder"].codes, codes)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_sound_comes_before_the_text_has_ended(client: Client) -> None:
+    """The writer says nothing for ten seconds after its second sentence has begun."""
+    stream = client.stream(written(["A fox! It", " sleeps."], 10.0), "early")
+    first = await asyncio.wait_for(anext(stream), 8.0)
+    assert len(first.data.samples) == 2 * 2048
+    await client.abort("early")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_nothing_written_is_nothing_said(client: Client) -> None:
+    for pieces in ([], [""], [" \n"]):
+        pieces_of, final = await collect(client, written(pieces))
+        assert not pieces_of
+        assert len(final.samples) == 0
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_must_not_be_spoken_is_refused(client: Client) -> None:
+    assert "reserved" in await fails(client, written(["Fine. But <|im_", "end|> is not. "]))
+    assert "limit of 10000" in await fails(client, written(["Hello. " * 2000]))
+    assert "params.talker.heat" in await fails(client, written(["Hello."], talker={"heat": 1}))
+    with pytest.raises(Exception, match="must be str or TextChunk, is int"):
+        await client.submit(written([5]))
+    assert (await client.submit(written(["Hello."])))["vocoder"].samples.numel() > 0
+    for _ in range(100):
+        statistics = await client.statistics()
+        left = {key: value for each in statistics.values() for part in each.values() for key, value in part.items()
+                if key in ("running", "pending", "in_flight") and value}  # fmt: skip
+        if not left:
+            break
+        await asyncio.sleep(0.05)
+    assert not left
+
+
+def test_a_voice_for_all_is_read_at_the_start(tiny: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "voice.wav"
+    soundfile.write(path, sound(20_000), 44_100)
+    stage = create_preprocessing(str(tiny["a"]), text_stream=True, reference=str(path), reference_text=REFERENCE_TEXT)
+    stage.on_chunk(stage.new_state("r", None), "Hello. You", None)  # type: ignore[union-attr]
+    inputs = stage.outbox.get(1).data  # type: ignore[union-attr]
+    assert len(inputs["codes"]) == 10
+    with pytest.raises(InvalidRequestError, match=r"references\[0\]\.text"):
+        create_preprocessing(str(tiny["a"]), text_stream=True, reference=str(path))
+    with pytest.raises(ConfigError, match="text_stream"):
+        create_preprocessing(str(tiny["a"]), reference=str(path))
+    with pytest.raises(ConfigError, match="segment_bytes"):
+        create_preprocessing(str(tiny["a"]), segment_bytes=10)
