@@ -1,10 +1,11 @@
-"""Thinker tokens/s and talker frames/s of our engine beside transformers' ``generate`` on one checkpoint.
+"""Our engine beside transformers' ``generate()`` on one checkpoint, and what its caches and its own code cost and save.
 
-    python benchmarks/engine.py [--quick] [--json FILE] [--checkpoint DIR]
+    python benchmarks/engine.py [--quick] [--cpu] [--json FILE] [--checkpoint DIR]
 
-Both sides run in this process, one thread, greedy, on the same weights; rounds alternate. ``generate`` runs the whole model:
-its thinker's and its talker's own time are read inside it. At 8 concurrent requests the other side is the better of
-``generate`` one after the other and, for the thinker, ``generate`` on a batch of eight equal prompts.
+Both sides run in this process, one thread, on the same weights; rounds alternate. ``generate`` runs the whole model: its thinker's
+and its talker's own time are read inside it. At 8 concurrent requests the other side is the better of ``generate`` one after the
+other and, for the thinker, ``generate`` on a batch of eight equal prompts. Prompts are computed anew every time: the prefix cache is
+off but where a row is about it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import Any
 import click
 import torch
 from report import Row, compare, json_option, publish, quick_option
+from report import alone as median
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_engine.packed_linear import packed, product
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.config import read_config
 from omni_qwen3.talker import create_talker
@@ -29,6 +32,9 @@ from omni_qwen3.thinker import create_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 
 CONCURRENT = 8
+
+clock: Callable[[], float] = time.perf_counter
+"""Wall clock, or with ``--cpu`` the CPU time of this process: what to read on a machine that has other work to do."""
 
 
 class Reference:
@@ -47,17 +53,17 @@ class Reference:
 
     def _timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            begin = time.perf_counter()
+            begin = clock()
             try:
                 return function(*args, **kwargs)
             finally:
-                self.seconds[name] += time.perf_counter() - begin
+                self.seconds[name] += clock() - begin
 
         return call
 
     def thinker(self, tokens: int, batch: int = 1) -> float:
         """Tokens per second of text generation."""
-        begin = time.perf_counter()
+        begin = clock()
         self.model.thinker.generate(
             input_ids=self.prompt.expand(batch, -1),
             max_new_tokens=tokens,
@@ -65,13 +71,13 @@ class Reference:
             do_sample=False,
             eos_token_id=-1,
         )
-        return batch * tokens / (time.perf_counter() - begin)
+        return batch * tokens / (clock() - begin)
 
-    def talker(self, tokens: int, frames: int) -> float:
+    def talker(self, tokens: int, frames: int, *, sampled: bool = False) -> float:
         """Frames per second of speech generation (the vocoder's time is not counted)."""
         self.seconds["talker"] = 0.0
         self.model.generate(
-            input_ids=self.prompt, return_audio=True, thinker_eos_token_id=-1, thinker_do_sample=False, talker_do_sample=False,
+            input_ids=self.prompt, return_audio=True, thinker_eos_token_id=-1, thinker_do_sample=False, talker_do_sample=sampled,
             thinker_max_new_tokens=tokens, talker_max_new_tokens=frames + 1, talker_min_new_tokens=frames + 1,
         )  # fmt: skip
         return frames / self.seconds["talker"]
@@ -80,8 +86,9 @@ class Reference:
 class Ours:
     """Our thinker and talker stages, driven through their schedulers."""
 
-    def __init__(self, checkpoint: Path, prompt: torch.Tensor) -> None:
-        self.thinker_stage, self.talker_stage = create_thinker(str(checkpoint)), create_talker(str(checkpoint))
+    def __init__(self, checkpoint: Path, prompt: torch.Tensor, dtype: str = "float32", **thinker: Any) -> None:
+        self.thinker_stage = create_thinker(str(checkpoint), dtype=dtype, **{"prefix_cache": False, **thinker})
+        self.talker_stage = create_talker(str(checkpoint), dtype=dtype, prefix_cache=False)
         for stage in (self.thinker_stage, self.talker_stage):
             threading.Thread(target=stage.start, daemon=True).start()
         self.prompt = prompt[0]
@@ -89,10 +96,10 @@ class Ours:
         self.count = 0
         self.stream: list[OutgoingMessage] = []
 
-    def thinker(self, tokens: int, requests: int) -> float:
+    def thinker(self, tokens: int, requests: int, prompt: torch.Tensor | None = None) -> float:
         """Tokens per second over ``requests`` concurrent requests; keeps the first one's stream for the talker."""
-        length = len(self.prompt)
-        inputs = {"input_ids": self.prompt, "positions": torch.arange(length).expand(3, -1), "position_delta": 0}
+        prompt = self.prompt if prompt is None else prompt
+        inputs = {"input_ids": prompt, "positions": torch.arange(len(prompt)).expand(3, -1), "position_delta": 0}
         request = OmniRequest(params={"thinker": {"max_new_tokens": tokens, "ignore_eos": True}})
         messages = [
             IncomingMessage(name, "new_request", StagePayload(name, request, inputs), None, None, request)
@@ -102,11 +109,10 @@ class Ours:
         self.stream = [each for each in out if each.request_id == messages[0].request_id and each.target == "talker_ar"]
         return requests * tokens / seconds
 
-    def talker(self, frames: int, requests: int) -> float:
+    def talker(self, frames: int, requests: int, *, sampled: bool = False) -> float:
         """Frames per second over ``requests`` concurrent requests."""
-        request = OmniRequest(
-            params={"talker": {"temperature": 0.0, "max_new_tokens": frames + 1, "suppressed_ids": [self.eos]}}
-        )
+        params: dict[str, Any] = {"max_new_tokens": frames + 1, "suppressed_ids": [self.eos]}
+        request = OmniRequest(params={"talker": params if sampled else {**params, "temperature": 0.0}})
         batches = []
         for name in self._names(requests):
             chunks = [
@@ -116,6 +122,10 @@ class Ours:
         seconds, _ = self._run(self.talker_stage, batches, requests)
         return requests * frames / seconds
 
+    def stop(self) -> None:
+        self.thinker_stage.stop()
+        self.talker_stage.stop()
+
     def _names(self, count: int) -> list[str]:
         self.count += count
         return [f"r{self.count - index}" for index in range(count)]
@@ -123,7 +133,7 @@ class Ours:
     def _run(
         self, stage: EngineScheduler, batches: list[list[IncomingMessage]], requests: int
     ) -> tuple[float, list[OutgoingMessage]]:
-        begin, out, finished = time.perf_counter(), [], 0
+        begin, out, finished = clock(), [], 0
         for batch in batches:
             for message in batch:
                 stage.inbox.put(message)
@@ -134,39 +144,141 @@ class Ours:
                 raise message.data
             out.append(message)
             finished += message.type == "result"
-        return time.perf_counter() - begin, out
+        return clock() - begin, out
 
 
-def measure(checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
-    """Interleaved rounds of every figure."""
-    prompt = torch.randint(0, 250, (1, 48), generator=torch.Generator().manual_seed(0))
+class Figures:
+    """Samples of both sides by row, in the order of the first of each."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._samples: dict[str, tuple[str, str, list[float], list[float]]] = {}
+
+    def note(self, name: str, unit: str, mine: float, theirs: float, other: str = "transformers generate") -> None:
+        row = self._samples.setdefault(f"{self._label}: {name}", (unit, other, [], []))
+        row[2].append(mine)
+        row[3].append(theirs)
+
+    def rows(self) -> list[Row]:
+        return [
+            compare(name, unit, mine, theirs, other, higher_is_better=unit != "ms")
+            for name, (unit, other, mine, theirs) in self._samples.items()
+        ]
+
+
+def opening(checkpoint: Path, length: int, seed: int = 0) -> torch.Tensor:
+    """A user turn of ``length`` random tokens and the assistant's opening, ``[1, length + 6]``."""
     config = read_config(checkpoint)
-    opening = torch.tensor([[config.im_start, config.user]])
+    words = torch.randint(0, 250, (1, length), generator=torch.Generator().manual_seed(seed))
     closing = torch.tensor([[config.im_end, config.im_start, config.assistant, 10]])
-    prompt = torch.cat([opening, prompt, closing], dim=1)
-    other, ours = Reference(checkpoint, prompt), Ours(checkpoint, prompt)
-    other.thinker(4), ours.thinker(4, 1), ours.talker(2, 1)
-    figures: dict[str, tuple[list[float], list[float]]] = {}
+    return torch.cat([torch.tensor([[config.im_start, config.user]]), words, closing], dim=1)
 
-    def note(name: str, mine: float, theirs: float) -> None:
-        figures.setdefault(name, ([], []))[0].append(mine)
-        figures[name][1].append(theirs)
 
+def against_transformers(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
+    """Interleaved rounds of thinker and talker at 1 and at 8 requests, in float32; and ours in bfloat16 beside ours in float32."""
+    prompt = opening(checkpoint, 48)
+    other, ours, half = Reference(checkpoint, prompt), Ours(checkpoint, prompt), Ours(checkpoint, prompt, "bfloat16")
+    figures = Figures(label)
+    other.thinker(4)
+    for each in (ours, half):
+        each.thinker(4, CONCURRENT), each.thinker(4, 1), each.talker(2, 1), each.talker(2, CONCURRENT)
     for _ in range(rounds):
-        alone = other.thinker(tokens)
-        note("thinker, 1 request", ours.thinker(tokens, 1), alone)
-        note(
-            f"thinker, {CONCURRENT} requests",
-            ours.thinker(tokens, CONCURRENT),
-            max(alone, other.thinker(tokens, CONCURRENT)),
-        )
-        alone = other.talker(tokens, frames)
-        note("talker, 1 request", ours.talker(frames, 1), alone)
-        note(f"talker, {CONCURRENT} requests", ours.talker(frames, CONCURRENT), alone)
-    units = {"thinker": "tokens/s", "talker": "frames/s"}
+        alone, mine = other.thinker(tokens), ours.thinker(tokens, 1)
+        figures.note("thinker, 1 request", "tokens/s", mine, alone)
+        best = max(alone, other.thinker(tokens, CONCURRENT))
+        figures.note(f"thinker, {CONCURRENT} requests", "tokens/s", ours.thinker(tokens, CONCURRENT), best)
+        figures.note("thinker, 1 request, bfloat16", "tokens/s", half.thinker(tokens, 1), mine, "ours, float32")
+        alone, mine = other.talker(tokens, frames), ours.talker(frames, 1)
+        figures.note("talker, 1 request", "frames/s", mine, alone)
+        figures.note(f"talker, {CONCURRENT} requests", "frames/s", ours.talker(frames, CONCURRENT), alone)
+        figures.note("talker, 1 request, bfloat16", "frames/s", half.talker(frames, 1), mine, "ours, float32")
+        sampled = other.talker(tokens, frames, sampled=True)
+        figures.note("talker, 1 request, sampled", "frames/s", ours.talker(frames, 1, sampled=True), sampled)
+    ours.stop(), half.stop()
+    return figures.rows()
+
+
+def prefix_cache(checkpoint: Path, *, rounds: int, length: int) -> list[Row]:
+    """Milliseconds to the first token of a prompt that has come before, beside one that has not."""
+    ours = Ours(checkpoint, opening(checkpoint, 48), prefix_cache=True, kv_cache_mb=1024)
+    ours.thinker(1, 1, opening(checkpoint, length, 999)[0])
+    figures = Figures("prefix cache")
+    for index in range(rounds):
+        prompt = opening(checkpoint, length, 1 + index)[0]
+        fresh, known = (1e3 / ours.thinker(1, 1, prompt) for _ in range(2))
+        figures.note(f"first token after {length} known tokens", "ms", known, fresh, "unknown tokens")
+    ours.stop()
+    return figures.rows()
+
+
+def own_cost(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
+    """CPU milliseconds of the engine's own code in a decode step: everything but the model runner."""
+    rows = []
+    for requests in (1, 8, 32):
+        samples = []
+        for _ in range(rounds):
+            stage = create_thinker(str(checkpoint), prefix_cache=False)
+            inputs = opening(checkpoint, 48)[0]
+            data = {
+                "input_ids": inputs, "positions": torch.arange(len(inputs)).expand(3, -1), "position_delta": 0,
+            }  # fmt: skip
+            request = OmniRequest(params={"thinker": {"max_new_tokens": tokens, "ignore_eos": True}})
+            for name in map(str, range(requests)):
+                payload = StagePayload(name, request, data)
+                stage.inbox.put(IncomingMessage(name, "new_request", payload, None, None, request))
+            samples.append(1e3 * _seconds_outside_the_runner(stage, requests))
+        rows.append(median(f"engine's own CPU per decode step, {requests} requests", "ms", samples))
+    return rows
+
+
+def _seconds_outside_the_runner(stage: EngineScheduler, requests: int) -> float:
+    """Per step of pure decoding, driven in this thread."""
+    runner, inside = stage._runner, 0.0
+    execute = runner.execute
+
+    def timed(batch: Any) -> Any:
+        nonlocal inside
+        begin = time.thread_time()
+        try:
+            return execute(batch)
+        finally:
+            inside += time.thread_time() - begin
+
+    runner.execute = timed  # type: ignore[method-assign]
+    with torch.inference_mode():
+        while stage.tokens < 2 * requests:
+            stage._serve_once()
+        steps, inside, begin = stage.steps, 0.0, time.thread_time()
+        while stage.statistics()["running"]:
+            stage._serve_once()
+        return (time.thread_time() - begin - inside) / (stage.steps - steps)
+
+
+def bandwidth(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
+    """Bytes of weights that a decode step of one request reads per second, beside what a product with one large matrix reads."""
+    config = read_config(checkpoint).thinker
+    experts = (
+        config.experts_per_token * 3 * config.moe_intermediate_size if config.experts else 3 * config.intermediate_size
+    )
+    projections = 2 * (config.heads + config.kv_heads) * config.head_dim
+    read = 4 * config.hidden_size * (config.layers * (projections + experts) + config.vocab_size)
+    ours, mine, ceiling = Ours(checkpoint, opening(checkpoint, 48)), [], []
+    ours.thinker(4, 1)
+    matrices = [torch.randn(4096, 2048) for _ in range(4)]
+    packs = [(each, packed(each)) for each in matrices]
+    x = torch.randn(1, 2048)
+    for _ in range(rounds):
+        mine.append(read * ours.thinker(tokens, 1) / 1e9)
+        begin = clock()
+        with torch.inference_mode():
+            for weight, matrix in packs:
+                torch.nn.functional.linear(x, weight) if matrix is None else product(x, matrix)
+        ceiling.append(sum(each.nbytes for each in matrices) / (clock() - begin) / 1e9)
+    ours.stop()
     return [
-        compare(name, units[name.split(",")[0]], mine, theirs, "transformers generate", higher_is_better=True)
-        for name, (mine, theirs) in figures.items()
+        compare(
+            "weights read while decoding, 1 request", "GB/s", mine, ceiling, "one large product", higher_is_better=True
+        )
     ]
 
 
@@ -178,13 +290,22 @@ def measure(checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[
     type=click.Path(exists=True, path_type=Path),
     help="Default: a random one of about 270 M parameters.",
 )
-def main(quick: bool, json_path: Path | None, checkpoint: Path | None) -> None:
+@click.option("--cpu", is_flag=True, help="Measure CPU time instead of time: for a machine that does other work.")
+def main(quick: bool, json_path: Path | None, checkpoint: Path | None, cpu: bool) -> None:
     """Engine against transformers' generate."""
+    global clock
+    clock = time.process_time if cpu else clock
     torch.set_num_threads(1)
+    rounds, tokens, frames = (1, 12, 6) if quick else (5, 32, 24)
     with tempfile.TemporaryDirectory() as folder:
         if checkpoint is None:
             checkpoint = write_tiny_checkpoint(Path(folder) / "mid", shape="mid")
-        rows = measure(checkpoint, rounds=1 if quick else 5, tokens=12 if quick else 32, frames=6 if quick else 24)
+        tiny = write_tiny_checkpoint(Path(folder) / "tiny")
+        rows = against_transformers("270 M", checkpoint, rounds=rounds, tokens=tokens, frames=frames)
+        rows += against_transformers("tiny", tiny, rounds=rounds, tokens=tokens, frames=frames)
+        rows += prefix_cache(checkpoint, rounds=rounds, length=200 if quick else 1000)
+        rows += bandwidth(checkpoint, rounds=rounds, tokens=tokens)
+        rows += own_cost(tiny, rounds=rounds, tokens=tokens)
     publish(rows, json_path)
 
 

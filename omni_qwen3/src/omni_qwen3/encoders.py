@@ -18,6 +18,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_engine.encoder_cache import EncoderCache
+from omni_engine.packed_linear import pack_linears
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import AudioInputs, ImageInputs
@@ -36,6 +37,7 @@ class ImageEncoder:
         kind = getattr(torch, dtype)
         self._tower = load_module(tower, Checkpoint(model_path), {"": "thinker.visual."}, dtype=kind, device=device)
         self._device, self._dtype = device, kind
+        pack_linears(self._tower)
         self._merged = config.spatial_merge_size**2
         self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
 
@@ -83,6 +85,7 @@ class AudioEncoder:
         self._tower = load_module(
             tower, Checkpoint(model_path), {"": "thinker.audio_tower."}, dtype=kind, device=device
         )
+        pack_linears(self._tower)
         self._device, self._dtype = device, kind
         self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
 

@@ -129,7 +129,7 @@ class Experts(nn.Module):
         matrices = []
         for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
             pair = packed(gate_up), packed(down)
-            if None in pair:
+            if any(each is None for each in pair):
                 return
             matrices.append(pair)
         self._packed = matrices
@@ -145,6 +145,8 @@ class Experts(nn.Module):
         return F.linear(F.silu(gate) * up, self.down_proj[number])
 
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        if x.is_cuda and hasattr(F, "grouped_mm"):
+            return self.grouped(x, weights, chosen)
         if len(x) == 1:
             parts = torch.cat([self._expert(number, x) for number in chosen[0].tolist()])
             return weights @ parts
@@ -160,6 +162,18 @@ class Experts(nn.Module):
                 output.index_add_(0, tokens, self._expert(expert, x[tokens]) * weight_of[begin : begin + count])
                 begin += count
         return output
+
+    def grouped(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """The same in two grouped products, which ask the host nothing: a GPU need not be waited for. Sums in a fixed order."""
+        order = chosen.flatten().argsort(stable=True)
+        counts = torch.zeros(self._count, dtype=torch.int32, device=x.device)
+        counts.index_add_(0, chosen.flatten(), torch.ones_like(order, dtype=torch.int32))
+        ends = counts.cumsum(0, dtype=torch.int32)
+        rows = x[order // chosen.shape[1]]
+        gate, up = F.grouped_mm(rows, self.gate_up_proj.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+        parts = torch.empty(len(order), x.shape[1], dtype=x.dtype, device=x.device)
+        parts[order] = F.grouped_mm(F.silu(gate) * up, self.down_proj.transpose(1, 2), offs=ends)
+        return (parts.view(len(x), -1, x.shape[1]) * weights.unsqueeze(-1)).sum(1)
 
 
 class SparseMLP(nn.Module):

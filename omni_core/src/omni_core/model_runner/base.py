@@ -53,7 +53,7 @@ class ModelRunner(ABC):
 
     def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:  # noqa: B027 - optional hook
         """The first prompt positions are not computed: an earlier request's K and V serve. ``rows``: what was kept of them,
-        ``[positions, kept_width]``. Also called when a request is computed again.
+        ``[positions, kept_width]``, to be copied. Also called when a request is computed again.
         """
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:

@@ -45,7 +45,7 @@ class BlockPool:
         if count > self.free:
             return None
         if count > len(self._free):
-            self._evict(max(count - len(self._free), min(EVICTED_AT_ONCE, len(self._idle))))
+            self._evict(max(count - len(self._free), min(EVICTED_AT_ONCE, len(self._idle) // 8)))
         taken = [heapq.heappop(self._free) for _ in range(count)]
         self._borrowers.update(dict.fromkeys(taken, 1))
         return taken
