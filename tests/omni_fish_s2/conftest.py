@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import SHAPES
+from fish_cases import SHAPES
 
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import CASES, REFERENCE_TEXT, sound
-from driving import GREEDY, inputs_of, request_message, speak
+import torch
+from fish_cases import CASES, REFERENCE_TEXT, sound
+from fish_driving import GREEDY, inputs_of, request_message, speak
 
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.base import IncomingMessage
+from omni_fish_s2.codec.memory import StreamState
 from omni_fish_s2.preprocessing import create_preprocessing
 from omni_fish_s2.semantic import create_semantic_ar
+from omni_fish_s2.vocoder import Vocoder
 
 LONG: dict[str, Any] = {
     "text": "The fox sleeps in the red house by the sea. " * 8,
@@ -41,6 +45,30 @@ def test_a_prompt_that_leaves_no_room_for_speech_is_refused(tiny: dict[str, Path
         stage._compute(payload)
     payload.request.inputs.pop("references")
     assert len(stage._compute(payload)["token_ids"]) < 100
+
+
+def test_weights_that_are_no_numbers_fail_the_request(tiny: dict[str, Path]) -> None:
+    scheduler = create_semantic_ar(str(tiny["a"]))
+    scheduler._runner.model.norm.weight.fill_(float("nan"))  # type: ignore[attr-defined]
+    for sampling in (GREEDY, {}):
+        with pytest.raises(FloatingPointError, match="no frame can be chosen at position"):
+            speak(scheduler, [request_message("r", tiny["a"], CASES["plain"], sampling)])
+        scheduler = create_semantic_ar(str(tiny["a"]))
+        scheduler._runner.model.norm.weight.fill_(float("nan"))  # type: ignore[attr-defined]
+
+
+def test_sixteen_bits_speak_too(tiny: dict[str, Path]) -> None:
+    """Every stage in bfloat16; what is said differs from float32, and is sound."""
+    voice = {"samples": sound(20_000), "sample_rate": 44_100, "text": REFERENCE_TEXT}
+    request = OmniRequest({"messages": [{"role": "user", "content": "Hello."}], "references": [voice]}, {"seed": 1, "talker": {"max_new_tokens": 30}})
+    inputs = create_preprocessing(str(tiny["b"]), dtype="bfloat16")._compute(StagePayload("r", request))
+    stage = create_semantic_ar(str(tiny["b"]), dtype="bfloat16")
+    codes = speak(stage, [IncomingMessage("r", "new_request", StagePayload("r", request, inputs))])["r"]
+    assert len(codes) > 3
+    (wave,) = Vocoder(str(tiny["b"]), dtype="bfloat16").decode([(StreamState(), torch.from_numpy(codes[:40]))])
+    full = Vocoder(str(tiny["b"])).decode([(StreamState(), torch.from_numpy(codes[:40]))])[0]
+    assert wave.dtype == torch.float32
+    assert 0 < (wave - full).abs().mean() < 0.3 * full.abs().mean()
 
 
 def test_turns_compute_every_position_once(tiny: dict[str, Path]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cases import CASES, FRAMES, SAMPLED, SAMPLED_CASES, SHAPES, frames, sound
-from driving import GREEDY, inputs_of, request_message, speak
+from fish_cases import CASES, FRAMES, SAMPLED, SAMPLED_CASES, SHAPES, frames, sound
+from fish_driving import GREEDY, inputs_of, request_message, speak
 
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder, CodecEncoder

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 import soundfile
 import torch
-from cases import CASES, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, sound
-from harness import collect, fails, pipeline, request_of, sampled
+from fish_cases import CASES, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, sound
+from fish_harness import collect, fails, pipeline, request_of, sampled
 
 from omni_core.client import Client, open_pipeline
 from omni_core.errors import RequestAbortedError

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 import soxr
 import torch
-from cases import SHAPES, sound
+from fish_cases import SHAPES, sound
 
 from omni_core.errors import InvalidRequestError
 from omni_fish_s2 import reference

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from released import RELEASED
+from fish_released import RELEASED
 
 from omni_core.errors import ConfigError
 from omni_fish_s2.checkpoint import JOINED, _prefixed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import TWO_SPEAKERS
+from fish_cases import TWO_SPEAKERS
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import soundfile
-from cases import REFERENCE_TEXT, TWO_SPEAKERS, sound
-from driving import GREEDY, speak
-from harness import collect, fails
+from fish_cases import REFERENCE_TEXT, TWO_SPEAKERS, sound
+from fish_driving import GREEDY, speak
+from fish_harness import collect, fails
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,7 +89,7 @@ def test_the_turns_do_not_depend_on_the_pieces(text: str, sizes: list[int], most
 
 def config_of(checkpoint: Path, **options: object) -> PipelineConfig:
     writer = StageConfig(
-        name="writer", process="writer", factory="writer:Writer", next="preprocessing", stream_to=["preprocessing"]
+        name="writer", process="writer", factory="fish_writer:Writer", next="preprocessing", stream_to=["preprocessing"]
     )
     stages = speech_stages(model_path=str(checkpoint), text_stream=True, processes="one", **options)  # type: ignore[arg-type]
     endpoints = EndpointsConfig(tempfile.mkdtemp(prefix="t", dir="/tmp"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import SHAPES
+from fish_cases import SHAPES
 
 from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest, StagePayload

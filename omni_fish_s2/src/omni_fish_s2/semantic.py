@@ -5,6 +5,7 @@ A long text is spoken in turns. A turn continues the request's own sequence: wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -185,8 +186,19 @@ class SpeechRunner(FeedbackARModelRunner):
         return embeds
 
     def choose(self, logits: torch.Tensor, requests: list[ARRequest]) -> list[int]:
-        """The next token of each request: semantic, or the end of the turn."""
-        columns = logits.argmax(-1)
+        """The next token of each request: semantic, or the end of the turn.
+
+        Raises:
+            FloatingPointError: a row has no finite largest value.
+        """
+        best = logits.max(dim=-1)
+        for request, value in zip(requests, best.values.tolist(), strict=True):
+            if not math.isfinite(value):
+                raise FloatingPointError(
+                    f"request {request.request_id}: no frame can be chosen at position {request.length}, the largest logit "
+                    f"is {value}; look for NaN in the weights"
+                )
+        columns = best.indices
         drawing = [index for index, request in enumerate(requests) if request.state.draws is not None]
         if drawing:
             rows = logits[drawing]

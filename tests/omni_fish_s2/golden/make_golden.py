@@ -30,8 +30,8 @@ from safetensors.numpy import save_file
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-import cases  # noqa: E402 - beside this folder
-from cases import CASES, FRAMES, MAX_NEW_TOKENS, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, SHAPES  # noqa: E402
+import fish_cases  # noqa: E402 - beside this folder
+from fish_cases import CASES, FRAMES, MAX_NEW_TOKENS, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, SHAPES  # noqa: E402
 
 from omni_fish_s2.codec.weights import CodecFile  # noqa: E402
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint  # noqa: E402
@@ -94,8 +94,8 @@ def reference_codec(path: Path | None, config: Any) -> Any:
 def codec_answers(checkpoint: Path) -> dict[str, np.ndarray]:
     config = CodecFile(checkpoint / "codec.pth").config
     codec = reference_codec(checkpoint / "codec.pth", config)
-    frames = cases.frames(1, FRAMES, config.semantic_codebook, config.residual_codebook, config.codebooks)
-    sound = cases.sound(FRAMES * 2048)
+    frames = fish_cases.frames(1, FRAMES, config.semantic_codebook, config.residual_codebook, config.codebooks)
+    sound = fish_cases.sound(FRAMES * 2048)
     with torch.inference_mode():
         wave = codec.from_indices(torch.from_numpy(frames.T.copy())[None])[0, 0].numpy()
         codes, _ = codec.encode(torch.from_numpy(sound)[None, None])
@@ -108,7 +108,7 @@ def as_int16(wave: np.ndarray) -> np.ndarray:
 
 
 def voices(config: Any, count: int) -> tuple[list[str], list[torch.Tensor]]:
-    frames = cases.voices(count, config.codebook_size, config.num_codebooks)
+    frames = fish_cases.voices(count, config.codebook_size, config.num_codebooks)
     return [REFERENCE_TEXT] * count, [torch.from_numpy(each.T.copy()) for each in frames]
 
 
@@ -167,8 +167,8 @@ def first_logits(model: Any, prompt: np.ndarray) -> dict[str, np.ndarray]:
 
 def released_names() -> dict[str, Any]:
     """Every name and shape of the reference's networks at the released dimensions."""
+    from fish_released import RELEASED
     from fish_speech.models.text2semantic import llama
-    from released import RELEASED
 
     from omni_fish_s2.codec.networks import CodecConfig
 

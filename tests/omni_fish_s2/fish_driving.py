@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import MAX_NEW_TOKENS, REFERENCE_TEXT, voices
+from fish_cases import MAX_NEW_TOKENS, REFERENCE_TEXT, voices
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage

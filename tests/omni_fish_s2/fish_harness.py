@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from cases import MAX_NEW_TOKENS
+from fish_cases import MAX_NEW_TOKENS
 
 from omni_core.client import Client
 from omni_core.config.schema import EndpointsConfig, PipelineConfig
