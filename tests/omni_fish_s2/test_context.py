@@ -60,7 +60,10 @@ def test_weights_that_are_no_numbers_fail_the_request(tiny: dict[str, Path]) -> 
 def test_sixteen_bits_speak_too(tiny: dict[str, Path]) -> None:
     """Every stage in bfloat16; what is said differs from float32, and is sound."""
     voice = {"samples": sound(20_000), "sample_rate": 44_100, "text": REFERENCE_TEXT}
-    request = OmniRequest({"messages": [{"role": "user", "content": "Hello."}], "references": [voice]}, {"seed": 1, "talker": {"max_new_tokens": 30}})
+    request = OmniRequest(
+        {"messages": [{"role": "user", "content": "Hello."}], "references": [voice]},
+        {"seed": 1, "talker": {"max_new_tokens": 30}},
+    )
     inputs = create_preprocessing(str(tiny["b"]), dtype="bfloat16")._compute(StagePayload("r", request))
     stage = create_semantic_ar(str(tiny["b"]), dtype="bfloat16")
     codes = speak(stage, [IncomingMessage("r", "new_request", StagePayload("r", request, inputs))])["r"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from omni_core.hookspecs import Component, hookimpl
@@ -15,6 +14,8 @@ SGLANG_VERSION = "0.5.23"
 
 def probe() -> str | None:
     """Whether the right SGLang is installed, and what it computes with."""
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which a start of `omni` need not wait for
+
     try:
         found = version("sglang")
     except PackageNotFoundError:
