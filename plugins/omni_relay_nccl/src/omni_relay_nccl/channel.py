@@ -21,10 +21,13 @@ import torch.distributed as distributed
 from attrs import define, field, frozen
 
 from omni_core.protocol.buffers import Buffer, as_tensor, copy, flat
-from omni_relay_nccl.meeting import PATIENCE, MeetingStore
+from omni_relay_nccl.meeting import MeetingStore
 
 SENDER, RECEIVER = 0, 1
 """The ranks of a pair."""
+
+_CONNECT = timedelta(seconds=5)
+"""How long gloo tries to connect two processes that know each other's addresses; it tries five times."""
 
 _STALLED = timedelta(seconds=60)
 """How long a piece of a gloo transfer may take. Only a peer that is stopped takes that long, or one that has died."""
@@ -111,7 +114,7 @@ class _Gloo(_Group):
         gloo: Any = distributed.ProcessGroupGloo
         options = gloo._Options()
         options._devices = [gloo.create_device(hostname="127.0.0.1")]
-        options._timeout = PATIENCE
+        options._timeout = _CONNECT
         self._group = gloo(store, rank, 2, options)
         count = _PIECES if rank == RECEIVER else 0
         self._landing = [torch.empty(_PIECE_BYTES, dtype=torch.uint8) for _ in range(count)]

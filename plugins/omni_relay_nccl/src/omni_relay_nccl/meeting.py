@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-PATIENCE = timedelta(seconds=30)
-"""How long one side waits for the other to come, where it does not die instead."""
+PATIENCE_SECONDS = 30.0
+"""How long one side waits for the other to come, where it does not die instead, whatever torch would wait."""
 
 
 class MeetingStore(Store):
@@ -47,9 +46,9 @@ class MeetingStore(Store):
     def check(self, keys: list[str]) -> bool:
         return all(key in self._values for key in keys)
 
-    def wait(self, keys: list[str], timeout: Any = PATIENCE) -> None:
+    def wait(self, keys: list[str], timeout: Any = None) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._alone or self.check(keys), timeout.total_seconds()):
+            if not self._changed.wait_for(lambda: self._alone or self.check(keys), PATIENCE_SECONDS):
                 raise RuntimeError("the other process does not come")
             if not self.check(keys):
                 raise RuntimeError("the other process is gone")
