@@ -47,7 +47,11 @@ TESTS = {
 TEMPLATES = ROOT / "omni_core/src/omni_core/authoring/templates"
 EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
 KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
-SOURCES = [f"{folder}/src" for folder in DISTRIBUTIONS.values()]
+# Needs versions that the others cannot have beside it, so it is built with them and installed in its own session only.
+SGLANG = "omni-sglang"
+SGLANG_FOLDER = "plugins/omni_sglang"
+SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
+SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk", "pyzmq"]
 # What tests do with projects that they write: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
@@ -109,7 +113,7 @@ def build(session: nox.Session) -> None:
     """Build the wheel of every distribution into dist/."""
     session.install("-c", CONSTRAINTS, "build", "hatchling")
     shutil.rmtree(DIST, ignore_errors=True)
-    for folder in DISTRIBUTIONS.values():
+    for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER):
         session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(DIST), str(ROOT / folder))
 
 
@@ -125,6 +129,22 @@ def tests(session: nox.Session) -> None:
         environment["LD_LIBRARY_PATH"] = verbs(session)
     arguments = session.posargs or ["tests", "--ignore=tests/packaging/bare", "--soak-seconds", "60"]
     session.run("python", "-m", "pytest", *arguments, env=environment)
+
+
+@nox.session(requires=["build"])
+def sglang(session: nox.Session) -> None:
+    """SGLang's real scheduler behind our contract, without a GPU: tests/omni_sglang. Arguments go to pytest.
+
+    Not part of `tests`: SGLang pins transformers 5.19 and torch 2.14.1, the rest is tested with transformers 5.23 and torch 2.13.
+    Nothing is asked for its dependencies, because those of SGLang are kernels for GPUs; tests/omni_sglang/cpu_shim.py stands in
+    for them. torch must be a build without CUDA (on CI: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
+    """
+    session.install("-c", SGLANG_CONSTRAINTS, "torch")
+    session.install("--no-deps", "-r", SGLANG_CONSTRAINTS)
+    ours = wheels("omni-core", "omni-relay-shm", "omni-engine", "omni-qwen3", SGLANG)
+    session.install("--no-deps", "--force-reinstall", *ours)
+    arguments = session.posargs or ["tests/omni_sglang"]
+    session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
 
 
 @nox.session(requires=["build"])

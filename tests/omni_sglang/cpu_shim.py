@@ -3,6 +3,8 @@
 SGLang's Linux build imports three things that exist for GPUs only. Here they are names without content: Triton (SGLang ships
 a stand-in of its own, for macOS), ``sgl_kernel``, and two operators that torchvision's CUDA build would register. What remains is
 real: the scheduler, the KV pool, the radix cache, the attention in PyTorch. What is *not* tested this way: SGLang's kernels.
+
+The processes of a pipeline get it through ``site/sitecustomize.py``.
 """
 
 from __future__ import annotations
@@ -14,16 +16,32 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-import torch
+
+class _OnImport:
+    """Prepares the process when SGLang or torchvision is about to be imported; a process that imports neither pays nothing."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name in ("sglang", "torchvision") and name not in self._seen:
+            self._seen.add(name)
+            if name == "sglang":
+                _prepare_for_sglang()
+            else:
+                _declare_torchvision_operators()
 
 
 def install() -> None:
-    """Prepare this process; before the first import of SGLang."""
+    """From now on SGLang can be imported."""
+    sys.meta_path.insert(0, _OnImport())  # type: ignore[arg-type]
+
+
+def _prepare_for_sglang() -> None:
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     os.environ["TORCHDYNAMO_DISABLE"] = "1"
     _stand_in_for_triton()
     _stand_in_for_sgl_kernel()
-    _declare_torchvision_operators()
 
 
 def _stand_in_for_triton() -> None:
@@ -90,5 +108,12 @@ def _stand_in_for_sgl_kernel() -> None:
 
 
 def _declare_torchvision_operators() -> None:
-    torch.library.define("torchvision::nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    torch.library.define("torchvision::qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    """torchvision built for CUDA refuses to be imported beside a torch built without it, for want of two operators."""
+    import torch
+
+    for name, schema in (
+        ("nms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
+        ("qnms", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"),
+    ):
+        if torch.version.cuda is None and not hasattr(torch.ops.torchvision, name):
+            torch.library.define(f"torchvision::{name}", schema)

@@ -14,7 +14,15 @@ from omni_core.errors import ConfigError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.sampling import sampling_from
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
-from omni_core.model_runner.types import ARRequest, ContentSpan, ForwardBatch, ForwardOutput, KVLayout, RandomStream
+from omni_core.model_runner.types import (
+    ARModel,
+    ARRequest,
+    ContentSpan,
+    ForwardBatch,
+    ForwardOutput,
+    KVLayout,
+    RandomStream,
+)
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_engine.packed_linear import pack_linears
@@ -23,6 +31,7 @@ from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
 from omni_qwen3.routing import wants_audio
+from omni_qwen3.sglang_layers import thinker_on_sglang
 from omni_qwen3.sharding import local_config, part_of
 from omni_qwen3.turns import assistant_start, user_rows
 
@@ -104,10 +113,8 @@ class _State:
 class ThinkerRunner(ModelRunner):
     """Injects encoder outputs, streams ids to ``decode`` and, for speech, embeddings and hidden states to ``talker_ar``."""
 
-    model: Thinker
-
     def __init__(
-        self, model: Thinker, config: QwenConfig, *, speech_enabled: bool, device: str = "cpu", ranks: int = 1
+        self, model: ARModel, config: QwenConfig, *, speech_enabled: bool, device: str = "cpu", ranks: int = 1
     ) -> None:
         super().__init__(model, device)
         self._ranks = ranks
@@ -259,16 +266,27 @@ def create_thinker(
     tp_size: int = 1,
     tp_rendezvous: str | None = None,
     scheduler: str = ENGINE,
+    layers: str = "own",
     **options: Any,
 ) -> Scheduler:
     """The thinker stage, or one tensor parallel rank of it, on a scheduler class (``package.module:name``); ``options`` are
-    that class's.
+    that class's. ``layers``: ``own`` or ``sglang``, the latter with SGLang's scheduler only.
     """
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
-    model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
-    pack_linears(model)
+    model: ARModel
+    if layers == "own":
+        model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
+        pack_linears(model)
+    elif layers == "sglang" and scheduler == ENGINE:
+        raise ConfigError(
+            "layers: 'sglang' needs `scheduler: sglang` too; SGLang's layers run under its own scheduler only"
+        )
+    elif layers == "sglang":
+        model = thinker_on_sglang(model_path, config, dtype=dtype, device=place)
+    else:
+        raise ConfigError(f"layers: must be 'own' or 'sglang', is {layers!r}")
     runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
     if tp_size > 1 and "kv_fraction" in options:
         raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")

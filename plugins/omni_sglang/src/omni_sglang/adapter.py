@@ -26,6 +26,8 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcChannels
 from sglang.srt.mem_cache.common import release_kv_cache
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+from sglang.srt.model_loader.utils import set_default_torch_dtype
+from sglang.srt.models.qwen3_vl_moe import Qwen3MoeLLMModel
 from sglang.srt.models.registry import ModelRegistry
 from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -79,7 +81,7 @@ class RadixPagedAttention:
     """SGLang's attention over its own KV pool, as :class:`omni_core.model_runner.types.PagedAttention`."""
 
     def __init__(self, layers: nn.ModuleList, batch: ForwardBatch) -> None:
-        self._layers, self._batch = layers, batch
+        self._layers, self.batch = layers, batch
 
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
@@ -88,7 +90,7 @@ class RadixPagedAttention:
         if scale is not None:  # SGLang's layers have head_dim ** -0.5 built in
             query = query * (scale * width**0.5)
         mixed = self._layers[layer](
-            query.reshape(count, heads * width), key.contiguous(), value.contiguous(), self._batch
+            query.reshape(count, heads * width), key.contiguous(), value.contiguous(), self.batch
         )
         return mixed.view(count, heads, width)
 
@@ -144,11 +146,11 @@ class OmniDecoder(nn.Module):
         return LogitsProcessorOutput(next_token_logits=logits)
 
 
-def _spans(batch: ForwardBatch) -> tuple[list[int], list[int]]:
+def _spans(forward_batch: ForwardBatch) -> tuple[list[int], list[int]]:
     """Of each request: positions computed before this step, positions of this step."""
-    if batch.forward_mode.is_decode():
-        return [length - 1 for length in batch.seq_lens_cpu.tolist()], [1] * batch.batch_size
-    return list(batch.extend_prefix_lens_cpu), list(batch.extend_seq_lens_cpu)
+    if forward_batch.forward_mode.is_decode():
+        return [length - 1 for length in forward_batch.seq_lens_cpu.tolist()], [1] * forward_batch.batch_size
+    return list(forward_batch.extend_prefix_lens_cpu), list(forward_batch.extend_seq_lens_cpu)
 
 
 class _Replies:
@@ -196,6 +198,48 @@ class Outcome:
     chosen: dict[str, Chosen]
     error: BaseException | None
     given_up: dict[str, str]
+
+
+ReadWeight = Callable[[str, torch.Size], torch.Tensor]
+"""A network's weight by its name and shape. Names are those of transformers' modules, experts stacked (``experts.gate_up_proj``)."""
+
+
+def build_qwen3_moe(config: Any, read: ReadWeight, dtype: torch.dtype, device: torch.device, capture: int) -> nn.Module:
+    """SGLang's own Qwen3-MoE decoder with multimodal rotary positions and deepstack, its weights read. After :class:`Runtime`.
+
+    Args:
+        config: transformers' text config of the checkpoint.
+        capture: the layer whose input is wanted with every answer (``hidden_states`` index of transformers).
+    """
+    with set_default_torch_dtype(dtype), device:
+        network = Qwen3MoeLLMModel(config=config)
+    for name, parameter in network.named_parameters():
+        stacked = name.replace("experts.w13_weight", "experts.gate_up_proj")
+        weight = read(stacked.replace("experts.w2_weight", "experts.down_proj"), parameter.shape)
+        parameter.data[: len(weight)].copy_(weight)  # the embedding may be padded to a round number of rows
+    for module in network.modules():
+        method = getattr(module, "quant_method", None)
+        if method is not None:
+            method.process_weights_after_loading(module)
+    network.set_eagle3_layers_to_capture([capture])
+    return network.eval().requires_grad_(False)
+
+
+def run_qwen3_moe(
+    network: nn.Module,
+    attention: RadixPagedAttention,
+    embeds: torch.Tensor,
+    positions: torch.Tensor,
+    deepstack: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Normed output and captured layer, ``[n, hidden]`` each.
+
+    Args:
+        embeds: ``[n, hidden]``. positions: ``[3, n]``.
+        deepstack: ``[n, 3 * hidden]``, what is added behind the first three layers.
+    """
+    hidden, captured = network(None, positions, attention.batch, embeds, input_deepstack_embeds=deepstack)
+    return hidden, captured[0]
 
 
 _live: weakref.ReferenceType[Runtime] | None = None
@@ -337,10 +381,11 @@ class Runtime:
 
     def _drop(self, batch: ScheduleBatch) -> None:
         """A batch whose computation failed: its requests give back what was allocated for it, and are detached."""
-        self._scheduler.last_batch = batch
+        scheduler = self._scheduler
+        scheduler.last_batch = batch
         for req in list(batch.reqs):
             self.detach(req.rid, keep=False)
-        self._scheduler.last_batch = None
+        scheduler.last_batch = None
 
     def _given_up(self) -> dict[str, str]:
         replies = self._scheduler.replies

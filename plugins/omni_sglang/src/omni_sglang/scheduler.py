@@ -18,6 +18,7 @@ from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.packing import input_ids, rotary_positions
+from omni_sglang.qwen3_moe import Qwen3MoeDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class OmniScheduler:
             max_context=max_context,
         )
         self.runtime = Runtime(shape, limits, runner.device, **(server_args or {}))
+        if isinstance(model, Qwen3MoeDecoder):
+            model.build()
         self._keys = (f"{number:016d}" for number in count())
         self._entries: dict[str, _Entry] = {}
         self._by_key: dict[str, _Entry] = {}

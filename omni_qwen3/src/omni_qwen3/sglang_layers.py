@@ -1,0 +1,41 @@
+"""The thinker's decoder on SGLang's own layers, from the same checkpoint. Needs omni-sglang and its scheduler."""
+
+from __future__ import annotations
+
+import torch
+
+from omni_core.errors import ConfigError
+from omni_core.model_runner.types import ARModel
+from omni_qwen3.checkpoint import Checkpoint, sources
+from omni_qwen3.config import QwenConfig
+
+_DECODER, _HEAD = "thinker.model.", "thinker.lm_head.weight"
+
+
+def thinker_on_sglang(model_path: str, config: QwenConfig, *, dtype: str, device: str) -> ARModel:
+    """The thinker, whose weights are read when SGLang is up.
+
+    Raises:
+        ConfigError: omni-sglang is not installed.
+    """
+    try:
+        from omni_sglang.qwen3_moe import Qwen3MoeDecoder
+    except ImportError as error:
+        raise ConfigError(
+            f"layers: 'sglang' needs omni-sglang and SGLang (pip install omni-sglang): {error}"
+        ) from error
+    from transformers import AutoConfig
+
+    checkpoint = Checkpoint(model_path)
+
+    def read(name: str, shape: torch.Size) -> torch.Tensor:
+        names = [_DECODER + source for source in sources(name, shape)]
+        found = checkpoint.read(names)
+        joined = torch.cat([found[each] for each in names]) if len(names) > 1 else found[names[0]]
+        return joined.reshape(shape) if ".experts." in name else joined
+
+    text = AutoConfig.from_pretrained(model_path).thinker_config.text_config
+    head = checkpoint.read([_HEAD])[_HEAD].to(getattr(torch, dtype))
+    layers = config.raw["thinker_config"]["vision_config"]["deepstack_visual_indexes"]
+    capture = config.talker.accept_hidden_layer
+    return Qwen3MoeDecoder(text, read, head, capture=capture, deepstack=len(layers), device=torch.device(device))
