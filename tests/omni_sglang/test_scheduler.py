@@ -13,7 +13,7 @@ import pytest
 import torch
 import toy_model
 from sglang_toy import MODEL
-from toy_model import POISON_TOKEN, FeedbackRunner, ToyRunner, generate
+from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
 from omni_core.model_runner.base import ModelRunner
@@ -498,6 +498,20 @@ def test_a_second_one_is_refused_and_the_first_goes_on(sglang: Open) -> None:
         make()
     ask(first, "r", PROMPTS[1])
     assert collect(first, 1)["r"].data["ids"] == generate(MODEL, PROMPTS[1], SamplingParams(max_new_tokens=12))
+
+
+def test_a_process_group_of_somebody_else_is_told() -> None:
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ConfigError, match="default process group"):
+            make()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_model_that_does_not_say_its_heads_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"ToyModel\.kv_layout\.heads: unset"):
+        make(ToyRunner(ToyModel()))
 
 
 def test_one_that_could_not_be_built_leaves_the_process_free(sglang: Open) -> None:
