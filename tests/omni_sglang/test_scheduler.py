@@ -277,15 +277,17 @@ def test_what_can_never_fit_fails_alone(sglang: Open) -> None:
     scheduler = sglang(kv_blocks=40, max_context=100)
     ask(scheduler, "long prompt", [1] * 50)
     ask(scheduler, "over context", [1] * 100)
+    ask(scheduler, "nearly too long", [1] * 38, sampling=SamplingParams(max_new_tokens=1))
     ask(scheduler, "grows", [1] * 10, sampling=SamplingParams(max_new_tokens=60))
     ask(scheduler, "empty", [])
     ask(scheduler, "good", [5, 9, 2, 7])
-    final = collect(scheduler, 5)
+    final = collect(scheduler, 6)
     assert final["good"].data["ids"] == generate(MODEL, [5, 9, 2, 7], SamplingParams(max_new_tokens=12))
     for name, word in {
         "long prompt": "KV cache",
         "over context": "context",
         "grows": "KV cache",
+        "nearly too long": "SGLang refuses",
         "empty": "empty",
     }.items():
         assert final[name].type == "error"
@@ -453,6 +455,16 @@ def test_the_feedback_loop_survives_retraction(sglang: Open) -> None:
         ask(scheduler, str(index), prompt, sampling=sampling)
     assert ids_of(collect(scheduler, 6), 6) == expected
     assert scheduler.statistics()["preemptions"] > 0
+
+
+def test_what_was_fed_back_is_never_shared(sglang: Open) -> None:
+    """The second prompt is the first one's and its reply, as ids; the K and V of that reply are of embeddings."""
+    sampling = SamplingParams(max_new_tokens=12)
+    scheduler = sglang(FeedbackRunner(MODEL))
+    ask(scheduler, "first", [1, 2, 3], sampling=sampling)
+    longer = [1, 2, 3, *collect(scheduler, 1)["first"].data["ids"]]
+    ask(scheduler, "second", longer, sampling=sampling)
+    assert collect(scheduler, 1)["second"].data["ids"] == feedback_alone(longer, sampling)
 
 
 def test_a_request_that_waits_for_a_stream_sleeps_and_wakes(sglang: Open) -> None:

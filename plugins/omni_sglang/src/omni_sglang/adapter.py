@@ -35,7 +35,7 @@ from sglang.srt.server_args import PortArgs, ServerArgs
 from sglang.srt.utils.network import get_free_port_below_ephemeral
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, InvalidRequestError
 
 NEVER = 1e9
 """Seconds, for SGLang's watchdog: it would send SIGQUIT to the parent process, and the runtime has a supervisor of its own."""
@@ -284,6 +284,9 @@ class Runtime:
             ids: one number per prompt position. Requests with equal namespaces share the K and V of equal beginnings.
             max_new_tokens: an upper bound that SGLang plans with.
             namespace: see ``ids``.
+
+        Raises:
+            InvalidRequestError: SGLang does not take it; it is forgotten.
         """
         scheduler = self._scheduler
         sampling = SamplingParams(temperature=0.0, max_new_tokens=max_new_tokens)
@@ -305,7 +308,11 @@ class Runtime:
                 extra_key=namespace,
             )
         )
-        self._requests[key] = next(req for req in reversed(scheduler.waiting_queue) if req.rid == key)
+        req = next(req for req in reversed(scheduler.waiting_queue) if req.rid == key)
+        self._requests[key] = req
+        if req.to_finish is not None:
+            self.withdraw(key)
+            raise InvalidRequestError(f"SGLang refuses the request: {req.to_finish.message}")
 
     def withdraw(self, key: str) -> None:
         """Forget a request, wherever it is; what it holds is freed. Idempotent."""

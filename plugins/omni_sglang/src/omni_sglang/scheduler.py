@@ -14,6 +14,7 @@ from attrs import define
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
+from omni_core.model_runner.feedback import FeedbackARModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
@@ -67,6 +68,7 @@ class OmniScheduler:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
         self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
         self._runner = runner
+        self._fed_back = isinstance(runner, FeedbackARModelRunner)
         self._max_context = max_context
         layout, model = runner.model.kv_layout, runner.model
         if not layout.heads:
@@ -203,8 +205,8 @@ class OmniScheduler:
 
     def _submit(self, entry: _Entry) -> None:
         request = entry.request
-        # An embedding says more than its id, so such a prompt shares nothing, except with itself when it is computed again.
-        private = request.prompt_embeds is not None or request.prompt_positions is not None
+        # An embedding says more than its id: what was computed of one is of use to the request itself only, when it begins again.
+        private = self._fed_back or request.prompt_embeds is not None or request.prompt_positions is not None
         self.runtime.submit(
             entry.key,
             [max(token, 0) for token in request.prompt_ids],
@@ -341,10 +343,14 @@ class OmniScheduler:
             return
         while self._held:
             key = self._held.popleft()
-            if self.runtime.knows(key):
-                self.runtime.attach(key)
-            else:
-                self._submit(self._by_key[key])
+            entry = self._by_key[key]
+            try:
+                if self.runtime.knows(key):
+                    self.runtime.attach(key)
+                else:
+                    self._submit(entry)
+            except BaseException as error:
+                self._fail(entry.request.request_id, error)
 
     def _refuse_what_cannot_run(self) -> bool:
         """When SGLang twice plans nothing while nothing runs, its oldest waiting request is why, and stays so."""
@@ -372,6 +378,9 @@ class OmniScheduler:
 
     def _fail(self, request_id: str, error: BaseException) -> None:
         self._forget(request_id)
+        with self._lock:
+            if request_id in self._aborted:
+                return
         self.outbox.put(OutgoingMessage(request_id, "error", error))
 
     def _drop_aborted(self) -> None:
