@@ -16,6 +16,9 @@ from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder
 from omni_fish_s2.codec.weights import FILE, CodecFile, load_codec
 
+FRAMES_PER_PASS = {"cpu": 64}
+"""How many frames of all streams one pass takes: on a CPU, more no longer fit its caches. Elsewhere as many as there are."""
+
 
 class Vocoder:
     """Decodes chunks of frames; each stream remembers what its layers need, so no frame is decoded twice."""
@@ -38,16 +41,23 @@ class Vocoder:
             Each stream's new samples, float32 ``[frames * samples_per_frame]``.
         """
         waves: list[torch.Tensor] = [torch.empty(0)] * len(work)
-        # Chunks of equal length share one pass.
+        # Chunks of equal length share a pass.
         for length in {len(frames) for _, frames in work}:
             indices = [index for index, (_, frames) in enumerate(work) if len(frames) == length]
-            memory = Memory([work[index][0] for index in indices])
-            codes = torch.stack([work[index][1].T for index in indices]).to(self._device)
-            batch = self._network(codes, memory).float().cpu()
-            memory.save()
-            for index, wave in zip(indices, batch, strict=True):
-                waves[index] = wave.clone()
+            most = max(1, FRAMES_PER_PASS.get(torch.device(self._device).type, len(indices) * length) // length)
+            for begin in range(0, len(indices), most):
+                together = indices[begin : begin + most]
+                for index, wave in zip(together, self._pass([work[index] for index in together]), strict=True):
+                    waves[index] = wave
         return waves
+
+    def _pass(self, work: list[tuple[StreamState, torch.Tensor]]) -> list[torch.Tensor]:
+        """Chunks of one length, together."""
+        memory = Memory([stream for stream, _ in work])
+        codes = torch.stack([frames.T for _, frames in work]).to(self._device)
+        batch = self._network(codes, memory).float().cpu()
+        memory.save()
+        return [wave.clone() for wave in batch]
 
 
 @define(eq=False)
