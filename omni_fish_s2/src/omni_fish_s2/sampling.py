@@ -79,7 +79,7 @@ def speech_sampling(request: OmniRequest) -> SpeechSampling:
     return sampling_from(request.params.get("talker", {}), "params.talker")
 
 
-@frozen
+@frozen(eq=False)
 class StepNumbers:
     """The uniform numbers of one step: ``first`` and ``second`` for the token, ``[W]``; ``codes`` ``[codebooks - 1, codebook_size]``."""
 
