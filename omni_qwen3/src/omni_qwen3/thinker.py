@@ -272,6 +272,8 @@ def create_thinker(
     """The thinker stage, or one tensor parallel rank of it, on a scheduler class (``package.module:name``); ``options`` are
     that class's. ``layers``: ``own`` or ``sglang``, the latter with SGLang's scheduler only.
     """
+    if tp_size > 1 and "kv_fraction" in options:
+        raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
@@ -288,8 +290,6 @@ def create_thinker(
     else:
         raise ConfigError(f"layers: must be 'own' or 'sglang', is {layers!r}")
     runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
-    if tp_size > 1 and "kv_fraction" in options:
-        raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")
     options.setdefault("max_context", config.thinker.max_positions)
     made: Scheduler = load(scheduler)(runner, **options)
     return made
