@@ -28,18 +28,3 @@ class TestSGLang(SchedulerConformance):
 
     def endless(self) -> Any:
         return {"prompt": [5, 6, 7], "sampling": SamplingParams(max_new_tokens=4000)}
-
-
-class TestNarrowEngine(TestEngine):
-    """Small steps, little room: requests wait, take turns, share and give way."""
-
-    def make(self) -> Scheduler:
-        return EngineScheduler(
-            ToyRunner(MODEL),
-            max_context=4096,
-            kv_blocks=4010,
-            block_size=1,
-            max_running=3,
-            max_batch_tokens=4,
-            chunk_size=2,
-        )
