@@ -117,6 +117,8 @@ class OmniScheduler:
     # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
         self.runtime.connect(self._compute)
+        if self._runner.device.type == "cuda":  # SGLang set it in the thread that made it, and a thread has its own
+            torch.cuda.set_device(self._runner.device)
         try:
             with torch.inference_mode():
                 while self._serve_once():
