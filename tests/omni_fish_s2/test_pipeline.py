@@ -199,6 +199,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a penalty": ({"params": {"talker": {"repetition_penalty": 1.1}}}, ["repetition_penalty", "no such"]),
     "a seed that is none": ({"params": {"seed": "x"}}, ["params.seed"]),
     "a speaker by name": ({"metadata": {"speaker": "ethan"}}, ["metadata.speaker", "numbers"]),
+    "a speaker by a very long number": ({"metadata": {"speaker": "9" * 5000}}, ["metadata.speaker", "numbers"]),
     "two ways to name a speaker": ({"text": "<|speaker:1|>Hi.", "metadata": {"speaker": "0"}}, ["one or the other"]),
     "a recording without text": ({"references": [{"path": "RECORDING"}]}, ["references[0].text"]),
     "a recording with blank text": ({"references": [{"path": "RECORDING", "text": " "}]}, ["references[0].text"]),

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from attrs import define, frozen
+from attrs import frozen
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import TextChunk
+from omni_core.scheduling.base import Scheduler
 from omni_core.scheduling.simple import SimpleScheduler
-from omni_core.scheduling.streaming import StreamingScheduler
 from omni_fish_s2.codec.weights import FILE, CodecFile
 from omni_fish_s2.config import read_config
 from omni_fish_s2.payloads import SpeechInputs
 from omni_fish_s2.prompt import PromptBuilder, Voice
 from omni_fish_s2.reference import Recording, ReferenceLimits, VoiceEncoder
 from omni_fish_s2.sampling import speech_sampling
-from omni_fish_s2.text import SPEAKER_TAG, TextCutter, split_text
+from omni_fish_s2.text import SPEAKER_TAG, split_text
 
 MOST_REFERENCES = 5
 """Reference voices of one request."""
+
+_SPEAKER_NUMBER = re.compile(r"[0-9]{1,3}")
 
 SHORTEST_SEGMENT = 40
 """Bytes. A part must hold a speaker's tag and a word."""
@@ -107,11 +109,11 @@ class Preprocessor:
                 f"{where}: {len(text)} characters are over the limit of {self.limits.max_characters} "
                 "(max_characters); speak it in several requests"
             )
-        for token in self.builder.reserved:
-            if token in text and not SPEAKER_TAG.fullmatch(token):
-                raise InvalidRequestError(
-                    f"{where}: contains {token!r}, which is reserved for the prompt's own structure"
-                )
+        found = self.builder.reserved.search(text)
+        if found:
+            raise InvalidRequestError(
+                f"{where}: contains {found.group()!r}, which is reserved for the prompt's own structure"
+            )
 
     def _joined(self, content: Any, where: str) -> str:
         if not isinstance(content, list) or not content:
@@ -133,7 +135,7 @@ class Preprocessor:
         speaker = request.metadata.get("speaker")
         if speaker is None:
             return ""
-        if isinstance(speaker, bool) or not str(speaker).isascii() or not str(speaker).isdigit():
+        if isinstance(speaker, bool) or not _SPEAKER_NUMBER.fullmatch(str(speaker)):
             raise InvalidRequestError(
                 f"metadata.speaker: speakers are numbers, in the order of the references from 0; {speaker!r} is none"
             )
@@ -168,63 +170,6 @@ class PreprocessingScheduler(SimpleScheduler):
         return {**super().statistics(), **voices}
 
 
-@define(eq=False)
-class _Writing:
-    """A text as far as it has come."""
-
-    request_id: str
-    cutter: TextCutter
-    tag: str
-    characters: int = 0
-    turns: int = 0
-
-
-class TextStreamScheduler(StreamingScheduler[_Writing]):
-    """Takes text as another stage writes it (``str`` or :class:`TextChunk`), and hands on each turn as soon as it is complete.
-
-    Args:
-        references: the voices of every request, as a request's own ``references`` would say them.
-    """
-
-    def __init__(self, preprocessor: Preprocessor, references: list[dict[str, Any]]) -> None:
-        super().__init__()
-        self._preprocessor, self._references = preprocessor, references
-        if references:
-            preprocessor.opening(["."], references)  # a voice that cannot be read is told at the start
-
-    def new_state(self, request_id: str, request: OmniRequest | None) -> _Writing:
-        given = request or OmniRequest()
-        speech_sampling(given)
-        cutter = TextCutter(self._preprocessor.limits.segment_bytes)
-        return _Writing(request_id, cutter, self._preprocessor.speaker(given))
-
-    def on_chunk(self, state: _Writing, chunk: Any, metadata: dict[str, Any] | None) -> None:
-        text = chunk.text if isinstance(chunk, TextChunk) else chunk
-        if not isinstance(text, str):
-            raise TypeError(f"a chunk of text to speak must be str or TextChunk, is {type(text).__name__}")
-        state.characters += len(text)
-        most = self._preprocessor.limits.max_characters
-        if state.characters > most:
-            raise InvalidRequestError(f"the text to speak is over the limit of {most} characters (max_characters)")
-        self._speak(state, state.cutter.feed(state.tag + text))
-        state.tag = ""
-
-    def _speak(self, state: _Writing, turns: list[str]) -> None:
-        for turn in turns:
-            self._preprocessor.check(turn, "the text to speak")
-            following: Any
-            if state.turns:
-                following = self._preprocessor.builder.following(turn)
-            else:
-                following = self._preprocessor.opening([turn], self._references)
-            self.emit(state.request_id, following, target="semantic_ar")
-            state.turns += 1
-
-    def finish(self, request_id: str, state: _Writing) -> dict[str, Any]:
-        self._speak(state, state.cutter.finish())
-        return {}
-
-
 def create_preprocessing(
     model_path: str,
     device: str | None = None,
@@ -239,7 +184,7 @@ def create_preprocessing(
     text_stream: bool = False,
     reference: str | None = None,
     reference_text: str | None = None,
-) -> PreprocessingScheduler | TextStreamScheduler:
+) -> Scheduler:
     """The preprocessing stage. The limits are those of :class:`TextLimits` and :class:`ReferenceLimits`; the codes of
     ``voices_kept`` recordings are kept.
 
@@ -259,5 +204,7 @@ def create_preprocessing(
     preprocessor = Preprocessor(model_path, TextLimits(max_characters, segment_bytes), voices, max_context)
     if not text_stream:
         return PreprocessingScheduler(preprocessor)
+    from omni_fish_s2.text_stream import TextStreamScheduler
+
     references = [] if reference is None else [{"path": reference, "text": reference_text}]
     return TextStreamScheduler(preprocessor, references)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from omni_core.errors import ConfigError
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.payloads import SpeechInputs
+from omni_fish_s2.text import SPEAKER_TAG
 
 IM_START, IM_END, VOICE = "<|im_start|>", "<|im_end|>", "<|voice|>"
 
@@ -30,6 +32,9 @@ class Voice:
 class PromptBuilder:
     """Text and voices to token ids. Each part of a prompt is tokenised by itself.
 
+    Attributes:
+        reserved: finds the markers that a user's text must not hold.
+
     Raises:
         ConfigError: the checkpoint has no ``tokenizer.json``, or its markers are not those of the config.
     """
@@ -45,7 +50,8 @@ class PromptBuilder:
             if found != expected:
                 raise ConfigError(f"{path}: the id of {name} is {found}, config.json says {expected}")
         added = self._tokenizer.get_added_tokens_decoder().values()
-        self.reserved = sorted(token.content for token in added if token.special)
+        markers = [token.content for token in added if token.special or token.content.startswith("<|")]
+        self.reserved = re.compile("|".join(re.escape(each) for each in markers if not SPEAKER_TAG.fullmatch(each)))
 
     def build(self, turns: list[str], voices: list[Voice]) -> SpeechInputs:
         """The prompt of the first turn, and what follows the speech of each turn before the next one."""
@@ -78,8 +84,6 @@ class PromptBuilder:
 
 def _tagged(voices: list[Voice]) -> str:
     """What the voices say, each behind a speaker's tag."""
-    from omni_fish_s2.text import SPEAKER_TAG
-
     return "\n".join(
         voice.text if SPEAKER_TAG.search(voice.text) else f"<|speaker:{index}|>{voice.text}"
         for index, voice in enumerate(voices)
