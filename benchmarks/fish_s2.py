@@ -188,7 +188,7 @@ def measure(checkpoint: Path, reference: Reference | None, *, rounds: int, frame
 @click.option(
     "--checkpoint",
     type=click.Path(exists=True, path_type=Path),
-    help="Default: a random one of about 80 M parameters.",
+    help="Default: a random one of about 90 M parameters.",
 )
 @click.option("--fish-speech", type=click.Path(exists=True, path_type=Path), help="A checkout of the reference.")
 @click.option("--dac", type=click.Path(exists=True, path_type=Path), help="descript-audio-codec 1.0.0, unzipped.")

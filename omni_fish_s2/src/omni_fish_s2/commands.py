@@ -20,7 +20,7 @@ def fish_s2() -> None:
     type=click.Choice(["a", "b", "c", "mid"]),
     default="a",
     show_default=True,
-    help="Dimensions; mid is about 80 M.",
+    help="Dimensions; mid is about 90 M.",
 )
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 def tiny_checkpoint(directory: Path, seed: int, shape: str, dtype: str) -> None:
