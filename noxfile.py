@@ -30,6 +30,7 @@ DISTRIBUTIONS = {
     "omni-relay-mooncake": "plugins/omni_relay_mooncake",
     "omni-relay-nccl": "plugins/omni_relay_nccl",
     "omni-engine": "plugins/omni_engine",
+    "omni-kernels": "plugins/omni_kernels",
     "omni-qwen3": "omni_qwen3",
     "omni-fish-s2": "omni_fish_s2",
 }
@@ -40,6 +41,7 @@ TESTS = {
     "omni-relay-mooncake": "tests/omni_relay_mooncake",
     "omni-relay-nccl": "tests/omni_relay_nccl",
     "omni-engine": "tests/omni_engine",
+    "omni-kernels": "tests/omni_kernels",
     "omni-qwen3": "tests/omni_qwen3",
     "omni-fish-s2": "tests/omni_fish_s2",
 }
@@ -61,6 +63,8 @@ TORCHVISION = "torchvision==0.28.0"
 NIXL = "nixl-cu12"
 # The build that runs without CUDA; `omni-relay-mooncake[cpu]` brings it.
 MOONCAKE = "mooncake-transfer-engine-non-cuda"
+# Its interpreter runs without a GPU.
+TRITON = "triton==3.9.0"
 # Extras without which there is nothing to test.
 EXTRAS = {"omni-core": "testing", "omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -145,6 +149,17 @@ def sglang(session: nox.Session) -> None:
     session.install("--no-deps", "--force-reinstall", *ours)
     arguments = session.posargs or ["tests/omni_sglang"]
     session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
+
+
+@nox.session(requires=["build"])
+def kernels(session: nox.Session) -> None:
+    """The Triton kernels in Triton's interpreter, on the CPU: tests/omni_kernels. Arguments go to pytest.
+
+    Not part of `tests`: the interpreter is chosen for a whole process, and builds of torch without CUDA bring no Triton.
+    """
+    install_wheels(session, "omni-core", "omni-kernels", extra=(*TEST_TOOLS, TRITON))
+    arguments = session.posargs or ["tests/omni_kernels"]
+    session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
 
 
 @nox.session(requires=["build"])

@@ -14,6 +14,7 @@ OURS = [
     "omni-relay-mooncake",
     "omni-relay-nccl",
     "omni-engine",
+    "omni-kernels",
     "omni-qwen3",
     "omni-fish-s2",
 ]

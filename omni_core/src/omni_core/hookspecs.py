@@ -88,12 +88,16 @@ class KernelComponent(Component):
         device: the kind of device that it runs on.
         dtypes: the names of the dtypes that it takes; empty: all.
         priority: which of several wins: the highest.
+        reference: ``"package.module:attribute"``, the :class:`omni_core.model_runner.kernels.Operation` that it implements;
+            ``omni plugins check`` compares the two. ``probe`` is also asked, by its name, in each process that would run the
+            kernel, so it must be a function of a module.
     """
 
     operation: str = field(kw_only=True)
     device: str = field(default="cuda", kw_only=True)
     dtypes: tuple[str, ...] = field(default=(), kw_only=True)
     priority: int = field(default=0, kw_only=True)
+    reference: str | None = field(default=None, kw_only=True)
 
 
 @frozen
@@ -188,11 +192,13 @@ def omni_pipelines() -> list[PipelineComponent]:  # type: ignore[empty-body]
 def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
     """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature.
 
-    Listed and checked; the core itself runs no operation. Example::
+    Sent to every process of a pipeline, which calls the one that fits in place of the reference
+    (:mod:`omni_core.model_runner.kernels`); compared with it by ``omni plugins check``. Example::
 
         @hookimpl
         def omni_kernels():
-            return [KernelComponent("triton-rms-norm", "my_kernels.norm:rms_norm", "fused", operation="rms_norm")]
+            return [KernelComponent("triton-rms-norm", "my_kernels.norm:rms_norm", "fused", operation="rms_norm",
+                                    reference="omni_core.model_runner.operations:rms_norm", probe=probe)]
     """
 
 

@@ -8,18 +8,41 @@ that a decode lacks (its transposed convolutions trim both ends) come with the n
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from attrs import define
+from torch import nn
 from transformers import DynamicCache
 from transformers.initialization import no_init_weights
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omni_core.model_runner.operations import snake_beta
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
 
 SAMPLE_RATE = 24_000
 """Hz. Not in the checkpoint's config; one frame of 1920 samples is 80 ms."""
+
+
+class SnakeBeta(nn.Module):
+    """The network's activation with its parameters, as an operation that a kernel may run."""
+
+    def __init__(self, original: Any) -> None:
+        super().__init__()
+        self.alpha, self.beta = original.alpha, original.beta
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return snake_beta(x, self.alpha, self.beta)
+
+
+def _replace_activations(network: nn.Module) -> None:
+    for name, child in network.named_children():
+        if type(child).__name__.endswith("SnakeBeta"):
+            setattr(network, name, SnakeBeta(child))
+        else:
+            _replace_activations(child)
 
 
 @define(eq=False)
@@ -54,6 +77,7 @@ class Vocoder:
             network = Qwen3OmniMoeCode2Wav._from_config(config)
         kind = getattr(torch, dtype)
         self._network = load_module(network, Checkpoint(model_path), {"": "code2wav."}, dtype=kind, device=device)
+        _replace_activations(self._network)
         self._config, self._device = config, device
         self.groups, self.codebook = config.num_quantizers, config.codebook_size
         self.samples_per_frame = int(self._network.total_upsample)

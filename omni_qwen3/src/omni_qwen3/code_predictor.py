@@ -123,8 +123,8 @@ class CodePredictor(nn.Module):
             keys[:, :, begin:end] = turned[:, :, config.heads :].transpose(1, 2)
             values[:, :, begin:end] = value.transpose(1, 2)
             mixed = self._attend(turned[:, :, : config.heads], keys[:, :, :end], values[:, :, :end])
-            x = x + attention.o_proj(mixed)
-            x = x + layer.mlp(layer.post_attention_layernorm(x))
+            x, normed = layer.post_attention_layernorm.add(x, attention.o_proj(mixed))
+            x = x + layer.mlp(normed)
         output: torch.Tensor = self.model.norm(x[:, -1])
         return output
 

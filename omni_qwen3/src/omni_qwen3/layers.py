@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_core.model_runner.operations import add_rms_norm, rms_norm
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import PagedAttention
 from omni_engine.packed_linear import Matrix, packed, product
@@ -25,7 +26,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``x + residual``, and its norm."""
+        return add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class Rotary(nn.Module):
@@ -223,5 +228,6 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
-        x = x + self.parallel.all_reduce(self.self_attn(self.input_layernorm(x), cos, sin, attention))
-        return x + self.parallel.all_reduce(self.mlp(self.post_attention_layernorm(x)))
+        mixed = self.parallel.all_reduce(self.self_attn(self.input_layernorm(x), cos, sin, attention))
+        x, normed = self.post_attention_layernorm.add(x, mixed)
+        return x + self.parallel.all_reduce(self.mlp(normed))

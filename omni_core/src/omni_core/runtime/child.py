@@ -17,12 +17,14 @@ import socket
 import sys
 from typing import Any
 
+from omni_core.model_runner.kernels import KernelSpec, install
 from omni_core.protocol.codec import decode, encode, register
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.runtime.spec import ProcessSpec, StageSpec
 from omni_core.transport.control import Abroad
 from omni_core.transport.relays import RelaySpec
 
+register(KernelSpec)
 register(RelaySpec)
 register(StageSpec)
 register(ProcessSpec)
@@ -95,6 +97,7 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     current = [spec.name]
     try:
         _limit_gpu_memory(spec)
+        install(spec.kernels)
         host.build(lambda name: current.__setitem__(0, name))
     except BaseException as error:
         host.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))

@@ -5,6 +5,8 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 
 from __future__ import annotations
 
+import logging
+
 from attrs import evolve, frozen
 
 from omni_core.config.devices import detect
@@ -12,12 +14,17 @@ from omni_core.config.placement import PlannedProcess, check, plan, process_grou
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import PluginError
+from omni_core.hookspecs import KernelComponent
+from omni_core.model_runner.kernels import KernelSpec
 from omni_core.plugins import PluginRegistry
+from omni_core.references import normalize
 from omni_core.runtime.placement import ReplicatedGroup
 from omni_core.runtime.places import Places
 from omni_core.runtime.relaying import plan_relays
 from omni_core.runtime.spec import ProcessSpec, StageSpec, UnitSpec
 from omni_core.transport.curve import CurveKeys
+
+logger = logging.getLogger(__name__)
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Defaults for every stage process: several processes share a machine, and each starting a thread per core stalls all."""
@@ -60,6 +67,7 @@ def prepare(
             stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
     relays = plan_relays(config, registry, leaders, endpoints, places)
     specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
+    kernels = _kernels(registry)
     units = []
     for leader in leaders:
         ranks = [process for process in planned if process.unit == leader.unit]
@@ -76,6 +84,7 @@ def prepare(
                 relay_towards=relays[leader.name].towards if process is leader else {},
                 same_gpu=_same_gpu(process, leaders, endpoints),
                 gpu_memory=_memory(process),
+                kernels=kernels,
                 env={**ENVIRONMENT, **config.env_defaults},
                 routes=places.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
@@ -155,6 +164,41 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
         project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
         injected=injected,
+    )
+
+
+def _kernels(registry: PluginRegistry) -> dict[str, list[KernelSpec]]:
+    """The installed kernels by operation. Their probes are asked in the processes that run them, maybe on another host.
+
+    One that cannot be used is left out with a warning: there is always the reference.
+    """
+    found: dict[str, list[KernelSpec]] = {}
+    for name in registry.names("omni_kernels"):
+        try:
+            component = registry.get("omni_kernels", name)
+            if not isinstance(component, KernelComponent):
+                raise PluginError(f"the kernel {name!r} is a {type(component).__name__}; it must be a KernelComponent")
+            found.setdefault(component.operation, []).append(_kernel(component))
+        except PluginError as error:
+            logger.warning("a kernel is not used: %s", error)
+    return found
+
+
+def _kernel(component: KernelComponent) -> KernelSpec:
+    probe = component.probe
+    reference = None if probe is None else f"{probe.__module__}:{getattr(probe, '__qualname__', '<unnamed>')}"
+    if reference is not None and "<" in reference:
+        raise PluginError(
+            f"the probe of {component.name!r} is {reference}, which other processes cannot import; make it a function of a module"
+        )
+    return KernelSpec(
+        name=component.name,
+        device=component.device,
+        dtypes=list(component.dtypes),
+        priority=component.priority,
+        target=normalize(component.target),
+        requires=list(component.requires),
+        probe=reference,
     )
 
 

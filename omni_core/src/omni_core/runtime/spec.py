@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.model_runner.kernels import KernelSpec
 from omni_core.transport.relays import RelaySpec
 
 
@@ -55,6 +56,7 @@ class ProcessSpec:
         relay_towards: the endpoint of each process that it sends to, to the name of the relay that is used.
         same_gpu: stage name to the endpoints of other processes where it uses the GPU that this process's stages use.
         gpu_memory: budgets of its stages on its device, ``{"nbytes": int}`` or ``{"share": float}``; empty: no limit.
+        kernels: operation to the installed kernels for it.
         env: environment defaults, set before any factory is imported; existing values take precedence.
         routes: endpoint of each process on another host to the ``tcp://`` address that reaches it.
         keys: public and secret key of the run, where processes live on several hosts.
@@ -71,6 +73,7 @@ class ProcessSpec:
     relay_towards: dict[str, str] = field(factory=dict)
     same_gpu: dict[str, list[str]] = field(factory=dict)
     gpu_memory: list[dict[str, Any]] = field(factory=list)
+    kernels: dict[str, list[KernelSpec]] = field(factory=dict)
     env: dict[str, str] = field(factory=dict)
     routes: dict[str, str] = field(factory=dict)
     keys: list[str] = field(factory=list, repr=False)

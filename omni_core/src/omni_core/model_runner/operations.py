@@ -1,0 +1,73 @@
+"""Operations that several models share, each with its reference in PyTorch. A kernel for one has the same signature.
+
+Kernels compute in float32 or better and round once, to the dtype of their first argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from omni_core.model_runner.kernels import operation
+
+EPS = 1e-6
+
+
+def _normal(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device).to(dtype)
+
+
+def _norm_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
+    shapes = [(1, 2048), (7, 2048), (3, 5, 96), (512, 2048)]
+    return [(_normal(shape, dtype, generator), _normal(shape[-1:], dtype, generator), EPS) for shape in shapes]
+
+
+@operation("rms_norm", examples=_norm_examples)
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
+
+    Args:
+        x: ``[..., size]``. weight: ``[size]``, of the same dtype.
+    """
+    return F.rms_norm(x, weight.shape, weight, eps)
+
+
+def _residual_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
+    return [(x, torch.flip(x, [0]) * 0.5, weight, eps) for x, weight, eps in _norm_examples(dtype, generator)]
+
+
+@operation("add_rms_norm", examples=_residual_examples)
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of two tensors, and the root mean square norm of that sum as it was rounded.
+
+    Args:
+        x, residual: ``[..., size]`` of one shape and dtype. weight: ``[size]``.
+
+    Returns:
+        ``x + residual``, and its norm.
+    """
+    total = x + residual
+    return total, F.rms_norm(total, weight.shape, weight, eps)
+
+
+def _snake_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
+    shapes = [(1, 96, 1920), (2, 384, 600), (2, 5, 1100), (1, 3, 7)]
+    return [
+        (_normal(shape, dtype, generator), *(_normal(shape[1:2], dtype, generator) * 0.5 for _ in range(2)))
+        for shape in shapes
+    ]
+
+
+@operation("snake_beta", examples=_snake_examples)
+def snake_beta(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+    """``x + sin(e^alpha x)^2 / e^beta``, with an alpha and a beta per channel (Ziyin et al., 2020; Lee et al., 2022).
+
+    Args:
+        x: ``[batch, channels, samples]``. alpha, beta: ``[channels]``.
+    """
+    frequency, scale = (each.exp().unsqueeze(0).unsqueeze(-1) for each in (alpha, beta))
+    return x + (1.0 / (scale + 1e-9)) * torch.pow(torch.sin(x * frequency), 2)

@@ -1,0 +1,42 @@
+"""Registers the kernels."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import KernelComponent, hookimpl
+
+supports = (1, 1)
+
+DTYPES = ("float32", "float16", "bfloat16")
+OPERATIONS = "omni_core.model_runner.operations"
+
+
+def probe() -> str | None:
+    """Whether a GPU is here for which Triton compiles."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "no CUDA device"
+    major, minor = torch.cuda.get_device_capability()
+    return None if major >= 8 else f"the GPU has compute capability {major}.{minor}, Triton's bfloat16 needs 8.0"
+
+
+def _kernel(operation: str, target: str, summary: str) -> KernelComponent:
+    return KernelComponent(
+        f"triton-{operation.replace('_', '-')}",
+        f"omni_kernels.{target}",
+        summary,
+        requires=("torch", "triton"),
+        probe=probe,
+        operation=operation,
+        dtypes=DTYPES,
+        reference=f"{OPERATIONS}:{operation}",
+    )
+
+
+@hookimpl
+def omni_kernels() -> list[KernelComponent]:
+    return [
+        _kernel("rms_norm", "norms:rms_norm", "root mean square norm in one pass"),
+        _kernel("add_rms_norm", "norms:add_rms_norm", "a sum and its root mean square norm in one pass"),
+        _kernel("snake_beta", "snake:snake_beta", "the vocoder's activation in one pass"),
+    ]

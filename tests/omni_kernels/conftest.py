@@ -1,0 +1,21 @@
+"""What the tests of the kernels share. Without a GPU they run in Triton's interpreter, on the CPU (``nox -s kernels``)."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """Where the kernels run here."""
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    if torch.cuda.is_available():
+        return "cuda"
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("neither a GPU nor TRITON_INTERPRET=1: run `nox -s kernels`")
+    return "cpu"

@@ -1,0 +1,112 @@
+"""Every kernel against its reference in float64, on the operation's own examples and on what is easily got wrong."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+from omni_core.hookspecs import KernelComponent
+from omni_core.model_runner import operations
+from omni_core.model_runner.comparison import BOUNDS, relative_error
+from omni_core.references import load
+from omni_kernels.plugin import omni_kernels
+
+KERNELS = {component.operation: component for component in omni_kernels()}
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def small(arguments: tuple[Any, ...]) -> bool:
+    """Whether the interpreter, which runs programs one after another, is done with it in a moment."""
+    return arguments[0].numel() < 40_000
+
+
+def bound(dtype: torch.dtype) -> float:
+    return BOUNDS[str(dtype).removeprefix("torch.")]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("component", KERNELS.values(), ids=lambda each: each.name)
+def test_a_kernel_agrees_with_its_reference(component: KernelComponent, dtype: torch.dtype, device: str) -> None:
+    assert component.reference is not None
+    operation = load(component.reference)
+    examples = operation.examples(dtype, torch.Generator(device).manual_seed(1))
+    chosen = [each for each in examples if device != "cpu" or small(each)]
+    assert len(chosen) > 1
+    for arguments in chosen:
+        assert relative_error(operation, load(component.target), arguments) <= bound(dtype)
+
+
+def test_the_bounds_tell_a_wrong_kernel(device: str) -> None:
+    def without_eps(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return operations.rms_norm(x, weight, 0.0)
+
+    x = torch.full((2, 8), 1e-3, device=device)
+    weight = torch.ones(8, device=device)
+    norms = import_module("omni_kernels.norms")
+    assert relative_error(operations.rms_norm, without_eps, (x, weight, 1e-6)) > bound(torch.float32)
+    assert relative_error(operations.rms_norm, norms.rms_norm, (x, weight, 1e-6)) <= bound(torch.float32)
+
+
+@pytest.mark.parametrize("size", [1, 2, 127, 128, 129])
+def test_norms_of_every_width(size: int, device: str) -> None:
+    norms = import_module("omni_kernels.norms")
+    x, y, weight = (
+        torch.randn(5, size, device=device),
+        torch.randn(5, size, device=device),
+        torch.randn(size, device=device),
+    )
+    assert relative_error(operations.rms_norm, norms.rms_norm, (x, weight, 1e-6)) <= 1e-5
+    assert relative_error(operations.add_rms_norm, norms.add_rms_norm, (x, y, weight, 1e-6)) <= 1e-5
+
+
+def test_heads_split_off_a_projection_are_normed_where_they_lie(device: str) -> None:
+    norms = import_module("omni_kernels.norms")
+    heads = torch.randn(3, 6, 16, device=device)
+    weight = torch.randn(16, device=device)
+    for part in (*heads.split([3, 2, 1], dim=1), heads.transpose(0, 1), heads[..., ::2].transpose(1, 2)):
+        fitting = weight[: part.shape[-1]] if part.shape[-1] <= 16 else weight
+        torch.testing.assert_close(
+            norms.rms_norm(part, fitting, 1e-6), operations.rms_norm.reference(part, fitting, 1e-6)
+        )
+        total, normed = norms.add_rms_norm(part, part, fitting, 1e-6)
+        torch.testing.assert_close(total, part + part)
+        torch.testing.assert_close(normed, operations.rms_norm.reference(part + part, fitting, 1e-6))
+
+
+def test_inputs_are_left_as_they_are_and_nothing_may_be_empty_of_rows(device: str) -> None:
+    norms, snake = import_module("omni_kernels.norms"), import_module("omni_kernels.snake")
+    x, weight = torch.randn(2, 3, 8, device=device), torch.randn(8, device=device)
+    before = x.clone()
+    norms.add_rms_norm(x, x, weight, 1e-6)
+    snake.snake_beta(x, weight[:3], weight[:3])
+    assert torch.equal(x, before)
+    assert norms.rms_norm(x[:0], weight, 1e-6).shape == (0, 3, 8)
+    assert snake.snake_beta(x[..., :0], weight[:3], weight[:3]).shape == (2, 3, 0)
+
+
+def test_rows_too_wide_for_a_program_go_to_the_reference(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = import_module("omni_kernels.norms")
+    monkeypatch.setattr(norms, "WIDEST", 7)
+    monkeypatch.setattr(norms, "_launch", None)
+    x, weight = torch.randn(2, 8, device=device), torch.randn(8, device=device)
+    assert torch.equal(norms.rms_norm(x, weight, 1e-6), operations.rms_norm.reference(x, weight, 1e-6))
+    assert torch.equal(norms.add_rms_norm(x, x, weight, 1e-6)[1], operations.rms_norm.reference(x + x, weight, 1e-6))
+
+
+@pytest.mark.parametrize("samples", [1, 1023, 1024, 1025])
+def test_the_activation_at_the_edges_of_blocks(samples: int, device: str) -> None:
+    snake = import_module("omni_kernels.snake")
+    x = torch.randn(2, 3, samples + 5, device=device)[..., 5:]
+    alpha, beta = torch.randn(3, device=device), torch.randn(3, device=device)
+    assert relative_error(operations.snake_beta, snake.snake_beta, (x, alpha, beta)) <= 1e-5
+
+
+def test_nan_stays_where_it_is(device: str) -> None:
+    norms = import_module("omni_kernels.norms")
+    x, weight = torch.randn(3, 8, device=device), torch.randn(8, device=device)
+    x[1, 2] = math.nan
+    assert norms.rms_norm(x, weight, 1e-6).isnan().any(-1).tolist() == [False, True, False]
