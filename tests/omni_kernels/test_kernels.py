@@ -21,7 +21,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 def small(arguments: tuple[Any, ...]) -> bool:
     """Whether the interpreter, which runs programs one after another, is done with it in a moment."""
-    return arguments[0].numel() < 40_000
+    return sum(each.numel() for each in arguments if isinstance(each, torch.Tensor)) < 600_000
 
 
 def bound(dtype: torch.dtype) -> float:
@@ -110,3 +110,40 @@ def test_nan_stays_where_it_is(device: str) -> None:
     x, weight = torch.randn(3, 8, device=device), torch.randn(8, device=device)
     x[1, 2] = math.nan
     assert norms.rms_norm(x, weight, 1e-6).isnan().any(-1).tolist() == [False, True, False]
+
+
+def decoding(device: str, lengths: list[int]) -> tuple[object, ...]:
+    """Arguments of a decode step of requests that have so many positions."""
+    decode = pytest.importorskip("omni_engine.attention.decode")
+    generator = torch.Generator(device).manual_seed(2)
+    example: tuple[object, ...] = decode._example(lengths, 6, 2, 24, dtype=torch.float32, generator=generator)
+    return example
+
+
+@pytest.mark.parametrize("lengths", [[1], [31, 32, 33], [511, 512, 513], [1, 1025]], ids=str)
+def test_decode_attention_at_the_edges_of_blocks_and_parts(lengths: list[int], device: str) -> None:
+    arguments = decoding(device, lengths)
+    operation = import_module("omni_engine.attention.decode").paged_decode
+    kernel = import_module("omni_kernels.decode").paged_decode
+    assert relative_error(operation, kernel, arguments) <= 1e-5
+    assert relative_error(operation, kernel, (*arguments[:-1], 0.3)) <= 1e-5
+
+
+def test_a_request_s_attention_is_the_same_to_the_bit_beside_others(device: str) -> None:
+    query, keys, values, read, lengths, seen, scale = decoding(device, [40, 600])
+    kernel = import_module("omni_kernels.decode").paged_decode
+    both = kernel(query, keys, values, read, lengths, seen, scale)
+    alone = kernel(query[:1], keys, values, read[:1, :40], lengths[:1], seen[:1, :40], scale)
+    assert torch.equal(both[0], alone[0])
+
+
+def test_attention_reads_no_slot_of_others(device: str) -> None:
+    query, keys, values, read, lengths, seen, scale = decoding(device, [40, 600])
+    kernel = import_module("omni_kernels.decode").paged_decode
+    expected = kernel(query, keys, values, read, lengths, seen, scale)
+    foreign = torch.ones(len(keys), dtype=torch.bool, device=device)
+    foreign[read[0, :40]] = False
+    keys[foreign], values[foreign] = math.nan, math.nan
+    after = kernel(query, keys, values, read, lengths, seen, scale)
+    assert torch.equal(after[0], expected[0])
+    assert after[1].isnan().all()

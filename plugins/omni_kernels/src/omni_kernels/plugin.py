@@ -8,6 +8,7 @@ supports = (1, 1)
 
 DTYPES = ("float32", "float16", "bfloat16")
 OPERATIONS = "omni_core.model_runner.operations"
+ENGINE = "omni_engine.attention.decode"
 
 
 def probe() -> str | None:
@@ -20,16 +21,16 @@ def probe() -> str | None:
     return None if major >= 8 else f"the GPU has compute capability {major}.{minor}, Triton's bfloat16 needs 8.0"
 
 
-def _kernel(operation: str, target: str, summary: str) -> KernelComponent:
+def _kernel(operation: str, target: str, summary: str, where: str = OPERATIONS) -> KernelComponent:
     return KernelComponent(
         f"triton-{operation.replace('_', '-')}",
         f"omni_kernels.{target}",
         summary,
-        requires=("torch", "triton"),
+        requires=("torch", "triton", where.partition(".")[0]),
         probe=probe,
         operation=operation,
         dtypes=DTYPES,
-        reference=f"{OPERATIONS}:{operation}",
+        reference=f"{where}:{operation}",
     )
 
 
@@ -39,4 +40,5 @@ def omni_kernels() -> list[KernelComponent]:
         _kernel("rms_norm", "norms:rms_norm", "root mean square norm in one pass"),
         _kernel("add_rms_norm", "norms:add_rms_norm", "a sum and its root mean square norm in one pass"),
         _kernel("snake_beta", "snake:snake_beta", "the vocoder's activation in one pass"),
+        _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache where it lies", ENGINE),
     ]

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from omni_core.model_runner.types import ARRequest, KVLayout
 from omni_engine.attention.base import AttentionBackend, StepAttention
+from omni_engine.attention.decode import paged_decode
 from omni_engine.kv_cache import KVCache
 
 Slots = torch.Tensor | slice
@@ -57,8 +58,7 @@ class PagedAttention(StepAttention):
             first = torch.stack([index[0] for index in indices]).unsqueeze(1)
             padded = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True)
             self._padded = torch.where(seen, padded, first).to(device)
-            seen = seen.to(device)
-            self._padded_mask = seen[:, None, None, :]
+            self._seen, self._lengths_seen = seen.to(device), lengths_seen.to(device)
 
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
@@ -77,14 +77,13 @@ class PagedAttention(StepAttention):
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
         """One query row per request. The query heads of a KV head stand as rows, so K and V are never repeated."""
+        if self._single is None:
+            return paged_decode(query, keys, values, self._padded, self._lengths_seen, self._seen, scale)
         rows, heads, width = query.shape
         kv_heads = keys.shape[1]
         grouped = query.view(rows, kv_heads, heads // kv_heads, width)
-        if self._single is not None:
-            k, v, mask = keys[self._single].unsqueeze(0), values[self._single].unsqueeze(0), None
-        else:
-            k, v, mask = keys[self._padded], values[self._padded], self._padded_mask
-        mixed = F.scaled_dot_product_attention(grouped, k.transpose(1, 2), v.transpose(1, 2), mask, scale=scale)
+        k, v = keys[self._single].unsqueeze(0), values[self._single].unsqueeze(0)
+        mixed = F.scaled_dot_product_attention(grouped, k.transpose(1, 2), v.transpose(1, 2), scale=scale)
         return mixed.reshape(rows, heads, width)
 
 
