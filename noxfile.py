@@ -153,11 +153,11 @@ def sglang(session: nox.Session) -> None:
 
 @nox.session(requires=["build"])
 def kernels(session: nox.Session) -> None:
-    """The Triton kernels in Triton's interpreter, on the CPU: tests/omni_kernels. Arguments go to pytest.
+    """The Triton kernels in Triton's interpreter, on the CPU, and compiled for GPUs: tests/omni_kernels. Arguments go to pytest.
 
     Not part of `tests`: the interpreter is chosen for a whole process, and builds of torch without CUDA bring no Triton.
     """
-    install_wheels(session, "omni-core", "omni-kernels", extra=(*TEST_TOOLS, TRITON))
+    install_wheels(session, "omni-core", "omni-engine", "omni-kernels", extra=(*TEST_TOOLS, TRITON))
     arguments = session.posargs or ["tests/omni_kernels"]
     session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
 

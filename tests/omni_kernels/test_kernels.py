@@ -147,3 +147,12 @@ def test_attention_reads_no_slot_of_others(device: str) -> None:
     after = kernel(query, keys, values, read, lengths, seen, scale)
     assert torch.equal(after[0], expected[0])
     assert after[1].isnan().all()
+
+
+def test_heads_split_off_a_projection_are_turned_where_they_lie(device: str) -> None:
+    kernel = import_module("omni_kernels.rotary").rotary
+    heads, angles = torch.randn(3, 6, 16, device=device), torch.randn(3, 1, 8, device=device).repeat(1, 1, 2)
+    for part in heads.split([3, 2, 1], dim=1):
+        arguments = part, angles.cos(), angles.sin()
+        torch.testing.assert_close(kernel(*arguments), operations.rotary.reference(*arguments))
+    assert kernel(heads[:0], angles[:0], angles[:0]).shape == (0, 6, 16)

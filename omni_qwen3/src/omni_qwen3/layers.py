@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner.operations import add_rms_norm, rms_norm
+from omni_core.model_runner.operations import add_rms_norm, rms_norm, rotary
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import PagedAttention
 from omni_engine.packed_linear import Matrix, packed, product
@@ -59,8 +59,7 @@ class Rotary(nn.Module):
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
     """Apply rotary positions to ``[n, heads, head_dim]``."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    return rotary(x, cos, sin)
 
 
 class Attention(nn.Module):

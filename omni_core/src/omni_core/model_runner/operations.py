@@ -54,6 +54,27 @@ def add_rms_norm(
     return total, F.rms_norm(total, weight.shape, weight, eps)
 
 
+def _rotary_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
+    examples = []
+    for rows, heads, width in ((1, 32, 128), (7, 3, 24), (512, 8, 128)):
+        angles = _normal((rows, 1, width // 2), torch.float32, generator).repeat(1, 1, 2)
+        examples.append(
+            (_normal((rows, heads, width), dtype, generator), angles.cos().to(dtype), angles.sin().to(dtype))
+        )
+    return examples
+
+
+@operation("rotary", examples=_rotary_examples)
+def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn the two halves of every head by the angles of its row.
+
+    Args:
+        x: ``[n, heads, head_dim]``. cos, sin: ``[n, 1, head_dim]`` of the same dtype; both halves are equal.
+    """
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
 def _snake_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
     shapes = [(1, 96, 1920), (2, 384, 600), (2, 5, 1100), (1, 3, 7)]
     return [

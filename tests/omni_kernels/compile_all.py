@@ -1,0 +1,45 @@
+"""Compile every Triton function of omni-kernels for a compute capability (``python compile_all.py 90``), without a GPU."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from omni_kernels import decode, norms, rotary, snake
+
+CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
+TYPES = {"read": "*i64", "lengths": "*i64", "mixed": "*fp32", "eps": "fp32", "scale": "fp32"}
+DATA = {"x", "residual", "total", "output", "alpha", "beta", "query", "keys", "values", "cos", "sin"}
+
+
+def compiled(function: Any, dtype: str, capability: int, **special: Any) -> int:
+    """Compile; the size of the machine code in bytes."""
+    pointers = dict.fromkeys(DATA, f"*{dtype}")
+    types = {**pointers, "weight": f"*{dtype}", **TYPES, **special.pop("types", {})}
+    constants = {name: special.get(name, CONSTANTS[name]) for name in function.arg_names if name in CONSTANTS}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
+    places = {(function.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(function, signature=signature, constexprs=places)
+    return len(triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"])
+
+
+def main(capability: int) -> None:
+    for dtype in ("fp32", "bf16"):
+        sums = {"types": {"weight": "*fp32"}}
+        for function, special in (
+            (norms._norm_row, {}),
+            (rotary._turn, {}),
+            (snake._activate, {}),
+            (decode._attend_part, {**sums, "BLOCK": decode.BLOCK}),
+            (decode._join_parts, sums),
+        ):
+            if compiled(function, dtype, capability, **dict(special)):
+                print(f"{function.__name__}-{dtype}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,25 @@
+"""Every kernel compiles for GPUs. That takes no GPU, but a process in which Triton does not interpret."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("capability", [80, 90])
+def test_every_kernel_compiles(capability: int, tmp_path: Path) -> None:
+    pytest.importorskip("omni_engine")
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    script = Path(__file__).with_name("compile_all.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(capability)], env=environment, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.split()
+    assert len(lines) == len(set(lines)) >= 10, "one line per kernel and dtype"
