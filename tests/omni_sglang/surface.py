@@ -28,6 +28,7 @@ VARIABLES = {
     "batch": BATCH,
     "forward_batch": FORWARD_BATCH,
     "plan": "sglang.srt.managers.schedule_batch:NextBatchPlan",
+    "watchdog": "sglang.srt.utils.watchdog:WatchdogRaw",
     "output": "sglang.srt.managers.io_struct:AbortReq",
     "sampling": "sglang.srt.sampling.sampling_params:SamplingParams",
     "arguments": "sglang.srt.server_args:ServerArgs",

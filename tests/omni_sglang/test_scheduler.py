@@ -6,9 +6,11 @@ import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import toy_model
@@ -510,6 +512,27 @@ def test_a_second_one_is_refused_and_the_first_goes_on(sglang: Open) -> None:
         make()
     ask(first, "r", PROMPTS[1])
     assert collect(first, 1)["r"].data["ids"] == generate(MODEL, PROMPTS[1], SamplingParams(max_new_tokens=12))
+
+
+def test_nothing_listens_where_another_host_could_knock() -> None:
+    scheduler = make()
+    addresses = {each.laddr.ip for each in psutil.Process().net_connections("inet") if each.status == "LISTEN"}
+    assert addresses <= {"127.0.0.1"}
+    scheduler.runtime.close()
+
+
+def test_nothing_is_left_of_one_that_has_ended() -> None:
+    def one() -> int:
+        scheduler = make()
+        inside = weakref.ref(scheduler.runtime._scheduler)
+        scheduler.runtime.close()
+        del scheduler
+        gc.collect()
+        assert inside() is None, "SGLang's scheduler outlives ours"
+        return psutil.Process().num_threads()
+
+    threads = one()
+    assert one() <= threads + 1, "its threads outlive it"  # one stays: SGLang's watchdog, which sleeps
 
 
 def test_a_process_group_of_somebody_else_is_told() -> None:

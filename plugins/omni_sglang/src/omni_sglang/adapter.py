@@ -8,6 +8,7 @@ It computes by calling a model; that model is :class:`OmniDecoder`, which asks `
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import weakref
 from array import array
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from attrs import define, frozen
 from sglang.srt.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
+from sglang.srt.environ import envs
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.managers.io_struct import AbortReq, TokenizedGenerateReqInput
@@ -32,13 +34,9 @@ from sglang.srt.models.registry import ModelRegistry
 from sglang.srt.runtime_context import SpawnRanks, publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import PortArgs, ServerArgs
-from sglang.srt.utils.network import get_free_port_below_ephemeral
 from torch import nn
 
 from omni_core.errors import ConfigError, InvalidRequestError
-
-NEVER = 1e9
-"""Seconds, for SGLang's watchdog: it would send SIGQUIT to the parent process, and the runtime has a supervisor of its own."""
 
 SLACK = 16
 """Positions that SGLang's context is longer than the stage's: the stage ends a request itself, before SGLang would."""
@@ -165,7 +163,7 @@ class _Replies:
 
 
 class _LocalScheduler(Scheduler):
-    """SGLang's scheduler with its one seam to other processes closed: it is spoken to by calls, not by sockets."""
+    """SGLang's scheduler without its two ties to other processes: the sockets, and the watchdog that signals to the parent."""
 
     def init_ipc_channels(self, port_args: PortArgs) -> None:
         self.replies = _Replies()
@@ -178,6 +176,13 @@ class _LocalScheduler(Scheduler):
         )
         self.load_snapshot_writer = None
         self.recv_from_tokenizer = None
+
+    def init_watch_dog_memory_saver_input_blocker(self) -> None:
+        super().init_watch_dog_memory_saver_input_blocker()
+        # It would send SIGQUIT to the parent process, which supervises its children by itself; and its thread, which has no
+        # end, would keep this object with its pool and its process groups alive.
+        watchdog = self.watchdog
+        watchdog.is_active, watchdog.get_counter, watchdog.dump_info = (lambda: False), (lambda: 0), None
 
 
 ModelRegistry.models[OmniDecoder.__name__] = OmniDecoder
@@ -244,6 +249,7 @@ def run_qwen3_moe(
 
 _live: weakref.ReferenceType[Runtime] | None = None
 _open = False
+_memory: int | None = None
 
 
 class Runtime:
@@ -471,10 +477,13 @@ def _claim(runtime: Runtime) -> None:
 
 
 def _tear_down() -> None:
-    global _live, _open
+    global _live, _open, _memory
     _live, _open = None, False
     destroy_model_parallel()
     destroy_distributed_environment()
+    if _memory is not None:
+        os.close(_memory)
+        _memory = None
 
 
 def _start(shape: ModelShape, limits: Limits, device: torch.device, given: dict[str, Any]) -> _LocalScheduler:
@@ -498,13 +507,17 @@ def _start(shape: ModelShape, limits: Limits, device: torch.device, given: dict[
             "attention_backend": "torch_native" if device.type == "cpu" else None,
             "disable_overlap_schedule": True,  # the next step's inputs may depend on this step's token
             "disable_cuda_graph": True,  # a runner's hooks cannot be captured
-            "watchdog_timeout": NEVER,
             "log_level": "warning",
         }
         arguments = ServerArgs(**{**ours, **given})
         arguments.resolve_once()
         publish(arguments, role="scheduler", ranks=SpawnRanks(world_rank=0, dp_rank=None, gpu_id=device.index or 0))
-        return _LocalScheduler(arguments, _ports())
+        meeting = envs.SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE
+        meeting.set(_rendezvous())
+        try:
+            return _LocalScheduler(arguments, _ports())
+        finally:
+            meeting.clear()
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -530,13 +543,23 @@ def _write_config(folder: Path, shape: ModelShape, context: int) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def _rendezvous() -> str:
+    """Where the process group of one process meets: memory that nobody else can reach and that ends with the process.
+
+    SGLang's default is a TCP store, which listens on every interface of the host and asks nobody who he is.
+    """
+    global _memory
+    _memory = os.memfd_create("omni-sglang")
+    return f"file:///proc/self/fd/{_memory}"
+
+
 def _ports() -> PortArgs:
-    """No sockets but the process group's: :class:`_LocalScheduler` opens none of the others."""
+    """No addresses: :class:`_LocalScheduler` opens no socket, and the process group meets elsewhere."""
     return PortArgs(
         tokenizer_ipc_name="",
         scheduler_input_ipc_name="",
         detokenizer_ipc_name="",
-        nccl_port=get_free_port_below_ephemeral(),
+        nccl_port=0,
         rpc_ipc_name="",
         metrics_ipc_name="",
         tokenizer_worker_ipc_name=None,
