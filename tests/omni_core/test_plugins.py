@@ -266,7 +266,7 @@ def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path)
 def test_plugin_modules_import_quickly_and_without_torch() -> None:
     code = (
         "import sys, time, omni_core.hookspecs\nstart = time.perf_counter()\n"
-        "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_engine.plugin, omni_relay_shm.plugin\n"
+        "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_engine.plugin, omni_kernels.plugin, omni_relay_shm.plugin\n"
         "print(time.perf_counter() - start)\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )
     runs = [

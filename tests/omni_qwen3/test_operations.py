@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeSnakeBeta
 
+from omni_core.model_runner import kernels
 from omni_core.model_runner.kernels import Operation
 from omni_core.model_runner.operations import add_rms_norm, rms_norm, snake_beta
 from omni_qwen3.code2wav import _replace_activations
@@ -32,6 +33,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Any:
             return kernel
 
         monkeypatch.setattr(operation, "choose", choose)
+        monkeypatch.setitem(kernels._installed, operation.name, [])
         operation.forget()
         changed.append(operation)
         return calls
