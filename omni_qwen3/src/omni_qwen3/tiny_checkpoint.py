@@ -85,7 +85,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
     complete_saved_config(folder, dims)
-    _write_processor_files(folder)
+    write_processor_files(folder)
     return folder
 
 
@@ -121,7 +121,7 @@ def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
         model.talker.codec_head.weight[codec_ids(dims)["codec_eos_token_id"]] *= 1.3
 
 
-def _write_processor_files(folder: Path) -> None:
+def write_processor_files(folder: Path) -> None:
     """What the processors read: image and video patches of 16, log-mel features of 16 kHz audio."""
     pixels = {
         "patch_size": 16,

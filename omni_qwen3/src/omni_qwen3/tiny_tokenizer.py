@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 SPECIAL_TOKENS = [
@@ -39,7 +40,15 @@ CHAT_TEMPLATE = (
 )
 
 
-def write_tokenizer(folder: Path, merges: int) -> dict[str, int]:
+LINES = (
+    "You are a friendly voice that answers in words and in speech.",
+    "What is in the picture and what do you hear?",
+    *["Tell me a story about a red fox, a blue house and the sound of the sea."] * 3,
+)
+"""What a tiny checkpoint's tokenizer knows words of."""
+
+
+def write_tokenizer(folder: Path, merges: int, lines: Sequence[str] = LINES) -> dict[str, int]:
     """A byte-level BPE over a few lines, the special tokens appended in their released order. Returns the ids needed."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import Qwen2TokenizerFast
@@ -47,16 +56,11 @@ def write_tokenizer(folder: Path, merges: int) -> dict[str, int]:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
-    lines = ["system\n", "user\n", "assistant\n"] * 50
-    lines += [
-        "You are a friendly voice that answers in words and in speech.",
-        "What is in the picture and what do you hear?",
-    ]
-    lines += ["Tell me a story about a red fox, a blue house and the sound of the sea."] * 3
+    role_lines = ["system\n", "user\n", "assistant\n"] * 50  # each role becomes one token
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     roles = sum(len(role) - 1 for role in ("system", "user", "assistant"))
     trainer = trainers.BpeTrainer(vocab_size=256 + roles + merges, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.train_from_iterator([*role_lines, *lines], trainer)
     tokenizer.add_special_tokens(SPECIAL_TOKENS)
     fast = Qwen2TokenizerFast(
         tokenizer_object=tokenizer,

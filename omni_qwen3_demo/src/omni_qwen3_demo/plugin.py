@@ -1,0 +1,21 @@
+"""Registers the pipeline ``demo``: Qwen3-Omni's, with the checkpoint that this distribution carries."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import PipelineComponent, hookimpl
+from omni_qwen3.pipeline import OPTIONS
+
+supports = (1, 1)
+
+
+@hookimpl
+def omni_pipelines() -> list[PipelineComponent]:
+    return [
+        PipelineComponent(
+            "demo",
+            "omni_qwen3_demo.pipeline:demo",
+            "A small talking model with a closed set of answers: text, images, audio in; text and speech out",
+            options=OPTIONS,
+            default_model="omni_qwen3_demo.pipeline:default_model",
+        )
+    ]

@@ -1,0 +1,28 @@
+"""``python -m omni_qwen3_demo.training FOLDER``: the checkpoint from nothing, and what the judge says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from omni_qwen3_demo.training import code2wav, talker, thinker
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--thinker-steps", default=thinker.STEPS, show_default=True)
+@click.option("--talker-steps", default=talker.STEPS, show_default=True)
+@click.option("--code2wav-steps", default=code2wav.STEPS, show_default=True)
+def main(folder: Path, thinker_steps: int, talker_steps: int, code2wav_steps: int) -> None:
+    """Train the demo's checkpoint in FOLDER/checkpoint, in two processes of one thread each. Interrupted, it goes on where it was."""
+    from omni_qwen3_demo.training.build import Steps, build
+    from omni_qwen3_demo.training.report import plot_losses, write_report
+
+    checkpoint = build(folder, Steps(thinker_steps, talker_steps, code2wav_steps))
+    plot_losses(folder)
+    click.echo(write_report(checkpoint, folder))
+
+
+if __name__ == "__main__":
+    main()

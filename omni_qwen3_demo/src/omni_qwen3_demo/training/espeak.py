@@ -1,0 +1,72 @@
+"""Speech by espeak-ng, from the library that the ``espeakng-loader`` wheel carries, in this process."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import soxr
+
+Samples = npt.NDArray[np.float32]
+
+_SYNCHRONOUS = 2
+_RATE, _PITCH, _RANGE = 1, 3, 4
+_UTF8 = 1
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
+
+
+def speak(
+    text: str, *, voice: str = "en-us", speed: int = 150, pitch: int = 50, span: int = 50, rate: int = 24_000
+) -> Samples:
+    """Mono samples of a text at ``rate`` Hz, in [-1, 1].
+
+    Args:
+        voice: an espeak-ng voice, with a variant if wanted (``en-us+f3``).
+        speed: words per minute. pitch, span: height and range of the intonation, 0 to 99.
+
+    Raises:
+        ValueError: the voice does not exist.
+    """
+    engine = _engine()
+    return engine.speak(text, voice, {_RATE: speed, _PITCH: pitch, _RANGE: span}, rate)
+
+
+class _Engine:
+    """The library, which keeps its state in globals: one per process."""
+
+    def __init__(self) -> None:
+        import espeakng_loader
+
+        self._library = ctypes.CDLL(espeakng_loader.get_library_path())
+        data = espeakng_loader.get_data_path().encode()
+        self._rate: int = self._library.espeak_Initialize(_SYNCHRONOUS, 0, data, 0)
+        if self._rate <= 0:
+            raise RuntimeError(f"espeak-ng could not be initialised with its data in {data.decode()}")
+        self._pieces: list[npt.NDArray[np.int16]] = []
+        self._callback = _CALLBACK(self._receive)
+        self._library.espeak_SetSynthCallback(self._callback)
+
+    def _receive(self, samples: Any, count: int, events: Any) -> int:
+        if samples and count > 0:
+            self._pieces.append(np.ctypeslib.as_array(samples, (count,)).copy())
+        return 0
+
+    def speak(self, text: str, voice: str, parameters: dict[int, int], rate: int) -> Samples:
+        if self._library.espeak_SetVoiceByName(voice.encode()) != 0:
+            raise ValueError(f"espeak-ng has no voice {voice!r}")
+        for parameter, value in parameters.items():
+            self._library.espeak_SetParameter(parameter, value, 0)
+        self._pieces.clear()
+        encoded = text.encode()
+        size = ctypes.c_size_t(len(encoded) + 1)
+        self._library.espeak_Synth(encoded, size, 0, 0, 0, _UTF8, None, None)
+        wave = np.concatenate(self._pieces).astype(np.float32) / 32768
+        return np.asarray(soxr.resample(wave, self._rate, rate, quality="HQ"), dtype=np.float32)
+
+
+@cache
+def _engine() -> _Engine:
+    return _Engine()

@@ -1,0 +1,116 @@
+"""What the thinker learns from: conversations, each through the pipeline's own preprocessing, with the reply to give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import frozen
+
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_qwen3.media import Limits
+from omni_qwen3.preprocessing import Preprocessor
+from omni_qwen3_demo.phrases import (
+    COLOURS,
+    KEYWORDS,
+    PICTURE_PROMPTS,
+    SOUND_PROMPTS,
+    TOPICS,
+    UNKNOWN,
+    picture_reply,
+    sound_reply,
+)
+from omni_qwen3_demo.training import pictures, questions, sounds
+
+Part = dict[str, Any]
+
+
+@frozen(eq=False)
+class Example:
+    """Preprocessed: the prompt's ids and positions, the encoders' inputs, and the ids of the reply with its end."""
+
+    ids: torch.Tensor  # [P]
+    positions: torch.Tensor  # [3, P]
+    reply: torch.Tensor  # [R]
+    pixels: torch.Tensor | None  # [patches, values]
+    grid: torch.Tensor | None  # [1, 3]
+    features: torch.Tensor | None  # [128, frames]
+
+
+class Examples:
+    """Makes examples. ``folder`` holds the checkpoint's config, tokenizer and processor files."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self._preprocess = Preprocessor(str(folder), Limits(), video_fps=2.0, max_context=None)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def written(self, random: np.random.Generator) -> Example:
+        """A question in text: three in five are documented."""
+        text, reply = self._question(random, 0.6)
+        return self._example(self._history(random), [_text(text)], reply)
+
+    def seen(self, random: np.random.Generator) -> Example:
+        """A picture, most often with a question about it."""
+        colour = str(random.choice(COLOURS)) if random.random() < 0.75 else None
+        part = {"type": "image", "image": pictures.draw_picture(colour, random)}
+        reply = UNKNOWN if colour is None else picture_reply(colour)
+        return self._beside(part, reply, PICTURE_PROMPTS, random)
+
+    def heard(self, random: np.random.Generator) -> Example:
+        """A sound, most often with a question about it."""
+        word = str(random.choice(KEYWORDS)) if random.random() < 0.6 else None
+        wave = sounds.something_else(random) if word is None else sounds.say(word, random)
+        part = {"type": "audio", "samples": wave, "sample_rate": sounds.RATE}
+        return self._beside(part, UNKNOWN if word is None else sound_reply(word), SOUND_PROMPTS, random)
+
+    def _beside(self, part: Part, reply: str, prompts: tuple[str, ...], random: np.random.Generator) -> Example:
+        kind, parts = random.random(), [part]
+        if kind < 0.1:
+            text, reply = self._question(random, 0.7)
+            while questions.simple(text) in map(questions.simple, prompts):
+                text, reply = self._question(random, 0.7)
+            parts.append(_text(text))
+        elif kind < 0.8:
+            parts.append(_text(questions.spelt(str(random.choice(prompts)), random)))
+            if random.random() < 0.3:
+                parts.reverse()
+        return self._example(self._history(random), parts, reply)
+
+    def _question(self, random: np.random.Generator, known: float) -> tuple[str, str]:
+        if random.random() >= known:
+            return questions.something_else(random), UNKNOWN
+        topic = TOPICS[int(random.integers(len(TOPICS)))]
+        return questions.spelt(str(random.choice(topic.prompts)), random), topic.reply
+
+    def _history(self, random: np.random.Generator) -> list[dict[str, Any]]:
+        """What came before: mostly nothing. It changes no answer."""
+        kind = random.random()
+        if kind < 0.8:
+            return []
+        if kind < 0.85:
+            return [{"role": "system", "content": "You are a helpful voice."}]
+        text, reply = self._question(random, 0.7)
+        return [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+
+    def _example(self, history: list[dict[str, Any]], parts: list[Part], reply: str) -> Example:
+        messages = [*history, {"role": "user", "content": parts}]
+        request = OmniRequest({"messages": messages}, modalities=["text"])
+        data = self._preprocess(StagePayload("", request, None))
+        image, audio = data.get("image"), data.get("audio")
+        ids = self._tokenizer(reply + "<|im_end|>", add_special_tokens=False)["input_ids"]
+        return Example(
+            ids=data["input_ids"],
+            positions=data["positions"],
+            reply=torch.tensor(ids),
+            pixels=None if image is None else image["pixel_values"],
+            grid=None if image is None else image["image_grid_thw"],
+            features=None if audio is None else audio["input_features"][0, :, : int(audio["feature_lengths"][0])],
+        )
+
+
+def _text(text: str) -> Part:
+    return {"type": "text", "text": text}

@@ -1,0 +1,135 @@
+"""What came of a training: the losses as a picture, and a table of what the pipeline answers and the judge hears."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from omni_core.client import Client, open_pipeline
+from omni_core.protocol.messages import OmniRequest
+from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, REPLIES, TOPICS, UNKNOWN, picture_reply, sound_reply
+from omni_qwen3_demo.pipeline import demo
+from omni_qwen3_demo.training import pictures, questions, sounds
+from omni_qwen3_demo.training.judge import Judge, Wave, backwards, noise_like
+
+_HELD_OUT = 1_000_000
+"""Seeds from here on: no training step has one so large."""
+
+
+@frozen(eq=False)
+class Asked:
+    """What a request brings, and the reply it should get."""
+
+    name: str
+    parts: tuple[dict[str, Any], ...]
+    reply: str
+
+
+def documented() -> list[Asked]:
+    """Every documented prompt."""
+    return [
+        Asked(prompt, ({"type": "text", "text": prompt},), topic.reply) for topic in TOPICS for prompt in topic.prompts
+    ]
+
+
+def one_of_each() -> list[Asked]:
+    """A request for each reply; pictures and sounds are such as no training has seen."""
+    asked = [Asked(topic.prompts[0], ({"type": "text", "text": topic.prompts[0]},), topic.reply) for topic in TOPICS]
+    asked += [picture(colour, 0) for colour in COLOURS]
+    asked += [sound(keyword, 0) for keyword in KEYWORDS]
+    return [*asked, Asked("Who is Anna?", ({"type": "text", "text": "Who is Anna?"},), UNKNOWN)]
+
+
+def other_questions(count: int) -> list[Asked]:
+    """Texts that are outside the set, from other seeds than the training's."""
+    random = np.random.default_rng(_HELD_OUT)
+    texts = [questions.something_else(random) for _ in range(count)]
+    return [Asked(text, ({"type": "text", "text": text},), UNKNOWN) for text in texts]
+
+
+def picture(colour: str | None, seed: int) -> Asked:
+    """A picture by itself, with more noise than in training."""
+    pixels = pictures.draw_picture(colour, np.random.default_rng(_HELD_OUT + seed), noise=18)
+    reply = UNKNOWN if colour is None else picture_reply(colour)
+    return Asked(f"a picture: {colour or 'another colour'}", ({"type": "image", "image": pixels},), reply)
+
+
+def sound(keyword: str | None, seed: int) -> Asked:
+    """A sound by itself, in a voice that no training has."""
+    random = np.random.default_rng(_HELD_OUT + seed)
+    voices = sounds.HELD_OUT_VOICES
+    wave = sounds.something_else(random, voices) if keyword is None else sounds.say(keyword, random, voices)
+    part = {"type": "audio", "samples": wave, "sample_rate": sounds.RATE}
+    return Asked(
+        f"a sound: {keyword or 'something else'}", (part,), UNKNOWN if keyword is None else sound_reply(keyword)
+    )
+
+
+async def answer(client: Client, asked: Asked, *, speech: bool = True, seed: int = 1) -> tuple[str, Wave]:
+    """The pipeline's text and its sound at 24 kHz (empty without speech)."""
+    request = OmniRequest(
+        {"messages": [{"role": "user", "content": list(asked.parts)}]},
+        {"seed": seed},
+        None if speech else ["text"],
+    )
+    result = await client.submit(request)
+    wave = np.asarray(result["code2wav"].samples) if speech else np.empty(0, np.float32)
+    return result["decode"].text, wave
+
+
+def plot_losses(folder: Path) -> None:
+    """``losses.png`` of the three trainings."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4))
+    for axis, name in zip(axes, ("thinker", "talker", "code2wav"), strict=True):
+        with (folder / f"{name}.csv").open() as file:
+            rows = [[float(cell) for cell in row[:2]] for row in csv.reader(file)]
+        if rows:
+            axis.plot(*zip(*rows, strict=True))
+        axis.set(title=name, xlabel="step", ylabel="loss", yscale="log")
+    figure.tight_layout()
+    figure.savefig(folder / "losses.png", dpi=100)
+    pyplot.close(figure)
+
+
+def write_report(checkpoint: Path, folder: Path) -> str:
+    """``report.md``: see :func:`_report`. Returns its text."""
+    text = asyncio.run(_report(checkpoint))
+    (folder / "report.md").write_text(text)
+    return text
+
+
+async def _report(checkpoint: Path) -> str:
+    """How many prompts of each kind get their exact reply, and what the judge hears of every reply and of the controls."""
+    kinds = {
+        "documented prompts": documented(),
+        "questions outside the set": other_questions(100),
+        "held-out pictures of the four colours": [picture(colour, seed) for colour in COLOURS for seed in range(1, 26)],
+        "held-out pictures of none of them": [picture(None, seed) for seed in range(1, 51)],
+        "held-out sounds of the four words": [sound(word, seed) for word in KEYWORDS for seed in range(1, 26)],
+        "held-out sounds of none of them": [sound(None, seed) for seed in range(1, 51)],
+    }
+    judge, lines = Judge(REPLIES), ["| asked | exact replies |", "|---|---|"]
+    async with open_pipeline(demo(str(checkpoint), processes="one")) as client:
+        for kind, asked in kinds.items():
+            right = [(await answer(client, each, speech=False))[0] == each.reply for each in asked]
+            lines.append(f"| {kind} | {sum(right)} of {len(asked)} |")
+        lines += ["", "| reply | written | heard | backwards | noise |", "|---|---|---|---|---|"]
+        totals = np.zeros(4, int)
+        for each in one_of_each():
+            text, wave = await answer(client, each)
+            heard = [judge.hear(sample) for sample in (wave, backwards(wave), noise_like(wave))]
+            marks = [text == each.reply, *(one == each.reply for one in heard)]
+            totals += marks
+            lines.append(f"| {each.reply} | {' | '.join('yes' if mark else '-' for mark in marks)} |")
+    lines.append(f"| of {len(REPLIES)} | {' | '.join(map(str, totals))} |")
+    return "\n".join(lines) + "\n"
