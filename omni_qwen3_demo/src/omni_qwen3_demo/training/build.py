@@ -90,6 +90,8 @@ def assemble(folder: Path, files: Path) -> Path:
     shutil.rmtree(checkpoint, ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(checkpoint, max_shard_size="100MB")
     shutil.copytree(files, checkpoint, dirs_exist_ok=True)
+    for path in checkpoint.iterdir():
+        path.chmod(0o644)
     settings = json.loads((checkpoint / "config.json").read_text())
     settings["dtype"] = "bfloat16"
     (checkpoint / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")

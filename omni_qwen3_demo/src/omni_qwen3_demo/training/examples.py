@@ -55,7 +55,7 @@ class Examples:
 
     def seen(self, random: np.random.Generator) -> Example:
         """A picture, most often with a question about it."""
-        colour = str(random.choice(COLOURS)) if random.random() < 0.75 else None
+        colour = str(random.choice(COLOURS)) if random.random() < 0.65 else None
         part = {"type": "image", "image": pictures.draw_picture(colour, random)}
         reply = UNKNOWN if colour is None else picture_reply(colour)
         return self._beside(part, reply, PICTURE_PROMPTS, random)
@@ -93,8 +93,11 @@ class Examples:
             return []
         if kind < 0.85:
             return [{"role": "system", "content": "You are a helpful voice."}]
-        text, reply = self._question(random, 0.7)
-        return [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+        turns = []
+        for _ in range(int(random.integers(1, 4))):
+            text, reply = self._question(random, 0.7)
+            turns += [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+        return turns
 
     def _example(self, history: list[dict[str, Any]], parts: list[Part], reply: str) -> Example:
         messages = [*history, {"role": "user", "content": parts}]

@@ -46,7 +46,7 @@ def train(
         print(f"{name}: goes on from step {begin}", flush=True)
     model.train()
     started = time.monotonic()
-    with (folder / f"{name}.csv").open("a", newline="") as file:
+    with _log_until(folder / f"{name}.csv", begin).open("a", newline="") as file:
         log = csv.writer(file)
         for step in range(begin, steps):
             losses = step_losses(step)
@@ -65,6 +65,13 @@ def train(
             if (step + 1) % SAVE_EVERY == 0 or step + 1 == steps:
                 _save(checkpoint, model, optimizer, schedule, step + 1)
     model.eval()
+
+
+def _log_until(path: Path, step: int) -> Path:
+    """The log without what an interrupted training wrote after its checkpoint."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    path.write_text("".join(line for line in lines if int(line.split(",")[0]) <= step))
+    return path
 
 
 def _pace(step: int, steps: int) -> float:
@@ -90,7 +97,10 @@ def _save(
 
 
 def standard_weights(model: nn.Module) -> None:
-    """PyTorch's own initialisation of convolutions and linear layers: the released model's is meant for other sizes."""
-    for module in model.modules():
+    """PyTorch's own initialisation, for mixtures of experts too: the released model's is meant for other sizes."""
+    for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d):
             module.reset_parameters()
+        elif name.endswith((".experts", ".mlp.gate")):
+            for weight in module.parameters(recurse=False):
+                nn.init.uniform_(weight, -(weight.shape[-1] ** -0.5), weight.shape[-1] ** -0.5)

@@ -17,23 +17,28 @@ _OTHER_WORDS = (
     "apple", "banana", "water", "window", "table", "seven", "eight", "under", "over", "never", "always", "paper",
     "pencil", "summer", "winter", "doctor", "teacher", "garden", "kitchen", "city", "river", "mountain", "happy",
     "little", "yellow", "purple", "orange", "tomorrow", "yesterday", "maybe", "please", "hello", "open", "close",
-    "up", "down", "go", "know", "snow", "step", "spot", "mosque", "magic", "musical", "best", "guess", "less",
-    "yet", "this", "test", "yesterday", "nose", "note", "stock",
+    "up", "down", "go", "snow", "step", "spot", "mosque", "magic", "musical", "best", "guess", "less",
+    "yet", "this", "test", "nose", "note", "stock",
 )  # fmt: skip
 
 
 def say(
-    word: str, random: np.random.Generator, voices: tuple[str, ...] = TRAINED_VOICES, noise_db: float = 10
+    word: str,
+    random: np.random.Generator,
+    voices: tuple[str, ...] = TRAINED_VOICES,
+    speeds: tuple[int, int] = (120, 190),
+    noise_db: float = 10,
 ) -> Samples:
     """A word somewhere in a little noise, mono at 16 kHz.
 
     Args:
+        speeds: the slowest and the fastest, in words per minute.
         noise_db: the lowest ratio of speech to noise.
     """
     speech = speak(
         word,
         voice=str(random.choice(voices)),
-        speed=int(random.integers(110, 200)),
+        speed=int(random.integers(*speeds, endpoint=True)),
         pitch=int(random.integers(25, 75)),
         span=int(random.integers(20, 80)),
         rate=RATE,

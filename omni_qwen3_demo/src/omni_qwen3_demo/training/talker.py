@@ -22,7 +22,7 @@ from omni_qwen3_demo.training.questions import KNOWN, something_else
 from omni_qwen3_demo.training.shape import SHAPE, config
 from omni_qwen3_demo.training.speech import GROUPS, Utterance, utterances
 
-STEPS = 2500
+STEPS = 600
 _IGNORED = -100
 
 
@@ -71,9 +71,13 @@ class SpeakingRows(nn.Module):
         return embedded
 
     def _user_rows(self, random: np.random.Generator) -> torch.Tensor:
-        """Any question, and now and then features of a picture or a sound that is not there."""
-        text = str(random.choice(list(KNOWN))) if random.random() < 0.7 else something_else(random)
-        rows = [self._text(self._tokenizer(f"<|im_start|>user\n{text}<|im_end|>\n")["input_ids"])]
+        """Any question, now and then some earlier ones, and features of a picture or a sound that is not there."""
+        turns = 1 if random.random() < 0.75 else int(random.integers(2, 5))
+        asked = [
+            str(random.choice(list(KNOWN))) if random.random() < 0.7 else something_else(random) for _ in range(turns)
+        ]
+        text = "".join(f"<|im_start|>user\n{each}<|im_end|>\n" for each in asked)
+        rows = [self._text(self._tokenizer(text)["input_ids"])]
         if random.random() < 0.4:
             generator = torch.Generator().manual_seed(int(random.integers(2**31)))
             features = torch.randn(int(random.integers(4, 21)), SHAPE.hidden, generator=generator)
