@@ -22,7 +22,7 @@ from omni_qwen3_demo.training.questions import KNOWN, something_else
 from omni_qwen3_demo.training.shape import SHAPE, config
 from omni_qwen3_demo.training.speech import GROUPS, Utterance, utterances
 
-STEPS = 600
+STEPS = 300
 _IGNORED = -100
 
 
