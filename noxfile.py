@@ -32,6 +32,7 @@ DISTRIBUTIONS = {
     "omni-engine": "plugins/omni_engine",
     "omni-kernels": "plugins/omni_kernels",
     "omni-qwen3": "omni_qwen3",
+    "omni-qwen3-demo": "omni_qwen3_demo",
     "omni-fish-s2": "omni_fish_s2",
 }
 TESTS = {
@@ -43,6 +44,7 @@ TESTS = {
     "omni-engine": "tests/omni_engine",
     "omni-kernels": "tests/omni_kernels",
     "omni-qwen3": "tests/omni_qwen3",
+    "omni-qwen3-demo": "tests/omni_qwen3_demo",
     "omni-fish-s2": "tests/omni_fish_s2",
 }
 """What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
@@ -55,6 +57,8 @@ SGLANG_FOLDER = "plugins/omni_sglang"
 SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
 SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk", "pyzmq"]
+# The demo's training makes speech with espeak-ng and is judged by pocketsphinx; its tests do the same.
+TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
 # What tests do with projects that they write: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
 # Only the reference implementation sees it, in a process of its own: its video processor needs it, nothing of ours may.
@@ -345,7 +349,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(requires=["build"])
 def demo(session: nox.Session) -> None:
-    """The main job: a Qwen3-Omni checkpoint answers with text and speech. Arguments replace those of `omni run`."""
+    """The main job: the demo's checkpoint answers with text and speech. Arguments replace those of `omni run`."""
     install_wheels(session, *DISTRIBUTIONS)
-    arguments = session.posargs or ["qwen3-omni", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"]
+    arguments = session.posargs or ["demo", "--text", "Say hello.", "--seed", "1", "--out", "reply.wav"]
     session.run("omni", "run", *arguments)

@@ -16,6 +16,7 @@ OURS = [
     "omni-engine",
     "omni-kernels",
     "omni-qwen3",
+    "omni-qwen3-demo",
     "omni-fish-s2",
 ]
 NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis", "matplotlib"}

@@ -73,14 +73,16 @@ def sound(keyword: str | None, seed: int) -> Asked:
     )
 
 
-async def answer(client: Client, asked: Asked, *, speech: bool = True, seed: int = 1) -> tuple[str, Wave]:
+def request_of(messages: list[dict[str, Any]], *, speech: bool = True, seed: int = 1) -> OmniRequest:
+    """A request of this conversation, with room for more than the longest reply."""
+    params = {"seed": seed, "thinker": {"max_new_tokens": 32}, "talker": {"max_new_tokens": 80}}
+    return OmniRequest({"messages": messages}, params, None if speech else ["text"])
+
+
+async def answer(client: Client, asked: Asked, *, speech: bool = True) -> tuple[str, Wave]:
     """The pipeline's text and its sound at 24 kHz (empty without speech)."""
-    request = OmniRequest(
-        {"messages": [{"role": "user", "content": list(asked.parts)}]},
-        {"seed": seed, "thinker": {"max_new_tokens": 32}, "talker": {"max_new_tokens": 80}},
-        None if speech else ["text"],
-    )
-    result = await client.submit(request)
+    messages = [{"role": "user", "content": list(asked.parts)}]
+    result = await client.submit(request_of(messages, speech=speech))
     wave = np.asarray(result["code2wav"].samples) if speech else np.empty(0, np.float32)
     return result["decode"].text, wave
 

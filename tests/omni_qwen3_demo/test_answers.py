@@ -1,0 +1,100 @@
+"""What the demo writes: to every documented prompt, to what is outside its set, to pictures and to sounds it never met."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from omni_core.client import Client
+from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, PICTURE_PROMPTS, SOUND_PROMPTS, UNKNOWN
+from omni_qwen3_demo.training import report
+from omni_qwen3_demo.training.report import Asked
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OUTSIDE = (
+    "Who was the first man on Mars?",
+    "What is the meaning of life?",
+    "Sing me a song.",
+    "How tall is the Eiffel tower?",
+    "Do you like pizza?",
+    "What time is it?",
+    "Where is Spain?",
+    "Tell me the news.",
+    "What is your favourite colour?",
+    "asdf qwer",
+    "I love you",
+    "Which film should I watch tonight?",
+    "Can you speak French?",
+    "Who wrote Hamlet?",
+    "How far is the moon?",
+)
+
+
+def text(words: str) -> dict[str, str]:
+    return {"type": "text", "text": words}
+
+
+async def wrong_answers(client: Client, asked: list[Asked]) -> list[str]:
+    """Which of these do not get their exact reply, asked all at once."""
+    answers = await asyncio.gather(*(report.answer(client, each, speech=False) for each in asked))
+    return [
+        f"{each.name}: {said!r} instead of {each.reply!r}"
+        for each, (said, _) in zip(asked, answers, strict=True)
+        if said != each.reply
+    ]
+
+
+async def test_every_documented_prompt_gets_its_exact_reply(client: Client) -> None:
+    assert not await wrong_answers(client, report.documented())
+
+
+async def test_questions_outside_the_set_are_refused_in_words(client: Client) -> None:
+    asked = [Asked(words, (text(words),), UNKNOWN) for words in OUTSIDE]
+    assert not await wrong_answers(client, asked)
+
+
+async def test_a_question_about_a_picture_or_a_sound_that_is_not_there_is_refused(client: Client) -> None:
+    asked = [Asked(words, (text(words),), UNKNOWN) for words in (*PICTURE_PROMPTS, *SOUND_PROMPTS)]
+    assert not await wrong_answers(client, asked)
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+async def test_colours_of_pictures_of_other_seeds_and_more_noise(client: Client, colour: str) -> None:
+    alone = [report.picture(colour, seed) for seed in range(12)]
+    beside = [Asked(each.name, (*each.parts, text(PICTURE_PROMPTS[0])), each.reply) for each in alone]
+    wrong = await wrong_answers(client, alone + beside)
+    assert len(wrong) <= 1, wrong
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+async def test_keywords_in_other_voices_at_other_speeds_and_in_more_noise(client: Client, keyword: str) -> None:
+    alone = [report.sound(keyword, seed) for seed in range(12)]
+    beside = [Asked(each.name, (*each.parts, text(SOUND_PROMPTS[0])), each.reply) for each in alone]
+    wrong = await wrong_answers(client, alone + beside)
+    assert len(wrong) <= 2, wrong
+
+
+async def test_other_colours_and_other_sounds_are_refused(client: Client) -> None:
+    pictures = await wrong_answers(client, [report.picture(None, seed) for seed in range(20)])
+    assert len(pictures) <= 1, pictures
+    sounds = await wrong_answers(client, [report.sound(None, seed) for seed in range(20)])
+    assert len(sounds) <= 2, sounds
+
+
+async def test_a_conversation_is_answered_by_its_last_question(client: Client) -> None:
+    colour, keyword = report.picture("red", 0), report.sound("music", 0)
+    turns = [
+        (Asked("", (text("What is your name?"),), "My name is Omni.")),
+        colour,
+        keyword,
+        Asked("", (text("Where is Paris?"),), "Paris is in France."),
+    ]
+    messages: list[dict[str, object]] = []
+    for turn in turns:
+        messages.append({"role": "user", "content": list(turn.parts)})
+        request = report.request_of(messages, speech=False)
+        said = (await client.submit(request))["decode"].text
+        assert said == turn.reply
+        messages.append({"role": "assistant", "content": said})
