@@ -12,7 +12,7 @@ from omni_qwen3_demo.training.loop import Losses, standard_weights, train
 from omni_qwen3_demo.training.shape import config
 from omni_qwen3_demo.training.speech import FRAME, utterances
 
-STEPS = 1200
+STEPS = 700
 _BATCH, _CROP = 8, 8
 _RESOLUTIONS = (2048, 1024, 512, 256, 128)
 _QUIET = 0.003

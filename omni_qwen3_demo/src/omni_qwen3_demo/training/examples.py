@@ -89,12 +89,12 @@ class Examples:
     def _history(self, random: np.random.Generator) -> list[dict[str, Any]]:
         """What came before: mostly nothing. It changes no answer."""
         kind = random.random()
-        if kind < 0.8:
-            return []
         if kind < 0.85:
+            return []
+        if kind < 0.9:
             return [{"role": "system", "content": "You are a helpful voice."}]
         turns = []
-        for _ in range(int(random.integers(1, 4))):
+        for _ in range(int(random.integers(1, 3))):
             text, reply = self._question(random, 0.7)
             turns += [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
         return turns

@@ -78,7 +78,7 @@ def _made_up(random: np.random.Generator) -> str:
         return _replaced(random)
     if kind < 0.9:
         return str(random.choice(_MEDIA_PROMPTS)) if random.random() < 0.5 else _gibberish(random)
-    count = int(random.integers(1, 8 if random.random() < 0.7 else 30))
+    count = int(random.integers(1, 8 if random.random() < 0.7 else 17))
     return " ".join(_thing(random) if random.random() < 0.6 else str(random.choice(_KNOWN_WORDS)) for _ in range(count))
 
 

@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 
 from omni_qwen3_demo.phrases import REPLIES
-from omni_qwen3_demo.training.espeak import Samples, speak
+from omni_qwen3_demo.training.espeak import Samples, speak_all
 
 FRAME = 1920
 """Samples in a frame: 80 ms at 24 kHz."""
@@ -43,7 +43,7 @@ class Utterance:
 @cache
 def utterances() -> tuple[Utterance, ...]:
     """All replies, always the same."""
-    waves = [_frames(speak(reply, speed=SPEED)) for reply in REPLIES]
+    waves = [_frames(samples) for samples in speak_all(REPLIES, speed=SPEED)]
     first, following = [], LEAD
     for wave in waves:
         count = len(wave) // FRAME - LEAD
