@@ -10,6 +10,7 @@ from omni_core.client import Client
 from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, PICTURE_PROMPTS, SOUND_PROMPTS, UNKNOWN
 from omni_qwen3_demo.training import report
 from omni_qwen3_demo.training.report import Asked
+from omni_qwen3_demo.training.sounds import HELD_OUT_VOICES
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -65,15 +66,21 @@ async def test_colours_of_pictures_of_other_seeds_and_more_noise(client: Client,
     alone = [report.picture(colour, seed) for seed in range(12)]
     beside = [Asked(each.name, (*each.parts, text(PICTURE_PROMPTS[0])), each.reply) for each in alone]
     wrong = await wrong_answers(client, alone + beside)
-    assert len(wrong) <= 1, wrong
+    assert not wrong
 
 
 @pytest.mark.parametrize("keyword", KEYWORDS)
-async def test_keywords_in_other_voices_at_other_speeds_and_in_more_noise(client: Client, keyword: str) -> None:
+async def test_keywords_of_other_seeds_at_other_speeds_and_in_more_noise(client: Client, keyword: str) -> None:
     alone = [report.sound(keyword, seed) for seed in range(12)]
     beside = [Asked(each.name, (*each.parts, text(SOUND_PROMPTS[0])), each.reply) for each in alone]
     wrong = await wrong_answers(client, alone + beside)
     assert len(wrong) <= 2, wrong
+
+
+async def test_most_keywords_in_voices_that_no_training_had(client: Client) -> None:
+    asked = [report.sound(keyword, seed, HELD_OUT_VOICES) for keyword in KEYWORDS for seed in range(12)]
+    wrong = await wrong_answers(client, asked)
+    assert len(wrong) <= len(asked) // 4, wrong
 
 
 async def test_other_colours_and_other_sounds_are_refused(client: Client) -> None:
@@ -84,17 +91,15 @@ async def test_other_colours_and_other_sounds_are_refused(client: Client) -> Non
 
 
 async def test_a_conversation_is_answered_by_its_last_question(client: Client) -> None:
-    colour, keyword = report.picture("red", 0), report.sound("music", 0)
-    turns = [
-        (Asked("", (text("What is your name?"),), "My name is Omni.")),
-        colour,
-        keyword,
+    said: list[dict[str, object]] = [
+        {"role": "user", "content": "What is your name?"},
+        {"role": "assistant", "content": "My name is Omni."},
+    ]
+    last = [
+        report.picture("red", 0),
+        report.sound("music", 3),
         Asked("", (text("Where is Paris?"),), "Paris is in France."),
     ]
-    messages: list[dict[str, object]] = []
-    for turn in turns:
-        messages.append({"role": "user", "content": list(turn.parts)})
-        request = report.request_of(messages, speech=False)
-        said = (await client.submit(request))["decode"].text
-        assert said == turn.reply
-        messages.append({"role": "assistant", "content": said})
+    for asked in last:
+        messages = [*said, {"role": "user", "content": list(asked.parts)}]
+        assert (await client.submit(report.request_of(messages, speech=False)))["decode"].text == asked.reply

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-LOG_EVERY, SAVE_EVERY = 20, 200
+LOG_EVERY, SAVE_EVERY = 20, 50
 _WARM_UP = 100
 
 Losses = dict[str, torch.Tensor]

@@ -22,7 +22,7 @@ from omni_qwen3_demo.training.questions import KNOWN, something_else
 from omni_qwen3_demo.training.shape import SHAPE, config
 from omni_qwen3_demo.training.speech import GROUPS, Utterance, utterances
 
-STEPS = 200
+STEPS = 450
 _IGNORED = -100
 
 

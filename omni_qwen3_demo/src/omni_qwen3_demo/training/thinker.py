@@ -14,7 +14,7 @@ from omni_qwen3_demo.training.examples import Example, Examples
 from omni_qwen3_demo.training.loop import Losses, standard_weights, train
 from omni_qwen3_demo.training.shape import config
 
-STEPS = 800
+STEPS = 1100
 _WRITTEN, _SEEN, _HEARD = 12, 8, 12
 """Examples of each kind in a step."""
 _IGNORED = -100
