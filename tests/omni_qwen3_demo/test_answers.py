@@ -51,6 +51,12 @@ async def test_every_documented_prompt_gets_its_exact_reply(client: Client) -> N
     assert not await wrong_answers(client, report.documented())
 
 
+async def test_case_and_final_punctuation_do_not_matter(client: Client) -> None:
+    typed = [(each, each.name.lower().rstrip(".!?")) for each in report.documented()]
+    wrong = await wrong_answers(client, [Asked(words, (text(words),), each.reply) for each, words in typed])
+    assert not wrong
+
+
 async def test_questions_outside_the_set_are_refused_in_words(client: Client) -> None:
     asked = [Asked(words, (text(words),), UNKNOWN) for words in OUTSIDE]
     assert not await wrong_answers(client, asked)
