@@ -14,7 +14,7 @@ from omni_core.cli.main import omni
 from omni_core.client import open_pipeline
 from omni_core.config.loading import dump_json
 from omni_core.config.placement import Budget, check, parse_bytes, plan, problems
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
 
@@ -155,3 +155,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert "stages[b].gpu_memory" in document["problems"][0]
     wrong = CliRunner().invoke(omni, ["plan", str(path), "--gpu-memory", "8GiB"])
     assert wrong.exit_code == 2
+
+
+def test_gpus_of_another_host_are_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    fields = {"hosts": {"far": "tcp://10.0.0.2:7555"}, "endpoints": EndpointsConfig(None, "10.0.0.1", "k")}
+    mine, theirs = {"gpu": 0, "gpu_memory": "6GiB"}, {"gpu": 3, "gpu_memory": "60GiB", "host": "far"}
+    path.write_text(dump_json(line({}, mine, theirs, **fields)))
+    shown = CliRunner().invoke(omni, ["plan", str(path), "--gpus", "1", "--gpu-memory", "8GiB"])
+    assert shown.exit_code == 0, shown.output
+    assert "gpu 3 on far" in shown.output
+    assert "gpu 0: 6.0 GiB of 8.0 GiB given to 1 stages" in shown.output

@@ -28,7 +28,8 @@ def plan(gpus: int | None, gpu_memory: str | None, as_json: bool, **source: Any)
     config = resolve_config(**source).config
     processes = planned_processes(config)
     devices = _devices(gpus, gpu_memory)
-    found = problems(processes, devices)
+    here = [process for process in processes if process.host is None]
+    found = problems(here, devices)  # another host says at the start what it has
     if as_json:
         click.echo(json.dumps({"processes": [_plain(each) for each in processes], "problems": found}, indent=2))
     else:
@@ -51,10 +52,12 @@ def _show(processes: list[PlannedProcess], devices: list[int] | None) -> None:
         for stage in process.stages:
             gpu, budget = process.gpus.get(stage.name), process.budgets().get(stage.name)
             device = "cpu" if gpu is None else f"gpu {gpu}"
+            device += "" if process.host is None else f" on {process.host}"
             table.add_row(stage.name, process.name, device, "" if budget is None else str(budget))
     Console(soft_wrap=True).print(table)
     for gpu, size in enumerate(devices or []):
-        budgets = [each for process in processes if process.gpu == gpu for each in process.budgets().values()]
+        there = [process for process in processes if process.host is None and process.gpu == gpu]
+        budgets = [each for process in there for each in process.budgets().values()]
         taken = sum(each.of(size) or 0 for each in budgets if each is not None)
         if budgets and size < 2**63:
             click.echo(f"gpu {gpu}: {gib(taken)} of {gib(size)} given to {len(budgets)} stages")
@@ -67,6 +70,7 @@ def _plain(process: PlannedProcess) -> dict[str, Any]:
         "unit": process.unit,
         "replica": process.replica,
         "rank": process.rank,
+        "host": process.host,
         "gpu": process.gpu,
         "stages": [
             {"name": stage.name, "gpu": process.gpus.get(stage.name), "gpu_memory": _text(budgets.get(stage.name))}
