@@ -38,7 +38,7 @@ DISTRIBUTIONS = {
 TESTS = {
     "omni-core": "tests/packaging/bare",
     "omni-relay-shm": "tests/omni_relay_shm",
-    "omni-relay-nixl": "tests/omni_relay_nixl",
+    "omni-relay-nixl": "tests/omni_core/test_relays_in_pipelines.py",
     "omni-relay-mooncake": "tests/omni_relay_mooncake",
     "omni-relay-nccl": "tests/omni_relay_nccl",
     "omni-engine": "tests/omni_engine",

@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from omni_core.errors import ConfigError
 from omni_fish_s2.commands import fish_s2
 from omni_fish_s2.config import parse_config, read_config
-from omni_fish_s2.locate import resolve
 from omni_fish_s2.prompt import PromptBuilder
 from omni_fish_s2.slow import load_decoders
 from omni_fish_s2.tiny_checkpoint import default_model, write_tiny_checkpoint
@@ -162,14 +161,3 @@ def test_a_tokenizer_that_does_not_fit_is_named(copy: Path, tiny: dict[str, Path
     (copy / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):
         PromptBuilder(str(copy), read_config(copy))
-
-
-@pytest.mark.parametrize(
-    ("model", "word"), [("/no/such/folder", "neither"), ("just-a-name", "neither"), (".", "no config.json")]
-)
-def test_a_model_that_is_not_there_is_named(
-    model: str, word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=word):
-        resolve(model)

@@ -14,7 +14,6 @@ from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import Checkpoint
 from omni_qwen3.config import parse_config, read_config
-from omni_qwen3.locate import resolve
 from omni_qwen3.thinker import load_thinker
 from omni_qwen3.tiny_checkpoint import default_model, write_tiny_checkpoint
 from omni_qwen3.tiny_tokenizer import SPECIAL_TOKENS
@@ -126,17 +125,6 @@ def test_a_config_that_lacks_something_is_named(copy: Path) -> None:
     (copy / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
         read_config(copy)
-
-
-@pytest.mark.parametrize(
-    ("model", "word"), [("/no/such/folder", "neither"), ("just-a-name", "neither"), (".", "no config.json")]
-)
-def test_a_model_that_is_not_there_is_named(
-    model: str, word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=word):
-        resolve(model)
 
 
 def test_only_the_rows_asked_for_are_read(tiny: dict[str, Path]) -> None:

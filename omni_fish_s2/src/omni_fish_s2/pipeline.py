@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from omni_core.checkpoints import resolve_checkpoint
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
-from omni_fish_s2.locate import resolve
+
+_FILES = ("*.json", "*.safetensors", "codec.pth")
+"""What is read of a checkpoint, and downloaded."""
 
 OPTIONS = {
     "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
@@ -33,7 +36,9 @@ _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kep
 
 def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
     """Text and reference voices in, speech out. ``options``: see :data:`OPTIONS`."""
-    return PipelineConfig(model_path=resolve(model_path), name="fish-s2", stages=speech_stages(**options))
+    return PipelineConfig(
+        model_path=resolve_checkpoint(model_path, _FILES), name="fish-s2", stages=speech_stages(**options)
+    )
 
 
 def speech_stages(

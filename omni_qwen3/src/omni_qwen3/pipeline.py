@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from omni_core.checkpoints import resolve_checkpoint
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
-from omni_qwen3.locate import resolve
 
 _ROUTING = "omni_qwen3.routing"
+
+_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+"""What is read of a checkpoint, and downloaded."""
 
 OPTIONS = {
     "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
@@ -112,7 +115,9 @@ class _Options:
         return {"process": process, "gpu": self._options.get("gpu"), "gpu_memory": budget}
 
     def pipeline(self, model_path: str, name: str, stages: list[StageConfig], terminals: str) -> PipelineConfig:
-        return PipelineConfig(model_path=resolve(model_path), name=name, stages=stages, terminal_stages_fn=terminals)
+        return PipelineConfig(
+            model_path=resolve_checkpoint(model_path, _FILES), name=name, stages=stages, terminal_stages_fn=terminals
+        )
 
 
 def _front(given: _Options) -> list[StageConfig]:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from omni_core.errors import ConfigError
 
 
-def resolve(model: str) -> str:
+def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
     """The local folder of a checkpoint: ``model`` itself, or a hub id, downloaded (with a progress bar) if need be.
 
-    Called in the parent, before any stage starts, so that a download never counts against a start-up time-out.
+    Called in the parent, before any stage starts, so that a download never counts against a start-up time-out. Downloading
+    needs ``huggingface_hub``, which whoever reads checkpoints depends on.
+
+    Args:
+        files: patterns of the files to download.
 
     Raises:
         ConfigError: neither a folder with a ``config.json`` nor a repository that can be reached.
@@ -27,6 +32,6 @@ def resolve(model: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return str(snapshot_download(model, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.jinja"]))
+        return str(snapshot_download(model, allow_patterns=list(files)))
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise ConfigError(f"{model!r} is no local folder and could not be downloaded: {error}") from error
