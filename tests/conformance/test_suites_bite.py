@@ -209,9 +209,13 @@ def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
     )
     environment = {**os.environ, "PYTHONPATH": path_of_modules}
     command = [sys.executable, "-m", "pytest", str(path), "-q", *selection, "-p", "no:cacheprovider", "-c", os.devnull]
-    done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=150, check=False
-    )
+    command += ["-o", "faulthandler_timeout=60"]  # where it stands, should it stand still
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=150, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"it does not end: {(error.stderr or b'').decode()[-6000:]}")
     assert "error" not in done.stdout.splitlines()[-1], done.stdout
     return re.findall(r"FAILED [^:]+::(\w+::\w+)", done.stdout), done.stdout
 
