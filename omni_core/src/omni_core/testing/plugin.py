@@ -18,12 +18,14 @@ IMPORT_SECONDS = 0.02
 
 HEAVY = ("torch", "transformers", "numpy")
 
+_ATTEMPTS = 15
+
 _MEASURE = """
 import sys, time
 import omni_core.hookspecs
-begin = time.process_time()
+begin = time.perf_counter()
 __import__(sys.argv[1])
-print(time.process_time() - begin, *[name for name in sys.argv[2:] if name in sys.modules])
+print(time.perf_counter() - begin, *[name for name in sys.argv[2:] if name in sys.modules])
 """
 
 _RESOLVE = """
@@ -63,13 +65,16 @@ class PluginConformance:
 
     def test_it_imports_in_no_time_and_without_heavy_libraries(self) -> None:
         command = [sys.executable, "-c", _MEASURE, self.module(), *HEAVY]
-        outputs = [
-            subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-            for _ in range(5)
-        ]
-        assert not outputs[0][1:], f"importing the plugin imports {', '.join(outputs[0][1:])}"
-        best = min(float(output[0]) for output in outputs)
-        assert best < IMPORT_SECONDS, f"importing the plugin takes {best * 1e3:.0f} ms"
+        best = float("inf")
+        for _ in range(_ATTEMPTS):  # a busy machine makes some of them slow
+            seconds, *heavy = subprocess.run(
+                command, capture_output=True, text=True, check=True, timeout=60
+            ).stdout.split()
+            assert not heavy, f"importing the plugin imports {', '.join(heavy)}"
+            best = min(best, float(seconds))
+            if best < IMPORT_SECONDS:
+                return
+        raise AssertionError(f"importing the plugin takes {best * 1e3:.0f} ms")
 
     def test_it_says_which_api_levels_it_supports(self) -> None:
         declaration = read_declaration(self.module())
