@@ -11,6 +11,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.plugins import load_plugins
 from omni_core.runtime.building import build_scheduler
+from omni_core.runtime.places import Place, Places
 from omni_core.runtime.prepare import prepare
 from omni_core.runtime.spec import StageSpec
 
@@ -28,7 +29,7 @@ def closed_factory(gain: float = 1.0) -> Any:
 
 def spec(folder: Path, **fields: Any) -> StageSpec:
     stage = StageConfig(name="thinker", process="thinker", terminal=True, **fields)
-    prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), load_plugins(), folder)
+    prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), load_plugins(), Places(Place(str(folder))))
     return prepared.units[0].stages[0]
 
 

@@ -197,8 +197,16 @@ def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
 
         @hookimpl
         def omni_kernels():
-            return [KernelComponent("triton-rms-norm", "my_kernels.norm:rms_norm", "fused", operation="rms_norm",
-                                    reference="omni_core.model_runner.operations:rms_norm", probe=probe)]
+            return [
+                KernelComponent(
+                    "triton-rms-norm",
+                    "my_kernels.norm:rms_norm",
+                    "fused",
+                    operation="rms_norm",
+                    reference="omni_core.model_runner.operations:rms_norm",
+                    probe=probe,
+                )
+            ]
     """
 
 
