@@ -10,7 +10,6 @@ import asyncio
 import logging
 import shutil
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -66,9 +65,10 @@ class HostServer:
         self._routes: dict[str, str] = {}
         self._runs: dict[str, _Run] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._directory = tempfile.TemporaryDirectory(prefix="omni-host-")
+        self._directory = run_directory(None)
+        self._janitor = Janitor(self._directory)
         abroad = Abroad(CurveContext(keys), self._listener, self._routes, self._runner_is_gone)
-        self._control = ControlPlane(f"ipc://{self._directory.name}/host.sock", self._on_message, abroad)
+        self._control = ControlPlane(f"ipc://{self._directory}/host.sock", self._on_message, abroad)
         self._control.listen()
 
     @property
@@ -177,4 +177,5 @@ class HostServer:
             await asyncio.wait(self._closing)
         self._control.close()
         self._listener.close()
-        self._directory.cleanup()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._janitor.dismiss()
