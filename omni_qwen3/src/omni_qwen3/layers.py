@@ -6,6 +6,8 @@ mixture of experts, as in transformers' ``qwen3_omni_moe`` (5.23).
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -165,18 +167,15 @@ class Experts(nn.Module):
         if len(x) == 1:
             parts = torch.cat([self._expert(number, x) for number in chosen[0].tolist()])
             return weights @ parts
-        output = torch.zeros_like(x)
-        flat = chosen.flatten()
-        order = flat.argsort(stable=True)
-        counts = flat.bincount(minlength=self._count).tolist()
-        token_of, weight_of = order // chosen.shape[1], weights.flatten()[order].unsqueeze(-1)
-        begin = 0
-        for expert, count in enumerate(counts):
-            if count:
-                tokens = token_of[begin : begin + count]
-                output.index_add_(0, tokens, self._expert(expert, x[tokens]) * weight_of[begin : begin + count])
-                begin += count
-        return output
+        pairs = sorted((expert, row) for row, experts in enumerate(chosen.tolist()) for expert in experts)
+        counts = Counter(expert for expert, _ in pairs)
+        order = torch.tensor([row for _, row in pairs])
+        outputs = [
+            self._expert(expert, rows)
+            for expert, rows in zip(counts, x.index_select(0, order).split(list(counts.values())), strict=True)
+        ]
+        share = weights.flatten().index_select(0, chosen.flatten().argsort(stable=True)).unsqueeze(-1)
+        return torch.zeros_like(x).index_add_(0, order, torch.cat(outputs).mul_(share))
 
     def grouped(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """The same in two grouped products, which ask the host nothing: a GPU need not be waited for. Sums in a fixed order."""

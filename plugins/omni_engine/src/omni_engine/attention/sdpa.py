@@ -1,7 +1,7 @@
 """Attention over the paged cache with PyTorch's scaled dot product: one kernel for decode rows, one per prompt chunk.
 
-Decode rows of one step are padded to the longest and masked. A request's result does not depend on its neighbours
-beyond floating-point noise.
+Decode rows of one step are padded to the longest and masked. On a CPU, many or long ones are computed one by one instead, each
+from where it lies. A request's result does not depend on its neighbours beyond floating-point noise.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from omni_engine.attention.decode import paged_decode
 from omni_engine.kv_cache import KVCache
 
 Slots = torch.Tensor | slice
+
+MOST_GATHERED = 2048
+"""Positions that decode rows are gathered from on a CPU, padding included. Above, the copies cost more than calls (twice at 8,000)."""
 
 
 class SdpaBackend(AttentionBackend):
@@ -49,8 +52,10 @@ class PagedAttention(StepAttention):
             row += length
         self._decode_rows = torch.tensor(decode_rows, device=device) if decode_rows else None
         self._all_decode = not self._chunks
-        self._single = decode_slots[0] if len(decode_slots) == 1 else None
-        if len(decode_slots) > 1:
+        longest = max((start + length for start, length in zip(starts, lengths, strict=True) if length == 1), default=0)
+        gathered = device.type != "cpu" or len(decode_slots) * longest <= MOST_GATHERED
+        self._alone = decode_slots if len(decode_slots) == 1 or not gathered else []
+        if decode_slots and not self._alone:
             indices = [_as_index(slots) for slots in decode_slots]
             lengths_seen = torch.tensor([len(index) for index in indices])
             seen = torch.arange(int(lengths_seen.max())) < lengths_seen.unsqueeze(1)
@@ -68,7 +73,9 @@ class PagedAttention(StepAttention):
             return self._decode(query, keys, values, scale)
         output = torch.empty_like(query)
         for row, length, slots, mask in self._chunks:
-            output[row : row + length] = _chunk(query[row : row + length], keys[slots], values[slots], mask, scale)
+            output[row : row + length] = _chunk(
+                query[row : row + length], _read(keys, slots), _read(values, slots), mask, scale
+            )
         if self._decode_rows is not None:
             output[self._decode_rows] = self._decode(query[self._decode_rows], keys, values, scale)
         return output
@@ -76,15 +83,26 @@ class PagedAttention(StepAttention):
     def _decode(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """One query row per request. The query heads of a KV head stand as rows, so K and V are never repeated."""
-        if self._single is None:
+        """One query row per request."""
+        if not self._alone:
             return paged_decode(query, keys, values, self._padded, self._lengths_seen, self._seen, scale)
-        rows, heads, width = query.shape
-        kv_heads = keys.shape[1]
-        grouped = query.view(rows, kv_heads, heads // kv_heads, width)
-        k, v = keys[self._single].unsqueeze(0), values[self._single].unsqueeze(0)
-        mixed = F.scaled_dot_product_attention(grouped, k.transpose(1, 2), v.transpose(1, 2), scale=scale)
-        return mixed.reshape(rows, heads, width)
+        rows = [_row(*each, keys, values, scale) for each in zip(query.split(1), self._alone, strict=True)]
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
+
+
+def _row(
+    query: torch.Tensor, slots: Slots, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """One decode row: ``[1, heads, head_dim]``. The query heads of a KV head stand as rows, so K and V are never repeated."""
+    _, heads, width = query.shape
+    kv_heads = keys.shape[1]
+    grouped = query.view(1, kv_heads, heads // kv_heads, width)
+    k, v = (_read(each, slots).unsqueeze(0).transpose(1, 2) for each in (keys, values))
+    return F.scaled_dot_product_attention(grouped, k, v, scale=scale).reshape(1, heads, width)
+
+
+def _read(cached: torch.Tensor, slots: Slots) -> torch.Tensor:
+    return cached[slots] if isinstance(slots, slice) else cached.index_select(0, slots.to(cached.device))
 
 
 def _as_index(slots: Slots) -> torch.Tensor:
