@@ -26,7 +26,7 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.packed_linear import packed, product
 from omni_engine.scheduler import EngineScheduler
-from omni_qwen3.config import read_config
+from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.talker import create_talker
 from omni_qwen3.thinker import create_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
@@ -176,9 +176,8 @@ class Figures:
         ]
 
 
-def opening(checkpoint: Path, length: int, seed: int = 0) -> torch.Tensor:
+def opening(config: QwenConfig, length: int, seed: int = 0) -> torch.Tensor:
     """A user turn of ``length`` random tokens and the assistant's opening, ``[1, length + 6]``."""
-    config = read_config(checkpoint)
     words = torch.randint(0, 250, (1, length), generator=torch.Generator().manual_seed(seed))
     closing = torch.tensor([[config.im_end, config.im_start, config.assistant, 10]])
     return torch.cat([torch.tensor([[config.im_start, config.user]]), words, closing], dim=1)
@@ -186,7 +185,7 @@ def opening(checkpoint: Path, length: int, seed: int = 0) -> torch.Tensor:
 
 def against_transformers(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
     """Interleaved rounds of thinker and talker at 1 and at 8 requests, in float32; and ours in bfloat16 beside ours in float32."""
-    prompt = opening(checkpoint, 48)
+    prompt = opening(read_config(checkpoint), 48)
     other, ours, half = Reference(checkpoint, prompt), Ours(checkpoint, prompt), Ours(checkpoint, prompt, "bfloat16")
     figures = Figures(label)
     other.thinker(4)
@@ -210,11 +209,11 @@ def against_transformers(label: str, checkpoint: Path, *, rounds: int, tokens: i
 
 def prefix_cache(checkpoint: Path, *, rounds: int, length: int) -> list[Row]:
     """Milliseconds to the first token of a prompt that has come before, beside one that has not."""
-    ours = Ours(checkpoint, opening(checkpoint, 48), prefix_cache=True, kv_cache_mb=1024)
-    ours.thinker(1, 1, opening(checkpoint, length, 999)[0])
+    ours = Ours(checkpoint, opening(read_config(checkpoint), 48), prefix_cache=True, kv_cache_mb=1024)
+    ours.thinker(1, 1, opening(read_config(checkpoint), length, 999)[0])
     figures = Figures("prefix cache")
     for index in range(rounds):
-        prompt = opening(checkpoint, length, 1 + index)[0]
+        prompt = opening(read_config(checkpoint), length, 1 + index)[0]
         fresh, known = (1e3 / ours.thinker(1, 1, prompt) for _ in range(2))
         figures.note(f"first token after {length} known tokens", "ms", known, fresh, "unknown tokens")
     ours.stop()
@@ -228,7 +227,7 @@ def own_cost(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
         samples = []
         for _ in range(rounds):
             stage = create_thinker(str(checkpoint), prefix_cache=False)
-            inputs = opening(checkpoint, 48)[0]
+            inputs = opening(read_config(checkpoint), 48)[0]
             data = {
                 "input_ids": inputs, "positions": torch.arange(len(inputs)).expand(3, -1), "position_delta": 0,
             }  # fmt: skip
@@ -272,7 +271,7 @@ def bandwidth(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
     )
     projections = 2 * (config.heads + config.kv_heads) * config.head_dim
     read = 4 * config.hidden_size * (config.layers * (projections + experts) + config.vocab_size)
-    ours, mine, ceiling = Ours(checkpoint, opening(checkpoint, 48)), [], []
+    ours, mine, ceiling = Ours(checkpoint, opening(read_config(checkpoint), 48)), [], []
     ours.thinker(4, 1)
     matrices = [torch.randn(4096, 2048) for _ in range(4)]
     packs = [(each, packed(each)) for each in matrices]
