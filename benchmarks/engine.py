@@ -1,6 +1,6 @@
 """Our engine beside transformers' ``generate()`` on one checkpoint, and what its caches and its own code cost and save.
 
-    python benchmarks/engine.py [--quick] [--cpu] [--json FILE] [--checkpoint DIR]
+    python benchmarks/engine.py [--quick] [--cpu] [--json FILE] [--checkpoint DIR] [--size mid|large]
 
 Both sides run in this process, one thread, on the same weights; rounds alternate. ``generate`` runs the whole model: its thinker's
 and its talker's own time are read inside it. At 8 concurrent requests the other side is the better of ``generate`` one after the
@@ -291,30 +291,36 @@ def bandwidth(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
     ]
 
 
+LABELS = {"mid": "270 M", "large": "1.5 B"}
+
+
 @click.command()
 @quick_option
 @json_option
 @click.option(
     "--checkpoint",
     type=click.Path(exists=True, path_type=Path),
-    help="Default: a random one of about 270 M parameters.",
+    help="Default: a random one of the size that --size says.",
+)
+@click.option(
+    "--size", type=click.Choice(list(LABELS)), default="mid", help="large: 1.5 B instead of 270 M, and nothing else."
 )
 @click.option("--cpu", is_flag=True, help="Measure CPU time instead of time: for a machine that does other work.")
-def main(quick: bool, json_path: Path | None, checkpoint: Path | None, cpu: bool) -> None:
+def main(quick: bool, json_path: Path | None, checkpoint: Path | None, size: str, cpu: bool) -> None:
     """Engine against transformers' generate."""
     global clock
     clock = time.process_time if cpu else clock
     torch.set_num_threads(1)
     rounds, tokens, frames = (1, 12, 6) if quick else (5, 32, 24)
     with tempfile.TemporaryDirectory() as folder:
-        if checkpoint is None:
-            checkpoint = write_tiny_checkpoint(Path(folder) / "mid", shape="mid")
-        tiny = write_tiny_checkpoint(Path(folder) / "tiny")
-        rows = against_transformers("270 M", checkpoint, rounds=rounds, tokens=tokens, frames=frames)
-        rows += against_transformers("tiny", tiny, rounds=rounds, tokens=tokens, frames=frames)
-        rows += prefix_cache(checkpoint, rounds=rounds, length=200 if quick else 1000)
-        rows += bandwidth(checkpoint, rounds=rounds, tokens=tokens)
-        rows += own_cost(tiny, rounds=rounds, tokens=tokens)
+        checkpoint = checkpoint or write_tiny_checkpoint(Path(folder) / size, shape=size)
+        rows = against_transformers(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
+        if size == "mid":
+            tiny = write_tiny_checkpoint(Path(folder) / "tiny")
+            rows += against_transformers("tiny", tiny, rounds=rounds, tokens=tokens, frames=frames)
+            rows += prefix_cache(checkpoint, rounds=rounds, length=200 if quick else 1000)
+            rows += bandwidth(checkpoint, rounds=rounds, tokens=tokens)
+            rows += own_cost(tiny, rounds=rounds, tokens=tokens)
     publish(rows, json_path)
 
 

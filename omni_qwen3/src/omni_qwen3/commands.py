@@ -17,10 +17,10 @@ def qwen3() -> None:
 @click.option("--seed", default=0, show_default=True, help="Seed of the random weights.")
 @click.option(
     "--shape",
-    type=click.Choice(["a", "b", "c", "mid"]),
+    type=click.Choice(["a", "b", "c", "mid", "large"]),
     default="a",
     show_default=True,
-    help="Dimensions; mid is about 270 M.",
+    help="Dimensions; mid is about 270 M, large 1.5 B.",
 )
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
 def tiny_checkpoint(directory: Path, seed: int, shape: str, dtype: str) -> None:

@@ -79,7 +79,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
             torch.manual_seed(seed)
             model = Qwen3OmniMoeForConditionalGeneration(config).eval()
             _redraw(model, ids, dims)
-        model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size="200MB" if shape == "mid" else "1MB")
+        model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size="200MB" if dims.hidden >= 512 else "1MB")
     finally:
         torch.set_num_threads(threads)
         logging.set_verbosity(verbosity)

@@ -69,8 +69,17 @@ SHAPES = {
         talker_experts=8, predictor_layers=5, code_groups=16, codebook=1024, wav_hidden=512, wav_layers=4, wav_window=72,
         decoder_dim=768, scale=4,
     ),
+    "large": Shape(
+        merges=200, hidden=1536, layers=16, heads=16, kv_heads=4, head_dim=64, mrope_section=(12, 10, 10), experts=8,
+        experts_per_token=2, moe_intermediate=2048, intermediate=4096, accept_layer=8, deepstack=(0, 1), vision_hidden=256,
+        vision_depth=6, audio_hidden=256, audio_layers=3, talker_hidden=1024, talker_layers=8, talker_heads=16, talker_kv_heads=2,
+        talker_experts=8, predictor_layers=5, code_groups=16, codebook=2048, wav_hidden=512, wav_layers=4, wav_window=72,
+        decoder_dim=768, scale=4,
+    ),
 }  # fmt: skip
-"""Three tiny shapes that differ in everything a loader or an attention could get wrong, and one of about 270 M parameters."""
+"""Three tiny shapes that differ in everything a loader or an attention could get wrong, one of about 270 M parameters, and one of
+about 1.5 B whose code predictor has nearly the released dimensions.
+"""
 
 
 def codec_ids(dims: Shape) -> dict[str, int]:
