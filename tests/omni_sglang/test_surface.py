@@ -86,5 +86,5 @@ def test_one_version_everywhere() -> None:
 def test_the_probe_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omni_sglang.plugin.find_spec", lambda name: None)
     assert "not an installation for a GPU" in (probe() or "")
-    monkeypatch.setattr("omni_sglang.plugin.version", lambda name: "0.5.22")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.5.22")
     assert "0.5.22 is installed; this plugin works with 0.5.23 only" in (probe() or "")
