@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "example", "tests"]
+nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "example", "kernels", "sglang", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
