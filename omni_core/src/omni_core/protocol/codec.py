@@ -192,7 +192,7 @@ class _Encoder:
             raise CodecError(f"a tensor of layout {tensor.layout} cannot be sent; make it dense first")
         self.has_tensors = True
         if self._same_gpu and tensor.is_cuda:
-            from omni_core.transport import cuda_ipc
+            from omni_core.protocol import cuda_ipc
 
             return msgpack.ExtType(_CUDA, msgpack.packb(cuda_ipc.export(tensor.detach())))
         tensor = tensor.detach().resolve_conj().resolve_neg()
@@ -277,7 +277,7 @@ def _decode_tensor(decoder: _Decoder, data: bytes, stays: bool = False) -> Any:
 
 
 def _decode_cuda(decoder: _Decoder, data: bytes) -> Any:
-    from omni_core.transport import cuda_ipc
+    from omni_core.protocol import cuda_ipc
 
     return cuda_ipc.rebuild(msgpack.unpackb(data))
 

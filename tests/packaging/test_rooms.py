@@ -1,0 +1,61 @@
+"""The rooms of the core import each other in one direction, and no distribution reaches into another model's."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "omni_core/src/omni_core"
+ROOMS = [
+    "__version__", "errors", "references", "hookspecs", "plugins", "checkpoints", "config", "protocol", "transport",
+    "scheduling", "model_runner", "runtime", "client", "testing", "authoring", "cli",
+]  # fmt: skip
+"""Each may import those before it. docs/decisions/0018-rooms.md says what lives where."""
+
+SHARED = {
+    "omni_engine": {"omni_qwen3", "omni_fish_s2", "omni_kernels"},
+    "omni_sglang": {"omni_qwen3"},
+    "omni_qwen3": {"omni_qwen3_demo"},
+}
+"""Engines and models, and who may import them. Everyone may import the core."""
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules that a file imports, wherever in the file it does."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(path: Path) -> str:
+    return path.relative_to(CORE).parts[0].removesuffix(".py")
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room(path) for path in CORE.rglob("*.py")} - {"__init__", "__main__"} <= set(ROOMS)
+
+
+def test_imports_point_one_way() -> None:
+    for path in CORE.rglob("*.py"):
+        if (here := room(path)) not in ROOMS:
+            continue
+        for name in imports(path):
+            package, _, rest = name.partition(".")
+            other = rest.split(".")[0]
+            if package == "omni_core" and other in ROOMS:
+                assert ROOMS.index(other) <= ROOMS.index(here), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_distributions_import_the_core_and_what_they_depend_on() -> None:
+    sources = {folder.name: folder for folder in [*ROOT.glob("omni_*/src/omni_*"), *ROOT.glob("plugins/*/src/omni_*")]}
+    assert len(sources) > 8
+    for name, folder in sources.items():
+        for path in folder.rglob("*.py"):
+            for imported in imports(path):
+                other = imported.split(".")[0]
+                allowed = other in (name, "omni_core") or other not in sources or name in SHARED.get(other, ())
+                assert allowed, f"{path.relative_to(ROOT)} imports {imported}"
