@@ -149,6 +149,46 @@ def test_attention_reads_no_slot_of_others(device: str) -> None:
     assert after[1].isnan().all()
 
 
+def storing(device: str, rows: int, heads: int, kv_heads: int, width: int) -> tuple[torch.Tensor, ...]:
+    """Arguments of the layer's write, of views: projections side by side, keys and values of a slot beside each other."""
+    projected = torch.randn(rows, 2, heads + 2 * kv_heads, width, device=device)[:, 1]
+    weights = torch.randn(heads + kv_heads, width, device=device)
+    angles = torch.randn(rows, 1, width // 2, device=device).repeat(1, 1, 2)
+    slots = torch.randperm(2 * rows + 1, device=device)[:rows]
+    keys, values = torch.full((2 * rows + 1, 2, kv_heads, width), math.inf, device=device).unbind(1)
+    return projected, weights, angles.cos(), angles.sin(), slots, keys, values
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8, 16), (5, 12, 2, 24), (3, 5, 1, 2), (2, 6, 3, 40), (4, 16, 16, 128)], ids=str
+)
+def test_keys_and_values_go_where_they_belong_and_nowhere_else(shape: tuple[int, ...], device: str) -> None:
+    kernel = import_module("omni_kernels.rotary").norm_rotary_store
+    *given, keys, values = storing(device, *shape)
+    right_keys, right_values = keys.clone(), values.clone()
+    queries = kernel(*given, keys, values, 1e-6)
+    right_queries = operations.norm_rotary_store.reference(*given, right_keys, right_values, 1e-6)
+    torch.testing.assert_close(queries, right_queries)
+    torch.testing.assert_close(keys, right_keys)
+    assert torch.equal(values, right_values)
+    untouched = torch.ones(len(keys), dtype=torch.bool, device=device)
+    untouched[given[-1]] = False
+    assert keys[untouched].isinf().all()
+    assert values[untouched].isinf().all()
+
+
+def test_a_cache_whose_rows_are_not_dense_is_written_all_the_same(device: str) -> None:
+    kernel = import_module("omni_kernels.rotary").norm_rotary_store
+    *given, keys, values = storing(device, 3, 4, 2, 16)
+    wide = torch.zeros(*keys.shape, 2, device=device)
+    kernel(*given, wide[..., 1], values, 1e-6)
+    kernel(*given, keys, values, 1e-6)
+    torch.testing.assert_close(wide[given[-1], ..., 1], keys[given[-1]])
+    assert not wide[..., 0].any()
+    nothing = [each[:0] for each in given]
+    assert kernel(nothing[0], given[1], *nothing[2:], keys, values, 1e-6).shape == (0, 4, 16)
+
+
 def test_heads_split_off_a_projection_are_turned_where_they_lie(device: str) -> None:
     kernel = import_module("omni_kernels.rotary").rotary
     heads, angles = torch.randn(3, 6, 16, device=device), torch.randn(3, 1, 8, device=device).repeat(1, 1, 2)

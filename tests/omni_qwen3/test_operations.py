@@ -12,9 +12,11 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 
 from omni_core.model_runner import kernels
 from omni_core.model_runner.kernels import Operation
-from omni_core.model_runner.operations import add_rms_norm, rms_norm, snake_beta
+from omni_core.model_runner.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta
+from omni_core.model_runner.types import CacheAttention
 from omni_qwen3.code2wav import _replace_activations
-from omni_qwen3.layers import RMSNorm
+from omni_qwen3.config import DecoderConfig
+from omni_qwen3.layers import Attention, RMSNorm, Rotary
 
 
 @pytest.fixture
@@ -54,6 +56,51 @@ def test_norms_run_the_chosen_kernel(counting: Any) -> None:
     assert torch.equal(total, x + y)
     assert torch.equal(normed, nn.functional.rms_norm(x + y, (8,), norm.weight, 1e-6))
     assert (alone, added) == ([1], [1])
+
+
+def test_a_layer_writes_the_cache_itself_where_attention_says_where_and_computes_the_same_where_not(
+    counting: Any,
+) -> None:
+    config = DecoderConfig(
+        vocab_size=9,
+        hidden_size=32,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        intermediate_size=8,
+        norm_eps=1e-6,
+        rope_theta=1e4,
+        mrope_section=(4, 2, 2),
+        max_positions=99,
+    )
+
+    class Keeping(CacheAttention):
+        def __init__(self) -> None:
+            self.keys, self.values = (torch.zeros(9, config.kv_heads, config.head_dim) for _ in range(2))
+
+        def place(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            assert layer == 1
+            return torch.tensor([7, 0, 4]), self.keys, self.values
+
+        def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+            return query + self.keys[[7, 0, 4]].sum(1, keepdim=True)
+
+    attention = Attention(config, 1)
+    for parameter in attention.parameters():
+        nn.init.normal_(parameter)
+    positions = torch.tensor([[0, 5, 900], [0, 7, 3], [0, 1, 80]])
+    cos, sin = Rotary(config)(positions, torch.float32)
+    x, own, called = torch.randn(3, config.hidden_size), Keeping(), Keeping()
+    calls = counting(norm_rotary_store)
+    with torch.inference_mode():
+        outputs = attention(x, cos, sin, own), attention(x, cos, sin, lambda *arguments: called(*arguments))
+    assert calls == [1]
+    assert torch.equal(*outputs)
+    assert torch.equal(own.keys, called.keys)
+    assert torch.equal(own.values, called.values)
+    assert own.keys[[7, 0, 4]].abs().min() > 0
+    assert own.values[[1, 2, 3, 5, 6, 8]].abs().max() == 0
 
 
 def test_the_vocoder_s_activations_run_the_chosen_kernel_with_the_checkpoint_s_parameters(counting: Any) -> None:
