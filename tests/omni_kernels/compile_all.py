@@ -11,10 +11,11 @@ from triton.compiler import ASTSource
 
 from omni_kernels import decode, norms, rotary, snake
 
-CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "HEADS": 4, "WIDTH": 128, "EXACT": False}
+CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
+CONSTANTS |= {"HEADS": 4, "OUT": 128, "SAMPLES": snake.SAMPLES, "CHANNELS": snake.CHANNELS}
 TYPES = {"read": "*i64", "lengths": "*i64", "mixed": "*fp32", "eps": "fp32", "scale": "fp32", "slots": "*i64"}
 DATA = {"x", "residual", "total", "output", "alpha", "beta", "query", "queries", "keys", "values", "cos", "sin"}
-DATA |= {"projected", "weights"}
+DATA |= {"projected", "weights", "bias"}
 
 
 def compiled(function: Any, dtype: str, capability: int, **special: Any) -> int:
@@ -36,6 +37,7 @@ def main(capability: int) -> None:
             (rotary._turn, {}),
             (rotary._norm_turn_store, {}),
             (snake._activate, {}),
+            (snake._convolve, {}),
             (decode._attend_part, {**sums, "BLOCK": decode.BLOCK}),
             (decode._join_parts, sums),
         ):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeSnakeBeta
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omni_core.model_runner import kernels
 from omni_core.model_runner.kernels import Operation
-from omni_core.model_runner.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta
+from omni_core.model_runner.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta, snake_conv
 from omni_core.model_runner.types import CacheAttention
-from omni_qwen3.code2wav import _replace_activations
-from omni_qwen3.config import DecoderConfig
+from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.code2wav import Vocoder
+from omni_qwen3.config import DecoderConfig, read_config
 from omni_qwen3.layers import Attention, RMSNorm, Rotary
 
 
@@ -103,14 +106,21 @@ def test_a_layer_writes_the_cache_itself_where_attention_says_where_and_computes
     assert own.values[[1, 2, 3, 5, 6, 8]].abs().max() == 0
 
 
-def test_the_vocoder_s_activations_run_the_chosen_kernel_with_the_checkpoint_s_parameters(counting: Any) -> None:
-    network = nn.Sequential(nn.Sequential(Qwen3OmniMoeSnakeBeta(4)), Qwen3OmniMoeSnakeBeta(4))
-    for parameter in network.parameters():
-        nn.init.normal_(parameter)
-    x = torch.randn(2, 4, 50)
-    names, expected = list(network.state_dict()), network(x)
-    _replace_activations(network)
-    calls = counting(snake_beta)
-    assert torch.equal(network(x), expected)
-    assert calls == [2]
-    assert list(network.state_dict()) == names
+def test_the_vocoder_runs_the_chosen_kernels_with_the_checkpoint_s_parameters(
+    counting: Any, tiny: dict[str, Path]
+) -> None:
+    path = str(tiny["a"])
+    config = Qwen3OmniMoeCode2WavConfig(**read_config(path).raw["code2wav_config"])
+    plain = Qwen3OmniMoeCode2Wav._from_config(config)
+    load_module(plain, Checkpoint(path), {"": "code2wav."}, dtype=torch.float32, device="cpu")
+    network = Vocoder(path)._network
+    activations, convolutions = counting(snake_beta), counting(snake_conv)
+    codes = torch.randint(0, config.codebook_size, (2, config.num_quantizers, 5))
+    with torch.inference_mode():
+        sound, expected = network(codes), plain(codes)
+    assert torch.equal(sound, expected)
+    blocks = len(config.upsample_rates)
+    assert convolutions == [blocks * 3 * 2 + 1], "two in each of a block's residual units, and the last"
+    assert activations == [blocks + convolutions[0]], (
+        "one before each transposed convolution; the others in the reference"
+    )

@@ -149,3 +149,46 @@ def snake_beta(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torc
     """
     frequency, scale = (each.exp().unsqueeze(0).unsqueeze(-1) for each in (alpha, beta))
     return x + (1.0 / (scale + 1e-9)) * torch.pow(torch.sin(x * frequency), 2)
+
+
+def _snake_conv_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
+    """A vocoder's shapes (dilated, of one tap, to a single channel), and one of few channels and part of its context."""
+    examples = []
+    for batch, channels, out, taps, dilation, samples, padding in (
+        (1, 96, 96, 7, 9, 200, 54),
+        (1, 96, 1, 7, 1, 300, 6),
+        (2, 192, 192, 1, 1, 130, 0),
+        (3, 5, 7, 3, 2, 50, 1),
+        (2, 384, 384, 7, 3, 2000, 18),
+        (8, 768, 768, 1, 1, 400, 0),
+    ):
+        x, bias = _normal((batch, channels, samples), dtype, generator), _normal((out,), dtype, generator)
+        alpha, beta = (_normal((channels,), dtype, generator) * 0.5 for _ in range(2))
+        weight = _normal((out, channels, taps), dtype, generator) * (channels * taps) ** -0.5
+        examples.append((x, alpha, beta, weight, bias, dilation, padding))
+    return examples
+
+
+@operation("snake_conv", examples=_snake_conv_examples)
+def snake_conv(
+    x: torch.Tensor,
+    alpha: torch.Tensor,
+    beta: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    dilation: int,
+    padding: int,
+) -> torch.Tensor:
+    """A convolution of :func:`snake_beta`'s output, which nobody else reads, with zeros before it.
+
+    Args:
+        x: ``[batch, channels, samples]``. alpha, beta: ``[channels]``. weight: ``[out, channels, taps]``. bias: ``[out]``.
+        dilation: samples between two taps.
+        padding: zeros before the first sample. ``(taps - 1) * dilation`` keeps the length and looks at no later sample; so many
+            fewer as samples of context stand at the beginning of ``x``.
+
+    Returns:
+        ``[batch, out, samples + padding - (taps - 1) * dilation]``.
+    """
+    active = snake_beta(x, alpha, beta)
+    return F.conv1d(F.pad(active, (padding, 0)) if padding else active, weight, bias, dilation=dilation)
