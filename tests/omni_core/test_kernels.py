@@ -206,6 +206,36 @@ def test_nan_and_wrong_shapes_are_never_good() -> None:
         assert relative_error(rms_norm, wrong, arguments) == float("inf")
 
 
+def test_what_an_operation_writes_is_compared_and_nothing_else_may_change() -> None:
+    @operation("put", examples=lambda dtype, generator: [], writes=("target",))
+    def put(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        target[row] = x
+        return x + 1
+
+    def elsewhere(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        return put.reference(x, target, row - 1)
+
+    def nowhere(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        return x + 1
+
+    def also(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        target[row - 1] *= 1.001
+        return put.reference(x, target, row)
+
+    def in_place(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        target[row] = x
+        return x.add_(1)
+
+    arguments = (torch.randn(8), torch.randn(100_000, 8), 3)
+    before = [each.clone() for each in arguments[:2]]
+    assert relative_error(put, put.reference, arguments) < 1e-7
+    assert relative_error(put, elsewhere, arguments) > 0.5
+    assert relative_error(put, nowhere, arguments) > 0.5
+    assert relative_error(put, also, arguments) > 1e-4
+    assert relative_error(put, in_place, arguments) == float("inf")
+    assert all(torch.equal(each, old) for each, old in zip(arguments, before, strict=False))
+
+
 def test_a_name_belongs_to_whoever_wraps_the_function() -> None:
     @operation("twice", examples=lambda dtype, generator: [])
     def twice(x: torch.Tensor) -> torch.Tensor:

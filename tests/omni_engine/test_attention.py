@@ -131,7 +131,11 @@ def test_backends_agree(name: str, seed: int, scale: float | None, monkeypatch: 
         lengths.append(length)
     query = torch.randn(sum(lengths), HEADS, WIDTH, generator=generator)
     key, value = torch.randn(2, sum(lengths), KV_HEADS, WIDTH, generator=generator)
-    output = made(name, cache, monkeypatch).plan(requests, starts, lengths)(0, query, key, value, scale)
+    step = made(name, cache, monkeypatch).plan(requests, starts, lengths)
+    output = step(0, query, key, value, scale)
+    slots, *written = step.place(0)
+    assert all(torch.equal(each[slots], new) for each, new in zip(written, (key, value), strict=True))
+    assert torch.equal(step.attend(0, query, scale), output), "a layer may have written by itself"
     row = 0
     for request, start, length in zip(requests, starts, lengths, strict=True):
         table = torch.tensor(cache.blocks(request.request_id)).unsqueeze(1)

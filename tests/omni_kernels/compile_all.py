@@ -12,8 +12,10 @@ from triton.compiler import ASTSource
 from omni_kernels import decode, norms, rotary, snake
 
 CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
-TYPES = {"read": "*i64", "lengths": "*i64", "mixed": "*fp32", "eps": "fp32", "scale": "fp32"}
-DATA = {"x", "residual", "total", "output", "alpha", "beta", "query", "keys", "values", "cos", "sin"}
+CONSTANTS |= {"HEADS": 4, "OUT": 128, "SAMPLES": snake.SAMPLES, "CHANNELS": snake.CHANNELS}
+TYPES = {"read": "*i64", "lengths": "*i64", "mixed": "*fp32", "eps": "fp32", "scale": "fp32", "slots": "*i64"}
+DATA = {"x", "residual", "total", "output", "alpha", "beta", "query", "queries", "keys", "values", "cos", "sin"}
+DATA |= {"projected", "weights", "bias"}
 
 
 def compiled(function: Any, dtype: str, capability: int, **special: Any) -> int:
@@ -33,7 +35,9 @@ def main(capability: int) -> None:
         for function, special in (
             (norms._norm_row, {}),
             (rotary._turn, {}),
+            (rotary._norm_turn_store, {}),
             (snake._activate, {}),
+            (snake._convolve, {}),
             (decode._attend_part, {**sums, "BLOCK": decode.BLOCK}),
             (decode._join_parts, sums),
         ):

@@ -105,6 +105,45 @@ def test_the_activation_at_the_edges_of_blocks(samples: int, device: str) -> Non
     assert relative_error(operations.snake_beta, snake.snake_beta, (x, alpha, beta)) <= 1e-5
 
 
+@pytest.mark.parametrize(
+    ("channels", "outs", "samples", "taps", "dilation", "padding"),
+    [(32, 16, 64, 3, 2, 4), (33, 17, 65, 3, 2, 4), (1, 1, 1, 7, 9, 54), (31, 1, 70, 7, 3, 5), (40, 129, 63, 1, 1, 0)],
+)
+def test_the_convolution_at_the_edges_of_its_blocks(
+    channels: int, outs: int, samples: int, taps: int, dilation: int, padding: int, device: str
+) -> None:
+    kernel = import_module("omni_kernels.snake").snake_conv
+    x = torch.randn(2, channels, samples + 3, device=device)[..., 3:]
+    alpha, beta = torch.randn(2, channels, device=device)
+    weight = torch.randn(outs, channels, taps, device=device)
+    arguments = (x, alpha, beta, weight, torch.randn(outs, device=device), dilation, padding)
+    assert relative_error(operations.snake_conv, kernel, arguments) <= 1e-5
+    torch.testing.assert_close(kernel(*arguments), operations.snake_conv.reference(*arguments), rtol=1e-4, atol=1e-4)
+
+
+def test_a_convolution_goes_on_from_its_context_as_if_it_had_begun_with_it(device: str) -> None:
+    kernel = import_module("omni_kernels.snake").snake_conv
+    x, (alpha, beta) = torch.randn(1, 8, 150, device=device), torch.randn(2, 8, device=device)
+    parameters = alpha, beta, torch.randn(4, 8, 7, device=device), torch.randn(4, device=device), 3
+    whole = kernel(x, *parameters, 18)
+    parts = [kernel(x[..., :70], *parameters, 18), kernel(x[..., 70 - 18 :], *parameters, 0)]
+    assert whole.shape == (1, 4, 150)
+    torch.testing.assert_close(torch.cat(parts, -1), whole)
+    assert torch.equal(kernel(torch.cat([x, x.flip(-1)]), *parameters, 18)[:1], whole), "the same beside others"
+
+
+def test_waves_whose_phase_float32_cannot_tell_stay_between_zero_and_one(device: str) -> None:
+    kernel = import_module("omni_kernels.snake").snake_conv
+    near, far = torch.tensor([0.0, 0.5, -3.0, 100.0, -1e3]), torch.logspace(7, 10, 500)
+    x = torch.cat([near, far, -far]).to(device).expand(1, 1, -1)
+    none, scale = torch.zeros(1, device=device), 1 / (math.exp(-20) + 1e-9)
+    output = kernel(x, none, none - 20, torch.ones(1, 1, 1, device=device), none, 1, 0)
+    waves = (output.double() - x) / scale
+    torch.testing.assert_close(waves[..., :5], torch.sin(x[..., :5].double()) ** 2, rtol=0, atol=2e-4)
+    assert waves.min() >= -1e-4
+    assert waves.max() <= 1 + 1e-4
+
+
 def test_nan_stays_where_it_is(device: str) -> None:
     norms = import_module("omni_kernels.norms")
     x, weight = torch.randn(3, 8, device=device), torch.randn(8, device=device)
@@ -147,6 +186,46 @@ def test_attention_reads_no_slot_of_others(device: str) -> None:
     after = kernel(query, keys, values, read, lengths, seen, scale)
     assert torch.equal(after[0], expected[0])
     assert after[1].isnan().all()
+
+
+def storing(device: str, rows: int, heads: int, kv_heads: int, width: int) -> tuple[torch.Tensor, ...]:
+    """Arguments of the layer's write, of views: projections side by side, keys and values of a slot beside each other."""
+    projected = torch.randn(rows, 2, heads + 2 * kv_heads, width, device=device)[:, 1]
+    weights = torch.randn(heads + kv_heads, width, device=device)
+    angles = torch.randn(rows, 1, width // 2, device=device).repeat(1, 1, 2)
+    slots = torch.randperm(2 * rows + 1, device=device)[:rows]
+    keys, values = torch.full((2 * rows + 1, 2, kv_heads, width), math.inf, device=device).unbind(1)
+    return projected, weights, angles.cos(), angles.sin(), slots, keys, values
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8, 16), (5, 12, 2, 24), (3, 5, 1, 2), (2, 6, 3, 40), (4, 16, 16, 128)], ids=str
+)
+def test_keys_and_values_go_where_they_belong_and_nowhere_else(shape: tuple[int, ...], device: str) -> None:
+    kernel = import_module("omni_kernels.rotary").norm_rotary_store
+    *given, keys, values = storing(device, *shape)
+    right_keys, right_values = keys.clone(), values.clone()
+    queries = kernel(*given, keys, values, 1e-6)
+    right_queries = operations.norm_rotary_store.reference(*given, right_keys, right_values, 1e-6)
+    torch.testing.assert_close(queries, right_queries)
+    torch.testing.assert_close(keys, right_keys)
+    assert torch.equal(values, right_values)
+    untouched = torch.ones(len(keys), dtype=torch.bool, device=device)
+    untouched[given[-1]] = False
+    assert keys[untouched].isinf().all()
+    assert values[untouched].isinf().all()
+
+
+def test_a_cache_whose_rows_are_not_dense_is_written_all_the_same(device: str) -> None:
+    kernel = import_module("omni_kernels.rotary").norm_rotary_store
+    *given, keys, values = storing(device, 3, 4, 2, 16)
+    wide = torch.zeros(*keys.shape, 2, device=device)
+    kernel(*given, wide[..., 1], values, 1e-6)
+    kernel(*given, keys, values, 1e-6)
+    torch.testing.assert_close(wide[given[-1], ..., 1], keys[given[-1]])
+    assert not wide[..., 0].any()
+    nothing = [each[:0] for each in given]
+    assert kernel(nothing[0], given[1], *nothing[2:], keys, values, 1e-6).shape == (0, 4, 16)
 
 
 def test_heads_split_off_a_projection_are_turned_where_they_lie(device: str) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeSnakeBeta
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omni_core.model_runner import kernels
 from omni_core.model_runner.kernels import Operation
-from omni_core.model_runner.operations import add_rms_norm, rms_norm, snake_beta
-from omni_qwen3.code2wav import _replace_activations
-from omni_qwen3.layers import RMSNorm
+from omni_core.model_runner.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta, snake_conv
+from omni_core.model_runner.types import CacheAttention
+from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.code2wav import Vocoder
+from omni_qwen3.config import DecoderConfig, read_config
+from omni_qwen3.layers import Attention, RMSNorm, Rotary
 
 
 @pytest.fixture
@@ -56,14 +61,66 @@ def test_norms_run_the_chosen_kernel(counting: Any) -> None:
     assert (alone, added) == ([1], [1])
 
 
-def test_the_vocoder_s_activations_run_the_chosen_kernel_with_the_checkpoint_s_parameters(counting: Any) -> None:
-    network = nn.Sequential(nn.Sequential(Qwen3OmniMoeSnakeBeta(4)), Qwen3OmniMoeSnakeBeta(4))
-    for parameter in network.parameters():
+def test_a_layer_writes_the_cache_itself_where_attention_says_where_and_computes_the_same_where_not(
+    counting: Any,
+) -> None:
+    config = DecoderConfig(
+        vocab_size=9,
+        hidden_size=32,
+        layers=2,
+        heads=4,
+        kv_heads=2,
+        head_dim=16,
+        intermediate_size=8,
+        norm_eps=1e-6,
+        rope_theta=1e4,
+        mrope_section=(4, 2, 2),
+        max_positions=99,
+    )
+
+    class Keeping(CacheAttention):
+        def __init__(self) -> None:
+            self.keys, self.values = (torch.zeros(9, config.kv_heads, config.head_dim) for _ in range(2))
+
+        def place(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            assert layer == 1
+            return torch.tensor([7, 0, 4]), self.keys, self.values
+
+        def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+            return query + self.keys[[7, 0, 4]].sum(1, keepdim=True)
+
+    attention = Attention(config, 1)
+    for parameter in attention.parameters():
         nn.init.normal_(parameter)
-    x = torch.randn(2, 4, 50)
-    names, expected = list(network.state_dict()), network(x)
-    _replace_activations(network)
-    calls = counting(snake_beta)
-    assert torch.equal(network(x), expected)
-    assert calls == [2]
-    assert list(network.state_dict()) == names
+    positions = torch.tensor([[0, 5, 900], [0, 7, 3], [0, 1, 80]])
+    cos, sin = Rotary(config)(positions, torch.float32)
+    x, own, called = torch.randn(3, config.hidden_size), Keeping(), Keeping()
+    calls = counting(norm_rotary_store)
+    with torch.inference_mode():
+        outputs = attention(x, cos, sin, own), attention(x, cos, sin, lambda *arguments: called(*arguments))
+    assert calls == [1]
+    assert torch.equal(*outputs)
+    assert torch.equal(own.keys, called.keys)
+    assert torch.equal(own.values, called.values)
+    assert own.keys[[7, 0, 4]].abs().min() > 0
+    assert own.values[[1, 2, 3, 5, 6, 8]].abs().max() == 0
+
+
+def test_the_vocoder_runs_the_chosen_kernels_with_the_checkpoint_s_parameters(
+    counting: Any, tiny: dict[str, Path]
+) -> None:
+    path = str(tiny["a"])
+    config = Qwen3OmniMoeCode2WavConfig(**read_config(path).raw["code2wav_config"])
+    plain = Qwen3OmniMoeCode2Wav._from_config(config)
+    load_module(plain, Checkpoint(path), {"": "code2wav."}, dtype=torch.float32, device="cpu")
+    network = Vocoder(path)._network
+    activations, convolutions = counting(snake_beta), counting(snake_conv)
+    codes = torch.randint(0, config.codebook_size, (2, config.num_quantizers, 5))
+    with torch.inference_mode():
+        sound, expected = network(codes), plain(codes)
+    assert torch.equal(sound, expected)
+    blocks = len(config.upsample_rates)
+    assert convolutions == [blocks * 3 * 2 + 1], "two in each of a block's residual units, and the last"
+    assert activations == [blocks + convolutions[0]], (
+        "one before each transposed convolution; the others in the reference"
+    )

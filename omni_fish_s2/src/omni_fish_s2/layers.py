@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_core.model_runner.operations import add_rms_norm, rms_norm
 from omni_core.model_runner.types import PagedAttention
 from omni_fish_s2.config import DecoderConfig
 
@@ -22,7 +23,11 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``x + residual``, and its norm."""
+        return add_rms_norm(x, residual, self.weight, self.eps)
 
 
 def rotary(positions: torch.Tensor, head_dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,7 +42,7 @@ def rotary(positions: torch.Tensor, head_dim: int, base: float) -> tuple[torch.T
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn neighbouring pairs of ``[..., heads, head_dim]``."""
+    """Turn neighbouring pairs of ``[..., heads, head_dim]``, in float32. (The operation ``rotary`` turns halves.)"""
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1)
     return turned.flatten(-2).to(x.dtype)
@@ -90,5 +95,5 @@ class DecoderLayer(nn.Module):
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin, attention)
-        return x + self.feed_forward(self.ffn_norm(x))
+        x, normed = self.ffn_norm.add(x, self.attention(self.attention_norm(x), cos, sin, attention))
+        return x + self.feed_forward(normed)

@@ -18,7 +18,7 @@ from transformers.initialization import no_init_weights
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omni_core.model_runner.operations import snake_beta
+from omni_core.model_runner.operations import snake_beta, snake_conv
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
 
@@ -37,12 +37,42 @@ class SnakeBeta(nn.Module):
         return snake_beta(x, self.alpha, self.beta)
 
 
-def _replace_activations(network: nn.Module) -> None:
+class SnakeConv(nn.Module):
+    """An activation and the causal convolution that alone reads it, as one operation."""
+
+    def __init__(self, activation: Any, convolution: Any) -> None:
+        super().__init__()
+        self.alpha, self.beta = activation.alpha, activation.beta
+        self.weight, self.bias = convolution.conv.weight, convolution.conv.bias
+        self._dilation = convolution.conv.dilation[0]
+        self._padding = (self.weight.shape[2] - 1) * self._dilation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return snake_conv(x, self.alpha, self.beta, self.weight, self.bias, self._dilation, self._padding)
+
+
+class ResidualUnit(nn.Module):
+    """The network's residual unit: twice an activation and a convolution."""
+
+    def __init__(self, original: Any) -> None:
+        super().__init__()
+        self.dilated = SnakeConv(original.act1, original.conv1)
+        self.mixing = SnakeConv(original.act2, original.conv2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mixed: torch.Tensor = self.mixing(self.dilated(x))
+        return mixed + x
+
+
+def _use_operations(network: nn.Module) -> None:
+    """Put operations in the place of activations, and of the convolutions after them where these are not transposed."""
     for name, child in network.named_children():
-        if type(child).__name__.endswith("SnakeBeta"):
+        if type(child).__name__.endswith("ResidualUnit"):
+            setattr(network, name, ResidualUnit(child))
+        elif type(child).__name__.endswith("SnakeBeta"):
             setattr(network, name, SnakeBeta(child))
         else:
-            _replace_activations(child)
+            _use_operations(child)
 
 
 @define(eq=False)
@@ -77,7 +107,9 @@ class Vocoder:
             network = Qwen3OmniMoeCode2Wav._from_config(config)
         kind = getattr(torch, dtype)
         self._network = load_module(network, Checkpoint(model_path), {"": "code2wav."}, dtype=kind, device=device)
-        _replace_activations(self._network)
+        _use_operations(self._network)
+        *layers, activation, convolution = self._network.decoder
+        self._network.decoder = nn.ModuleList([*layers, SnakeConv(activation, convolution)])
         self._config, self._device = config, device
         self.groups, self.codebook = config.num_quantizers, config.codebook_size
         self.samples_per_frame = int(self._network.total_upsample)

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner.operations import add_rms_norm, rms_norm, rotary
+from omni_core.model_runner.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
-from omni_core.model_runner.types import PagedAttention
+from omni_core.model_runner.types import CacheAttention, PagedAttention
 from omni_engine.packed_linear import Matrix, packed, product
 from omni_qwen3.config import DecoderConfig
 
@@ -59,11 +59,6 @@ class Rotary(nn.Module):
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Apply rotary positions to ``[n, heads, head_dim]``."""
-    return rotary(x, cos, sin)
-
-
 class Attention(nn.Module):
     """Grouped-query attention with normed queries and keys."""
 
@@ -76,27 +71,27 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, config.norm_eps)
         self._weights: torch.Tensor | None = None
 
-    def qkv(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Projected, normed and rotated: ``[n, heads, head_dim]`` and twice ``[n, kv_heads, head_dim]``."""
-        heads = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
-        turned, value = heads.split([self.heads + self.kv_heads, self.kv_heads], dim=1)
-        # Queries and keys in one go: at one row, a step's time is the number of its operations.
-        normed = F.rms_norm(turned, (self.head_dim,), eps=self.q_norm.eps) * self._head_weights()
-        query, key = rotate(normed, cos, sin).split([self.heads, self.kv_heads], dim=1)
-        return query, key, value
-
     def _head_weights(self) -> torch.Tensor:
-        """The weights of both norms, head by head: ``[heads + kv_heads, head_dim]``. Made at the first step."""
+        """The weights of both norms, head by head: ``[heads + kv_heads, head_dim]``. Made at the first step.
+
+        Queries and keys are normed and turned in one go: at one row, a step's time is the number of its operations.
+        """
         if self._weights is None:
             queries, keys = self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)
             self._weights = torch.cat([queries, keys])
         return self._weights
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
-        query, key, value = self.qkv(x, cos, sin)
-        return self.o_proj(attention(self.layer, query, key, value).reshape(x.shape[0], -1))
+        projected = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
+        weights, eps = self._head_weights(), self.q_norm.eps
+        if isinstance(attention, CacheAttention):
+            query = norm_rotary_store(projected, weights, cos, sin, *attention.place(self.layer), eps)
+            mixed = attention.attend(self.layer, query)
+        else:
+            turned, value = projected.split([self.heads + self.kv_heads, self.kv_heads], dim=1)
+            query, key = norm_rotary(turned, weights, cos, sin, eps).split([self.heads, self.kv_heads], dim=1)
+            mixed = attention(self.layer, query, key, value)
+        return self.o_proj(mixed.reshape(x.shape[0], -1))
 
 
 class MLP(nn.Module):

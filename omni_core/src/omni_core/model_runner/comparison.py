@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any
 
 import torch
@@ -23,7 +24,8 @@ class Comparison:
     """One kernel in one dtype.
 
     Attributes:
-        dtype: its name. error: the largest of all examples' and outputs' relative errors; infinite for wrong shapes and for NaN.
+        dtype: its name. error: the largest of all examples' and outputs' relative errors; infinite for wrong shapes, for NaN, and
+            where an argument was changed that the operation does not write.
         bound: what it may be. speed: the time of the reference over that of the kernel, over all examples.
     """
 
@@ -69,12 +71,21 @@ def compare(component: KernelComponent, seconds: float = 0.2) -> Iterator[Compar
 
 
 def relative_error(operation: Operation[..., Any], kernel: Any, arguments: tuple[Any, ...]) -> float:
-    """The largest relative error of a kernel's outputs on ``arguments``, which stay as they are."""
-    outputs = _tensors(kernel(*map(_copy, arguments)))
-    expected = _tensors(operation.reference(*map(_double, arguments)))
+    """The largest relative error of what a kernel returns and writes for ``arguments``, which stay as they are."""
+    given, exact = [_copy(each) for each in arguments], [_double(each) for each in arguments]
+    outputs, expected = _tensors(kernel(*given)), _tensors(operation.reference(*exact))
     if [each.shape for each in outputs] != [each.shape for each in expected]:
         return float("inf")
-    return max(_distance(out, right) for out, right in zip(outputs, expected, strict=True))
+    pairs = list(zip(outputs, expected, strict=True))
+    names = signature(operation.reference).parameters
+    for name, before, after, right in zip(names, arguments, given, exact, strict=False):
+        if name in operation.writes:
+            # What neither touched would hide an error in what either did.
+            touched = (after != before) | (right != before)
+            pairs.append((after[touched], right[touched]))
+        elif isinstance(before, torch.Tensor) and not torch.equal(before, after):
+            return float("inf")
+    return max(_distance(out, right) for out, right in pairs)
 
 
 def _distance(out: torch.Tensor, right: torch.Tensor) -> float:

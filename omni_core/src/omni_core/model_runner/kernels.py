@@ -63,11 +63,12 @@ class Operation(Generic[P, R]):
 
     Attributes:
         name: as kernels name it. reference: the implementation in PyTorch, right on every device and in float64.
+        writes: names of the arguments that it changes, which are outputs like those that it returns. It changes no others.
         examples: arguments to compare implementations on: ``(dtype, generator) -> [arguments, ...]``, on the generator's device.
     """
 
-    def __init__(self, name: str, reference: Callable[P, R], examples: Examples) -> None:
-        self.name, self.reference, self.examples = name, reference, examples
+    def __init__(self, name: str, reference: Callable[P, R], examples: Examples, writes: Sequence[str] = ()) -> None:
+        self.name, self.reference, self.examples, self.writes = name, reference, examples, frozenset(writes)
         self.__doc__ = reference.__doc__
         self._chosen: dict[tuple[str, torch.dtype], Callable[P, R]] = {}
         _operations.append(self)
@@ -112,10 +113,12 @@ def _problem(spec: KernelSpec) -> str | None:
     return None if works(answer) else answer
 
 
-def operation(name: str, *, examples: Examples) -> Callable[[Callable[P, R]], Operation[P, R]]:
+def operation(
+    name: str, *, examples: Examples, writes: Sequence[str] = ()
+) -> Callable[[Callable[P, R]], Operation[P, R]]:
     """Makes a function the reference of the operation ``name``; what it returns is called in the function's place."""
 
     def wrap(reference: Callable[P, R]) -> Operation[P, R]:
-        return Operation(name, reference, examples)
+        return Operation(name, reference, examples, writes)
 
     return wrap

@@ -6,6 +6,7 @@ This room needs torch (``pip install omni-core[torch]``); nothing else in the co
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Protocol
 
@@ -222,6 +223,36 @@ class PagedAttention(Protocol):
         ``scale`` defaults to ``head_dim ** -0.5``.
         """
         ...
+
+
+class CacheAttention(ABC):
+    """A :class:`PagedAttention` over a cache that layers may write themselves, so that one pass can make keys and put them there.
+
+    A layer calls it as any other, or writes to :meth:`place` and calls :meth:`attend`. A scheduler whose attention keeps its cache
+    to itself offers the call alone.
+    """
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+    ) -> torch.Tensor:
+        """See :class:`PagedAttention`."""
+        slots, keys, values = self.place(layer)
+        keys.index_copy_(0, slots, key)
+        values.index_copy_(0, slots, value)
+        return self.attend(layer, query, scale)
+
+    @abstractmethod
+    def place(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Where this step's keys and values of a layer belong.
+
+        Returns:
+            ``[n]`` int64, a slot of its own for each of the step's tokens; and the layer's keys and values,
+            ``[slots, kv_heads, head_dim]`` each, to be written at these slots and nowhere else.
+        """
+
+    @abstractmethod
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        """``[n, heads, head_dim]`` for ``query``, once this step's keys and values are in their place."""
 
 
 @define(eq=False)

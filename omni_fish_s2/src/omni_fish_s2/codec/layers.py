@@ -51,7 +51,10 @@ class CausalUpsampling(nn.Module):
 
 
 class Snake(nn.Module):
-    """``x + sin(alpha x)^2 / alpha``, with an alpha per channel (Ziyin et al., 2020)."""
+    """``x + sin(alpha x)^2 / alpha``, with an alpha per channel (Ziyin et al., 2020).
+
+    Not the operation ``snake_beta``, whose two parameters per channel are logarithms.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -142,8 +145,9 @@ class _TransformerLayer(nn.Module):
     def forward(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor, memory: Memory
     ) -> torch.Tensor:
-        x = x + self.attention_layer_scale(self._attend(self.attention_norm(x), cos, sin, mask, memory))
-        return x + self.ffn_layer_scale(self.feed_forward(self.ffn_norm(x)))
+        mixed = self.attention_layer_scale(self._attend(self.attention_norm(x), cos, sin, mask, memory))
+        x, normed = self.ffn_norm.add(x, mixed)
+        return x + self.ffn_layer_scale(self.feed_forward(normed))
 
     def _attend(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor, memory: Memory

@@ -40,6 +40,10 @@ def omni_kernels() -> list[KernelComponent]:
         _kernel("rms_norm", "norms:rms_norm", "root mean square norm in one pass"),
         _kernel("add_rms_norm", "norms:add_rms_norm", "a sum and its root mean square norm in one pass"),
         _kernel("rotary", "rotary:rotary", "rotary positions in one pass"),
+        _kernel(
+            "norm_rotary_store", "rotary:norm_rotary_store", "norms, rotary positions and the cache's write in one pass"
+        ),
         _kernel("snake_beta", "snake:snake_beta", "the vocoder's activation in one pass"),
+        _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation on the way into its convolution"),
         _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache where it lies", ENGINE),
     ]

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import torch
 
-from omni_core.model_runner.types import ARRequest, KVLayout
+from omni_core.model_runner.types import ARRequest, CacheAttention, KVLayout
 from omni_engine.kv_cache import KVCache
 
 
-class StepAttention(ABC):
-    """The attention of one step's batch; an :class:`omni_core.model_runner.types.PagedAttention`."""
+class StepAttention(CacheAttention):
+    """The attention of one step's batch."""
 
     def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
         self.cache = cache
@@ -21,22 +21,12 @@ class StepAttention(ABC):
             writes.extend(cache.slot_numbers(request.request_id, start, start + length))
         self._write = torch.tensor(writes, device=cache.keys[0].device)
 
-    def store(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write this step's K and V. Returns the layer's caches, ``[slots, kv_heads, head_dim]`` each."""
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys.index_copy_(0, self._write, key)
-        values.index_copy_(0, self._write, value)
-        return keys, values
+    def place(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return self._write, self.cache.keys[layer], self.cache.values[layer]
 
     def keep(self, rows: torch.Tensor) -> None:
         """Store what the runner keeps of this step's positions, ``[n, kept_width]``."""
         self.cache.kept.index_copy_(0, self._write, rows)
-
-    @abstractmethod
-    def __call__(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
-    ) -> torch.Tensor:
-        """See :class:`omni_core.model_runner.types.PagedAttention`."""
 
 
 class AttentionBackend(ABC):

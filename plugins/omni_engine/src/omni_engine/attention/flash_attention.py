@@ -52,12 +52,10 @@ class _Step(StepAttention):
             "causal": True,
         }
 
-    def __call__(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
-    ) -> torch.Tensor:
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
         from flash_attn import flash_attn_varlen_func
 
-        keys, values = self.store(layer, key, value)
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
         paged = (-1, self.cache.block_size, *keys.shape[1:])
         output: torch.Tensor = flash_attn_varlen_func(
             query, keys.view(paged), values.view(paged), softmax_scale=scale, **self._options

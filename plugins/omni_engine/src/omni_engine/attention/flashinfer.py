@@ -61,10 +61,8 @@ class _Step(StepAttention):
         self._wrapper: Any = backend.decode if self._decodes else backend.mixed
         self._planned: tuple[int, float | None] | None = None
 
-    def __call__(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
-    ) -> torch.Tensor:
-        keys, values = self.store(layer, key, value)
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
         if self._planned != (query.shape[1], scale):
             self._plan(query, keys, scale)
         paged = (-1, self.cache.block_size, *keys.shape[1:])

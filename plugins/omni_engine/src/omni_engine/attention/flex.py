@@ -49,10 +49,10 @@ class _Step(StepAttention):
         self._attend = backend.attend
         self._mask = block_mask(backend.cache, requests, starts, lengths)
 
-    def __call__(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
-    ) -> torch.Tensor:
-        keys, values = (each.transpose(0, 1).unsqueeze(0) for each in self.store(layer, key, value))
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        keys, values = (
+            each.transpose(0, 1).unsqueeze(0) for each in (self.cache.keys[layer], self.cache.values[layer])
+        )
         options: dict[str, Any] = {"BLOCK_N": min(self.cache.block_size, 64)}
         mixed = self._attend(
             query.transpose(0, 1).unsqueeze(0),
@@ -60,7 +60,7 @@ class _Step(StepAttention):
             values,
             block_mask=self._mask,
             scale=scale,
-            enable_gqa=query.shape[1] != key.shape[1],
+            enable_gqa=query.shape[1] != keys.shape[1],
             kernel_options=options if query.is_cuda else None,
         )
         output: torch.Tensor = mixed[0].transpose(0, 1)

@@ -65,10 +65,8 @@ class PagedAttention(StepAttention):
             self._padded = torch.where(seen, padded, first).to(device)
             self._seen, self._lengths_seen = seen.to(device), lengths_seen.to(device)
 
-    def __call__(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
-    ) -> torch.Tensor:
-        keys, values = self.store(layer, key, value)
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
         if self._all_decode:
             return self._decode(query, keys, values, scale)
         output = torch.empty_like(query)
