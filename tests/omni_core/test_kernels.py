@@ -15,6 +15,7 @@ from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.hookspecs import Component, KernelComponent
 from omni_core.model_runner.comparison import relative_error
+from omni_core.model_runner.experts import experts, route_experts
 from omni_core.model_runner.kernels import KernelSpec, install, operation
 from omni_core.model_runner.operations import add_rms_norm, rms_norm, snake_beta
 from omni_core.plugins.discovery import PluginRecord, PluginStatus
@@ -123,6 +124,32 @@ def test_references_are_what_models_computed_before() -> None:
     assert torch.equal(normed, rms_norm(x + y, weight, 1e-6))
     waved = x + torch.sin(x * weight[:3, None].exp()) ** 2 / weight[3:6, None].exp()
     torch.testing.assert_close(snake_beta(x, weight[:3], weight[3:6]), waved)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_routing_is_a_softmax_over_all_experts_and_its_largest(normalize: bool) -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0, -1.0], [3.0, -2.0, 0.5, 3.5]]).bfloat16()
+    weights, chosen = route_experts(logits, 2, normalize)
+    assert chosen.tolist() == [[1, 2], [3, 0]]
+    assert (weights.dtype, chosen.dtype) == (torch.bfloat16, torch.int64)
+    shares = logits.float().exp() / logits.float().exp().sum(-1, keepdim=True)
+    largest = shares.gather(1, chosen)
+    expected = largest / largest.sum(-1, keepdim=True) if normalize else largest
+    torch.testing.assert_close(weights, expected.bfloat16())
+    assert route_experts(logits.double(), 2, normalize)[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_experts_are_gated_and_summed_with_their_weights(rows: int, dtype: torch.dtype) -> None:
+    x, gate_up, down = (torch.randn(shape).to(dtype) for shape in ((rows, 8), (5, 6, 8), (5, 8, 3)))
+    weights, chosen = torch.rand(rows, 2).to(dtype), torch.tensor([[3, 1], [1, 0], [0, 3], [3, 0]])[:rows]
+    expected = torch.zeros(rows, 8, dtype=dtype)
+    for row in range(rows):
+        for weight, expert in zip(weights[row], chosen[row], strict=True):
+            gate, up = (gate_up[expert] @ x[row]).split(3)
+            expected[row] += weight * (down[expert] @ (gate / (1 + torch.exp(-gate)) * up))
+    torch.testing.assert_close(experts(x, weights, chosen, gate_up, down), expected)
 
 
 def component(target: str, **fields: Any) -> KernelComponent:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from attrs import evolve
 
+from omni_core.model_runner.experts import grouped
 from omni_engine.packed_linear import packed
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import Experts
@@ -52,7 +53,8 @@ def test_the_ways_agree(rows: int) -> None:
     expected = mixture(experts, *inputs)
     torch.testing.assert_close(experts(*inputs), expected, rtol=1e-4, atol=1e-5)
     if hasattr(F, "grouped_mm"):
-        torch.testing.assert_close(experts.grouped(*inputs), expected, rtol=1e-4, atol=1e-5)
+        weights = experts.gate_up_proj, experts.down_proj
+        torch.testing.assert_close(grouped(*inputs, *weights), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.skipif(packed(torch.zeros(512, 512)) is None, reason="this machine has no packed kernels")

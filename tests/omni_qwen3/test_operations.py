@@ -1,4 +1,4 @@
-"""The model's norms and activations are operations: an installed kernel runs in their place, and without one nothing changes."""
+"""The model's norms, activations and experts are operations: an installed kernel runs in their place, and without one nothing changes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omni_core.model_runner import kernels
+from omni_core.model_runner.experts import experts, route_experts
 from omni_core.model_runner.kernels import Operation
 from omni_core.model_runner.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta, snake_conv
 from omni_core.model_runner.types import CacheAttention
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.config import DecoderConfig, read_config
-from omni_qwen3.layers import Attention, RMSNorm, Rotary
+from omni_qwen3.layers import Attention, RMSNorm, Rotary, SparseMLP
 
 
 @pytest.fixture
@@ -124,3 +126,21 @@ def test_the_vocoder_runs_the_chosen_kernels_with_the_checkpoint_s_parameters(
     assert activations == [blocks + convolutions[0]], (
         "one before each transposed convolution; the others in the reference"
     )
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_mixture_of_experts_runs_the_chosen_kernels(counting: Any, normalize: bool) -> None:
+    config = DecoderConfig(
+        vocab_size=8, hidden_size=16, layers=1, heads=1, kv_heads=1, head_dim=16, intermediate_size=1, norm_eps=1e-6,
+        rope_theta=1e6, mrope_section=(), max_positions=8, experts=6, experts_per_token=3, moe_intermediate_size=8,
+    )  # fmt: skip
+    block = SparseMLP(evolve(config, norm_topk_prob=normalize)).requires_grad_(False)
+    for parameter in block.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(5, 16)
+    expected = block(x)
+    routed, mixed = counting(route_experts), counting(experts)
+    assert torch.equal(block(x), expected)
+    assert (routed, mixed) == ([1], [1])
+    weights, _ = block.gate(x)
+    assert torch.allclose(weights.sum(-1), torch.ones(5)) == normalize

@@ -6,12 +6,11 @@ mixture of experts, as in transformers' ``qwen3_omni_moe`` (5.23).
 
 from __future__ import annotations
 
-from collections import Counter
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_core.model_runner.experts import experts, one_by_one, route_experts
 from omni_core.model_runner.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import CacheAttention, PagedAttention
@@ -117,11 +116,7 @@ class Router(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """``[n, hidden]`` to weights and expert numbers, ``[n, top_k]`` each."""
-        logits = F.linear(x, self.weight)
-        weights, chosen = logits.softmax(-1, dtype=torch.float32).topk(self.top_k, dim=-1)
-        if self.normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
-        return weights.to(logits.dtype), chosen
+        return route_experts(F.linear(x, self.weight), self.top_k, self.normalize)
 
 
 class Experts(nn.Module):
@@ -130,7 +125,6 @@ class Experts(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         count, inner, hidden = config.experts, config.moe_intermediate_size, config.hidden_size
-        self._count = count
         self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * inner, hidden))
         self.down_proj = nn.Parameter(torch.empty(count, hidden, inner))
 
@@ -148,41 +142,15 @@ class Experts(nn.Module):
         self.gate_up_proj.data = self.gate_up_proj.new_empty(0)
         self.down_proj.data = self.down_proj.new_empty(0)
 
-    def _expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        if self._packed:
-            gate_up, down = self._packed[number]
-            gate, up = product(x, gate_up).chunk(2, dim=-1)
-            return product(F.silu(gate) * up, down)
-        gate, up = F.linear(x, self.gate_up_proj[number]).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, self.down_proj[number])
-
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        if x.is_cuda and hasattr(F, "grouped_mm"):
-            return self.grouped(x, weights, chosen)
-        if len(x) == 1:
-            parts = torch.cat([self._expert(number, x) for number in chosen[0].tolist()])
-            return weights @ parts
-        pairs = sorted((expert, row) for row, experts in enumerate(chosen.tolist()) for expert in experts)
-        counts = Counter(expert for expert, _ in pairs)
-        order = torch.tensor([row for _, row in pairs])
-        outputs = [
-            self._expert(expert, rows)
-            for expert, rows in zip(counts, x.index_select(0, order).split(list(counts.values())), strict=True)
-        ]
-        share = weights.flatten().index_select(0, chosen.flatten().argsort(stable=True)).unsqueeze(-1)
-        return torch.zeros_like(x).index_add_(0, order, torch.cat(outputs).mul_(share))
+        if self._packed:
+            return one_by_one(x, weights, chosen, self._packed_expert)
+        return experts(x, weights, chosen, self.gate_up_proj, self.down_proj)
 
-    def grouped(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """The same in two grouped products, which ask the host nothing: a GPU need not be waited for. Sums in a fixed order."""
-        order = chosen.flatten().argsort(stable=True)
-        counts = torch.zeros(self._count, dtype=torch.int32, device=x.device)
-        counts.index_add_(0, chosen.flatten(), torch.ones_like(order, dtype=torch.int32))
-        ends = counts.cumsum(0, dtype=torch.int32)
-        rows = x[order // chosen.shape[1]]
-        gate, up = F.grouped_mm(rows, self.gate_up_proj.transpose(1, 2), offs=ends).chunk(2, dim=-1)
-        parts = torch.empty(len(order), x.shape[1], dtype=x.dtype, device=x.device)
-        parts[order] = F.grouped_mm(F.silu(gate) * up, self.down_proj.transpose(1, 2), offs=ends)
-        return (parts.view(len(x), -1, x.shape[1]) * weights.unsqueeze(-1)).sum(1)
+    def _packed_expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        gate_up, down = self._packed[number]
+        gate, up = product(x, gate_up).chunk(2, dim=-1)
+        return product(F.silu(gate) * up, down)
 
 
 class SparseMLP(nn.Module):
