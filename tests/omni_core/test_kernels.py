@@ -263,6 +263,16 @@ def test_what_an_operation_writes_is_compared_and_nothing_else_may_change() -> N
     assert all(torch.equal(each, old) for each, old in zip(arguments, before, strict=False))
 
 
+@pytest.mark.parametrize(("off", "error"), [(0, 0.0), (1, float("inf"))])
+def test_whole_numbers_must_be_the_same(off: int, error: float) -> None:
+    def kernel(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, chosen = route_experts.reference(logits.double(), top_k, normalize)
+        chosen[0, 0] += off
+        return weights, chosen
+
+    assert relative_error(route_experts, kernel, (torch.arange(600.0).expand(50, 600), 4, True)) == error
+
+
 def test_a_name_belongs_to_whoever_wraps_the_function() -> None:
     @operation("twice", examples=lambda dtype, generator: [])
     def twice(x: torch.Tensor) -> torch.Tensor:

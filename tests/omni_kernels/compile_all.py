@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from omni_kernels import decode, norms, rotary, snake
+from omni_kernels import decode, experts, norms, rotary, snake
 
 CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
+CONSTANTS |= {"NORMALIZE": True, "EXPERTS": 128, "TOP_K": 8, "ROWS": 16, "CHUNK": experts.CHUNK}
 CONSTANTS |= {"HEADS": 4, "OUT": 128, "SAMPLES": snake.SAMPLES, "CHANNELS": snake.CHANNELS}
 TYPES = {"read": "*i64", "lengths": "*i64", "mixed": "*fp32", "eps": "fp32", "scale": "fp32", "slots": "*i64"}
 DATA = {"x", "residual", "total", "output", "alpha", "beta", "query", "queries", "keys", "values", "cos", "sin"}
-DATA |= {"projected", "weights", "bias"}
+TYPES |= {"chosen": "*i64", "order": "*i32", "table": "*i32", "used": "*i32"}
+DATA |= {"projected", "weights", "bias", "logits", "gated", "shares"}
+
+SHARED = 99 * 1024
+"""Bytes of shared memory that every GPU of compute capability 8.0 and above has for a program."""
 
 
-def compiled(function: Any, dtype: str, capability: int, **special: Any) -> int:
-    """Compile; the size of the machine code in bytes."""
+def compiled(function: Any, dtype: str, capability: int, **special: Any) -> Any:
+    """Compiled for a dtype. ``special`` has other values of constants, ``types``, ``options``, and what is a ``multiple`` of 16."""
     pointers = dict.fromkeys(DATA, f"*{dtype}")
     types = {**pointers, "weight": f"*{dtype}", **TYPES, **special.pop("types", {})}
-    constants = {name: special.get(name, CONSTANTS[name]) for name in function.arg_names if name in CONSTANTS}
-    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
-    places = {(function.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(function, signature=signature, constexprs=places)
-    return len(triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["cubin"])
+    names, values = function.arg_names, {**CONSTANTS, **special}
+    constants = {name: values[name] for name in names if name.isupper()}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+    places = {(names.index(name),): value for name, value in constants.items()}
+    multiples = {(names.index(name),): [["tt.divisibility", 16]] for name in special.get("multiple", ())}
+    source = ASTSource(function, signature=signature, constexprs=places, attrs=multiples)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=special.get("options"))
+
+
+def products(dtype: torch.dtype) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The grouped products with their smallest and largest tiles. At multiples of 16 their loads overlap in shared memory."""
+    for pairs in (8, 8 * 8192):
+        for function, tile in zip((experts._gate_up, experts._down), experts.tiles(pairs, 128, dtype), strict=True):
+            sums = {"types": {"parts": "*fp32"}}
+            sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth}
+            pointers = [name for name in function.arg_names if name in DATA | {"weight"}]
+            strides = {"hidden", "inner", "x_row", "weight_expert", "weight_row"}.intersection(function.arg_names)
+            options = {"num_warps": tile.warps, "num_stages": tile.stages}
+            yield function, {**sums, **sizes, "multiple": [*pointers, *strides], "options": options}
 
 
 def main(capability: int) -> None:
-    for dtype in ("fp32", "bf16"):
+    for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
         sums = {"types": {"weight": "*fp32"}}
         for function, special in (
             (norms._norm_row, {}),
@@ -40,9 +61,14 @@ def main(capability: int) -> None:
             (snake._convolve, {}),
             (decode._attend_part, {**sums, "BLOCK": decode.BLOCK}),
             (decode._join_parts, sums),
+            (experts._route, {}),
+            (experts._group, {"EXPERTS": 256}),
+            (experts._sum_parts, {"types": {"parts": "*fp32"}}),
+            *products(dtype),
         ):
-            if compiled(function, dtype, capability, **dict(special)):
-                print(f"{function.__name__}-{dtype}")
+            made, rows = compiled(function, name, capability, **dict(special)), special.get("ROWS", "")
+            if made.asm["cubin"] and made.metadata.shared <= SHARED:
+                print(f"{function.__name__}-{name}{rows and f'-{rows}'}")
 
 
 if __name__ == "__main__":

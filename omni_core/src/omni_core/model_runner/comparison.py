@@ -25,7 +25,7 @@ class Comparison:
 
     Attributes:
         dtype: its name. error: the largest of all examples' and outputs' relative errors; infinite for wrong shapes, for NaN, and
-            where an argument was changed that the operation does not write.
+            where an argument was changed that the operation does not write, and for whole numbers that are not the same.
         bound: what it may be. speed: the time of the reference over that of the kernel, over all examples.
     """
 
@@ -89,6 +89,8 @@ def relative_error(operation: Operation[..., Any], kernel: Any, arguments: tuple
 
 
 def _distance(out: torch.Tensor, right: torch.Tensor) -> float:
+    if not out.is_floating_point():
+        return 0.0 if torch.equal(out, right) else float("inf")
     distance = float((out.double() - right).norm() / right.norm().clamp(min=1e-300))
     return distance if distance == distance else float("inf")
 

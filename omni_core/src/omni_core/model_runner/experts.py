@@ -22,7 +22,7 @@ def _logits(rows: int, experts: int, dtype: torch.dtype, generator: torch.Genera
 
 
 def _routing_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
-    cases = [(1, 128, 8, True), (3, 6, 2, False), (17, 128, 6, True), (4096, 128, 8, True)]
+    cases = [(1, 128, 8, True), (3, 6, 2, False), (17, 128, 6, True), (8192, 128, 8, True)]
     return [(_logits(rows, experts, dtype, generator), k, normalize) for rows, experts, k, normalize in cases]
 
 

@@ -8,6 +8,7 @@ supports = (1, 1)
 
 DTYPES = ("float32", "float16", "bfloat16")
 OPERATIONS = "omni_core.model_runner.operations"
+EXPERTS = "omni_core.model_runner.experts"
 ENGINE = "omni_engine.attention.decode"
 
 
@@ -45,5 +46,7 @@ def omni_kernels() -> list[KernelComponent]:
         ),
         _kernel("snake_beta", "snake:snake_beta", "the vocoder's activation in one pass"),
         _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation on the way into its convolution"),
+        _kernel("route_experts", "experts:route_experts", "softmax and choice of a row's experts in one pass", EXPERTS),
+        _kernel("experts", "experts:experts", "a mixture of experts in two products grouped by expert", EXPERTS),
         _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache where it lies", ENGINE),
     ]

@@ -1,0 +1,331 @@
+"""A sparse mixture of experts: routing, and two products grouped by expert that gather, gate and weigh as they read and write.
+
+Nothing here asks the host what was chosen: grids are as large as any choice could need, and programs that a choice leaves without
+rows return. Nothing is added up atomically, so that equal inputs give equal outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from attrs import frozen
+
+from omni_core.model_runner import experts as operations
+
+MOST_EXPERTS = 512
+"""Their logits and counts are held in registers by one program."""
+
+MOST_CHOSEN = 16
+"""The best of a row are searched for one after the other."""
+
+CHUNK = 1024
+"""Choices that a program which groups them reads at once, and columns that one which sums writes."""
+
+
+@triton.jit
+def _route(
+    logits,
+    weights,
+    chosen,
+    experts,
+    top_k,
+    logits_row,
+    logits_column,
+    NORMALIZE: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+):
+    """One row. Equal logits: the lower number first. Every expert has a rank of its own, so that NaN too chooses experts that exist."""
+    row = tl.program_id(0).to(tl.int64)
+    expert = tl.arange(0, EXPERTS)
+    inside = expert < experts
+    logit = tl.load(logits + row * logits_row + expert * logits_column, mask=inside, other=float("-inf"))
+    logit = logit.to(tl.float32) + 0.0  # no negative zero, whose bits differ from those of zero
+    share = tl.exp(logit - tl.max(logit, axis=0))
+    share = share / tl.sum(share, axis=0)
+    bits = logit.to(tl.int32, bitcast=True)
+    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+    rank = ordered * EXPERTS + (EXPERTS - 1 - expert)
+    lowest = -(1 << 62)
+    rank = tl.where(inside, rank, lowest)
+    place = tl.arange(0, TOP_K)
+    picked = tl.zeros([TOP_K], tl.float32)
+    numbers = tl.zeros([TOP_K], tl.int64)
+    for each in range(top_k):
+        best = tl.max(rank, axis=0)
+        number = EXPERTS - 1 - (best & (EXPERTS - 1))
+        taken = expert == number
+        picked = tl.where(place == each, tl.sum(tl.where(taken, share, 0.0), axis=0), picked)
+        numbers = tl.where(place == each, number, numbers)
+        rank = tl.where(taken, lowest, rank)
+    if NORMALIZE:
+        picked = picked / tl.sum(picked, axis=0)
+    filled = place < top_k
+    tl.store(weights + row * top_k + place, picked.to(weights.dtype.element_ty), mask=filled)
+    tl.store(chosen + row * top_k + place, numbers, mask=filled)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _group(chosen, order, table, used, pairs, EXPERTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+    """One expert's pairs of a row and a choice, in their order, behind those of the experts before it, and the blocks of rows they
+    make. Every program counts all choices: that is quicker than waiting for a program that would."""
+    expert, last = tl.program_id(0), tl.num_programs(0) - 1
+    number = tl.arange(0, EXPERTS)
+    counts = tl.zeros([EXPERTS], tl.int32)
+    for begin in range(0, pairs, CHUNK):
+        pair = begin + tl.arange(0, CHUNK)
+        # What is behind the end counts for a number that no expert has.
+        each = tl.load(chosen + pair, mask=pair < pairs, other=EXPERTS - 1)
+        counts += tl.histogram(each.to(tl.int32), EXPERTS)
+    before = number < expert
+    place = tl.sum(tl.where(before, counts, 0), axis=0)
+    block = tl.sum(tl.where(before, (counts + ROWS - 1) // ROWS, 0), axis=0)
+    end = place + tl.sum(tl.where(number == expert, counts, 0), axis=0)
+    for begin in range(place, end, ROWS):
+        tl.store(table + block * 3, expert)
+        tl.store(table + block * 3 + 1, begin)
+        tl.store(table + block * 3 + 2, end)
+        block += 1
+    if expert == last:
+        tl.store(used, block)
+    if place < end:
+        for begin in range(0, pairs, CHUNK):
+            pair = begin + tl.arange(0, CHUNK)
+            mine = (tl.load(chosen + pair, mask=pair < pairs, other=-1) == expert).to(tl.int32)
+            tl.store(order + place + tl.cumsum(mine, axis=0) - 1, pair, mask=mine > 0)
+            place += tl.sum(mine, axis=0)
+
+
+@triton.jit
+def _gate_up(
+    x,
+    weight,
+    order,
+    table,
+    used,
+    gated,
+    top_k,
+    hidden,
+    inner,
+    x_row,
+    weight_expert,
+    weight_row,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """A block of one expert's rows, read where they lie in ``x``: columns of ``silu(gate) * up``, in the order of the groups."""
+    block = tl.program_id(0)
+    if block >= tl.load(used):
+        return
+    place = tl.load(table + block * 3 + 1) + tl.arange(0, ROWS)
+    there = place < tl.load(table + block * 3 + 2)
+    row = (tl.load(order + place, mask=there, other=0) // top_k).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < inner
+    rows = x + row[:, None] * x_row
+    gates = weight + tl.load(table + block * 3).to(tl.int64) * weight_expert + column[None, :] * weight_row
+    ups = gates + inner * weight_row
+    gate = tl.zeros([ROWS, COLUMNS], tl.float32)
+    up = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for begin in range(0, hidden, DEPTH):
+        depth = begin + tl.arange(0, DEPTH)
+        filled = depth < hidden
+        needed = filled[:, None] & inside[None, :]
+        a = tl.load(rows + depth[None, :], mask=there[:, None] & filled[None, :], other=0.0)
+        g = tl.load(gates + depth[:, None], mask=needed, other=0.0)
+        u = tl.load(ups + depth[:, None], mask=needed, other=0.0)
+        if EXACT:
+            a, g, u = a.to(tl.float32), g.to(tl.float32), u.to(tl.float32)
+        gate = tl.dot(a, g, gate, input_precision="ieee")
+        up = tl.dot(a, u, up, input_precision="ieee")
+    value = gate / (1.0 + tl.exp(-gate)) * up
+    target = gated + place[:, None].to(tl.int64) * inner + column[None, :]
+    tl.store(target, value.to(gated.dtype.element_ty), mask=there[:, None] & inside[None, :])
+
+
+@triton.jit
+def _down(
+    gated,
+    weight,
+    shares,
+    order,
+    table,
+    used,
+    parts,
+    hidden,
+    inner,
+    weight_expert,
+    weight_row,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """A block of one expert's rows: columns of what it gives, times each row's weight for it, in the order of rows and choices."""
+    block = tl.program_id(0)
+    if block >= tl.load(used):
+        return
+    place = tl.load(table + block * 3 + 1) + tl.arange(0, ROWS)
+    there = place < tl.load(table + block * 3 + 2)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < hidden
+    rows = gated + place[:, None].to(tl.int64) * inner
+    downs = weight + tl.load(table + block * 3).to(tl.int64) * weight_expert + column[None, :] * weight_row
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for begin in range(0, inner, DEPTH):
+        depth = begin + tl.arange(0, DEPTH)
+        filled = depth < inner
+        a = tl.load(rows + depth[None, :], mask=there[:, None] & filled[None, :], other=0.0)
+        b = tl.load(downs + depth[:, None], mask=filled[:, None] & inside[None, :], other=0.0)
+        if EXACT:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        total = tl.dot(a, b, total, input_precision="ieee")
+    pair = tl.load(order + place, mask=there, other=0)
+    share = tl.load(shares + pair, mask=there, other=0.0).to(tl.float32)
+    target = parts + pair[:, None].to(tl.int64) * hidden + column[None, :]
+    tl.store(target, total * share[:, None], mask=there[:, None] & inside[None, :])
+
+
+@triton.jit
+def _sum_parts(parts, output, top_k, hidden, CHUNK: tl.constexpr):
+    """Columns of one row: what its experts gave, added up in the order of its choices."""
+    row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    inside = column < hidden
+    total = tl.zeros([CHUNK], tl.float32)
+    for each in range(top_k):
+        total += tl.load(parts + (row * top_k + each) * hidden + column, mask=inside, other=0.0)
+    tl.store(output + row * hidden + column, total.to(output.dtype.element_ty), mask=inside)
+
+
+@frozen
+class Tile:
+    """What one program of a grouped product computes: ``rows`` by ``columns``, ``depth`` products of each at a time."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def tiles(pairs: int, experts: int, dtype: torch.dtype) -> tuple[Tile, Tile]:
+    """Those of both products. They depend on how many rows an expert gets on average: twice that many are one block.
+
+    Few rows are bound by how fast the weights are read, so programs are many and small. Each fits into 99 KiB of shared memory,
+    which every GPU of compute capability 8.0 has.
+    """
+    wide = dtype == torch.float32
+    rows = min(max(triton.next_power_of_2(triton.cdiv(2 * pairs, experts)), 16), 64 if wide else 128)
+    if rows == 16:
+        depth = 64 if wide else 128
+        return Tile(rows, 32, depth, 4, 4), Tile(rows, 64, depth, 4, 4)
+    depth, warps = (32 if wide else 64), (8 if rows == 128 else 4)
+    return Tile(rows, 64, depth, warps, 3), Tile(rows, 64 if wide else 128, depth, warps, 3)
+
+
+def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :func:`omni_core.model_runner.experts.route_experts`. Of experts with equal logits, the lower number comes first."""
+    rows, count = logits.shape
+    if count > MOST_EXPERTS or top_k > min(MOST_CHOSEN, count):
+        return operations.route_experts.reference(logits, top_k, normalize)
+    weights = torch.empty(rows, top_k, dtype=logits.dtype, device=logits.device)
+    chosen = torch.empty(rows, top_k, dtype=torch.int64, device=logits.device)
+    if rows:
+        _route[(rows,)](
+            logits,
+            weights,
+            chosen,
+            count,
+            top_k,
+            logits.stride(0),
+            logits.stride(1),
+            NORMALIZE=normalize,
+            EXPERTS=triton.next_power_of_2(count),
+            TOP_K=triton.next_power_of_2(top_k),
+            num_warps=1 if count <= 128 else 4,
+        )
+    return weights, chosen
+
+
+def experts(
+    x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """See :func:`omni_core.model_runner.experts.experts`. What is between the two products is rounded to the dtype of ``x``."""
+    if len(gate_up) > MOST_EXPERTS or not _dense(x, gate_up, down):
+        return operations.experts.reference(x, weights, chosen, gate_up, down)
+    (rows, top_k), (count, hidden, inner) = chosen.shape, down.shape
+    pairs = rows * top_k
+    output = torch.empty(rows, hidden, dtype=x.dtype, device=x.device)
+    if not rows:
+        return output
+    x = x if x.stride(1) == 1 else x.contiguous()
+    first, second = tiles(pairs, count, x.dtype)
+    groups, most = _grouped(chosen.contiguous(), count, first.rows)
+    gated = torch.empty(pairs, inner, dtype=x.dtype, device=x.device)
+    parts = torch.empty(pairs, hidden, dtype=torch.float32, device=x.device)
+    # The interpreter multiplies the bits of bfloat16 as whole numbers.
+    exact = x.dtype == torch.bfloat16 and not isinstance(_gate_up, triton.JITFunction)
+    _gate_up[(most, triton.cdiv(inner, first.columns))](
+        x,
+        gate_up,
+        *groups,
+        gated,
+        top_k,
+        hidden,
+        inner,
+        x.stride(0),
+        gate_up.stride(0),
+        gate_up.stride(1),
+        ROWS=first.rows,
+        COLUMNS=first.columns,
+        DEPTH=first.depth,
+        EXACT=exact,
+        num_warps=first.warps,
+        num_stages=first.stages,
+    )
+    _down[(most, triton.cdiv(hidden, second.columns))](
+        gated,
+        down,
+        weights.contiguous(),
+        *groups,
+        parts,
+        hidden,
+        inner,
+        down.stride(0),
+        down.stride(1),
+        ROWS=second.rows,
+        COLUMNS=second.columns,
+        DEPTH=second.depth,
+        EXACT=exact,
+        num_warps=second.warps,
+        num_stages=second.stages,
+    )
+    _sum_parts[(rows, triton.cdiv(hidden, CHUNK))](parts, output, top_k, hidden, CHUNK=CHUNK)
+    return output
+
+
+def _dense(x: torch.Tensor, *stacks: torch.Tensor) -> bool:
+    """Whether the experts' weights have the dtype of ``x`` and rows without gaps."""
+    return all(each.dtype == x.dtype and each.stride(-1) == 1 for each in stacks)
+
+
+def _grouped(
+    chosen: torch.Tensor, count: int, rows: int
+) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], int]:
+    """The choices, sorted by expert and cut into blocks of ``rows``.
+
+    Returns:
+        The pairs (``row * top_k + choice``) in the order of their experts; of each block its expert, where it begins in that order
+        and where its expert's pairs end; and how many blocks there are. Then how many there can be at most, whatever was chosen.
+    """
+    pairs = chosen.numel()
+    most = (pairs + min(count, pairs) * (rows - 1)) // rows
+    order, table, used = (
+        torch.empty(shape, dtype=torch.int32, device=chosen.device) for shape in ((pairs,), (most, 3), (1,))
+    )
+    numbers = triton.next_power_of_2(count + 1)
+    _group[(count,)](chosen, order, table, used, pairs, EXPERTS=numbers, ROWS=rows, CHUNK=CHUNK)
+    return (order, table, used), most
