@@ -107,10 +107,8 @@ def one_by_one(
     pairs = sorted((number, row) for row, numbers in enumerate(chosen.tolist()) for number in numbers)
     counts = Counter(number for number, _ in pairs)
     order = torch.tensor([row for _, row in pairs], device=x.device)
-    outputs = [
-        expert(number, rows)
-        for number, rows in zip(counts, x.index_select(0, order).split(list(counts.values())), strict=True)
-    ]
+    groups = x.index_select(0, order).split_with_sizes(list(counts.values()))
+    outputs = [expert(number, rows) for number, rows in zip(counts, groups, strict=True)]
     share = weights.flatten().index_select(0, chosen.flatten().argsort(stable=True)).unsqueeze(-1)
     return torch.zeros_like(x).index_add_(0, order, torch.cat(outputs).mul_(share))
 
