@@ -236,6 +236,16 @@ def test_what_an_operation_writes_is_compared_and_nothing_else_may_change() -> N
     assert all(torch.equal(each, old) for each, old in zip(arguments, before, strict=False))
 
 
+def test_of_ids_the_share_that_differs_counts() -> None:
+    @operation("least", examples=lambda dtype, generator: [])
+    def least(x: torch.Tensor) -> torch.Tensor:
+        return x.argmin(-1)
+
+    rows = torch.eye(8)
+    assert relative_error(least, lambda x: x.argmin(-1), (rows,)) == 0.0
+    assert relative_error(least, lambda x: x.argmin(-1) + (x[:, 3] > 0), (rows,)) == 1 / 8
+
+
 def test_a_name_belongs_to_whoever_wraps_the_function() -> None:
     @operation("twice", examples=lambda dtype, generator: [])
     def twice(x: torch.Tensor) -> torch.Tensor:

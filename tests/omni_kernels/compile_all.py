@@ -9,7 +9,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from omni_kernels import decode, norms, rotary, snake
+from omni_kernels import decode, norms, rotary, sampling, snake
 
 CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
 CONSTANTS |= {"HEADS": 4, "OUT": 128, "SAMPLES": snake.SAMPLES, "CHANNELS": snake.CHANNELS}
@@ -22,7 +22,8 @@ def compiled(function: Any, dtype: str, capability: int, **special: Any) -> int:
     """Compile; the size of the machine code in bytes."""
     pointers = dict.fromkeys(DATA, f"*{dtype}")
     types = {**pointers, "weight": f"*{dtype}", **TYPES, **special.pop("types", {})}
-    constants = {name: special.get(name, CONSTANTS[name]) for name in function.arg_names if name in CONSTANTS}
+    defaults = {**CONSTANTS, **special}
+    constants = {name: defaults[name] for name in function.arg_names if name in defaults}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in function.arg_names}
     places = {(function.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(function, signature=signature, constexprs=places)
@@ -43,6 +44,14 @@ def main(capability: int) -> None:
         ):
             if compiled(function, dtype, capability, **dict(special)):
                 print(f"{function.__name__}-{dtype}")
+    rows = {"logits": "*fp32", "largest": "*fp32", "listed": "*i32", "chosen": "*i64"}
+    numbers = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "uniforms"), "*fp64")
+    for function, constants in (
+        (sampling._largest_of_spans, {"SPAN": sampling.SPAN, "GROUP": sampling.SPAN}),
+        (sampling._choose, {"SPAN": sampling.SPAN, "SPANS": 512, "TILE": 1024}),
+    ):
+        if compiled(function, "fp32", capability, types={**rows, **numbers}, **constants):
+            print(f"{function.__name__}-fp32")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ supports = (1, 1)
 DTYPES = ("float32", "float16", "bfloat16")
 OPERATIONS = "omni_core.model_runner.operations"
 ENGINE = "omni_engine.attention.decode"
+SAMPLING = "omni_core.model_runner.sampling"
 
 
 def probe() -> str | None:
@@ -21,7 +22,9 @@ def probe() -> str | None:
     return None if major >= 8 else f"the GPU has compute capability {major}.{minor}, Triton's bfloat16 needs 8.0"
 
 
-def _kernel(operation: str, target: str, summary: str, where: str = OPERATIONS) -> KernelComponent:
+def _kernel(
+    operation: str, target: str, summary: str, where: str = OPERATIONS, dtypes: tuple[str, ...] = DTYPES
+) -> KernelComponent:
     return KernelComponent(
         f"triton-{operation.replace('_', '-')}",
         f"omni_kernels.{target}",
@@ -29,7 +32,7 @@ def _kernel(operation: str, target: str, summary: str, where: str = OPERATIONS) 
         requires=("torch", "triton", where.partition(".")[0]),
         probe=probe,
         operation=operation,
-        dtypes=DTYPES,
+        dtypes=dtypes,
         reference=f"{where}:{operation}",
     )
 
@@ -45,5 +48,6 @@ def omni_kernels() -> list[KernelComponent]:
         ),
         _kernel("snake_beta", "snake:snake_beta", "the vocoder's activation in one pass"),
         _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation on the way into its convolution"),
+        _kernel("sample_tokens", "sampling:sample_tokens", "tokens drawn without a sort", SAMPLING, ("float32",)),
         _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache where it lies", ENGINE),
     ]
