@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.sampling import candidates, draw, penalized, sample, sampling_from
+from omni_core.model_runner import sampling
+from omni_core.model_runner.sampling import candidates, draw, penalized, sample, sample_tokens, sampling_from
 from omni_core.model_runner.types import ARRequest, RandomStream, SamplingParams
 
 reference = pytest.importorskip("transformers.generation.logits_process", reason="transformers is the reference")
@@ -23,6 +24,19 @@ def request(sampling: SamplingParams, outputs: list[int], prompt: list[int]) -> 
     made = ARRequest("r", None, prompt, sampling, random=RandomStream(sampling.seed))  # type: ignore[arg-type]
     made.output_ids = outputs
     return made
+
+
+def kept(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
+    """What may be drawn from one row: ids and their probabilities."""
+    temperature, top_p, min_p = (torch.tensor([each]) for each in (params.temperature, params.top_p, params.min_p))
+    ids, probabilities = candidates(
+        logits[None],
+        temperature,
+        params.top_k,
+        top_p if params.top_p < 1 else None,
+        min_p if params.min_p > 0 else None,
+    )
+    return ids[0], probabilities[0]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -49,17 +63,27 @@ def test_the_candidates_are_the_references(seed: int, params: SamplingParams, pr
     for processor in processors:
         scores = processor(None, scores)  # type: ignore[operator]
     expected = scores[0].softmax(-1)
-    ids, probabilities = candidates(row(seed)[None], [params])
-    full = torch.zeros(200).index_add(0, ids[0], probabilities[0])
+    ids, probabilities = kept(row(seed), params)
+    full = torch.zeros(200).index_add(0, ids, probabilities)
     assert full.nonzero().tolist() == expected.nonzero().tolist()
     torch.testing.assert_close(full, expected)
 
 
 def test_what_ties_with_the_last_of_top_k_stays() -> None:
-    logits = torch.zeros(1, 50)
-    logits[0, 10], logits[0, 20:25] = 5.0, 4.0
-    ids, probabilities = candidates(logits, [SamplingParams(temperature=1.0, top_k=3)])
+    logits = torch.zeros(50)
+    logits[10], logits[20:25] = 5.0, 4.0
+    ids, probabilities = kept(logits, SamplingParams(temperature=1.0, top_k=3))
     assert ids[probabilities > 0].tolist() == [10, 20, 21, 22, 23, 24]
+
+
+@pytest.mark.parametrize("top_k", [0, 6, 9])
+def test_what_ties_with_the_last_of_top_p_stays(top_k: int) -> None:
+    logits = torch.zeros(50)
+    logits[10], logits[20:25] = 5.0, 4.0
+    ids, probabilities = kept(logits, SamplingParams(temperature=1.0, top_k=top_k, top_p=0.5))
+    assert ids[probabilities > 0].tolist() == [10, 20, 21, 22, 23, 24]
+    ids, probabilities = kept(logits, SamplingParams(temperature=1.0, top_k=top_k, top_p=0.2))
+    assert ids[probabilities > 0].tolist() == [10]
 
 
 @pytest.mark.parametrize("setting", [{"top_p": 0.0}, {"temperature": 1e-30}, {"top_k": 1}, {"min_p": 1.0}], ids=str)
@@ -123,12 +147,53 @@ def test_a_neighbour_changes_nothing() -> None:
         assert run([index])[index] == together[index]
 
 
+def ways(*arguments: torch.Tensor) -> list[list[int]]:
+    """What the reference answers on a CPU, and what it does on a GPU, where it lets no value decide what runs."""
+    return [each(*arguments).tolist() for each in (sampling._choose_by_path, sampling._choose_alike)]
+
+
+def test_the_way_on_a_gpu_chooses_the_same() -> None:
+    for arguments in sample_tokens.examples(torch.float32, torch.Generator().manual_seed(3)):
+        here, there = ways(*arguments)
+        assert here == there
+        assert here[0] == int(arguments[0][0].argmax()), "temperature 0"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_way_on_a_gpu_chooses_the_same_where_logits_tie(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randint(0, 8, (200, 60), generator=generator).double()
+    logits[:, 3], logits[:, 40:] = 8.0, -math.inf
+    logits[10, 5], logits[20], logits[30, 1] = math.nan, -math.inf, math.inf
+
+    def one_of(*values: float) -> torch.Tensor:
+        return torch.tensor(values)[torch.randint(len(values), (200,), generator=generator)]
+
+    params = one_of(0.0, 0.7, 1.0), one_of(0, 1, 3, 50, 60), one_of(1.0, 0.9, 0.37), one_of(0.0, 0.04, 1.0)
+    here, there = ways(logits, *params, torch.rand(200, generator=generator, dtype=torch.float64))
+    assert here == there
+    assert [row for row, token in enumerate(here) if token < 0] == [10, 20, 30]
+    assert max(here) < 40, "what is at minus infinity is never chosen"
+    for row, token in enumerate(here):
+        if params[0][row] == 0 and token >= 0:
+            assert token == int(logits[row].argmax())
+
+
+def test_nothing_waits_for_a_gpu() -> None:
+    """On the device "meta" there are no values; to ask for one is an error there, and on a GPU a wait."""
+    examples = sample_tokens.examples(torch.float32, torch.Generator().manual_seed(0))
+    assert sample_tokens(*(each.to("meta") for each in examples[0])).shape == (len(examples[0][0]),)
+    params = SamplingParams(repetition_penalty=1.2, suppressed_ids=frozenset({3, 5}))
+    assert penalized(torch.empty(2, 200, device="meta"), [request(params, [7], [1])] * 2).shape == (2, 200)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_logits_that_are_not_finite_are_an_error_that_names_the_request(bad: float) -> None:
     logits = row(0)[None].clone()
     logits[0, 5] = bad
-    with pytest.raises(FloatingPointError, match="request r:"):
-        sample(logits, [request(SamplingParams(temperature=1.0), [], [1])])
+    for temperature in (0.0, 1.0):
+        with pytest.raises(FloatingPointError, match=f"request r: .* position 1, the largest logit is {bad};"):
+            sample(logits, [request(SamplingParams(temperature=temperature), [], [1])])
 
 
 def test_suppressing_everything_is_an_error() -> None:

@@ -11,7 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from omni_kernels import decode, experts, norms, rotary, snake
+from omni_kernels import decode, experts, norms, rotary, sampling, snake
 
 CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
 CONSTANTS |= {"NORMALIZE": True, "EXPERTS": 128, "TOP_K": 8, "ROWS": 16, "CHUNK": experts.CHUNK}
@@ -69,6 +69,14 @@ def main(capability: int) -> None:
             made, rows = compiled(function, name, capability, **dict(special)), special.get("ROWS", "")
             if made.asm["cubin"] and made.metadata.shared <= SHARED:
                 print(f"{function.__name__}-{name}{rows and f'-{rows}'}")
+    rows = {"logits": "*fp32", "largest": "*fp32", "listed": "*i32", "chosen": "*i64"}
+    numbers = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "uniforms"), "*fp64")
+    for function, constants in (
+        (sampling._largest_of_spans, {"SPAN": sampling.SPAN, "GROUP": sampling.SPAN}),
+        (sampling._choose, {"SPAN": sampling.SPAN, "SPANS": 512, "TILE": 1024}),
+    ):
+        if compiled(function, "fp32", capability, types={**rows, **numbers}, **constants).asm["cubin"]:
+            print(f"{function.__name__}-fp32")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from omni_core.model_runner.comparison import BOUNDS, relative_error
 from omni_core.references import load
 from omni_kernels.plugin import omni_kernels
 
-KERNELS = {component.operation: component for component in omni_kernels()}
-DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+KERNELS = [(component, getattr(torch, name)) for component in omni_kernels() for name in component.dtypes]
 
 
 def small(arguments: tuple[Any, ...]) -> bool:
@@ -28,8 +27,7 @@ def bound(dtype: torch.dtype) -> float:
     return BOUNDS[str(dtype).removeprefix("torch.")]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("component", KERNELS.values(), ids=lambda each: each.name)
+@pytest.mark.parametrize(("component", "dtype"), KERNELS, ids=lambda each: getattr(each, "name", str(each)))
 def test_a_kernel_agrees_with_its_reference(component: KernelComponent, dtype: torch.dtype, device: str) -> None:
     assert component.reference is not None
     operation = load(component.reference)

@@ -10,6 +10,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 OPERATIONS = "omni_core.model_runner.operations"
 EXPERTS = "omni_core.model_runner.experts"
 ENGINE = "omni_engine.attention.decode"
+SAMPLING = "omni_core.model_runner.sampling"
 
 
 def probe() -> str | None:
@@ -22,7 +23,9 @@ def probe() -> str | None:
     return None if major >= 8 else f"the GPU has compute capability {major}.{minor}, Triton's bfloat16 needs 8.0"
 
 
-def _kernel(operation: str, target: str, summary: str, where: str = OPERATIONS) -> KernelComponent:
+def _kernel(
+    operation: str, target: str, summary: str, where: str = OPERATIONS, dtypes: tuple[str, ...] = DTYPES
+) -> KernelComponent:
     return KernelComponent(
         f"triton-{operation.replace('_', '-')}",
         f"omni_kernels.{target}",
@@ -30,7 +33,7 @@ def _kernel(operation: str, target: str, summary: str, where: str = OPERATIONS) 
         requires=("torch", "triton", where.partition(".")[0]),
         probe=probe,
         operation=operation,
-        dtypes=DTYPES,
+        dtypes=dtypes,
         reference=f"{where}:{operation}",
     )
 
@@ -48,5 +51,6 @@ def omni_kernels() -> list[KernelComponent]:
         _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation on the way into its convolution"),
         _kernel("route_experts", "experts:route_experts", "softmax and choice of a row's experts in one pass", EXPERTS),
         _kernel("experts", "experts:experts", "a mixture of experts in two products grouped by expert", EXPERTS),
+        _kernel("sample_tokens", "sampling:sample_tokens", "tokens drawn without a sort", SAMPLING, ("float32",)),
         _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache where it lies", ENGINE),
     ]
