@@ -5,9 +5,11 @@ There is none: the recorder that the engine is given calls the recorded function
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -239,6 +241,32 @@ def test_a_neighbours_nan_is_not_spread_by_its_twins(driven: Callable[..., Drive
         stage.ask(str(index), PROMPTS[index], sampling=SAMPLINGS[index])
     final = stage.collect(5)
     assert [final[str(index)].data["ids"] for index in (1, 2, 3, 4)] == [EXPECTED[index] for index in (1, 2, 3, 4)]
+
+
+def test_the_memory_of_a_recorded_function_lives_as_long_as_its_graph() -> None:
+    """A graph knows addresses; it keeps nothing alive."""
+
+    class Memory:
+        def __init__(self) -> None:
+            self.rows = torch.ones(8, 1)
+
+    class Address(EagerRecorder):
+        def record(self, function: Callable[[], Named]) -> tuple[Named, Callable[[], None]]:
+            return function(), lambda: None
+
+    made: list[weakref.ref[Memory]] = []
+
+    def build(rows: torch.Tensor) -> Callable[[], Named]:
+        memory = Memory()
+        made.append(weakref.ref(memory))
+        return lambda: {"sum": rows + memory.rows[: len(rows)]}
+
+    graphs = Graphs(CPU, Address)
+    for count in (3, 1, 3):
+        assert graphs.run("sum", build, [torch.ones(count, 1)]) is not None
+    gc.collect()
+    assert len(made) == 2
+    assert all(memory() is not None for memory in made)
 
 
 def test_what_a_step_returns_outlives_the_next_one(driven: Callable[..., Driven]) -> None:

@@ -6,6 +6,8 @@ behaviour, ours is described in ``docs/decisions/0003-qwen3-omni-edges.md``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,9 +30,10 @@ from omni_core.model_runner.types import (
 from omni_core.protocol.messages import OmniRequest
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_engine.graphs import Graphs, Named, Recorder
 from omni_engine.packed_linear import pack_linears
 from omni_qwen3.checkpoint import Checkpoint, load_module
-from omni_qwen3.code_predictor import CodePredictor
+from omni_qwen3.code_predictor import CodePredictor, FrameState
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
@@ -120,11 +123,60 @@ class _Speech:
     frames: int = 0
 
 
+def draw_residual(logits: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """What :func:`omni_core.model_runner.sampling.draw` draws by :data:`RESIDUAL_SAMPLING`, for a graph: it asks the host nothing.
+
+    How many ids tie with the last of top-k only the device knows, so all are sorted; of equal ones, the lower id first.
+
+    Args:
+        logits: ``[B, vocab]`` float32. uniforms: ``[B]`` float64.
+    """
+    params = RESIDUAL_SAMPLING
+    ordered, ids = (logits / params.temperature).sort(dim=-1, descending=True, stable=True)
+    least = ordered[:, min(params.top_k, logits.shape[-1]) - 1].unsqueeze(1)
+    probabilities = ordered.masked_fill(ordered < least, -torch.inf).softmax(-1)
+    dropped = probabilities.cumsum(-1) - probabilities >= params.top_p
+    dropped[:, 0] = False
+    kept = probabilities.masked_fill(dropped, 0.0)
+    cumulative = torch.zeros_like(kept).scatter(-1, ids, kept).double().cumsum(-1)
+    total = cumulative[:, -1:]
+    target = torch.minimum(uniforms.unsqueeze(1) * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, target, right=True)[:, 0]
+
+
+def recordable_frame(
+    predictor: CodePredictor,
+    hidden: torch.Tensor,
+    first_embed: torch.Tensor,
+    drawing: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> Callable[[], Named]:
+    """A whole frame, the choices of its codes included, as a function that asks the host nothing.
+
+    Args:
+        hidden, first_embed: see :meth:`CodePredictor.forward`.
+        drawing: ``[B]`` bool, whose codes are drawn, at ``uniforms``, ``[B, groups - 1]`` float64; without them, nobody's are.
+    """
+    state = FrameState(predictor, len(hidden), hidden)
+
+    def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
+        best = logits.argmax(-1)
+        if drawing is None or uniforms is None:
+            return best
+        return torch.where(drawing, draw_residual(logits.float(), uniforms[:, group]), best)
+
+    def frame() -> Named:
+        codes, feedback = predictor(hidden, first_embed, choose, state)
+        return {"codes": codes, "feedback": feedback}
+
+    return frame
+
+
 class TalkerFeedback(FeedbackStrategy):
     """The talker's loop: next input = sum of a frame's code embeddings + the next row of text."""
 
-    def __init__(self, text_end: torch.Tensor, text_pad: torch.Tensor) -> None:
-        self._text_end, self._text_pad = text_end, text_pad
+    def __init__(self, text_end: torch.Tensor, text_pad: torch.Tensor, graphs: Graphs | None = None) -> None:
+        self._text_end, self._text_pad, self._graphs = text_end, text_pad, graphs
 
     def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         assert batch.input_embeds is not None
@@ -150,17 +202,7 @@ class TalkerFeedback(FeedbackStrategy):
         assert isinstance(model, Talker)
         hidden = output.hidden[[row for _, row in requests]]
         first = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
-        drawing = [index for index, (request, _) in enumerate(requests) if request.sampling.temperature > 0]
-
-        def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
-            codes = logits.argmax(-1)
-            if drawing:
-                uniforms = [r.random.uniform(len(r.output_ids), group) for r in (requests[i][0] for i in drawing)]
-                drawn = draw(logits[drawing].float(), [RESIDUAL_SAMPLING] * len(drawing), uniforms)
-                codes[drawing] = torch.tensor(drawn, device=codes.device)
-            return codes
-
-        residual, feedback = model.code_predictor(hidden, model.embed(first), choose)
+        residual, feedback = self._frames(model, hidden, model.embed(first), [request for request, _ in requests])
         frames = torch.cat([first.unsqueeze(1), residual], dim=1).cpu()
         for index, (request, _) in enumerate(requests):
             speech: _Speech = request.state
@@ -168,17 +210,69 @@ class TalkerFeedback(FeedbackStrategy):
             speech.frames += 1
             outbox.put(OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="code2wav"))
 
+    def _frames(
+        self, model: Talker, hidden: torch.Tensor, first_embed: torch.Tensor, requests: list[ARRequest]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each request's residual codes and the sum of its frame's embeddings."""
+        if self._graphs is not None:
+            replayed = self._replayed(self._graphs, model, hidden, first_embed, requests)
+            if replayed is not None:
+                return replayed["codes"], replayed["feedback"]
+        drawing = [index for index, request in enumerate(requests) if request.sampling.temperature > 0]
+
+        def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
+            codes = logits.argmax(-1)
+            if drawing:
+                uniforms = [_uniform(requests[index], group) for index in drawing]
+                drawn = draw(logits[drawing].float(), [RESIDUAL_SAMPLING] * len(drawing), uniforms)
+                codes[drawing] = torch.tensor(drawn, device=codes.device)
+            return codes
+
+        codes, feedback = model.code_predictor(hidden, first_embed, choose)
+        return codes, feedback
+
+    def _replayed(
+        self,
+        graphs: Graphs,
+        model: Talker,
+        hidden: torch.Tensor,
+        first_embed: torch.Tensor,
+        requests: list[ARRequest],
+    ) -> Named | None:
+        inputs = [hidden, first_embed]
+        drawing = [request.sampling.temperature > 0 for request in requests]
+        if any(drawing):
+            groups = range(model.code_predictor.groups - 1)
+            uniforms = [[_uniform(request, group) for group in groups] for request in requests]
+            inputs += [torch.tensor(drawing), torch.tensor(uniforms, dtype=torch.float64)]
+        return graphs.run(any(drawing), partial(recordable_frame, model.code_predictor), inputs)
+
+
+def _uniform(request: ARRequest, group: int) -> float:
+    """The number at which a residual code of a request's newest frame is drawn."""
+    return request.random.uniform(len(request.output_ids), group)
+
 
 class TalkerRunner(FeedbackARModelRunner):
     """Starts when the prompt side and the first token have come; waits while the thinker has not written enough."""
 
     model: Talker
 
-    def __init__(self, model: Talker, config: QwenConfig, special: torch.Tensor, device: str = "cpu") -> None:
-        """``special``: the thinker's embeddings of tts_bos, tts_eos and tts_pad, ``[3, thinker_hidden]``."""
+    def __init__(
+        self,
+        model: Talker,
+        config: QwenConfig,
+        special: torch.Tensor,
+        device: str = "cpu",
+        cuda_graphs: bool | type[Recorder] = True,
+    ) -> None:
+        """``special``: the thinker's embeddings of tts_bos, tts_eos and tts_pad, ``[3, thinker_hidden]``. ``cuda_graphs``: whether
+        frames are recorded on a GPU and replayed, as steps are by the engine.
+        """
         with torch.inference_mode():
             self._text_bos, text_eos, text_pad = model.text_projection(special.to(device)).unbind(0)
-        super().__init__(model, TalkerFeedback(text_eos, text_pad), device)
+        graphs = Graphs.choose(torch.device(device), cuda_graphs)
+        super().__init__(model, TalkerFeedback(text_eos, text_pad, graphs), device)
         self._config = config.talker
         self._text_pad = text_pad
         self._speeches: dict[str, _Speech] = {}
@@ -295,7 +389,8 @@ def create_talker(
     model = load_talker(model_path, config, dtype=dtype, device=place)
     pack_linears(model)
     special = read_special(model_path, config)
-    runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place)
+    recorded = options.get("cuda_graphs", True)
+    runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place, cuda_graphs=recorded)
     options.setdefault("max_context", config.talker.text.max_positions)
     made: Scheduler = load(scheduler)(runner, **options)
     return made

@@ -91,6 +91,9 @@ def padded(rows: int) -> int:
 
 @define(eq=False)
 class _Recording:
+    """What a recorded function reads and writes. The function itself is kept because of the memory that it holds."""
+
+    function: Callable[[], Named]
     inputs: list[torch.Tensor]
     outputs: Named
     replay: Callable[[], None]
@@ -149,7 +152,8 @@ class Graphs:
             return None
         try:
             static = [each.new_zeros((rows, *each.shape[1:]), device=self._device) for each in inputs]
-            outputs, replay = self._recorder.record(build(*static))
+            function = build(*static)
+            outputs, replay = self._recorder.record(function)
         except Exception as error:
             self.failed = True
             self._recordings.clear()
@@ -160,7 +164,7 @@ class Graphs:
                 error,
             )
             return None
-        recording = self._recordings[key, rows] = _Recording(static, outputs, replay)
+        recording = self._recordings[key, rows] = _Recording(function, static, outputs, replay)
         return recording
 
 
