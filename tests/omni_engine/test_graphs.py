@@ -495,3 +495,20 @@ def test_the_ghost_finds_what_a_gpu_could_not_record(model: type[ToyModel], monk
 
     answer = graphs.run("step", build, [torch.zeros(3, dtype=torch.int64, device=device)])
     assert (answer is None) == graphs.failed == (model is not PlainModel)
+
+
+# --- on a GPU, where there is one ------------------------------------------------------------------------------------
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("options", [{}, {"kv_blocks": 7}], ids=str)
+def test_a_gpu_answers_the_same_with_graphs(options: dict[str, Any], driven: Callable[..., Driven]) -> None:
+    answers = []
+    for recorded in (False, True):
+        runner = ToyRunner(on(torch.device("cuda"), PlainModel()))
+        runner.device = torch.device("cuda")
+        stage = driven(runner, cuda_graphs=recorded, **options)
+        for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
+            stage.ask(str(index), prompt, sampling=sampling)
+        final = stage.collect(len(PROMPTS), 50.0)
+        answers.append([final[str(index)].data["ids"] for index in range(len(PROMPTS))])
+        assert (stage.statistics()["graph_steps"] > 5) == recorded
+    assert answers[0] == answers[1]

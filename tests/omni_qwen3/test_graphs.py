@@ -24,8 +24,9 @@ from released import RELEASED
 
 from omni_core.model_runner.sampling import draw
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_engine.graphs import EagerRecorder, Graphs, Named
+from omni_engine.graphs import CudaRecorder, EagerRecorder, Graphs, Named
 from omni_engine.scheduler import EngineScheduler
+from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import parse_config, read_config
 from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
 from omni_qwen3.talker import RESIDUAL_SAMPLING, Talker, create_talker, draw_residual, recordable_frame
@@ -227,3 +228,24 @@ def test_the_way_without_graphs_would_not_do() -> None:
         return lambda: {"codes": torch.tensor(draw(logits, [RESIDUAL_SAMPLING] * 4, [0.5] * 4), device=GHOST)}
 
     assert graphs.run("draw", build, [torch.zeros(3, 2048, device=GHOST)]) is None
+
+
+# --- on a GPU, where there is one ------------------------------------------------------------------------------------
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@torch.inference_mode()
+def test_a_gpu_completes_the_same_frames_with_graphs() -> None:
+    config = parse_config(RELEASED).talker
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        predictor = CodePredictor(evolve(config.predictor, layers=2), config.code_groups).requires_grad_(False)
+        for parameter in predictor.parameters():
+            parameter.copy_(torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5 + (parameter.dim() == 1))
+        inputs = torch.randn(6, 11, config.predictor.hidden_size)
+    graphs = Graphs(torch.device("cuda"), CudaRecorder)
+    for count, hidden in zip((11, 3, 11, 1, 3, 2), inputs, strict=True):
+        rows = [hidden[:count], hidden[:count].flip(0)]
+        frames = graphs.run("frame", partial(recordable_frame, predictor), rows)
+        assert frames is not None
+        codes, feedback = predictor(*rows, lambda logits, group: logits.argmax(-1))
+        assert torch.equal(frames["codes"], codes)
+        torch.testing.assert_close(frames["feedback"], feedback, rtol=1e-4, atol=1e-4)

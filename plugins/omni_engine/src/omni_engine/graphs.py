@@ -29,6 +29,9 @@ FIRST_WIDTH = 256
 
 Named = dict[Any, torch.Tensor]
 
+_recording = threading.Lock()
+"""A process can record one graph at a time."""
+
 
 class Recorder(Protocol):
     """Records what a function makes of tensors that it holds."""
@@ -78,10 +81,6 @@ class CudaRecorder:
                     outputs = function()
             before.wait_stream(stream)
         return outputs, graph.replay
-
-
-_recording = threading.Lock()
-"""A process can record one graph at a time."""
 
 
 def padded(rows: int) -> int:
