@@ -44,12 +44,24 @@ def paged_attention(
 
 
 class StandInWrapper:
-    """FlashInfer's paged wrappers, as their documentation describes ``plan`` and ``run``."""
+    """FlashInfer's paged wrappers, as their documentation describes ``plan`` and ``run``; for CUDA graphs, in tensors that it was given."""
 
-    def __init__(self, workspace: torch.Tensor, layout: str, use_tensor_cores: bool = False) -> None:
+    def __init__(
+        self,
+        workspace: torch.Tensor,
+        layout: str,
+        use_tensor_cores: bool = False,
+        use_cuda_graph: bool = False,
+        paged_kv_indptr_buffer: torch.Tensor | None = None,
+        paged_kv_indices_buffer: torch.Tensor | None = None,
+        paged_kv_last_page_len_buffer: torch.Tensor | None = None,
+    ) -> None:
         assert workspace.dtype == torch.uint8
         assert layout == "NHD"
         self.decode = use_tensor_cores
+        buffers = (paged_kv_indptr_buffer, paged_kv_indices_buffer, paged_kv_last_page_len_buffer)
+        assert all((each is not None) == use_cuda_graph for each in buffers)
+        self.buffers: Any = buffers if use_cuda_graph else None
 
     def plan(
         self, *tables: Any, causal: bool = False, sm_scale: float | None, q_data_type: Any, kv_data_type: Any
@@ -58,12 +70,17 @@ class StandInWrapper:
         assert (heads, kv_heads, width, page_size) == (HEADS, KV_HEADS, WIDTH, BLOCK)
         assert all(each.dtype == torch.int32 for each in tensors)
         assert causal != self.decode
+        if self.buffers is not None:
+            assert [len(tensors[0]), len(tensors[2])] == [len(self.buffers[0]), len(self.buffers[2])], "fixed"
+            for buffer, given in zip(self.buffers, tensors, strict=True):
+                buffer[: len(given)] = given
+            tensors = self.buffers
         if self.decode:
             tensors = [torch.arange(len(tensors[2]) + 1), *tensors]
-        self.tables, self.scale = [each.tolist() for each in tensors], sm_scale
+        self.tables, self.scale = tensors, sm_scale
 
     def run(self, query: torch.Tensor, paged: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        rows, offsets, pages, last = self.tables
+        rows, offsets, pages, last = [each.tolist() for each in self.tables]
         parts = []
         for index in range(len(last)):
             table = torch.tensor(pages[offsets[index] : offsets[index + 1]])
@@ -79,7 +96,7 @@ def stand_in_varlen(
 ) -> torch.Tensor:  # fmt: skip
     assert causal
     assert max_seqlen_q == int(cu_seqlens_q.diff().max())
-    assert max_seqlen_k == int(cu_seqlens_k.diff().max())
+    assert block_table.shape[1] * BLOCK >= max_seqlen_k >= int(cu_seqlens_k.diff().max())
     assert {cu_seqlens_q.dtype, cu_seqlens_k.dtype, block_table.dtype} == {torch.int32}
     parts = []
     for index, length in enumerate(cu_seqlens_k.diff().tolist()):

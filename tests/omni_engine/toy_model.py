@@ -55,7 +55,7 @@ class ToyModel:
         return ForwardOutput(self.run(batch.input_embeds, batch.positions, batch.attention))
 
     def run(self, x: torch.Tensor, positions: torch.Tensor, attention: Any) -> torch.Tensor:
-        angle = positions.float().unsqueeze(-1) * torch.arange(1, HIDDEN + 1) * 0.1
+        angle = positions.float().unsqueeze(-1) * torch.arange(1, HIDDEN + 1, device=x.device) * 0.1
         x = x + angle.sin()
         for index, (q, kv, o) in enumerate(self.layers):
             normed = F.layer_norm(x, (HIDDEN,))

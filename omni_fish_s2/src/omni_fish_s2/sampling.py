@@ -127,21 +127,36 @@ def choose(logits: torch.Tensor, params: Sequence[SpeechSampling], uniforms: tor
 
     A row's choice does not depend on the others.
     """
-    logits = logits.float()
     width = logits.shape[-1]
-    widest = max(each.top_k or width for each in params)
-    best, columns = logits.topk(min(widest, width))
+    numbers = filters(params, width).to(logits.device)
+    return choose_among(logits, widest(params, width), numbers, uniforms.to(logits.device))
+
+
+def widest(params: Sequence[SpeechSampling], width: int) -> int:
+    """How many of ``width`` columns the rows' top-k may leave, as one of few numbers: a power of two, or ``width``."""
+    most: int = max(each.top_k or width for each in params)
+    return min(1 << (most - 1).bit_length(), width)
+
+
+def filters(params: Sequence[SpeechSampling], width: int) -> torch.Tensor:
+    """``[m, 3]`` float64: top-k (``width`` where it is off), top-p and temperature of each row, for :func:`choose_among`."""
+    rows = [(each.top_k or width, each.top_p, max(each.temperature, 1e-5)) for each in params]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def choose_among(logits: torch.Tensor, most: int, numbers: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    """:func:`choose` where everything is on the device, which is asked nothing: a CUDA graph can record it.
+
+    Args:
+        most: no row's top-k leaves more. numbers: of :func:`filters`.
+    """
+    logits = logits.float()
+    top_k, top_p, temperature = numbers.split(1, dim=-1)
+    best, columns = logits.topk(most)
     mass = logits.softmax(-1).gather(-1, columns).cumsum(-1)
-    top_k = _column([each.top_k or width for each in params], logits)
-    top_p = _column([each.top_p for each in params], logits)
-    dropped = (mass > top_p) | (torch.arange(best.shape[-1], device=logits.device) >= top_k)
+    dropped = (mass > top_p.float()) | (torch.arange(most, device=logits.device) >= top_k)
     dropped[:, 0] = False
-    temperature = _column([max(each.temperature, 1e-5) for each in params], logits)
     # Relative to the best instead of normalised: the largest quotient is the same, whatever a row's neighbours keep.
-    weights = ((best - best[:, :1]) / temperature).exp().masked_fill(dropped, 0.0)
-    numbers = uniforms.to(logits.device).gather(-1, columns)
-    return columns.gather(-1, (weights / -numbers.log()).argmax(-1, keepdim=True))[:, 0]
-
-
-def _column(values: list[float] | list[int], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, device=like.device).unsqueeze(1)
+    weights = ((best - best[:, :1]) / temperature.float()).exp().masked_fill(dropped, 0.0)
+    uniforms = uniforms.gather(-1, columns)
+    return columns.gather(-1, (weights / -uniforms.log()).argmax(-1, keepdim=True))[:, 0]

@@ -6,7 +6,8 @@ A long text is spoken in turns. A turn continues the request's own sequence: wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +25,21 @@ from omni_core.model_runner.types import (
 )
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_engine.graphs import Graphs, Named, Recorder
 from omni_engine.scheduler import EngineScheduler
 from omni_fish_s2.config import FishConfig, read_config
 from omni_fish_s2.payloads import SpeechInputs, SpeechResult
-from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, speech_sampling
+from omni_fish_s2.sampling import (
+    AGAIN,
+    WINDOW,
+    Draws,
+    SpeechSampling,
+    choose,
+    choose_among,
+    filters,
+    speech_sampling,
+    widest,
+)
 from omni_fish_s2.slow import SlowDecoder, load_decoders
 
 
@@ -53,8 +65,41 @@ class _Speech:
     ended: FinishReason = "stop"
 
 
+def recordable_frame(
+    model: SlowDecoder,
+    most: int,
+    hidden: torch.Tensor,
+    first: torch.Tensor,
+    drawing: torch.Tensor | None = None,
+    numbers: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> Callable[[], Named]:
+    """A whole frame and its embedding, the choices of its codes included, as a function that asks the host nothing.
+
+    Args:
+        hidden, first: see :meth:`omni_fish_s2.fast.FastDecoder.forward`.
+        drawing: ``[B]`` bool, whose codes are drawn; ``numbers`` and ``most``: see :func:`choose_among`; ``uniforms``:
+            ``[B, codebooks - 1, codebook_size]``. Without them, nobody's are.
+    """
+
+    def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
+        best = logits.argmax(-1)
+        if drawing is None or numbers is None or uniforms is None:
+            return best
+        return torch.where(drawing, choose_among(logits, most, numbers, uniforms[:, index - 1]), best)
+
+    def frame() -> Named:
+        codes = model.fast(hidden, first, pick)
+        return {"codes": codes, "feedback": model.embed_frames(first + model.config.semantic_begin, codes)}
+
+    return frame
+
+
 class FrameFeedback(FeedbackStrategy):
     """Fish S2's loop: the fast decoder completes each frame; its embedding is the next input."""
+
+    def __init__(self, graphs: Graphs | None = None) -> None:
+        self._graphs = graphs
 
     def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         assert batch.input_embeds is not None
@@ -74,10 +119,30 @@ class FrameFeedback(FeedbackStrategy):
         assert isinstance(model, SlowDecoder)
         hidden = output.hidden[[row for _, row in requests]]
         tokens = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
-        speeches: list[_Speech] = [request.state for request, _ in requests]
+        frames, feedback = self._frames(
+            model, hidden, tokens - model.config.semantic_begin, [request for request, _ in requests]
+        )
+        frames = frames.cpu()
+        for index, (request, _) in enumerate(requests):
+            speech: _Speech = request.state
+            speech.feedback = feedback[index]
+            speech.frames += 1
+            outbox.put(OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="vocoder"))
+
+    def _frames(
+        self, model: SlowDecoder, hidden: torch.Tensor, first: torch.Tensor, requests: list[ARRequest]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each request's frame, and its embedding."""
+        speeches: list[_Speech] = [request.state for request in requests]
         drawing = [index for index, speech in enumerate(speeches) if speech.draws is not None]
         # The step of the token just appended.
-        numbers = [_numbers(requests[index][0], len(requests[index][0].output_ids) - 1).codes for index in drawing]
+        numbers = [_numbers(requests[index], len(requests[index].output_ids) - 1).codes for index in drawing]
+        if self._graphs is not None:
+            replayed = self._replayed(
+                self._graphs, model, hidden, first, speeches, dict(zip(drawing, numbers, strict=True))
+            )
+            if replayed is not None:
+                return replayed["codes"], replayed["feedback"]
 
         def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
             codes = logits.argmax(-1)
@@ -86,14 +151,28 @@ class FrameFeedback(FeedbackStrategy):
                 codes[drawing] = choose(logits[drawing], [speeches[each].sampling for each in drawing], uniforms)
             return codes
 
-        first = tokens - model.config.semantic_begin
-        frames = model.fast(hidden, first, pick)
-        feedback = model.embed_frames(tokens, frames)
-        frames = frames.cpu()
-        for index, (request, _) in enumerate(requests):
-            speeches[index].feedback = feedback[index]
-            speeches[index].frames += 1
-            outbox.put(OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="vocoder"))
+        frames: torch.Tensor = model.fast(hidden, first, pick)
+        return frames, model.embed_frames(first + model.config.semantic_begin, frames)
+
+    def _replayed(
+        self,
+        graphs: Graphs,
+        model: SlowDecoder,
+        hidden: torch.Tensor,
+        first: torch.Tensor,
+        speeches: list[_Speech],
+        numbers: dict[int, torch.Tensor],
+    ) -> Named | None:
+        """``numbers``: the uniform numbers of those that draw."""
+        inputs, width, most = [hidden, first], model.config.codebook_size, 0
+        if numbers:
+            params = [speech.sampling for speech in speeches]
+            most = widest([params[index] for index in numbers], width)
+            unused = torch.zeros(model.config.codebooks - 1, width)
+            drawing = torch.tensor([index in numbers for index in range(len(params))])
+            uniforms = torch.stack([numbers.get(index, unused) for index in range(len(params))])
+            inputs += [drawing, filters(params, width), uniforms]
+        return graphs.run(most, partial(recordable_frame, model, most), inputs)
 
 
 def _numbers(request: ARRequest, step: int) -> Any:
@@ -108,8 +187,16 @@ class SpeechRunner(FeedbackARModelRunner):
 
     model: SlowDecoder
 
-    def __init__(self, model: SlowDecoder, config: FishConfig, *, max_context: int, device: str = "cpu") -> None:
-        super().__init__(model, FrameFeedback(), device)
+    def __init__(
+        self,
+        model: SlowDecoder,
+        config: FishConfig,
+        *,
+        max_context: int,
+        device: str = "cpu",
+        cuda_graphs: bool | type[Recorder] = True,
+    ) -> None:
+        super().__init__(model, FrameFeedback(Graphs.choose(torch.device(device), cuda_graphs)), device)
         self._config, self._max_context = config, max_context
         self._candidates = model.candidates.tolist()
         self._streamed: dict[str, ARRequest] = {}
@@ -256,5 +343,6 @@ def create_semantic_ar(
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     model = load_decoders(model_path, config, dtype=dtype, device=place)
     engine.setdefault("max_context", config.max_positions)
-    runner = SpeechRunner(model, config, max_context=engine["max_context"], device=place)
+    recorded = engine.get("cuda_graphs", True)
+    runner = SpeechRunner(model, config, max_context=engine["max_context"], device=place, cuda_graphs=recorded)
     return EngineScheduler(runner, **engine)

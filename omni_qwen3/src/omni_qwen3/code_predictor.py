@@ -32,7 +32,7 @@ class PredictorDecoder(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 
 
-class _FrameState:
+class FrameState:
     """What the steps of a frame share: keys and values of at most ``batch`` frames, and each layer's rotary factors.
 
     A normed head ``n``, weighted by ``w`` and rotated by ``(cos, sin)``, is ``n * (w cos) + swapped(n) * (w' sin)``, where ``w'`` are the
@@ -71,10 +71,10 @@ class CodePredictor(nn.Module):
         )
         self.rotary = Rotary(config)
         self.config, self.groups = config, groups
-        self._state: _FrameState | None = None
+        self._state: FrameState | None = None
 
     def forward(
-        self, hidden: torch.Tensor, first_embed: torch.Tensor, choose: Choose
+        self, hidden: torch.Tensor, first_embed: torch.Tensor, choose: Choose, state: FrameState | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Complete ``B`` frames.
 
@@ -82,11 +82,12 @@ class CodePredictor(nn.Module):
             hidden: ``[B, hidden]``, the talker's normed output that the first code was chosen from.
             first_embed: ``[B, hidden]``, the talker's embedding of the first code.
             choose: picks codes from logits.
+            state: for at least ``B`` frames, where nobody else may use it; ``None``: the predictor's own, which grows as needed.
 
         Returns:
             ``[B, groups - 1]`` codes, and ``[B, hidden]``: the sum of the embeddings of all groups, the first included.
         """
-        state = self._state_for(hidden)
+        state = state or self._state_for(hidden)
         x = torch.stack([hidden, first_embed], dim=1)
         total = first_embed.clone()
         codes = hidden.new_empty(len(hidden), self.groups - 1, dtype=torch.int64)
@@ -100,14 +101,14 @@ class CodePredictor(nn.Module):
             x = embedded.unsqueeze(1)
         return codes, total
 
-    def _state_for(self, hidden: torch.Tensor) -> _FrameState:
+    def _state_for(self, hidden: torch.Tensor) -> FrameState:
         """The shared state, made larger when more frames come at once than ever before."""
         state = self._state
         if state is None or state.batch < len(hidden) or state.keys.dtype != hidden.dtype:
-            state = self._state = _FrameState(self, len(hidden), hidden)
+            state = self._state = FrameState(self, len(hidden), hidden)
         return state
 
-    def _step(self, x: torch.Tensor, begin: int, state: _FrameState) -> torch.Tensor:
+    def _step(self, x: torch.Tensor, begin: int, state: FrameState) -> torch.Tensor:
         """Positions ``begin`` up to ``begin + t`` of ``B`` frames, ``[B, t, hidden]``, to the last one's normed output, ``[B, hidden]``."""
         batch, steps, _ = x.shape
         config, end = self.config, begin + steps

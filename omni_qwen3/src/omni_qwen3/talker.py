@@ -6,6 +6,8 @@ behaviour, ours is described in ``docs/decisions/0003-qwen3-omni-edges.md``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import nn
 
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
-from omni_core.model_runner.sampling import draw, sampling_from
+from omni_core.model_runner.sampling import sample_tokens, sampling_from
 from omni_core.model_runner.types import (
     ARModel,
     ARRequest,
@@ -28,9 +30,10 @@ from omni_core.model_runner.types import (
 from omni_core.protocol.messages import OmniRequest
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_engine.graphs import Graphs, Named, Recorder
 from omni_engine.packed_linear import pack_linears
 from omni_qwen3.checkpoint import Checkpoint, load_module
-from omni_qwen3.code_predictor import CodePredictor
+from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
@@ -41,6 +44,8 @@ DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty":
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
 """How the reference samples residual codes whenever the talker samples."""
+
+FILTERS = ("top_k", "top_p", "min_p")
 
 SUPPRESSED_TAIL = 1024
 """The last ids of the talker's vocabulary are markers; of these only the end-of-speech id may be chosen."""
@@ -120,11 +125,49 @@ class _Speech:
     frames: int = 0
 
 
+def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> Choose:
+    """How residual codes are chosen: drawn by :data:`RESIDUAL_SAMPLING` where a row's temperature is not 0.
+
+    Args:
+        temperature: ``[B]``. uniforms: ``[B, groups - 1]`` float64, where each code is drawn. Without them, nobody's codes are drawn.
+    """
+    if temperature is None or uniforms is None:
+        return lambda logits, group: logits.argmax(-1)
+    top_k, top_p, min_p = (torch.full_like(temperature, getattr(RESIDUAL_SAMPLING, name)) for name in FILTERS)
+
+    def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
+        ids = sample_tokens(logits.float(), temperature, top_k, top_p, min_p, uniforms[:, group])
+        # Of NaN there is no code, and on a GPU a wrong index ends the process. The request's first code was checked.
+        return ids.clamp(min=0)
+
+    return choose
+
+
+def recordable_frame(
+    predictor: CodePredictor,
+    hidden: torch.Tensor,
+    first_embed: torch.Tensor,
+    temperature: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> Callable[[], Named]:
+    """A whole frame, the choices of its codes included, as a function that asks the host nothing.
+
+    ``hidden``, ``first_embed``: see :meth:`CodePredictor.forward`; ``temperature``, ``uniforms``: see :func:`chooser`.
+    """
+    state, choose = FrameState(predictor, len(hidden), hidden), chooser(temperature, uniforms)
+
+    def frame() -> Named:
+        codes, feedback = predictor(hidden, first_embed, choose, state)
+        return {"codes": codes, "feedback": feedback}
+
+    return frame
+
+
 class TalkerFeedback(FeedbackStrategy):
     """The talker's loop: next input = sum of a frame's code embeddings + the next row of text."""
 
-    def __init__(self, text_end: torch.Tensor, text_pad: torch.Tensor) -> None:
-        self._text_end, self._text_pad = text_end, text_pad
+    def __init__(self, text_end: torch.Tensor, text_pad: torch.Tensor, graphs: Graphs | None = None) -> None:
+        self._text_end, self._text_pad, self._graphs = text_end, text_pad, graphs
 
     def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         assert batch.input_embeds is not None
@@ -150,17 +193,7 @@ class TalkerFeedback(FeedbackStrategy):
         assert isinstance(model, Talker)
         hidden = output.hidden[[row for _, row in requests]]
         first = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
-        drawing = [index for index, (request, _) in enumerate(requests) if request.sampling.temperature > 0]
-
-        def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
-            codes = logits.argmax(-1)
-            if drawing:
-                uniforms = [r.random.uniform(len(r.output_ids), group) for r in (requests[i][0] for i in drawing)]
-                drawn = draw(logits[drawing].float(), [RESIDUAL_SAMPLING] * len(drawing), uniforms)
-                codes[drawing] = torch.tensor(drawn, device=codes.device)
-            return codes
-
-        residual, feedback = model.code_predictor(hidden, model.embed(first), choose)
+        residual, feedback = self._frames(model, hidden, model.embed(first), [request for request, _ in requests])
         frames = torch.cat([first.unsqueeze(1), residual], dim=1).cpu()
         for index, (request, _) in enumerate(requests):
             speech: _Speech = request.state
@@ -168,17 +201,56 @@ class TalkerFeedback(FeedbackStrategy):
             speech.frames += 1
             outbox.put(OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="code2wav"))
 
+    def _frames(
+        self, model: Talker, hidden: torch.Tensor, first_embed: torch.Tensor, requests: list[ARRequest]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each request's residual codes and the sum of its frame's embeddings."""
+        settings = _residual_settings(requests, model.code_predictor.groups - 1)
+        if self._graphs is not None:
+            build = partial(recordable_frame, model.code_predictor)
+            replayed = self._graphs.run(bool(settings), build, [hidden, first_embed, *settings])
+            if replayed is not None:
+                return replayed["codes"], replayed["feedback"]
+        there = [each.to(hidden.device) for each in settings]
+        codes, feedback = model.code_predictor(hidden, first_embed, chooser(*there or (None, None)))
+        return codes, feedback
+
+
+def _residual_settings(requests: list[ARRequest], groups: int) -> list[torch.Tensor]:
+    """The arguments of :func:`chooser`, or nothing where nobody's codes are drawn. A request draws all its codes or none."""
+    drawing = [request.sampling.temperature > 0 for request in requests]
+    if not any(drawing):
+        return []
+    temperature = torch.tensor(drawing, dtype=torch.float64) * RESIDUAL_SAMPLING.temperature
+    uniforms = [[_uniform(request, group) for group in range(groups)] for request in requests]
+    return [temperature, torch.tensor(uniforms, dtype=torch.float64)]
+
+
+def _uniform(request: ARRequest, group: int) -> float:
+    """The number at which a residual code of a request's newest frame is drawn."""
+    return request.random.uniform(len(request.output_ids), group)
+
 
 class TalkerRunner(FeedbackARModelRunner):
     """Starts when the prompt side and the first token have come; waits while the thinker has not written enough."""
 
     model: Talker
 
-    def __init__(self, model: Talker, config: QwenConfig, special: torch.Tensor, device: str = "cpu") -> None:
-        """``special``: the thinker's embeddings of tts_bos, tts_eos and tts_pad, ``[3, thinker_hidden]``."""
+    def __init__(
+        self,
+        model: Talker,
+        config: QwenConfig,
+        special: torch.Tensor,
+        device: str = "cpu",
+        cuda_graphs: bool | type[Recorder] = True,
+    ) -> None:
+        """``special``: the thinker's embeddings of tts_bos, tts_eos and tts_pad, ``[3, thinker_hidden]``. ``cuda_graphs``: whether
+        frames are recorded on a GPU and replayed, as steps are by the engine.
+        """
         with torch.inference_mode():
             self._text_bos, text_eos, text_pad = model.text_projection(special.to(device)).unbind(0)
-        super().__init__(model, TalkerFeedback(text_eos, text_pad), device)
+        graphs = Graphs.choose(torch.device(device), cuda_graphs)
+        super().__init__(model, TalkerFeedback(text_eos, text_pad, graphs), device)
         self._config = config.talker
         self._text_pad = text_pad
         self._speeches: dict[str, _Speech] = {}
@@ -295,7 +367,8 @@ def create_talker(
     model = load_talker(model_path, config, dtype=dtype, device=place)
     pack_linears(model)
     special = read_special(model_path, config)
-    runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place)
+    recorded = options.get("cuda_graphs", True)
+    runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place, cuda_graphs=recorded)
     options.setdefault("max_context", config.talker.text.max_positions)
     made: Scheduler = load(scheduler)(runner, **options)
     return made

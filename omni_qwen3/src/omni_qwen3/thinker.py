@@ -289,6 +289,8 @@ def create_thinker(
         model = thinker_on_sglang(model_path, config, dtype=dtype, device=place)
     else:
         raise ConfigError(f"layers: must be 'own' or 'sglang', is {layers!r}")
+    if tp_size > 1 and scheduler == ENGINE:
+        options.setdefault("cuda_graphs", False)  # sums over ranks inside a graph have never been tried
     runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
     options.setdefault("max_context", config.thinker.max_positions)
     made: Scheduler = load(scheduler)(runner, **options)

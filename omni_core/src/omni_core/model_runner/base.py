@@ -7,7 +7,7 @@ the mechanics that every model shares; a model's runner overrides the hooks.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -29,6 +29,9 @@ class ModelRunner(ABC):
     """How many values a step makes for every position that are read of prompt positions later (a talker reads a thinker's
     hidden states). An engine that shares prompts keeps them beside K and V; see ``ForwardBatch.keep`` and :meth:`reuse`.
     """
+
+    replayed: Callable[[ForwardBatch], ForwardOutput] | None = None
+    """Set by a scheduler that has a faster way to run the model's forward than to call it, such as a recorded one."""
 
     def __init__(self, model: ARModel, device: str | torch.device = "cpu") -> None:
         self.model = model
@@ -107,8 +110,8 @@ class ModelRunner(ABC):
         return sampled
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        """The model's forward; a subclass may choose another for some batches."""
-        return self.model.forward(batch)
+        """The model's forward, as the scheduler runs it; a subclass may choose another for some batches."""
+        return self.model.forward(batch) if self.replayed is None else self.replayed(batch)
 
     def _input_embeds(self, batch: ForwardBatch) -> torch.Tensor:
         """``embed(ids)``, with the rows that a request brings as embeddings in their places."""

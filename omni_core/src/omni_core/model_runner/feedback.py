@@ -74,7 +74,7 @@ class FeedbackARModelRunner(ModelRunner):
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         holds_prompt = any(start < len(r.prompt_ids) for r, start in zip(batch.requests, batch.starts, strict=True))
         own = self.strategy.prefill_forward(self.model, batch) if holds_prompt else None
-        return self.model.forward(batch) if own is None else own
+        return super().forward(batch) if own is None else own
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
         rows = batch.sample_rows.tolist()

@@ -311,7 +311,11 @@ class ARModel(Protocol):
         """``[n]`` int64 to ``[n, hidden]``."""
         ...
 
-    def forward(self, batch: ForwardBatch) -> ForwardOutput: ...
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        """The batch's inputs through all layers. If it reads of the batch only ids, embeddings, positions, attention and ``extra``, and
+        asks no tensor for its values, an engine can record steps of decodes on a GPU.
+        """
+        ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[m, hidden]`` to ``[m, vocab]``."""

@@ -133,16 +133,24 @@ class _Table:
 class KVCache:
     """K and V of every layer: ``[blocks * block_size, kv_heads, head_dim]`` each, and each request's block table.
 
-    ``kept`` (``[blocks * block_size, kept_width]``) has what a runner keeps beside them.
+    ``kept`` (``[blocks * block_size, kept_width]``) has what a runner keeps beside them. Behind the blocks, from slot ``scratch``,
+    lie as many as are asked for that nobody borrows and nobody reads: rows of padding write there.
     """
 
     def __init__(
-        self, layout: KVLayout, blocks: int, block_size: int, device: torch.device, kept_width: int = 0
+        self,
+        layout: KVLayout,
+        blocks: int,
+        block_size: int,
+        device: torch.device,
+        kept_width: int = 0,
+        scratch: int = 0,
     ) -> None:
-        shape = (blocks * block_size, layout.kv_heads, layout.head_dim)
+        self.scratch = blocks * block_size
+        shape = ((blocks + -(-scratch // block_size)) * block_size, layout.kv_heads, layout.head_dim)
         self.keys = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
         self.values = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
-        self.kept = torch.empty(shape[0], kept_width, dtype=layout.dtype, device=device)
+        self.kept = torch.empty(self.scratch, kept_width, dtype=layout.dtype, device=device)
         self.block_size = block_size
         self.pool = BlockPool(blocks)
         self._tables: dict[str, _Table] = {}

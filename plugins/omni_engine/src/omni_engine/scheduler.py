@@ -13,6 +13,7 @@ from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
+from omni_engine.graphs import DecodeGraphs, Graphs, Recorder, padded
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
 from omni_engine.positions import ids, packed_rotary
@@ -41,6 +42,7 @@ class EngineScheduler:
         patience: steps without service after which a request counts one priority higher.
         attention: which of :data:`omni_engine.attention.BACKENDS` computes attention; by default the best that can.
         max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``.
+        cuda_graphs: whether steps of decodes are recorded on a GPU and replayed. Tests give a recorder, for any device.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class EngineScheduler:
         prefix_cache: bool = True,
         patience: int = 64,
         attention: str = "auto",
+        cuda_graphs: bool | type[Recorder] = True,
     ) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
         self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
@@ -73,8 +76,15 @@ class EngineScheduler:
             budget = _cache_bytes(runner.device, kv_cache_mb, kv_blocks, kv_fraction)
             kv_blocks = max(1, min(budget // block_bytes, max_running * -(-max_context // block_size)))
         backend = choose(attention, runner.device, layout, block_size)
-        self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width)
+        graphs = None if backend.static_decode is None else Graphs.choose(runner.device, cuda_graphs)
+        scratch = 0 if graphs is None else padded(max_running)
+        self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width, scratch)
         self.attention = backend(self.cache)
+        self._plan_attention = self.attention.plan
+        self._graphs: DecodeGraphs | None = None
+        if graphs is not None:
+            self._graphs = DecodeGraphs(runner.model, self.attention, graphs, max_running, max_context)
+            self._plan_attention, runner.replayed = self._graphs.plan, self._graphs.forward
         self.batcher = Batcher(
             self.cache, max_running, max_batch_tokens, chunk_size, share_prefixes=prefix_cache, patience=patience
         )
@@ -117,6 +127,7 @@ class EngineScheduler:
             "pending": len(self._known),
             "preemptions": batcher.preemptions,
             "steps": self.steps,
+            "graph_steps": 0 if self._graphs is None else self._graphs.steps,
             "computed": self.rows,
             "positions": self.positions,
             "tokens": self.tokens,
@@ -231,7 +242,7 @@ class EngineScheduler:
                 sampled.append(index)
                 sample_rows.append(len(tokens) - 1)
         device = self._runner.device
-        attention = self.attention.plan(requests, starts, lengths)
+        attention = self._plan_attention(requests, starts, lengths)
         return ForwardBatch(
             requests=requests,
             starts=starts,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from omni_core.model_runner.types import ARRequest, CacheAttention, KVLayout
 from omni_engine.kv_cache import KVCache
+
+if TYPE_CHECKING:
+    from omni_engine.attention.static import StaticAttention
 
 
 class StepAttention(CacheAttention):
@@ -33,6 +36,9 @@ class AttentionBackend(ABC):
     """One way to compute attention over the paged cache."""
 
     name: ClassVar[str]
+
+    static_decode: ClassVar[type[StaticAttention] | None] = None
+    """Its attention of decodes that are replayed; ``None``: it has none, and no step is."""
 
     def __init__(self, cache: KVCache) -> None:
         self.cache = cache

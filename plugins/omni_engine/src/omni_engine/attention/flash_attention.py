@@ -8,16 +8,49 @@ import torch
 
 from omni_core.model_runner.types import ARRequest, KVLayout
 from omni_engine.attention.base import AttentionBackend, PageTables, StepAttention
+from omni_engine.attention.static import DecodeTables, StaticAttention
 from omni_engine.kv_cache import KVCache
 
 PAGE = 256
 """Its paged kernels load keys in steps of 256, so a block has to be a multiple of that."""
 
 
+class _Decode(StaticAttention):
+    """The call of :class:`_Step`. The library's other one, for decodes, asks the device for the longest length (since 2026-07)."""
+
+    def __init__(self, backend: AttentionBackend, tables: DecodeTables, rows: int, width: int) -> None:
+        super().__init__(backend, tables, rows, width)
+        self._query_offsets = torch.arange(rows + 1, dtype=torch.int32, device=tables.pages.device)
+
+    def begin(self) -> None:
+        lengths = self.tables.lengths[: self.rows]
+        self._key_offsets = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        from flash_attn import flash_attn_varlen_func
+
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        paged = (-1, self.cache.block_size, *keys.shape[1:])
+        output: torch.Tensor = flash_attn_varlen_func(
+            query,
+            keys.view(paged),
+            values.view(paged),
+            cu_seqlens_q=self._query_offsets,
+            cu_seqlens_k=self._key_offsets,
+            max_seqlen_q=1,
+            max_seqlen_k=self.width * self.cache.block_size,
+            softmax_scale=scale,
+            causal=True,
+            block_table=self.tables.pages[: self.rows, : self.width],
+        )
+        return output
+
+
 class FlashAttentionBackend(AttentionBackend):
     """One call for a whole step, decodes and chunks together."""
 
     name = "flash-attention"
+    static_decode = _Decode
 
     @classmethod
     def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:

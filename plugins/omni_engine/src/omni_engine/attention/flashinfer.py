@@ -9,6 +9,7 @@ import torch
 
 from omni_core.model_runner.types import ARRequest, KVLayout
 from omni_engine.attention.base import AttentionBackend, PageTables, StepAttention
+from omni_engine.attention.static import DecodeTables, StaticAttention
 from omni_engine.kv_cache import KVCache
 
 WORKSPACE_BYTES = 128 * 2**20
@@ -18,18 +19,80 @@ HEAD_DIMS = (64, 128, 256)
 """The head sizes that its kernels are built for."""
 
 
+class _Decode(StaticAttention):
+    """A wrapper of its own, whose tables stay where they are; ``plan`` writes them from the host's, before each replay.
+
+    The first call, which is never recorded, makes the first plan: it knows the number of query heads and the scale.
+    """
+
+    any_width = True
+
+    def __init__(self, backend: AttentionBackend, tables: DecodeTables, rows: int, width: int) -> None:
+        super().__init__(backend, tables, rows, width)
+        import flashinfer
+
+        assert isinstance(backend, FlashInferBackend)
+        offsets, pages, last = (
+            torch.zeros(size, dtype=torch.int32, device=tables.pages.device) for size in (rows + 1, rows * width, rows)
+        )
+        self._wrapper: Any = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            backend.workspace,
+            "NHD",
+            use_cuda_graph=True,
+            use_tensor_cores=True,
+            paged_kv_indptr_buffer=offsets,
+            paged_kv_indices_buffer=pages,
+            paged_kv_last_page_len_buffer=last,
+        )
+        self._planned: tuple[int, float | None, torch.dtype] | None = None
+
+    def refill(self) -> None:
+        if self._planned is not None:
+            self._plan(*self._planned)
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        shape = (query.shape[1], scale, query.dtype)
+        if self._planned is None:
+            self._plan(*shape)
+        if self._planned != shape:
+            raise ValueError(f"one plan serves all layers of a graph, but they differ: {self._planned} and {shape}")
+        paged = (-1, self.cache.block_size, *keys.shape[1:])
+        output: torch.Tensor = self._wrapper.run(query, (keys.view(paged), values.view(paged)))
+        return output
+
+    def _plan(self, heads: int, scale: float | None, dtype: torch.dtype) -> None:
+        keys, size = self.cache.keys[0], self.cache.block_size
+        lengths = self.tables.host_lengths[: self.rows]
+        counts = (lengths + size - 1) // size
+        listed = torch.arange(self.width) < counts.unsqueeze(1)
+        self._wrapper.plan(
+            torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0)),
+            self.tables.host_pages[: self.rows, : self.width][listed],
+            (lengths - 1) % size + 1,
+            heads,
+            *keys.shape[1:],
+            size,
+            q_data_type=dtype,
+            kv_data_type=keys.dtype,
+            sm_scale=scale,
+        )
+        self._planned = heads, scale, dtype
+
+
 class FlashInferBackend(AttentionBackend):
     """One wrapper for steps of decodes, one for steps that hold prompts."""
 
     name = "flashinfer"
+    static_decode = _Decode
 
     def __init__(self, cache: KVCache) -> None:
         super().__init__(cache)
         import flashinfer
 
-        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=cache.keys[0].device)
-        self.decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)
-        self.mixed = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
+        self.workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=cache.keys[0].device)
+        self.decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(self.workspace, "NHD", use_tensor_cores=True)
+        self.mixed = flashinfer.BatchPrefillWithPagedKVCacheWrapper(self.workspace, "NHD")
 
     @classmethod
     def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:

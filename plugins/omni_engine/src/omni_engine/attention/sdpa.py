@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from omni_core.model_runner.types import ARRequest, KVLayout
 from omni_engine.attention.base import AttentionBackend, StepAttention
 from omni_engine.attention.decode import paged_decode
+from omni_engine.attention.static import DecodeTables, StaticAttention
 from omni_engine.kv_cache import KVCache
 
 Slots = torch.Tensor | slice
@@ -20,10 +21,31 @@ MOST_GATHERED = 2048
 """Positions that decode rows are gathered from on a CPU, padding included. Above, the copies cost more than calls (twice at 8,000)."""
 
 
+class StaticPagedAttention(StaticAttention):
+    """Decodes that read ``width`` pages each, of which they see what their length says."""
+
+    def __init__(self, backend: AttentionBackend, tables: DecodeTables, rows: int, width: int) -> None:
+        super().__init__(backend, tables, rows, width)
+        self._column = torch.arange(width * self.cache.block_size, device=tables.pages.device)
+
+    def begin(self) -> None:
+        size = self.cache.block_size
+        first = self.tables.pages[: self.rows, : self.width].long() * size
+        slots = (first.unsqueeze(-1) + self._column[:size]).flatten(1)
+        self._lengths = self.tables.lengths[: self.rows].long()
+        self._seen = self._column < self._lengths.unsqueeze(1)
+        self._read = torch.where(self._seen, slots, slots[:, :1])  # as in PagedAttention
+
+    def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        return paged_decode(query, keys, values, self._read, self._lengths, self._seen, scale)
+
+
 class SdpaBackend(AttentionBackend):
     """Works everywhere."""
 
     name = "sdpa"
+    static_decode = StaticPagedAttention
 
     @classmethod
     def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:

@@ -1,0 +1,217 @@
+"""The thinker, the talker and its code predictor answer the same when their steps and frames are replayed, and a GPU could record
+what is recorded. The recorder here calls the recorded function again (see tests/omni_engine/test_graphs.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "omni_engine"))
+
+from ghost import GHOST, GhostRecorder, decode, ghost_gpu
+from released import RELEASED
+
+from omni_core.model_runner.sampling import draw
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_engine.graphs import CudaRecorder, EagerRecorder, Graphs, Named
+from omni_engine.scheduler import EngineScheduler
+from omni_qwen3.code_predictor import CodePredictor
+from omni_qwen3.config import parse_config, read_config
+from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
+from omni_qwen3.talker import RESIDUAL_SAMPLING, Talker, create_talker, recordable_frame
+from omni_qwen3.thinker import Thinker, create_thinker
+
+SAMPLING: list[dict[str, Any]] = [
+    {"temperature": 0.0, "max_new_tokens": 12},
+    {"temperature": 1.0, "seed": 3, "max_new_tokens": 20},
+    {"temperature": 0.0, "max_new_tokens": 5},
+    {"temperature": 0.8, "seed": 4, "max_new_tokens": 16},
+    {"temperature": 0.0, "max_new_tokens": 18},
+]
+
+
+def answers(stage: EngineScheduler, messages: list[list[IncomingMessage]]) -> dict[str, list[OutgoingMessage]]:
+    """What each request is sent; one more comes after every second step."""
+    sent: dict[str, list[OutgoingMessage]] = {}
+    finished, left, steps = 0, list(messages), 0
+    with torch.inference_mode():
+        while finished < len(messages):
+            if left and (steps % 2 == 0 or finished == len(messages) - len(left)):
+                for message in left.pop(0):
+                    stage.inbox.put(message)
+            assert stage._serve_once()
+            steps += 1
+            for message in stage.outbox.drain():
+                assert message.type != "error", message.data
+                sent.setdefault(message.request_id, []).append(message)
+                finished += message.type == "result"
+    return sent
+
+
+def assert_same(one: Any, other: Any) -> None:
+    if isinstance(one, torch.Tensor) and one.is_floating_point():
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_same(one[name], other[name])
+    else:
+        assert one == other
+
+
+def same_answers(make: Callable[..., Any], messages: list[list[IncomingMessage]], **options: Any) -> EngineScheduler:
+    """Asked with and without graphs; the stage that had them."""
+    expected = answers(make(**options), messages)
+    stage: EngineScheduler = make(cuda_graphs=EagerRecorder, **options)
+    got = answers(stage, messages)
+    assert got.keys() == expected.keys()
+    for name, sent in got.items():
+        assert [(each.type, each.target) for each in sent] == [(each.type, each.target) for each in expected[name]]
+        for each, right in zip(sent, expected[name], strict=True):
+            assert_same(each.data, right.data)
+    assert stage.statistics()["graph_steps"] > 10
+    return stage
+
+
+@pytest.mark.parametrize("options", [{"kv_blocks": 64}, {"kv_blocks": 9, "block_size": 4, "chunk_size": 4}], ids=str)
+def test_the_thinker_replayed(options: dict[str, Any], conformance_checkpoint: str) -> None:
+    """With images' features, and with the hidden states that the talker reads; in a cache that is too small for all, too."""
+    cases = ThinkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING)]
+    stage = same_answers(partial(create_thinker, conformance_checkpoint), messages, **options)
+    assert (stage.statistics()["preemptions"] > 0) == (options["kv_blocks"] == 9)
+
+
+@pytest.mark.parametrize("options", [{"kv_blocks": 64}, {"kv_blocks": 13, "block_size": 4}], ids=str)
+def test_the_talker_and_its_frames_replayed(options: dict[str, Any], conformance_checkpoint: str) -> None:
+    cases = TalkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING)]
+    stage = same_answers(partial(create_talker, conformance_checkpoint), messages, **options)
+    strategy = stage._runner.strategy  # type: ignore[attr-defined]
+    recordings = strategy._graphs._recordings
+    assert {drawn for drawn, _ in recordings} == {True, False}
+    assert len({rows for _, rows in recordings}) > 1
+    assert (stage.statistics()["preemptions"] > 0) == (options["kv_blocks"] == 13)
+
+
+@pytest.fixture(scope="module")
+def conformance_checkpoint() -> str:
+    from omni_qwen3.conformance import tiny_checkpoint
+
+    return str(tiny_checkpoint())
+
+
+def test_frames_that_cannot_be_recorded_are_computed_as_ever(
+    conformance_checkpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(EagerRecorder):
+        def record(self, function: Callable[[], Named]) -> tuple[Named, Callable[[], None]]:
+            raise RuntimeError("no graphs on this GPU")
+
+    cases = TalkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING[:3])]
+    expected = answers(create_talker(conformance_checkpoint, kv_blocks=64), messages)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        got = answers(create_talker(conformance_checkpoint, kv_blocks=64, cuda_graphs=Failing), messages)  # type: ignore[arg-type]
+    for name in expected:
+        for each, right in zip(got[name], expected[name], strict=True):
+            assert_same(each.data, right.data)
+    assert [each.split("(")[1][:12] for each in caplog.messages] == ["RuntimeError"] * 2, (
+        "the engine's, and the frames'"
+    )
+
+
+def test_graphs_are_off_where_a_thinker_has_ranks(conformance_checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def scheduler(runner: Any, **options: Any) -> None:
+        given.update(options)
+
+    monkeypatch.setattr("omni_qwen3.thinker.load", lambda name: scheduler)
+    monkeypatch.setattr(
+        "omni_qwen3.thinker.load_thinker", lambda *_, **__: Thinker(read_config(conformance_checkpoint).thinker)
+    )
+    monkeypatch.setattr("omni_qwen3.thinker.TensorParallel.connect", lambda *_: None)
+    create_thinker(conformance_checkpoint, tp_size=2)
+    assert given.pop("cuda_graphs") is False
+    given.clear()
+    create_thinker(conformance_checkpoint)
+    assert "cuda_graphs" not in given
+
+
+# --- what a GPU could record, at the released dimensions -------------------------------------------------------------
+@pytest.mark.parametrize("axes", [1, 3])
+def test_a_thinkers_step_asks_the_host_nothing(
+    axes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ghost_gpu(monkeypatch)
+    config = evolve(parse_config(RELEASED).thinker, layers=3)
+    with torch.device(GHOST):
+        model = Thinker(config).bfloat16().requires_grad_(False)
+    output, graphs = decode(model, axes=axes, extra={"capture": 2})
+    assert not graphs.failed, caplog.text
+    assert output.captured[2].shape == output.hidden.shape == (3, config.hidden_size)
+
+
+def test_a_talkers_step_and_frame_ask_the_host_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ghost_gpu(monkeypatch)
+    config = parse_config(RELEASED).talker
+    with torch.device(GHOST):
+        model = Talker(evolve(config, text=evolve(config.text, layers=2))).bfloat16().requires_grad_(False)
+    _, graphs = decode(model, axes=3)
+    assert not graphs.failed, caplog.text
+    hidden = torch.zeros(3, model.hidden_size, dtype=torch.bfloat16, device=GHOST)
+    temperature = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    uniforms = torch.rand(3, config.code_groups - 1, dtype=torch.float64)
+    for inputs in ([hidden, hidden], [hidden, hidden, temperature, uniforms]):
+        graphs = Graphs(GHOST, GhostRecorder)
+        frames = graphs.run(len(inputs), partial(recordable_frame, model.code_predictor), inputs)
+        assert frames is not None, caplog.text
+        assert frames["codes"].shape == (3, config.code_groups - 1)
+        assert frames["feedback"].shape == hidden.shape
+        assert model.code_predictor._state is None, "a graph's memory is its own"
+
+
+def test_the_way_without_graphs_would_not_do() -> None:
+    """Its choice of codes is the host's: the ghost says so."""
+    graphs = Graphs(GHOST, GhostRecorder)
+
+    def build(logits: torch.Tensor) -> Callable[[], Named]:
+        return lambda: {"codes": torch.tensor(draw(logits, [RESIDUAL_SAMPLING] * 4, [0.5] * 4), device=GHOST)}
+
+    assert graphs.run("draw", build, [torch.zeros(3, 2048, device=GHOST)]) is None
+
+
+# --- on a GPU, where there is one ------------------------------------------------------------------------------------
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@torch.inference_mode()
+def test_a_gpu_completes_the_same_frames_with_graphs() -> None:
+    config = parse_config(RELEASED).talker
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        predictor = CodePredictor(evolve(config.predictor, layers=2), config.code_groups).requires_grad_(False)
+        for parameter in predictor.parameters():
+            parameter.copy_(torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5 + (parameter.dim() == 1))
+        inputs = torch.randn(6, 11, config.predictor.hidden_size)
+    graphs = Graphs(torch.device("cuda"), CudaRecorder)
+    for count, hidden in zip((11, 3, 11, 1, 3, 2), inputs, strict=True):
+        rows = [hidden[:count], hidden[:count].flip(0)]
+        frames = graphs.run("frame", partial(recordable_frame, predictor), rows)
+        assert frames is not None
+        codes, feedback = predictor(*rows, lambda logits, group: logits.argmax(-1))
+        assert torch.equal(frames["codes"], codes)
+        torch.testing.assert_close(frames["feedback"], feedback, rtol=1e-4, atol=1e-4)
