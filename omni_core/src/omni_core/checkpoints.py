@@ -1,4 +1,7 @@
-"""Finding a checkpoint: a local folder, or a hub id that is downloaded. Light: nothing here imports torch."""
+"""Finding a checkpoint: a local folder, or a hub id that is downloaded.
+
+Light: nothing here imports torch. :mod:`omni_core.model_runner.weights` reads the tensors.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
     """The decoders' tensors by on-disk name."""
     import torch
 
-    from omni_fish_s2.checkpoint import JOINED, _prefixed
+    from omni_core.model_runner.weights import prefixed
+    from omni_fish_s2.checkpoint import JOINED
     from omni_fish_s2.slow import PREFIXES, SlowDecoder
 
     with torch.device("meta"):
@@ -126,7 +127,7 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
         if name == ("embeddings.weight" if dims.tied else "output.weight"):
             # How long speech is: these factors were chosen so that, over the tests' texts, some of it ends by itself.
             tensor[config.im_end] *= dims.im_end_gain
-        on_disk = _prefixed(name, PREFIXES)
+        on_disk = prefixed(name, PREFIXES)
         part = next((part for part in JOINED if name.endswith(part)), None)
         if part is None or (dims.joined and part.startswith("wqkv")):
             tensors[on_disk] = tensor
