@@ -1,13 +1,15 @@
-"""Finding a checkpoint: a local folder, or a hub id that is downloaded.
+"""Finding a checkpoint, a local folder or a hub id that is downloaded, and reading its config.
 
 Light: nothing here imports torch. :mod:`omni_core.model_runner.weights` reads the tensors.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from omni_core.errors import ConfigError
 
@@ -38,3 +40,44 @@ def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
         return str(snapshot_download(model, allow_patterns=list(files)))
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise ConfigError(f"{model!r} is no local folder and could not be downloaded: {error}") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a checkpoint.
+
+    Raises:
+        ConfigError: the file is missing or unreadable, or holds something else.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path} must hold an object, holds a {type(raw).__name__}")
+    return raw
+
+
+class Section:
+    """An object of a checkpoint's config that knows its ``path``, so that what is missing can be named.
+
+    Args:
+        model: whose checkpoint it should be, for that message.
+    """
+
+    def __init__(self, values: dict[str, Any], path: str, model: str) -> None:
+        self._values, self._path, self._model = values, path, model
+
+    def __getitem__(self, name: str) -> Any:
+        if self._values.get(name) is None:
+            raise ConfigError(f"{self._path}.{name}: missing; is this a {self._model} checkpoint?")
+        return self._values[name]
+
+    def get(self, name: str, default: Any) -> Any:
+        value = self._values.get(name)
+        return default if value is None else value
+
+    def section(self, name: str) -> Section:
+        value = self[name]
+        if not isinstance(value, dict):
+            raise ConfigError(f"{self._path}.{name}: must be an object")
+        return Section(value, f"{self._path}.{name}", self._model)
