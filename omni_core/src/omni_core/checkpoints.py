@@ -1,4 +1,4 @@
-"""Finding a checkpoint, a local folder or a hub id that is downloaded, and reading its config.
+"""Finding a checkpoint (a local folder, a hub id that is downloaded, one made here) and reading its config.
 
 Light: nothing here imports torch. :mod:`omni_core.model_runner.weights` reads the tensors.
 """
@@ -6,8 +6,9 @@ Light: nothing here imports torch. :mod:`omni_core.model_runner.weights` reads t
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,31 @@ def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
         return str(snapshot_download(model, allow_patterns=list(files)))
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise ConfigError(f"{model!r} is no local folder and could not be downloaded: {error}") from error
+
+
+def written_once(name: str, write: Callable[[Path], object]) -> str:
+    """The folder ``name`` of the user's cache, with the checkpoint that ``write`` puts there if nobody has yet.
+
+    A folder is there in full or not at all, whoever else asks for it at the same time.
+    """
+    import shutil  # here, because the modules that register plugins import this one and must take no time
+    import tempfile
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni"
+    target = cache / name
+    if not (target / "config.json").is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix="making-", dir=cache))
+        try:
+            write(fresh)
+            try:
+                fresh.rename(target)
+            except OSError:  # somebody else has made it meanwhile
+                if not (target / "config.json").is_file():
+                    raise
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return str(target)
 
 
 def read_json(path: Path) -> dict[str, Any]:
