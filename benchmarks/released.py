@@ -34,8 +34,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_engine.scheduler import EngineScheduler
-from omni_qwen3.code2wav import SAMPLE_RATE
-from omni_qwen3.code2wav_scheduler import create_code2wav
+from omni_qwen3.code2wav import Vocoder, create_code2wav
 from omni_qwen3.config import DecoderConfig, QwenConfig, parse_config
 from omni_qwen3.talker import Talker, TalkerRunner
 from omni_qwen3.thinker import Thinker, ThinkerRunner
@@ -243,7 +242,7 @@ def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length
             ceiling.append(copy_bandwidth(pipeline.device) / 1e9)
             spoken = pipeline.speak(prompts, tokens, frames)
             speech.append(sum(each.frames for each in spoken) / max(each.speech for each in spoken))
-            factor.append(max(each.sound / (each.samples / SAMPLE_RATE) for each in spoken))
+            factor.append(max(each.sound / (each.samples / Vocoder.sample_rate) for each in spoken))
             text.append(1e3 * max(each.first_text for each in spoken))
             audio.append(1e3 * max(each.first_audio for each in spoken))
         named = f"{requests} requests" if requests > 1 else "1 request"

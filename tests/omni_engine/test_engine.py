@@ -16,12 +16,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 import toy_model
+from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
 from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_engine.attention import PagedAttention
 from omni_engine.batching import Batcher
 from omni_engine.kv_cache import KVCache
@@ -49,24 +50,6 @@ def engine() -> Iterator[Open]:
         assert not thread.is_alive()
 
 
-def ask(scheduler: EngineScheduler, name: str, prompt: list[int], **data: Any) -> None:
-    data.setdefault("sampling", SamplingParams(max_new_tokens=12))
-    scheduler.inbox.put(IncomingMessage(name, "new_request", {"prompt": prompt, **data}))
-
-
-def collect(scheduler: EngineScheduler, count: int, seconds: float = 20.0) -> dict[str, OutgoingMessage]:
-    """The final messages of ``count`` requests."""
-    final: dict[str, OutgoingMessage] = {}
-    end = time.monotonic() + seconds
-    while len(final) < count:
-        message = scheduler.outbox.get(max(0.0, end - time.monotonic()))
-        assert message is not None, f"only {sorted(final)} finished"
-        if message.type != "stream":
-            assert message.request_id not in final, "answered twice"
-            final[message.request_id] = message
-    return final
-
-
 def resting(scheduler: EngineScheduler) -> bool:
     """Whether everything is given back, within a second."""
     for _ in range(100):
@@ -77,17 +60,6 @@ def resting(scheduler: EngineScheduler) -> bool:
     return False
 
 
-PROMPTS = [[3], [5, 9, 2, 7], list(range(1, 40)), [11] * 70, [4, 8], list(range(90, 20, -3)), [1, 2, 3], [60] * 17]
-SAMPLINGS = [
-    SamplingParams(max_new_tokens=12),
-    SamplingParams(max_new_tokens=20, temperature=0.8, seed=1),
-    SamplingParams(max_new_tokens=7, temperature=1.2, top_k=5, seed=2),
-    SamplingParams(max_new_tokens=15, temperature=0.9, top_p=0.7, repetition_penalty=1.3, seed=3),
-    SamplingParams(max_new_tokens=30, stop_ids=frozenset(range(0, 97, 9))),
-    SamplingParams(max_new_tokens=9, suppressed_ids=frozenset(range(50))),
-    SamplingParams(max_new_tokens=11, temperature=1.0, min_p=0.1, seed=4),
-    SamplingParams(max_new_tokens=1),
-]
 EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]
 
 
@@ -336,21 +308,10 @@ def test_abort_at_any_moment_gives_everything_back(engine: Open, moment: float) 
     assert collect(scheduler, 1)["after"].data["ids"] == generate(MODEL, PROMPTS[1], SamplingParams(max_new_tokens=12))
 
 
-def feedback_alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
-    scheduler = EngineScheduler(FeedbackRunner(MODEL), max_context=512, kv_blocks=200)
-    thread = threading.Thread(target=scheduler.start, daemon=True)
-    thread.start()
-    ask(scheduler, "r", prompt, sampling=sampling)
-    ids: list[int] = collect(scheduler, 1)["r"].data["ids"]
-    scheduler.stop()
-    thread.join(5)
-    return ids
-
-
 def test_the_feedback_loop_survives_preemption(engine: Open) -> None:
     sampling = SamplingParams(max_new_tokens=20, temperature=0.7, seed=9)
     prompts = [[n, n + 1, n + 2] for n in range(6)]
-    expected = [feedback_alone(prompt, sampling) for prompt in prompts]
+    expected = [feedback_alone(MODEL, prompt, sampling) for prompt in prompts]
     assert expected[0] != generate(MODEL, prompts[0], sampling), "the feedback has no effect"
     scheduler = engine(FeedbackRunner(MODEL), kv_blocks=12, block_size=4)
     for index, prompt in enumerate(prompts):
@@ -370,7 +331,7 @@ def test_a_request_that_waits_for_a_stream_sleeps_and_wakes(engine: Open) -> Non
     time.sleep(0.2)
     assert scheduler.statistics()["steps"] == steps, "it computes while it has nothing to compute"
     scheduler.inbox.put(IncomingMessage("r", "stream_chunk", 100))
-    assert collect(scheduler, 1)["r"].data["ids"] == feedback_alone([1, 2], sampling)
+    assert collect(scheduler, 1)["r"].data["ids"] == feedback_alone(MODEL, [1, 2], sampling)
     ask(scheduler, "parked", [1, 2], sampling=sampling, allowed=1)
     time.sleep(0.1)
     scheduler.abort("parked")

@@ -19,10 +19,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from asking import PROMPTS, SAMPLINGS, feedback_alone
 from engine_harness import Driven
 from ghost import GhostRecorder, decode, ghost_gpu
 from test_attention import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper, made, paged_attention
-from test_engine import EXPECTED, PROMPTS, SAMPLINGS, feedback_alone
+from test_engine import EXPECTED
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.model_runner.base import ModelRunner
@@ -137,7 +138,9 @@ def test_fed_back_inputs_are_replayed_and_survive_preemption(driven: Callable[..
     for index, prompt in enumerate(prompts):
         stage.ask(str(index), prompt, sampling=sampling)
     final = stage.collect(6)
-    assert [final[str(i)].data["ids"] for i in range(6)] == [feedback_alone(prompt, sampling) for prompt in prompts]
+    assert [final[str(i)].data["ids"] for i in range(6)] == [
+        feedback_alone(MODEL, prompt, sampling) for prompt in prompts
+    ]
     state = stage.statistics()
     assert state["preemptions"] > 0
     assert state["graph_steps"] > 0

@@ -14,7 +14,8 @@ import torch
 from fish_released import RELEASED
 
 from omni_core.errors import ConfigError
-from omni_fish_s2.checkpoint import JOINED, _prefixed
+from omni_core.model_runner.weights import prefixed
+from omni_fish_s2.checkpoint import JOINED
 from omni_fish_s2.codec.networks import CodecConfig, CodecDecoder, CodecEncoder
 from omni_fish_s2.codec.weights import CodecFile, load_codec
 from omni_fish_s2.config import parse_config
@@ -38,7 +39,7 @@ def test_every_tensor_of_the_decoders_is_accounted_for() -> None:
     released = {on_disk(name): tuple(shape) for name, shape in NAMES["decoders"].items()}
     read = {}
     for name, tensor in model.state_dict().items():
-        source = _prefixed(name, PREFIXES)
+        source = prefixed(name, PREFIXES)
         joined = next((each for each in JOINED if source.endswith(each)), None)
         if joined is None or source in released:
             read[source] = tuple(tensor.shape)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 from fish_cases import SHAPES
+from hearing import answer, heard
 
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioChunk
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_fish_s2.codec.memory import StreamState
-from omni_fish_s2.vocoder import Vocoder, VocoderScheduler
+from omni_fish_s2.vocoder import Vocoder, create_vocoder
 
 FRAMES = 150
 """More than the window of the codec's transformer (128)."""
@@ -91,61 +87,18 @@ def test_residual_codes_above_the_codebook_are_its_last_entry(tiny: dict[str, Pa
     assert torch.equal(one_shot(vocoder, frames), one_shot(vocoder, above))
 
 
-def run(scheduler: VocoderScheduler, messages: list[IncomingMessage]) -> list[OutgoingMessage]:
-    for message in messages:
-        scheduler.inbox.put(message)
-    thread = threading.Thread(target=scheduler.start, daemon=True)
-    thread.start()
-    out: list[OutgoingMessage] = []
-    while not out or out[-1].type == "stream":
-        message = scheduler.outbox.get(20)
-        assert message is not None
-        out.append(message)
-    scheduler.stop()
-    thread.join(5)
-    return out
-
-
-def speech(frames: torch.Tensor) -> list[IncomingMessage]:
-    request = OmniRequest(params={"return_codes": True})
-    chunks = [IncomingMessage("r", "stream_chunk", frame, "semantic_ar", None, request) for frame in frames]
-    payload = StagePayload("r", request, {"frames": len(frames)})
-    done = [
-        IncomingMessage("r", "stream_done", None, "semantic_ar"),
-        IncomingMessage("r", "new_request", payload, "semantic_ar"),
-    ]
-    return [*chunks, *done]
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 30])
 def test_the_stage_streams_what_it_returns(tiny: dict[str, Path], count: int) -> None:
-    vocoder = Vocoder(str(tiny["a"]))
-    frames = frames_of(vocoder, 1, count)
-    *streamed, result = run(VocoderScheduler(vocoder, initial_chunk=2, chunk=7), speech(frames))
-    assert all(isinstance(message.data, AudioChunk) for message in streamed)
-    samples = torch.cat([message.data.samples for message in streamed]) if streamed else torch.empty(0)
-    assert torch.equal(samples, result.data.samples)
-    assert len(samples) == 2048 * count
-    assert result.data.sample_rate == 44_100
-    assert torch.equal(result.data.codes, frames)
+    frames = frames_of(Vocoder(str(tiny["a"])), 1, count)
+    result = heard(create_vocoder(str(tiny["a"]), initial_chunk=2, chunk=7), frames)
+    assert len(result.samples) == 2048 * count
+    assert result.sample_rate == 44_100
 
 
 @pytest.mark.parametrize(("row", "bad"), [(1, -1), (0, 256), (4, 10**6)])
 def test_codes_out_of_range_fail_the_request(tiny: dict[str, Path], row: int, bad: int) -> None:
-    vocoder = Vocoder(str(tiny["a"]))
-    frames = frames_of(vocoder, 0, 5)
+    frames = frames_of(Vocoder(str(tiny["a"])), 0, 5)
     frames[3, row] = bad
-    out = run(VocoderScheduler(vocoder, initial_chunk=10, chunk=10), speech(frames))
-    assert out[-1].type == "error"
-    assert "codes must be from 0 to 255" in str(out[-1].data)
-
-
-def test_a_frame_of_another_width_is_refused(tiny: dict[str, Path]) -> None:
-    vocoder = Vocoder(str(tiny["a"]))
-    out = run(VocoderScheduler(vocoder, initial_chunk=1, chunk=1), speech(torch.zeros(1, 3, dtype=torch.int64)))
-    assert "a frame has 10 codes" in str(out[-1].data)
-
-
-def test_a_chunk_of_no_frames_is_refused(tiny: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="initial_chunk"):
-        VocoderScheduler(Vocoder(str(tiny["a"])), initial_chunk=0, chunk=5)
+    *_, last = answer(create_vocoder(str(tiny["a"])), frames)
+    assert last.type == "error"
+    assert "codes must be from 0 to 255" in str(last.data)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 import torch
+from hearing import answer, heard
 
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioChunk
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_qwen3.code2wav import Vocoder
-from omni_qwen3.code2wav_scheduler import Code2WavScheduler
+from omni_qwen3.code2wav import Vocoder, create_code2wav
 
 FRAMES = 70
 
 
 def frames_of(vocoder: Vocoder, seed: int = 0, count: int = FRAMES) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, vocoder.codebook, (count, vocoder.groups), generator=generator)
+    return torch.randint(0, vocoder.codebook_size, (count, vocoder.codebooks), generator=generator)
 
 
 def one_shot(vocoder: Vocoder, frames: torch.Tensor) -> torch.Tensor:
@@ -69,55 +64,18 @@ def test_a_batch_equals_each_alone(tiny: dict[str, Path]) -> None:
         torch.testing.assert_close(torch.cat(wave), target, atol=2e-5, rtol=0)
 
 
-def run(scheduler: Code2WavScheduler, messages: list[IncomingMessage]) -> list[OutgoingMessage]:
-    for message in messages:
-        scheduler.inbox.put(message)
-    thread = threading.Thread(target=scheduler.start, daemon=True)
-    thread.start()
-    out: list[OutgoingMessage] = []
-    while not out or out[-1].type == "stream":
-        message = scheduler.outbox.get(20)
-        assert message is not None
-        out.append(message)
-    scheduler.stop()
-    thread.join(5)
-    return out
-
-
-def speech(frames: torch.Tensor) -> list[IncomingMessage]:
-    request = OmniRequest(params={"return_codes": True})
-    chunks = [IncomingMessage("r", "stream_chunk", frame, "talker_ar", None, request) for frame in frames]
-    payload = StagePayload("r", request, {"frames": len(frames)})
-    done = [
-        IncomingMessage("r", "stream_done", None, "talker_ar"),
-        IncomingMessage("r", "new_request", payload, "talker_ar"),
-    ]
-    return [*chunks, *done]
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 30])
 def test_the_stage_streams_what_it_returns(tiny: dict[str, Path], count: int) -> None:
-    vocoder = Vocoder(str(tiny["a"]))
-    frames = frames_of(vocoder, 1, count)
-    *streamed, result = run(Code2WavScheduler(vocoder, initial_chunk=2, chunk=7), speech(frames))
-    assert all(isinstance(message.data, AudioChunk) for message in streamed)
-    samples = torch.cat([message.data.samples for message in streamed]) if streamed else torch.empty(0)
-    assert torch.equal(samples, result.data.samples)
-    assert len(samples) == max(0, 1920 * count - 555)
-    assert result.data.sample_rate == 24_000
-    assert torch.equal(result.data.codes, frames)
+    frames = frames_of(Vocoder(str(tiny["a"])), 1, count)
+    result = heard(create_code2wav(str(tiny["a"]), initial_chunk=2, chunk=7), frames)
+    assert len(result.samples) == max(0, 1920 * count - 555)
+    assert result.sample_rate == 24_000
 
 
 @pytest.mark.parametrize("bad", [-1, 64, 10**6])
 def test_codes_out_of_range_fail_the_request(tiny: dict[str, Path], bad: int) -> None:
-    vocoder = Vocoder(str(tiny["a"]))
-    frames = frames_of(vocoder, 0, 5)
+    frames = frames_of(Vocoder(str(tiny["a"])), 0, 5)
     frames[3, 1] = bad
-    out = run(Code2WavScheduler(vocoder, initial_chunk=10, chunk=10), speech(frames))
-    assert out[-1].type == "error"
-    assert "codes must be from 0 to 63" in str(out[-1].data)
-
-
-def test_a_chunk_of_no_frames_is_refused(tiny: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match="initial_chunk"):
-        Code2WavScheduler(Vocoder(str(tiny["a"])), initial_chunk=0, chunk=1)
+    *_, last = answer(create_code2wav(str(tiny["a"])), frames)
+    assert last.type == "error"
+    assert "codes must be from 0 to 63" in str(last.data)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from released import RELEASED
 
-from omni_qwen3.checkpoint import source_shapes
+from omni_qwen3.checkpoint import sources
 from omni_qwen3.config import QwenConfig, parse_config, read_config
 from omni_qwen3.talker import Talker
 from omni_qwen3.thinker import Thinker
@@ -61,7 +61,7 @@ def ours(config: QwenConfig, reference: nn.Module) -> list[tuple[str, Shapes]]:
     for stage, (module, prefix) in own.items():
         shapes: Shapes = {}
         for name, tensor in module.state_dict().items():
-            read = source_shapes(name, tensor.shape)
+            read = sources(name, tensor.shape)
             attention = config.thinker if stage == "thinker" else config.talker.text
             if "code_predictor" in name:
                 attention = config.talker.predictor

@@ -14,30 +14,20 @@ import psutil
 import pytest
 import torch
 import toy_model
+from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from sglang_toy import MODEL
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler
 
 EAGER = {"schedule_conservativeness": 0.01}
 """SGLang admits more than will fit, so that requests have to give way."""
 
-PROMPTS = [[3], [5, 9, 2, 7], list(range(1, 40)), [11] * 70, [4, 8], list(range(90, 20, -3)), [1, 2, 3], [60] * 17]
-SAMPLINGS = [
-    SamplingParams(max_new_tokens=12),
-    SamplingParams(max_new_tokens=20, temperature=0.8, seed=1),
-    SamplingParams(max_new_tokens=7, temperature=1.2, top_k=5, seed=2),
-    SamplingParams(max_new_tokens=15, temperature=0.9, top_p=0.7, repetition_penalty=1.3, seed=3),
-    SamplingParams(max_new_tokens=30, stop_ids=frozenset(range(0, 97, 9))),
-    SamplingParams(max_new_tokens=9, suppressed_ids=frozenset(range(50))),
-    SamplingParams(max_new_tokens=11, temperature=1.0, min_p=0.1, seed=4),
-    SamplingParams(max_new_tokens=1),
-]
 EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]
 
 Open = Callable[..., OmniScheduler]
@@ -83,24 +73,6 @@ def sglang() -> Iterator[Open]:
         assert not thread.is_alive()
         assert rested, f"left over: {scheduler.statistics()}"
         assert scheduler.runtime.rest() is None
-
-
-def ask(scheduler: Scheduler, name: str, prompt: list[int], **data: Any) -> None:
-    data.setdefault("sampling", SamplingParams(max_new_tokens=12))
-    scheduler.inbox.put(IncomingMessage(name, "new_request", {"prompt": prompt, **data}))
-
-
-def collect(scheduler: Scheduler, count: int, seconds: float = 30.0) -> dict[str, OutgoingMessage]:
-    """The final messages of ``count`` requests."""
-    final: dict[str, OutgoingMessage] = {}
-    end = time.monotonic() + seconds
-    while len(final) < count:
-        message = scheduler.outbox.get(max(0.0, end - time.monotonic()))
-        assert message is not None, f"only {sorted(final)} finished"
-        if message.type != "stream":
-            assert message.request_id not in final, "answered twice"
-            final[message.request_id] = message
-    return final
 
 
 def resting(scheduler: OmniScheduler) -> bool:
@@ -436,21 +408,10 @@ def test_an_abort_reaches_only_its_own_request(sglang: Open) -> None:
 
 
 # --- a feedback loop -------------------------------------------------------------------------------------------------
-def feedback_alone(prompt: list[int], sampling: SamplingParams) -> list[int]:
-    engine = EngineScheduler(FeedbackRunner(MODEL), max_context=512, kv_blocks=200)
-    thread = threading.Thread(target=engine.start, daemon=True)
-    thread.start()
-    ask(engine, "r", prompt, sampling=sampling)
-    ids: list[int] = collect(engine, 1)["r"].data["ids"]
-    engine.stop()
-    thread.join(5)
-    return ids
-
-
 def test_the_feedback_loop_survives_retraction(sglang: Open) -> None:
     sampling = SamplingParams(max_new_tokens=30, temperature=0.7, seed=9)
     prompts = [[n, n + 1, n + 2] for n in range(6)]
-    expected = [feedback_alone(prompt, sampling) for prompt in prompts]
+    expected = [feedback_alone(MODEL, prompt, sampling) for prompt in prompts]
     assert expected[0] != generate(MODEL, prompts[0], sampling), "the feedback has no effect"
     scheduler = sglang(FeedbackRunner(MODEL), kv_blocks=80, server_args=EAGER)
     for index, prompt in enumerate(prompts):
@@ -466,7 +427,7 @@ def test_what_was_fed_back_is_never_shared(sglang: Open) -> None:
     ask(scheduler, "first", [1, 2, 3], sampling=sampling)
     longer = [1, 2, 3, *collect(scheduler, 1)["first"].data["ids"]]
     ask(scheduler, "second", longer, sampling=sampling)
-    assert collect(scheduler, 1)["second"].data["ids"] == feedback_alone(longer, sampling)
+    assert collect(scheduler, 1)["second"].data["ids"] == feedback_alone(MODEL, longer, sampling)
 
 
 def test_a_request_that_waits_for_a_stream_sleeps_and_wakes(sglang: Open) -> None:
@@ -480,7 +441,7 @@ def test_a_request_that_waits_for_a_stream_sleeps_and_wakes(sglang: Open) -> Non
     time.sleep(0.2)
     assert scheduler.statistics()["steps"] == steps, "it computes while it has nothing to compute"
     scheduler.inbox.put(IncomingMessage("r", "stream_chunk", 100))
-    assert collect(scheduler, 1)["r"].data["ids"] == feedback_alone([1, 2], sampling)
+    assert collect(scheduler, 1)["r"].data["ids"] == feedback_alone(MODEL, [1, 2], sampling)
     ask(scheduler, "parked", [1, 2], sampling=sampling, allowed=1)
     time.sleep(0.2)
     scheduler.abort("parked")

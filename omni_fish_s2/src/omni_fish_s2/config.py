@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
+from omni_core.checkpoints import Section, read_json
 from omni_core.errors import ConfigError
 
 MODEL_TYPE = "fish_qwen3_omni"
-
-
-class _Section:
-    """A JSON object that knows its path, so that what is missing can be named."""
-
-    def __init__(self, values: dict[str, Any], path: str) -> None:
-        self._values, self._path = values, path
-
-    def __getitem__(self, name: str) -> Any:
-        if self._values.get(name) is None:
-            raise ConfigError(f"{self._path}.{name}: missing; is this a Fish Audio S2 checkpoint?")
-        return self._values[name]
-
-    def get(self, name: str, default: Any) -> Any:
-        value = self._values.get(name)
-        return default if value is None else value
-
-    def section(self, name: str) -> _Section:
-        value = self[name]
-        if not isinstance(value, dict):
-            raise ConfigError(f"{self._path}.{name}: must be an object")
-        return _Section(value, f"{self._path}.{name}")
 
 
 @frozen
@@ -84,17 +62,12 @@ def read_config(folder: str | Path) -> FishConfig:
     Raises:
         ConfigError: the file is missing or unreadable, is another model's, or lacks a field; the message names it.
     """
-    path = Path(folder) / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    return parse_config(raw)
+    return parse_config(read_json(Path(folder) / "config.json"))
 
 
 def parse_config(raw: dict[str, Any]) -> FishConfig:
     """The same from a JSON document."""
-    root = _Section(raw, "config.json")
+    root = Section(raw, "config.json", "Fish Audio S2")
     if root["model_type"] != MODEL_TYPE:
         raise ConfigError(f"config.json.model_type: must be {MODEL_TYPE!r}, is {root['model_type']!r}")
     text, audio = root.section("text_config"), root.section("audio_decoder_config")
@@ -120,7 +93,7 @@ def parse_config(raw: dict[str, Any]) -> FishConfig:
     return config
 
 
-def _decoder(section: _Section, slow: DecoderConfig | None = None) -> DecoderConfig:
+def _decoder(section: Section, slow: DecoderConfig | None = None) -> DecoderConfig:
     """A decoder's dimensions; what the fast one does not say, it has from the slow one."""
 
     def value(name: str, own: str, default: Any = None) -> Any:

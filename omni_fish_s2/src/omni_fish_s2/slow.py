@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from omni_core.model_runner.types import ForwardBatch, ForwardOutput, KVLayout
-from omni_fish_s2.checkpoint import Checkpoint, load_module
+from omni_fish_s2.checkpoint import load_module
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.fast import FastDecoder
 from omni_fish_s2.layers import DecoderLayer, RMSNorm, rotary
@@ -81,4 +81,4 @@ def load_decoders(model_path: str, config: FishConfig, *, dtype: str = "float32"
     """Both decoders with their weights."""
     with torch.device("meta"):
         model = SlowDecoder(config)
-    return load_module(model, Checkpoint(model_path), PREFIXES, dtype=getattr(torch, dtype), device=device)
+    return load_module(model, model_path, PREFIXES, dtype=getattr(torch, dtype), device=device)

@@ -7,12 +7,10 @@ come from numpy's generator, which gives the same bits everywhere. What it says 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omni_core.checkpoints import written_once
 from omni_fish_s2.tiny_config import SHAPES, Shape, model_config
 from omni_fish_s2.tiny_tokenizer import write_tokenizer
 
@@ -26,25 +24,11 @@ def default_model() -> tuple[str, str]:
     Returns:
         Its path, and a notice that says what it is.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni"
-    target = cache / "fish-s2-tiny-1"
-    if not (target / "config.json").is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="making-", dir=cache))
-        try:
-            write_tiny_checkpoint(fresh)
-            try:
-                fresh.rename(target)
-            except OSError:  # somebody else has made it meanwhile
-                if not (target / "config.json").is_file():
-                    raise
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
     notice = (
         "No --model given: using a tiny checkpoint with RANDOM weights. "
         "Its voice is noise; pass --model with a Fish Audio S2 checkpoint for speech."
     )
-    return str(target), notice
+    return written_once("fish-s2-tiny-1", write_tiny_checkpoint), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:
@@ -107,7 +91,8 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
     """The decoders' tensors by on-disk name."""
     import torch
 
-    from omni_fish_s2.checkpoint import JOINED, _prefixed
+    from omni_core.model_runner.weights import prefixed
+    from omni_fish_s2.checkpoint import JOINED
     from omni_fish_s2.slow import PREFIXES, SlowDecoder
 
     with torch.device("meta"):
@@ -126,7 +111,7 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
         if name == ("embeddings.weight" if dims.tied else "output.weight"):
             # How long speech is: these factors were chosen so that, over the tests' texts, some of it ends by itself.
             tensor[config.im_end] *= dims.im_end_gain
-        on_disk = _prefixed(name, PREFIXES)
+        on_disk = prefixed(name, PREFIXES)
         part = next((part for part in JOINED if name.endswith(part)), None)
         if part is None or (dims.joined and part.startswith("wqkv")):
             tensors[on_disk] = tensor

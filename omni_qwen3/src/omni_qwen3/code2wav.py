@@ -1,4 +1,4 @@
-"""The vocoder: codec frames to sound, incrementally, equal to decoding all frames at once.
+"""The code2wav stage: codec frames to sound, incrementally, equal to decoding all frames at once.
 
 The network (transformers' ``Qwen3OmniMoeCode2Wav``) is a sliding-window transformer over frames followed by convolutions
 that upsample. The transformer is causal, so it runs on new frames only, with a cache. The convolutions look back a bounded
@@ -19,11 +19,9 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omni_core.model_runner.operations import snake_beta, snake_conv
+from omni_core.scheduling.vocoder import VocoderScheduler
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
-
-SAMPLE_RATE = 24_000
-"""Hz. Not in the checkpoint's config; one frame of 1920 samples is 80 ms."""
 
 
 class SnakeBeta(nn.Module):
@@ -99,6 +97,9 @@ class Vocoder:
             chunks equal to one decode. Fewer are faster and audible.
     """
 
+    sample_rate = 24_000
+    """Hz. Not in the checkpoint's config; one frame of 1920 samples is 80 ms."""
+
     def __init__(
         self, model_path: str, *, device: str = "cpu", dtype: str = "float32", left_context: int | None = None
     ) -> None:
@@ -111,7 +112,7 @@ class Vocoder:
         *layers, activation, convolution = self._network.decoder
         self._network.decoder = nn.ModuleList([*layers, SnakeConv(activation, convolution)])
         self._config, self._device = config, device
-        self.groups, self.codebook = config.num_quantizers, config.codebook_size
+        self.codebooks, self.codebook_size = config.num_quantizers, config.codebook_size
         self.samples_per_frame = int(self._network.total_upsample)
         self.left_context = look_back(config) if left_context is None else left_context
 
@@ -123,7 +124,7 @@ class Vocoder:
         """Decode the next frames of several utterances.
 
         Args:
-            work: each utterance with its new frames, ``[frames, groups]`` int64, at least one.
+            work: each utterance with its new frames, ``[frames, codebooks]`` int64, at least one.
 
         Returns:
             Each utterance's new samples, float32 ``[n]``.
@@ -177,3 +178,18 @@ def look_back(config: Qwen3OmniMoeCode2WavConfig) -> int:
     for factor in reversed(config.upsampling_ratios):
         reach = -(-(reach + 6) // factor)  # a ConvNeXt block's kernel 7, then a transposed convolution over one input
     return reach + 1  # the trimmed tail of the chunk before
+
+
+def create_code2wav(
+    model_path: str,
+    device: str | None = None,
+    gpu_id: int | None = None,
+    dtype: str = "float32",
+    initial_chunk: int = 4,
+    chunk: int = 24,
+    left_context: int | None = None,
+) -> VocoderScheduler[Utterance]:
+    """The stage; see :class:`VocoderScheduler` and :class:`Vocoder` for the options."""
+    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
+    vocoder = Vocoder(model_path, device=place, dtype=dtype, left_context=left_context)
+    return VocoderScheduler(vocoder, initial_chunk=initial_chunk, chunk=chunk)

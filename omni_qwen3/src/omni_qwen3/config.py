@@ -6,35 +6,14 @@ Fields that the released config carries but transformers' classes do not declare
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import ConfigError
+from omni_core.checkpoints import Section, read_json
 
-
-class _Section:
-    """A JSON object that knows its path, so that what is missing can be named."""
-
-    def __init__(self, values: dict[str, Any], path: str) -> None:
-        self._values, self._path = values, path
-
-    def __getitem__(self, name: str) -> Any:
-        if self._values.get(name) is None:
-            raise ConfigError(f"{self._path}.{name}: missing; is this a Qwen3-Omni checkpoint?")
-        return self._values[name]
-
-    def get(self, name: str, default: Any) -> Any:
-        value = self._values.get(name)
-        return default if value is None else value
-
-    def section(self, name: str) -> _Section:
-        value = self[name]
-        if not isinstance(value, dict):
-            raise ConfigError(f"{self._path}.{name}: must be an object")
-        return _Section(value, f"{self._path}.{name}")
+MODEL = "Qwen3-Omni"
 
 
 @frozen
@@ -106,17 +85,12 @@ def read_config(folder: str | Path) -> QwenConfig:
     Raises:
         ConfigError: the file is missing or unreadable, or lacks a field; the message names it.
     """
-    path = Path(folder) / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    return parse_config(raw)
+    return parse_config(read_json(Path(folder) / "config.json"))
 
 
 def parse_config(raw: dict[str, Any]) -> QwenConfig:
     """The same from a JSON document."""
-    root = _Section(raw, "config.json")
+    root = Section(raw, "config.json", MODEL)
     thinker, talker = root.section("thinker_config"), root.section("talker_config")
     return QwenConfig(
         raw=raw,
@@ -135,7 +109,7 @@ def parse_config(raw: dict[str, Any]) -> QwenConfig:
     )
 
 
-def _talker(section: _Section) -> TalkerConfig:
+def _talker(section: Section) -> TalkerConfig:
     return TalkerConfig(
         text=_decoder(section.section("text_config")),
         predictor=_decoder(section.section("code_predictor_config")),
@@ -152,8 +126,8 @@ def _talker(section: _Section) -> TalkerConfig:
     )
 
 
-def _decoder(section: _Section) -> DecoderConfig:
-    rope = _Section({**section.get("rope_scaling", {}), **section.get("rope_parameters", {})}, "rope_parameters")
+def _decoder(section: Section) -> DecoderConfig:
+    rope = Section({**section.get("rope_scaling", {}), **section.get("rope_parameters", {})}, "rope_parameters", MODEL)
     heads = section["num_attention_heads"]
     experts = section.get("num_experts", section.get("num_local_experts", 0))
     layers = section["num_hidden_layers"]

@@ -61,7 +61,7 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
         ),
         StageConfig(
             name="code2wav",
-            factory="omni_qwen3.code2wav_scheduler:create_code2wav",
+            factory="omni_qwen3.code2wav:create_code2wav",
             factory_args={**given.network, **given.take("initial_chunk", "chunk")},
             terminal=True,
             **given.place("code2wav"),

@@ -29,7 +29,7 @@ def thinker_on_sglang(model_path: str, config: QwenConfig, *, dtype: str, device
     checkpoint = Checkpoint(model_path)
 
     def read(name: str, shape: torch.Size) -> torch.Tensor:
-        names = [_DECODER + source for source in sources(name, shape)]
+        names = [_DECODER + source for source, _ in sources(name, shape)]
         found = checkpoint.read(names)
         joined = torch.cat([found[each] for each in names]) if len(names) > 1 else found[names[0]]
         return joined.reshape(shape) if ".experts." in name else joined

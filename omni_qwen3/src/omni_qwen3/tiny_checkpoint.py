@@ -7,12 +7,10 @@ silent. (transformers' own initialisation gives constant tokens and silence.) Wh
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from omni_core.checkpoints import written_once
 from omni_qwen3.tiny_config import SHAPES, Shape, codec_ids, complete_saved_config, model_config
 from omni_qwen3.tiny_tokenizer import write_tokenizer
 
@@ -23,25 +21,11 @@ def default_model() -> tuple[str, str]:
     Returns:
         Its path, and a notice that says what it is.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni"
-    target = cache / "qwen3-omni-tiny-1"
-    if not (target / "config.json").is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix="making-", dir=cache))
-        try:
-            write_tiny_checkpoint(fresh)
-            try:
-                fresh.rename(target)
-            except OSError:  # somebody else has made it meanwhile
-                if not (target / "config.json").is_file():
-                    raise
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
     notice = (
         "No --model given: using a tiny checkpoint with RANDOM weights. "
         "Its words and its voice are noise; pass --model with a Qwen3-Omni checkpoint for answers."
     )
-    return str(target), notice
+    return written_once("qwen3-omni-tiny-1", write_tiny_checkpoint), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:

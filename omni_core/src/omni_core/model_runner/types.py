@@ -1,6 +1,6 @@
 """The nouns that engines and model runners share: a request in an autoregressive stage, a batch, a step's output.
 
-This room needs torch (``pip install omni-core[torch]``); nothing else in the core does.
+This room needs torch (``pip install omni-core[torch]``); of the rest of the core, only :mod:`omni_core.scheduling.vocoder` does.
 """
 
 from __future__ import annotations

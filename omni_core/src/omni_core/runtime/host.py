@@ -43,8 +43,9 @@ from omni_core.runtime.stage import Stage
 from omni_core.runtime.tensor_parallel import Follower, LeaderInbox, WorkMessage
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.transport import late_torch
-from omni_core.transport.control import Abroad, ControlPlane, Work
+from omni_core.transport.control import Abroad, ControlPlane
 from omni_core.transport.lanes import Lanes, Later
+from omni_core.transport.peer import Work
 from omni_core.transport.relays import Relays
 from omni_core.transport.transfer import Transfer
 

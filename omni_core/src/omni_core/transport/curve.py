@@ -17,6 +17,7 @@ from typing import Any
 from attrs import field, frozen
 
 from omni_core.errors import ConfigError
+from omni_core.transport.peer import LENGTH_BYTES
 
 NOT_INSTALLED = "control sockets between hosts need pyzmq; pip install omni-core[hosts]"
 
@@ -26,8 +27,6 @@ HEARTBEAT_MS, SILENCE_MS = 1000, 3000
 _HANDSHAKE_MS = 5000
 _IN_SOCKET_MESSAGES = 64
 """What ZMQ itself may hold per connection: little, so that what waits waits where it is bounded and counted."""
-
-_LENGTH_BYTES = 4
 
 
 @frozen
@@ -163,7 +162,7 @@ class CurveListener:
     async def _read(self) -> None:
         while True:
             frame = await self._socket.recv(copy=False)
-            self._on_document(memoryview(frame.buffer)[_LENGTH_BYTES:])
+            self._on_document(memoryview(frame.buffer)[LENGTH_BYTES:])
 
     def close(self) -> None:
         self._reading.cancel()

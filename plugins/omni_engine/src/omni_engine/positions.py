@@ -1,47 +1,12 @@
-"""What a request holds at each position of its sequence: ids, rotary positions, and a name for what it computes there."""
+"""A name for what a request computes at its positions, so that equal beginnings are computed once."""
 
 from __future__ import annotations
 
 import hashlib
 from array import array
 
-import torch
-
+from omni_core.model_runner.packing import ids, rotary
 from omni_core.model_runner.types import ARRequest
-
-
-def ids(request: ARRequest, start: int, count: int) -> list[int]:
-    """Token ids of a run: the prompt's, then what was generated."""
-    prompt = len(request.prompt_ids)
-    if start >= prompt:
-        return request.output_ids[start - prompt : start - prompt + count]
-    return (request.prompt_ids[start : start + count] + request.output_ids)[:count]
-
-
-def rotary(request: ARRequest, start: int, count: int) -> torch.Tensor:
-    """Rotary positions of a run: the prompt's own, then index plus delta. ``[count]`` or ``[3, count]``."""
-    prompt, given, delta = len(request.prompt_ids), request.prompt_positions, request.position_delta
-    tail = torch.arange(max(start, prompt) + delta, max(start + count, prompt) + delta)
-    if start < prompt:
-        end = min(start + count, prompt)
-        head = torch.arange(start, end) if given is None else given[..., start:end]
-        tail = torch.cat([head, tail.expand(*head.shape[:-1], -1)], dim=-1) if start + count > prompt else head
-    elif given is not None:
-        tail = tail.expand(*given.shape[:-1], -1)
-    return tail
-
-
-def packed_rotary(requests: list[ARRequest], starts: list[int], lengths: list[int]) -> torch.Tensor:
-    """:func:`rotary` of several runs, one after the other: ``[n]``, or ``[3, n]`` if any request has three axes."""
-    axes = any(r.prompt_positions is not None and r.prompt_positions.dim() == 2 for r in requests)
-    if all(start >= len(r.prompt_ids) for r, start in zip(requests, starts, strict=True)) and max(lengths) == 1:
-        # A step of decodes: worth its own way, because it comes for every token.
-        packed = torch.tensor([start + r.position_delta for r, start in zip(requests, starts, strict=True)])
-        return packed.expand(3, -1) if axes else packed
-    runs = [rotary(*run) for run in zip(requests, starts, lengths, strict=True)]
-    if axes:
-        runs = [run if run.dim() == 2 else run.expand(3, -1) for run in runs]
-    return torch.cat(runs, dim=-1)
 
 
 class BlockKeys:

@@ -1,32 +1,29 @@
-"""The engine: admit, plan, execute, hand out; in one thread, asleep whenever nothing can be computed."""
+"""The engine: which requests compute how many positions in a step, and what becomes of a step that fails."""
 
 from __future__ import annotations
 
 import logging
-import threading
 
 import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
+from omni_core.model_runner.packing import pack
+from omni_core.model_runner.scheduler import AutoregressiveScheduler
 from omni_core.model_runner.types import ARRequest, ForwardBatch
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
 from omni_engine.graphs import DecodeGraphs, Graphs, Recorder, padded
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
-from omni_engine.positions import ids, packed_rotary
 
 logger = logging.getLogger(__name__)
 
 MAX_PRIORITY = 1000
 """The highest priority that a request may ask for in its ``metadata``; minus this is the lowest."""
 
-_WAKE = IncomingMessage("", "stream_done")
 
-
-class EngineScheduler:
+class EngineScheduler(AutoregressiveScheduler):
     """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`.
 
     Args:
@@ -62,10 +59,7 @@ class EngineScheduler:
         attention: str = "auto",
         cuda_graphs: bool | type[Recorder] = True,
     ) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-        self._runner = runner
-        self._max_context = max_context
+        super().__init__(runner, max_context)
         options = {"max_running": max_running, "max_batch_tokens": max_batch_tokens, "chunk_size": chunk_size}
         for name, value in {**options, "block_size": block_size, "patience": patience}.items():
             if value < 1:
@@ -89,28 +83,10 @@ class EngineScheduler:
             self.cache, max_running, max_batch_tokens, chunk_size, share_prefixes=prefix_cache, patience=patience
         )
         self._requests: dict[str, ARRequest] = {}
-        self._known: set[str] = set()
-        self._aborted: set[str] = set()
-        self._lock = threading.Lock()
         self.steps = 0
         self.tokens = 0
         self.rows = 0
         self.positions = 0
-
-    # --- the scheduler contract --------------------------------------------------------------------------------------
-    def start(self) -> None:
-        with torch.inference_mode():
-            while self._serve_once():
-                continue
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
-        with self._lock:
-            self._aborted.add(request_id)
-        self.inbox.put(_WAKE)
 
     def statistics(self) -> dict[str, float]:
         """Counters since the start, and what is there now: docs/engine.md says what each means."""
@@ -134,49 +110,9 @@ class EngineScheduler:
         }
         return {name: float(value) for name, value in counted.items()}
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
-    def _serve_once(self) -> bool:
-        """One turn: take messages in, plan, execute, hand out; or sleep until a message comes. ``False`` at the end."""
-        if self.inbox.closed:
-            return False
-        for message in self.inbox.drain():
-            self._take(message)
-        self._drop_aborted()
-        plan = self.batcher.plan(self._can_step)
-        self._reuse(plan)
-        if plan.work:
-            self._execute(plan)
-            return True
-        following = self.inbox.get()
-        if following is None:
-            return False
-        self._take(following)
-        return True
-
-    def _take(self, message: IncomingMessage) -> None:
-        if not message.request_id:  # _WAKE, or what another rank was sent of it
-            return
-        with self._lock:
-            if message.request_id in self._aborted:
-                return
-        self._known.add(message.request_id)
-        try:
-            request = self._runner.receive(message)
-            if request is None:
-                return
-            if request.finish_reason is not None:
-                self._finish(request)
-            else:
-                self._admit(request)
-        except BaseException as error:
-            self._fail(message.request_id, error)
-
+    # --- what the loop asks ------------------------------------------------------------------------------------------
     def _admit(self, request: ARRequest) -> None:
         prompt, capacity = len(request.prompt_ids), self.cache.capacity
-        if prompt == 0:
-            raise InvalidRequestError("the prompt is empty")
-        if prompt >= self._max_context:
-            raise InvalidRequestError(f"the prompt has {prompt} tokens; the context holds {self._max_context}")
         # The last token is never computed. What fits alone fits some day: others give way.
         most = min(prompt + request.sampling.max_new_tokens, self._max_context) - 1
         if most > capacity:
@@ -187,6 +123,13 @@ class EngineScheduler:
         request.priority = request.priority or _priority(request)
         self._requests[request.request_id] = request
         self.batcher.add(request)
+
+    def _advance(self) -> bool:
+        plan = self.batcher.plan(self._can_step)
+        self._reuse(plan)
+        if plan.work:
+            self._execute(plan)
+        return bool(plan.work)
 
     def _can_step(self, request: ARRequest) -> bool:
         try:
@@ -207,13 +150,9 @@ class EngineScheduler:
 
     def _execute(self, plan: Plan) -> None:
         """Run the plan. If the batch fails, its requests run one by one, so that only the guilty one fails."""
-        before = [(request, len(request.output_ids), len(request.output_embeds)) for request, _ in plan.work]
         try:
-            sampled = self._runner.execute(self._batch(plan))
+            sampled = self._run(self._batch(plan))
         except BaseException as error:
-            for request, outputs, embeds in before:
-                del request.output_ids[outputs:], request.output_embeds[embeds:]
-                request.finish_reason = None
             if len(plan.work) == 1:
                 self._fail(plan.work[0][0].request_id, error)
                 return
@@ -230,73 +169,17 @@ class EngineScheduler:
             self._hand_out(request, token)
 
     def _batch(self, plan: Plan) -> ForwardBatch:
-        """Pack the plan's positions."""
         requests = [request for request, _ in plan.work]
         starts = [request.computed for request in requests]
         lengths = [count for _, count in plan.work]
-        tokens: list[int] = []
-        sample_rows, sampled = [], []
-        for index, (request, start, count) in enumerate(zip(requests, starts, lengths, strict=True)):
-            tokens.extend(ids(request, start, count))
-            if start + count == request.length:
-                sampled.append(index)
-                sample_rows.append(len(tokens) - 1)
-        device = self._runner.device
         attention = self._plan_attention(requests, starts, lengths)
-        return ForwardBatch(
-            requests=requests,
-            starts=starts,
-            lengths=lengths,
-            input_ids=torch.tensor(tokens, device=device),
-            input_embeds=None,
-            positions=packed_rotary(requests, starts, lengths).to(device),
-            attention=attention,
-            sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
-            sampled=sampled,
-            keep=attention.keep if self._runner.kept_width else None,
-        )
+        keep = attention.keep if self._runner.kept_width else None
+        return pack(requests, starts, lengths, attention, self._runner.device, keep)
 
-    def _hand_out(self, request: ARRequest, token: int) -> None:
-        """Stream a new token's messages; finish the request if it was its last."""
-        if request.finish_reason is None and request.length >= self._max_context:
-            request.finish_reason = "length"
-        with self._lock:
-            if request.request_id in self._aborted:
-                return  # dropped at the next turn; nobody reads what it says
-        try:
-            for message in self._runner.emit(request, token):
-                self.outbox.put(message)
-            if request.finish_reason is not None:
-                self._finish(request)
-        except BaseException as error:
-            self._fail(request.request_id, error)
-
-    def _finish(self, request: ARRequest) -> None:
-        result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
-        self._forget(request.request_id)
-        self.outbox.put(result)
-
-    # --- ends --------------------------------------------------------------------------------------------------------
-    def _fail(self, request_id: str, error: BaseException) -> None:
-        self._forget(request_id, distrust=True)
-        self.outbox.put(OutgoingMessage(request_id, "error", error))
-
-    def _drop_aborted(self) -> None:
-        with self._lock:
-            aborted, self._aborted = self._aborted, set()
-        for request_id in aborted:
-            self._forget(request_id)
-
-    def _forget(self, request_id: str, *, distrust: bool = False) -> None:
+    def _remove(self, request_id: str, failed: bool) -> None:
         request = self._requests.pop(request_id, None)
         if request is not None:
-            self.batcher.remove(request, distrust=distrust)
-        if request_id in self._known:
-            self._known.discard(request_id)
-            try:
-                self._runner.release(request_id)
-            except BaseException:  # the request has ended either way; the others go on
-                logger.exception("releasing request %s failed; some of its state may remain", request_id)
+            self.batcher.remove(request, distrust=failed)
 
 
 def _cache_bytes(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
@@ -15,15 +14,13 @@ from attrs import define
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.feedback import FeedbackARModelRunner
-from omni_core.model_runner.types import ARRequest, ForwardBatch
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.model_runner.packing import pack
+from omni_core.model_runner.scheduler import AutoregressiveScheduler
+from omni_core.model_runner.types import ARRequest
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
-from omni_sglang.packing import input_ids, rotary_positions
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
 
 logger = logging.getLogger(__name__)
-
-_WAKE = IncomingMessage("", "stream_done")
 
 
 @define(eq=False)
@@ -34,7 +31,7 @@ class _Entry:
     request: ARRequest
 
 
-class OmniScheduler:
+class OmniScheduler(AutoregressiveScheduler):
     """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`, driven by SGLang's scheduler.
 
     Args:
@@ -65,11 +62,8 @@ class OmniScheduler:
         max_context: int = 32768,
         server_args: dict[str, Any] | None = None,
     ) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-        self._runner = runner
+        super().__init__(runner, max_context)
         self._fed_back = isinstance(runner, FeedbackARModelRunner)
-        self._max_context = max_context
         layout, model = runner.model.kv_layout, runner.model
         if not layout.heads:
             raise ConfigError(
@@ -107,9 +101,6 @@ class OmniScheduler:
         self._suspects: deque[str] = deque()
         self._suspect: str | None = None
         self._held: deque[str] = deque()
-        self._known: set[str] = set()
-        self._aborted: set[str] = set()
-        self._lock = threading.Lock()
         self._refused_in_a_row = 0
         self.steps = 0
         self.tokens = 0
@@ -120,20 +111,9 @@ class OmniScheduler:
         if self._runner.device.type == "cuda":  # SGLang set it in the thread that made it, and a thread has its own
             torch.cuda.set_device(self._runner.device)
         try:
-            with torch.inference_mode():
-                while self._serve_once():
-                    continue
+            super().start()
         finally:
             self.runtime.close()
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
-        with self._lock:
-            self._aborted.add(request_id)
-        self.inbox.put(_WAKE)
 
     def statistics(self) -> dict[str, float]:
         return {
@@ -148,52 +128,18 @@ class OmniScheduler:
             "tokens": float(self.tokens),
         }
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
-    def _serve_once(self) -> bool:
-        """One turn: take messages in, let SGLang compute a batch, hand out; or sleep until a message comes. ``False`` at the end."""
-        if self.inbox.closed:
-            return False
-        for message in self.inbox.drain():
-            self._take(message)
-        self._drop_aborted()
+    # --- what the loop asks ------------------------------------------------------------------------------------------
+    def _advance(self) -> bool:
         self._wake_parked()
         self._next_suspect()
-        if self._step():
-            return True
-        if self._refuse_what_cannot_run():
+        if self._step() or self._refuse_what_cannot_run():
             return True
         if (lost := self.runtime.rest()) is not None:
             logger.error("SGLang misses memory that no request holds: %s", lost)
-        following = self.inbox.get()
-        if following is None:
-            return False
-        self._take(following)
-        return True
-
-    def _take(self, message: IncomingMessage) -> None:
-        if not message.request_id:  # _WAKE, or what another rank was sent of it
-            return
-        with self._lock:
-            if message.request_id in self._aborted:
-                return
-        self._known.add(message.request_id)
-        try:
-            request = self._runner.receive(message)
-            if request is None:
-                return
-            if request.finish_reason is not None:
-                self._finish(request)
-            else:
-                self._admit(request)
-        except BaseException as error:
-            self._fail(message.request_id, error)
+        return False
 
     def _admit(self, request: ARRequest) -> None:
         prompt, capacity = len(request.prompt_ids), self.runtime.total_tokens
-        if prompt == 0:
-            raise InvalidRequestError("the prompt is empty")
-        if prompt >= self._max_context:
-            raise InvalidRequestError(f"the prompt has {prompt} tokens; the context holds {self._max_context}")
         if prompt + 2 > capacity:
             raise InvalidRequestError(
                 f"the prompt has {prompt} tokens; the KV cache of this stage holds {capacity} (raise kv_cache_mb)"
@@ -241,68 +187,23 @@ class OmniScheduler:
     def _compute(self, step: Step) -> dict[str, Chosen]:
         """SGLang's model: one step of the runner. What it raises ends the batch; see :meth:`_isolate`."""
         requests = [self._by_key[key].request for key in step.keys]
-        before = [(request, len(request.output_ids), len(request.output_embeds)) for request in requests]
+        for request, start in zip(requests, step.starts, strict=True):
+            request.computed = start
         self._sampled = []
-        try:
-            sampled = self._runner.execute(self._batch(step, requests))
-        except BaseException:
-            for request, outputs, embeds in before:
-                del request.output_ids[outputs:], request.output_embeds[embeds:]
-                request.finish_reason = None
-            raise
+        self._sampled = self._run(pack(requests, step.starts, step.lengths, step.attention, self._runner.device))
         for request, length in zip(requests, step.lengths, strict=True):
             request.computed += length
-        for request, _ in sampled:
-            if request.finish_reason is None and request.length >= self._max_context:
-                request.finish_reason = "length"
-        self._sampled = sampled
         return {
             self._entries[request.request_id].key: Chosen(token, request.finish_reason is not None)
-            for request, token in sampled
+            for request, token in self._sampled
         }
 
-    def _batch(self, step: Step, requests: list[ARRequest]) -> ForwardBatch:
-        """Pack the step's positions."""
-        ids: list[int] = []
-        positions, sample_rows, sampled = [], [], []
-        for index, (request, start, length) in enumerate(zip(requests, step.starts, step.lengths, strict=True)):
-            request.computed = start
-            ids.extend(input_ids(request, start, length))
-            positions.append(rotary_positions(request, start, length))
-            if start + length == request.length:
-                sampled.append(index)
-                sample_rows.append(len(ids) - 1)
-        if any(each.dim() == 2 for each in positions):
-            positions = [each if each.dim() == 2 else each.expand(3, -1) for each in positions]
-        device = self._runner.device
-        return ForwardBatch(
-            requests=requests,
-            starts=step.starts,
-            lengths=step.lengths,
-            input_ids=torch.tensor(ids, device=device),
-            input_embeds=None,
-            positions=torch.cat(positions, dim=-1).to(device),
-            attention=step.attention,
-            sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
-            sampled=sampled,
-        )
-
-    def _hand_out(self, request: ARRequest, token: int) -> None:
-        """Stream a new token's messages; finish the request if it was its last, or park it if its next input is not there."""
-        with self._lock:
-            if request.request_id in self._aborted:
-                return  # dropped at the next turn; nobody reads what it says
-        entry = self._entries[request.request_id]
-        try:
-            for message in self._runner.emit(request, token):
-                self.outbox.put(message)
-            if request.finish_reason is not None:
-                self._finish(request)
-            elif not self._runner.can_step(request):
-                self.runtime.detach(entry.key, keep=True)
-                self._parked[request.request_id] = entry
-        except BaseException as error:
-            self._fail(request.request_id, error)
+    def _go_on(self, request: ARRequest) -> None:
+        """Park the request if its next input is not there."""
+        if not self._runner.can_step(request):
+            entry = self._entries[request.request_id]
+            self.runtime.detach(entry.key, keep=True)
+            self._parked[request.request_id] = entry
 
     def _wake_parked(self) -> None:
         for request_id, entry in list(self._parked.items()):
@@ -373,39 +274,13 @@ class OmniScheduler:
         self._fail(entry.request.request_id, InvalidRequestError(message))
 
     # --- ends --------------------------------------------------------------------------------------------------------
-    def _finish(self, request: ARRequest) -> None:
-        result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
-        self._forget(request.request_id)
-        self.outbox.put(result)
-
-    def _fail(self, request_id: str, error: BaseException) -> None:
-        self._forget(request_id)
-        with self._lock:
-            if request_id in self._aborted:
-                return
-        self.outbox.put(OutgoingMessage(request_id, "error", error))
-
-    def _drop_aborted(self) -> None:
-        with self._lock:
-            aborted, self._aborted = self._aborted, set()
-        for request_id in aborted:
-            self._forget(request_id)
-
-    def _forget(self, request_id: str) -> None:
+    def _remove(self, request_id: str, failed: bool) -> None:
         entry = self._entries.pop(request_id, None)
-        if entry is not None:
-            self._forget_entry(entry)
-        if request_id in self._known:
-            self._known.discard(request_id)
-            try:
-                self._runner.release(request_id)
-            except BaseException:  # the request has ended either way; the others go on
-                logger.exception("releasing request %s failed; some of its state may remain", request_id)
-
-    def _forget_entry(self, entry: _Entry) -> None:
+        if entry is None:
+            return
         key = entry.key
         del self._by_key[key]
-        self._parked.pop(entry.request.request_id, None)
+        self._parked.pop(request_id, None)
         for line in (self._suspects, self._held):
             if key in line:
                 line.remove(key)

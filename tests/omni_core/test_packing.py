@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
 
+from omni_core.model_runner.packing import pack
 from omni_core.model_runner.types import ARRequest, SamplingParams
 from omni_core.protocol.messages import OmniRequest
-from omni_engine.positions import ids, packed_rotary
+
+
+def nowhere(*arguments: Any, **options: Any) -> torch.Tensor:
+    """The attention of a batch that is not computed."""
+    raise NotImplementedError
 
 
 def made(chance: random.Random, *, axes: bool) -> tuple[ARRequest, list[int], torch.Tensor]:
@@ -32,16 +38,21 @@ def made(chance: random.Random, *, axes: bool) -> tuple[ARRequest, list[int], to
 @pytest.mark.parametrize("decode", [True, False])
 def test_runs_are_parts_of_the_sequence(seed: int, decode: bool) -> None:
     chance = random.Random(seed)
-    requests, starts, lengths, expected = [], [], [], []
+    requests, starts, lengths, expected, packed = [], [], [], [], []
     for _ in range(chance.randint(1, 4)):
         request, tokens, places = made(chance, axes=chance.random() < 0.5)
         start = request.length - 1 if decode else chance.randrange(request.length)
         length = 1 if decode else chance.randint(1, request.length - start)
-        assert ids(request, start, length) == tokens[start : start + length]
+        packed += tokens[start : start + length]
         requests.append(request)
         starts.append(start)
         lengths.append(length)
         expected.append(places[..., start : start + length])
     if any(each.dim() == 2 for each in expected):
         expected = [each if each.dim() == 2 else each.expand(3, -1) for each in expected]
-    assert torch.equal(packed_rotary(requests, starts, lengths), torch.cat(expected, dim=-1))
+    batch = pack(requests, starts, lengths, nowhere, torch.device("cpu"))
+    assert batch.input_ids.tolist() == packed
+    assert torch.equal(batch.positions, torch.cat(expected, dim=-1))
+    ends = torch.tensor(lengths).cumsum(0).tolist()
+    newest = [i for i, each in enumerate(requests) if starts[i] + lengths[i] == each.length]
+    assert (batch.sampled, batch.sample_rows.tolist()) == (newest, [ends[index] - 1 for index in newest])

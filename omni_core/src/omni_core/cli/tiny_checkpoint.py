@@ -1,0 +1,36 @@
+"""The command ``tiny-checkpoint`` of model distributions: a checkpoint with random weights, to try a pipeline with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from omni_core.references import load
+
+
+def tiny_checkpoint(write: str, shapes: Sequence[str], shapes_help: str) -> click.Command:
+    """The command for one model.
+
+    Args:
+        write: reference to ``(directory, *, seed, shape, dtype) -> folder``, which raises FileExistsError where there is a
+            checkpoint already. Loaded when the command runs.
+        shapes: dimensions that can be asked for, the usual ones first.
+    """
+
+    @click.command("tiny-checkpoint")
+    @click.argument("directory", type=click.Path(path_type=Path))
+    @click.option("--seed", default=0, show_default=True, help="Seed of the random weights.")
+    @click.option("--shape", type=click.Choice(shapes), default=shapes[0], show_default=True, help=shapes_help)
+    @click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), default="float32", show_default=True)
+    def command(directory: Path, seed: int, shape: str, dtype: str) -> None:
+        """Write a complete tiny checkpoint with RANDOM weights to DIRECTORY, in the released on-disk layout."""
+        try:
+            folder = load(write)(directory, seed=seed, shape=shape, dtype=dtype)
+        except FileExistsError as error:
+            raise click.ClickException(str(error)) from error
+        size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
+        click.echo(f"{folder}: {size:.1f} MiB, shape {shape}, random weights (seed {seed})")
+
+    return command

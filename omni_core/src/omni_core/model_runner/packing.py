@@ -1,0 +1,73 @@
+"""From requests to a batch: what stands at a run of each request's positions, packed one request after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from omni_core.model_runner.types import ARRequest, ForwardBatch, PagedAttention
+
+
+def pack(
+    requests: list[ARRequest],
+    starts: list[int],
+    lengths: list[int],
+    attention: PagedAttention,
+    device: torch.device,
+    keep: Callable[[torch.Tensor], None] | None = None,
+) -> ForwardBatch:
+    """One step's work: of each request the positions ``start..start + length``. Those that reach its newest one are sampled."""
+    tokens: list[int] = []
+    sample_rows, sampled = [], []
+    for index, (request, start, length) in enumerate(zip(requests, starts, lengths, strict=True)):
+        tokens.extend(ids(request, start, length))
+        if start + length == request.length:
+            sampled.append(index)
+            sample_rows.append(len(tokens) - 1)
+    return ForwardBatch(
+        requests=requests,
+        starts=starts,
+        lengths=lengths,
+        input_ids=torch.tensor(tokens, device=device),
+        input_embeds=None,
+        positions=packed_rotary(requests, starts, lengths).to(device),
+        attention=attention,
+        sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
+        sampled=sampled,
+        keep=keep,
+    )
+
+
+def ids(request: ARRequest, start: int, count: int) -> list[int]:
+    """Token ids of a run: the prompt's, then what was generated."""
+    prompt = len(request.prompt_ids)
+    if start >= prompt:
+        return request.output_ids[start - prompt : start - prompt + count]
+    return (request.prompt_ids[start : start + count] + request.output_ids)[:count]
+
+
+def rotary(request: ARRequest, start: int, count: int) -> torch.Tensor:
+    """Rotary positions of a run: the prompt's own, then index plus delta. ``[count]`` or ``[3, count]``."""
+    prompt, given, delta = len(request.prompt_ids), request.prompt_positions, request.position_delta
+    tail = torch.arange(max(start, prompt) + delta, max(start + count, prompt) + delta)
+    if start < prompt:
+        end = min(start + count, prompt)
+        head = torch.arange(start, end) if given is None else given[..., start:end]
+        tail = torch.cat([head, tail.expand(*head.shape[:-1], -1)], dim=-1) if start + count > prompt else head
+    elif given is not None:
+        tail = tail.expand(*given.shape[:-1], -1)
+    return tail
+
+
+def packed_rotary(requests: list[ARRequest], starts: list[int], lengths: list[int]) -> torch.Tensor:
+    """:func:`rotary` of several runs, one after the other: ``[n]``, or ``[3, n]`` if any request has three axes."""
+    axes = any(r.prompt_positions is not None and r.prompt_positions.dim() == 2 for r in requests)
+    if all(start >= len(r.prompt_ids) for r, start in zip(requests, starts, strict=True)) and max(lengths) == 1:
+        # A step of decodes: worth its own way, because it comes for every token.
+        packed = torch.tensor([start + r.position_delta for r, start in zip(requests, starts, strict=True)])
+        return packed.expand(3, -1) if axes else packed
+    runs = [rotary(*run) for run in zip(requests, starts, lengths, strict=True)]
+    if axes:
+        runs = [run if run.dim() == 2 else run.expand(3, -1) for run in runs]
+    return torch.cat(runs, dim=-1)

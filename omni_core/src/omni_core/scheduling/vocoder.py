@@ -1,0 +1,125 @@
+"""The scheduler of a vocoder: collects frames of codes, decodes them in chunks, streams sound (seed 002, "Code2WavScheduler").
+
+It is written against torch, unlike the rest of this room: only a stage that makes sound imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from attrs import define, field
+
+from omni_core.errors import ConfigError
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import AudioChunk, AudioResult
+from omni_core.scheduling.streaming import StreamingScheduler
+
+Stream = TypeVar("Stream")
+
+
+class Vocoder(Protocol[Stream]):
+    """A network from frames of codes to sound, which remembers in a ``Stream`` what a request's next chunk needs.
+
+    Attributes:
+        sample_rate: of the sound, in Hz.
+        codebooks: codes per frame.
+        codebook_size: codes are from 0 to this, exclusive.
+    """
+
+    sample_rate: int
+    codebooks: int
+    codebook_size: int
+
+    def begin(self) -> Stream:
+        """A request's stream before its first frame."""
+
+    def decode(self, work: list[tuple[Stream, torch.Tensor]]) -> list[torch.Tensor]:
+        """Decode the next frames of several streams.
+
+        Args:
+            work: each stream with its new frames, ``[frames, codebooks]`` int64, at least one.
+
+        Returns:
+            Each stream's new samples, float32 ``[n]`` on the CPU; none where more frames are needed first.
+        """
+
+
+@define(eq=False)
+class _Sound(Generic[Stream]):
+    """One request's frames, waiting and decoded."""
+
+    stream: Stream
+    return_codes: bool = False
+    waiting: list[torch.Tensor] = field(factory=list)
+    decoded: list[torch.Tensor] = field(factory=list)
+    waves: list[torch.Tensor] = field(factory=list)
+
+
+class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
+    """Streams :class:`AudioChunk`; their concatenation is the :class:`AudioResult`'s samples exactly.
+
+    It is fed a stream of frames, ``[codebooks]`` int64 each. The payload that follows says only that speech has ended; its
+    request's ``params["return_codes"]`` asks for the frames beside the sound.
+
+    Args:
+        initial_chunk: frames of the first chunk: small, so that sound starts soon.
+        chunk: frames of every later chunk: larger, because a pass has a cost of its own.
+
+    Raises:
+        ConfigError: a chunk of no frames.
+    """
+
+    def __init__(self, vocoder: Vocoder[Stream], *, initial_chunk: int, chunk: int) -> None:
+        super().__init__()
+        for name, value in (("initial_chunk", initial_chunk), ("chunk", chunk)):
+            if value < 1:
+                raise ConfigError(f"{name}: must be at least 1 frame, is {value}")
+        self._vocoder, self._initial_chunk, self._chunk = vocoder, initial_chunk, chunk
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> _Sound[Stream]:
+        return _Sound(self._vocoder.begin())
+
+    def on_payload(self, state: _Sound[Stream], payload: StagePayload) -> None:
+        state.return_codes = bool(payload.request.params.get("return_codes"))
+
+    def on_chunk(self, state: _Sound[Stream], chunk: torch.Tensor, metadata: dict[str, Any] | None) -> None:
+        codebooks, size = self._vocoder.codebooks, self._vocoder.codebook_size
+        if chunk.shape != (codebooks,):
+            raise ValueError(f"a frame has {codebooks} codes, this one has shape {list(chunk.shape)}")
+        if not bool(((chunk >= 0) & (chunk < size)).all()):
+            raise ValueError(f"codes must be from 0 to {size - 1}, this frame has {chunk.tolist()}")
+        state.waiting.append(chunk)
+
+    def step(self, states: dict[str, _Sound[Stream]]) -> dict[str, BaseException]:
+        """Decode every request that has a chunk's worth of frames, together."""
+        due = {name: state for name, state in states.items() if len(state.waiting) >= self._wanted(state)}
+        try:
+            self._decode(due)
+        except BaseException as error:
+            return dict.fromkeys(due, error)
+        return {}
+
+    def finish(self, request_id: str, state: _Sound[Stream]) -> AudioResult:
+        while state.waiting:
+            self._decode({request_id: state})
+        samples = torch.cat(state.waves) if state.waves else torch.empty(0)
+        empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
+        codes = torch.cat(state.decoded) if state.decoded else empty
+        return AudioResult(samples, self._vocoder.sample_rate, codes if state.return_codes else None)
+
+    def _wanted(self, state: _Sound[Stream]) -> int:
+        return self._chunk if state.decoded else self._initial_chunk
+
+    def _decode(self, states: dict[str, _Sound[Stream]]) -> None:
+        """Decode a chunk of each, or what is left. Frames were checked as they came: a failure is nobody's in particular."""
+        if not states:
+            return
+        chunks = [torch.stack(state.waiting[: self._wanted(state)]) for state in states.values()]
+        waves = self._vocoder.decode([(state.stream, c) for state, c in zip(states.values(), chunks, strict=True)])
+        for (request_id, state), frames, wave in zip(states.items(), chunks, waves, strict=True):
+            del state.waiting[: len(frames)]
+            state.decoded.append(frames)
+            state.waves.append(wave)
+            if len(wave):
+                self.emit(request_id, AudioChunk(wave, self._vocoder.sample_rate))
