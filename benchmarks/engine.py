@@ -25,6 +25,7 @@ from report import alone as median
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.packed_linear import packed, product
+from omni_engine.quantized_linear import QUANTIZATIONS
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.talker import create_talker
@@ -86,9 +87,17 @@ class Reference:
 class Ours:
     """Our thinker and talker stages, driven through their schedulers."""
 
-    def __init__(self, checkpoint: Path, prompt: torch.Tensor, dtype: str = "float32", **thinker: Any) -> None:
-        self.thinker_stage = create_thinker(str(checkpoint), dtype=dtype, **{"prefix_cache": False, **thinker})
-        self.talker_stage = create_talker(str(checkpoint), dtype=dtype, prefix_cache=False)
+    def __init__(
+        self,
+        checkpoint: Path,
+        prompt: torch.Tensor,
+        dtype: str = "float32",
+        quantization: str | None = None,
+        **thinker: Any,
+    ) -> None:
+        weights = {"dtype": dtype, "quantization": quantization}
+        self.thinker_stage = create_thinker(str(checkpoint), **weights, **{"prefix_cache": False, **thinker})
+        self.talker_stage = create_talker(str(checkpoint), **weights, prefix_cache=False)
         for stage in (self.thinker_stage, self.talker_stage):
             threading.Thread(target=stage.start, daemon=True).start()
         self.prompt = prompt[0]
@@ -207,6 +216,26 @@ def against_transformers(label: str, checkpoint: Path, *, rounds: int, tokens: i
     return figures.rows()
 
 
+def quantized(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
+    """Thinker and talker with quantised weights at 1 and at 8 requests, beside float32."""
+    prompt = opening(read_config(checkpoint), 48)
+    plain, figures = Ours(checkpoint, prompt), Figures(label)
+    others = {name: Ours(checkpoint, prompt, quantization=name) for name in QUANTIZATIONS}
+    for each in (plain, *others.values()):
+        each.thinker(4, CONCURRENT), each.thinker(4, 1), each.talker(2, 1), each.talker(2, CONCURRENT)
+    for _ in range(rounds):
+        for requests in (1, CONCURRENT):
+            load = "1 request" if requests == 1 else f"{requests} requests"
+            text, speech = plain.thinker(tokens, requests), plain.talker(frames, requests)
+            for name, other in others.items():
+                mine = other.thinker(tokens, requests), other.talker(frames, requests)
+                figures.note(f"thinker, {load}, {name}", "tokens/s", mine[0], text, "ours, float32")
+                figures.note(f"talker, {load}, {name}", "frames/s", mine[1], speech, "ours, float32")
+    for each in (plain, *others.values()):
+        each.stop()
+    return figures.rows()
+
+
 def prefix_cache(checkpoint: Path, *, rounds: int, length: int) -> list[Row]:
     """Milliseconds to the first token of a prompt that has come before, beside one that has not."""
     ours = Ours(checkpoint, opening(read_config(checkpoint), 48), prefix_cache=True, kv_cache_mb=1024)
@@ -315,6 +344,7 @@ def main(quick: bool, json_path: Path | None, checkpoint: Path | None, size: str
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = checkpoint or write_tiny_checkpoint(Path(folder) / size, shape=size)
         rows = against_transformers(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
+        rows += quantized(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
         if size == "mid":
             tiny = write_tiny_checkpoint(Path(folder) / "tiny")
             rows += against_transformers("tiny", tiny, rounds=rounds, tokens=tokens, frames=frames)

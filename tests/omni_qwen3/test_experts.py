@@ -9,6 +9,7 @@ from attrs import evolve
 
 from omni_core.model_runner.experts import grouped
 from omni_engine.packed_linear import packed
+from omni_engine.quantized_linear import pack_for
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import Experts
 
@@ -66,6 +67,17 @@ def test_packed_experts_agree_and_free_the_plain_weights(rows: int) -> None:
     experts.pack_weights()
     assert sum(each.numel() for each in experts.parameters()) == 0
     torch.testing.assert_close(experts(*inputs), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="no int8 kernels here")
+@pytest.mark.parametrize("rows", [1, 9, 80])
+def test_quantized_experts_are_close_and_free_the_plain_weights(rows: int) -> None:
+    config = evolve(CONFIG, hidden_size=256, moe_intermediate_size=128)
+    experts, inputs = drawn(config), routed(rows, config)
+    expected = mixture(experts, *inputs)
+    experts.pack_weights(pack_for("int8_weight_only", "cpu"))
+    assert sum(each.numel() for each in experts.parameters()) == 0
+    assert (experts(*inputs) - expected).norm() / expected.norm() < 0.02
 
 
 def test_small_experts_stay_plain() -> None:

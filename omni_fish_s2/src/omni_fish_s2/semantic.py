@@ -26,6 +26,8 @@ from omni_core.model_runner.types import (
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_engine.graphs import Graphs, Named, Recorder
+from omni_engine.packed_linear import pack_linears
+from omni_engine.quantized_linear import pack_for
 from omni_engine.scheduler import EngineScheduler
 from omni_fish_s2.config import FishConfig, read_config
 from omni_fish_s2.payloads import SpeechInputs, SpeechResult
@@ -336,12 +338,22 @@ def _again(sampling: SpeechSampling) -> SpeechSampling:
 
 
 def create_semantic_ar(
-    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", **engine: Any
+    model_path: str,
+    device: str | None = None,
+    gpu_id: int | None = None,
+    dtype: str = "float32",
+    quantization: str | None = None,
+    **engine: Any,
 ) -> EngineScheduler:
-    """The semantic_ar stage. ``engine`` are options of :class:`omni_engine.scheduler.EngineScheduler`."""
+    """The semantic_ar stage. ``quantization``: one of :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU. ``engine`` are
+    options of :class:`omni_engine.scheduler.EngineScheduler`.
+    """
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
+    pack = pack_for(quantization, place)
     model = load_decoders(model_path, config, dtype=dtype, device=place)
+    for part in (model.layers, model.fast):  # not the head: some of its rows are read
+        pack_linears(part, pack)
     engine.setdefault("max_context", config.max_positions)
     recorded = engine.get("cuda_graphs", True)
     runner = SpeechRunner(model, config, max_context=engine["max_context"], device=place, cuda_graphs=recorded)

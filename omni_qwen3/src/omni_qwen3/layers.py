@@ -14,7 +14,7 @@ from omni_core.model_runner.experts import experts, one_by_one, route_experts
 from omni_core.model_runner.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import CacheAttention, PagedAttention
-from omni_engine.packed_linear import Matrix, packed, product
+from omni_engine.packed_linear import Pack, pack
 from omni_qwen3.config import DecoderConfig
 
 
@@ -128,17 +128,17 @@ class Experts(nn.Module):
         self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * inner, hidden))
         self.down_proj = nn.Parameter(torch.empty(count, hidden, inner))
 
-        self._packed: list[tuple[Matrix, Matrix]] = []
+        self._packed: list[tuple[nn.Module, nn.Module]] = []
 
-    def pack_weights(self) -> None:
+    def pack_weights(self, pack: Pack = pack) -> None:
         """Lay the weights out for this CPU, where that pays; the plain ones are freed."""
-        matrices = []
+        layers = []
         for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
-            pair = packed(gate_up), packed(down)
-            if any(each is None for each in pair):
+            first, second = pack(gate_up, None), pack(down, None)
+            if first is None or second is None:
                 return
-            matrices.append(pair)
-        self._packed = matrices
+            layers.append((first, second))
+        self._packed = layers
         self.gate_up_proj.data = self.gate_up_proj.new_empty(0)
         self.down_proj.data = self.down_proj.new_empty(0)
 
@@ -149,8 +149,9 @@ class Experts(nn.Module):
 
     def _packed_expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
         gate_up, down = self._packed[number]
-        gate, up = product(x, gate_up).chunk(2, dim=-1)
-        return product(F.silu(gate) * up, down)
+        gate, up = gate_up(x).chunk(2, dim=-1)
+        output: torch.Tensor = down(F.silu(gate) * up)
+        return output
 
 
 class SparseMLP(nn.Module):

@@ -32,6 +32,7 @@ from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
 from omni_engine.graphs import Graphs, Named, Recorder
 from omni_engine.packed_linear import pack_linears
+from omni_engine.quantized_linear import pack_for
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
@@ -359,13 +360,17 @@ def create_talker(
     gpu_id: int | None = None,
     dtype: str = "float32",
     scheduler: str = ENGINE,
+    quantization: str | None = None,
     **options: Any,
 ) -> Scheduler:
-    """The talker stage on a scheduler class (``package.module:name``); ``options`` are that class's."""
+    """The talker stage on a scheduler class (``package.module:name``); ``options`` are that class's. ``quantization``: one of
+    :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU.
+    """
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
+    pack = pack_for(quantization, place)
     model = load_talker(model_path, config, dtype=dtype, device=place)
-    pack_linears(model)
+    pack_linears(model, pack)
     special = read_special(model_path, config)
     recorded = options.get("cuda_graphs", True)
     runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place, cuda_graphs=recorded)

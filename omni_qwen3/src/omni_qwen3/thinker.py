@@ -26,6 +26,7 @@ from omni_core.model_runner.types import (
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_engine.packed_linear import pack_linears
+from omni_engine.quantized_linear import pack_for
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
@@ -267,10 +268,12 @@ def create_thinker(
     tp_rendezvous: str | None = None,
     scheduler: str = ENGINE,
     layers: str = "own",
+    quantization: str | None = None,
     **options: Any,
 ) -> Scheduler:
     """The thinker stage, or one tensor parallel rank of it, on a scheduler class (``package.module:name``); ``options`` are
-    that class's. ``layers``: ``own`` or ``sglang``, the latter with SGLang's scheduler only.
+    that class's. ``layers``: ``own`` or ``sglang``, the latter with SGLang's scheduler only. ``quantization``: one of
+    :data:`omni_engine.quantized_linear.QUANTIZATIONS`, for layers of our own on a CPU.
     """
     if tp_size > 1 and "kv_fraction" in options:
         raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")
@@ -279,11 +282,16 @@ def create_thinker(
     parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
     model: ARModel
     if layers == "own":
+        pack = pack_for(quantization, place)
         model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
-        pack_linears(model)
+        pack_linears(model, pack)
     elif layers == "sglang" and scheduler == ENGINE:
         raise ConfigError(
             "layers: 'sglang' needs `scheduler: sglang` too; SGLang's layers run under its own scheduler only"
+        )
+    elif layers == "sglang" and quantization is not None:
+        raise ConfigError(
+            f"quantization: {quantization!r} is for `layers: own`; SGLang's layers have options of their own"
         )
     elif layers == "sglang":
         model = thinker_on_sglang(model_path, config, dtype=dtype, device=place)

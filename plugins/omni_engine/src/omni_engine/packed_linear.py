@@ -6,6 +6,8 @@ half of what this one reaches (docs/performance.md), in float32 and in bfloat16.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -55,14 +57,31 @@ class PackedLinear(nn.Module):
         return product(x, self._matrix, self._bias)
 
 
-def pack_linears(module: nn.Module) -> None:
+Pack = Callable[[torch.Tensor, torch.Tensor | None], nn.Module | None]
+"""From a weight and a bias to the layer that takes their place; ``None``: they stay as they are."""
+
+
+def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | None:
+    """A :data:`Pack`: for oneDNN's kernels."""
+    matrix = packed(weight)
+    return None if matrix is None else PackedLinear(matrix, None if bias is None else bias.detach())
+
+
+def pack_linears(module: nn.Module, pack: Pack = pack) -> None:
     """Replace the linear layers inside ``module`` by packed ones, wherever that pays. Their weights are freed.
 
-    A module that holds other matrices has a method ``pack_weights()``, which is called.
+    A module that holds other matrices has a method ``pack_weights(pack)``, which is called.
     """
     for child in list(module.modules()):
         for name, layer in list(child.named_children()):
-            if type(layer) is nn.Linear and (matrix := packed(layer.weight)) is not None:
-                setattr(child, name, PackedLinear(matrix, None if layer.bias is None else layer.bias.detach()))
+            if type(layer) is nn.Linear and (replacement := pack(layer.weight, layer.bias)) is not None:
+                setattr(child, name, replacement)
         if (pack_weights := getattr(child, "pack_weights", None)) is not None:
-            pack_weights()
+            pack_weights(pack)
+    _return_freed_memory()
+
+
+def _return_freed_memory() -> None:
+    """To the system. glibc keeps what was freed between tensors that stay: half of a quantised model, seen from outside."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

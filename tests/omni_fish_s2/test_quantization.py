@@ -1,0 +1,53 @@
+"""The decoders with int8 weights: which are, and that the logits of a prompt stay close."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fish_cases import CASES
+from fish_driving import GREEDY, request_message, speak
+from torch import nn
+
+from omni_core.errors import ConfigError
+from omni_engine.quantized_linear import LEAST_VALUES, Int8WeightLinear
+from omni_fish_s2.semantic import create_semantic_ar
+
+NAME = "int8_weight_only"
+
+
+def first_logits(checkpoint: Path, quantization: str | None) -> tuple[nn.Module, torch.Tensor]:
+    """The model, and the logits that its first frame was chosen from."""
+    stage = create_semantic_ar(str(checkpoint), quantization=quantization)
+    model, seen = stage._runner.model, []
+    compute_logits = model.compute_logits
+
+    def record(hidden: torch.Tensor) -> torch.Tensor:
+        logits = compute_logits(hidden)
+        seen.append(logits.clone())
+        return logits
+
+    model.compute_logits = record  # type: ignore[method-assign]
+    assert len(speak(stage, [request_message("r", checkpoint, CASES["plain"], GREEDY)])["r"]) > 3
+    assert isinstance(model, nn.Module)
+    return model, seen[0]
+
+
+@pytest.mark.skipif(not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="no int8 kernels here")
+@pytest.mark.parametrize("shape", ["a", "b"])
+def test_all_but_the_head_is_quantized_and_logits_stay_close(tiny: dict[str, Path], shape: str) -> None:
+    """With a head of its own (``b``), and with one that is the embeddings."""
+    (model, got), (plain, expected) = (first_logits(tiny[shape], name) for name in (NAME, None))
+    linears = {name: each for name, each in plain.named_modules() if isinstance(each, nn.Linear) and name != "output"}
+    large = [name for name, each in linears.items() if each.weight.numel() >= LEAST_VALUES]
+    assert large
+    modules = dict(model.named_modules())
+    assert all(isinstance(modules[name], Int8WeightLinear) for name in large)
+    assert ("output" in modules) == (shape == "b")
+    assert 0 < (got - expected).norm() / expected.norm() < 0.05
+
+
+def test_an_unknown_name_is_refused(tiny: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"quantization: 'fp8' is unknown; there are: int8_weight_only"):
+        create_semantic_ar(str(tiny["a"]), quantization="fp8")

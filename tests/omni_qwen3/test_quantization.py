@@ -1,0 +1,102 @@
+"""Thinker and talker with int8 weights: which weights are, what names are refused, and that nothing is read before that is known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from omni_core.errors import ConfigError
+from omni_engine import quantized_linear
+from omni_engine.packed_linear import PackedLinear
+from omni_engine.quantized_linear import QUANTIZATIONS, Int8WeightLinear
+from omni_engine.scheduler import EngineScheduler
+from omni_qwen3.layers import RMSNorm, Router, SparseMLP
+from omni_qwen3.talker import create_talker
+from omni_qwen3.thinker import create_thinker
+from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+
+NAME = "int8_weight_only"
+
+Create = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def mid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("mid") / "checkpoint", shape="mid")
+
+
+def model_of(create: Create, checkpoint: Path, **options: Any) -> nn.Module:
+    stage = create(str(checkpoint), kv_cache_mb=16, **options)
+    assert isinstance(stage, EngineScheduler)
+    model = stage._runner.model
+    assert isinstance(model, nn.Module)
+    return model
+
+
+@pytest.mark.skipif(not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="no int8 kernels here")
+@pytest.mark.parametrize("create", [create_thinker, create_talker])
+def test_linears_experts_and_heads_are_quantized_and_the_rest_is_not(create: Create, mid: Path) -> None:
+    model = model_of(create, mid, quantization=NAME)
+    for name, module in model.named_modules():
+        if isinstance(module, SparseMLP):
+            layers = [layer for pair in module.experts._packed for layer in pair]
+            assert len(layers) == 2 * len(module.gate.weight)
+            assert all(isinstance(layer, Int8WeightLinear) for layer in layers), name
+        if isinstance(module, RMSNorm | Router | nn.Embedding):
+            assert module.weight.dtype == torch.float32, name
+            assert module.weight.numel() > 0, name
+        assert not isinstance(module, PackedLinear), name
+        assert not isinstance(module, nn.Linear) or module.out_features == 1, f"{name} is not quantized"
+    left = sum(each.numel() for name, each in model.named_parameters() if "embed" not in name)
+    plain = model_of(create, mid)
+    assert any(isinstance(each, PackedLinear) for each in plain.modules())
+    assert left < 200_000, "norms, routers and gates are all that is left"
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+@pytest.mark.parametrize("name", [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)])
+def test_a_process_with_int8_weights_holds_much_less_memory(name: str, mid: Path) -> None:
+    """Of its own, as the system counts it: kernels could keep what they were given, and the allocator what was freed."""
+    program = """
+import re, sys
+from omni_qwen3.thinker import create_thinker
+
+def private():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 2**10
+
+begin = private()
+stage = create_thinker(sys.argv[1], quantization=sys.argv[2] or None, kv_cache_mb=16)
+print(private() - begin)
+"""
+    plain, quantized = (
+        float(subprocess.run([sys.executable, "-c", program, mid, which], capture_output=True, check=True).stdout)
+        for which in ("", name)
+    )
+    assert plain > 250, "the weights alone are as large"
+    assert quantized < 0.6 * plain
+
+
+@pytest.mark.parametrize("create", [create_thinker, create_talker])
+def test_a_name_is_checked_before_the_weights_are_read(create: Create, tmp_path: Path) -> None:
+    checkpoint = write_tiny_checkpoint(tmp_path / "tiny")
+    for shard in checkpoint.glob("*.safetensors*"):
+        shard.unlink()
+    with pytest.raises(ConfigError, match=r"quantization: 'int8' is unknown; there are: int8_weight_only"):
+        create(str(checkpoint), quantization="int8")
+    with pytest.raises(ConfigError, match=r"quantization: 'int8_weight_only' is for stages on a CPU, .* is on cuda:0"):
+        create(str(checkpoint), quantization=NAME, gpu_id=0)
+
+
+def test_layers_of_sglang_have_their_own(tmp_path: Path) -> None:
+    checkpoint = write_tiny_checkpoint(tmp_path / "tiny")
+    with pytest.raises(ConfigError, match=r"quantization: 'int8_weight_only' is for `layers: own`"):
+        create_thinker(
+            str(checkpoint), quantization=NAME, layers="sglang", scheduler="omni_sglang.scheduler:OmniScheduler"
+        )
