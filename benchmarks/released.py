@@ -116,11 +116,14 @@ class Pipeline:
             self._stages, (self._from_thinker, self._from_talker, self._from_code2wav), strict=True
         ):
             stage.outbox.on_put = self._reader(stage, handler)
-            threading.Thread(target=stage.start, daemon=True).start()
+        self._threads = [threading.Thread(target=stage.start, daemon=True) for stage in self._stages]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        for stage in self._stages:
+        for stage, thread in zip(self._stages, self._threads, strict=True):
             stage.stop()
+            thread.join(10)
 
     def speak(self, prompts: list[torch.Tensor], tokens: int, frames: int) -> list[Spoken]:
         """Serve the prompts together: ``tokens`` of text and ``frames`` of speech each."""
