@@ -1,6 +1,6 @@
 """Qwen3-Omni at its released dimensions with random bfloat16 weights on one GPU: how near a step comes to what the memory allows.
 
-    python benchmarks/released.py [--quick] [--json FILE] [--dimensions released|mid|a] [--device cuda:0]
+    python benchmarks/released.py [--quick] [--json FILE] [--dimensions released|mid|a] [--no-kernels] [--device cuda:0]
 
 Thinker, talker and code2wav run as in a pipeline, on threads of this process, with their streams put through by hand. The weights
 are made where they are used: nothing of 60 GB is written. A decode step must read every weight that it uses and the keys and values of
@@ -31,7 +31,10 @@ from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omni_core.model_runner.kernels import install
+from omni_core.plugins import load_plugins
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.runtime.prepare import kernel_specs
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code2wav import Vocoder, create_code2wav
@@ -42,8 +45,6 @@ from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
 from released import RELEASED
-
-FRAMES_PER_SECOND = 12.5
 
 
 def config_document(name: str) -> dict[str, Any]:
@@ -264,8 +265,11 @@ def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length
 @quick_option
 @json_option
 @click.option("--dimensions", type=click.Choice(["released", "mid", "a"]), help="Default: released on a GPU, else a.")
+@click.option(
+    "--kernels/--no-kernels", default=True, help="Whether installed kernels take the place of PyTorch's operations."
+)
 @click.option("--device", help="Default: the first GPU, else the CPU.")
-def main(quick: bool, json_path: Path | None, dimensions: str | None, device: str | None) -> None:
+def main(quick: bool, json_path: Path | None, dimensions: str | None, kernels: bool, device: str | None) -> None:
     """Qwen3-Omni at its released dimensions."""
     place = torch.device(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
     chosen = dimensions or ("released" if place.type == "cuda" else "a")
@@ -274,6 +278,10 @@ def main(quick: bool, json_path: Path | None, dimensions: str | None, device: st
     click.echo(
         f"dimensions {chosen}, bfloat16, on {place if place.type == 'cpu' else torch.cuda.get_device_name(place)}"
     )
+    installed = kernel_specs(load_plugins()) if kernels else {}
+    install(installed)
+    usable = sorted(name for name, specs in installed.items() if any(spec.device == place.type for spec in specs))
+    click.echo(f"kernels for this device: {', '.join(usable) or 'none'}")
     rounds, tokens, frames = (1, 32, 16) if quick else (5, 128, 64)
     with tempfile.TemporaryDirectory() as folder:
         raw = config_document(chosen)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from omni_core.model_runner.packing import pack
+from omni_core.model_runner.packing import packed_batch
 from omni_core.model_runner.types import ARRequest, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 
@@ -50,7 +50,7 @@ def test_runs_are_parts_of_the_sequence(seed: int, decode: bool) -> None:
         expected.append(places[..., start : start + length])
     if any(each.dim() == 2 for each in expected):
         expected = [each if each.dim() == 2 else each.expand(3, -1) for each in expected]
-    batch = pack(requests, starts, lengths, nowhere, torch.device("cpu"))
+    batch = packed_batch(requests, starts, lengths, nowhere, torch.device("cpu"))
     assert batch.input_ids.tolist() == packed
     assert torch.equal(batch.positions, torch.cat(expected, dim=-1))
     ends = torch.tensor(lengths).cumsum(0).tolist()

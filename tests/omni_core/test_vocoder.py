@@ -15,7 +15,7 @@ Work = list[tuple[list[int], torch.Tensor]]
 class Counter:
     """Two codes a frame become two samples, their sums; the first sample of a stream comes one frame late."""
 
-    sample_rate, codebooks, codebook_size = 8000, 2, 64
+    device, sample_rate, codebooks, codebook_size = torch.device("cpu"), 8000, 2, 64
 
     def __init__(self, fails: bool = False) -> None:
         self.passes: list[list[int]] = []
@@ -100,3 +100,14 @@ def test_codes_come_back_only_if_asked_for() -> None:
 def test_a_chunk_of_no_frames_is_refused(initial_chunk: int, chunk: int, word: str) -> None:
     with pytest.raises(ConfigError, match=f"^{word}: must be at least 1 frame"):
         VocoderScheduler(Counter(), initial_chunk=initial_chunk, chunk=chunk)
+
+
+def test_its_thread_uses_the_vocoder_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    vocoder = Counter()
+    vocoder.device = torch.device("cuda:1")
+    scheduler = VocoderScheduler(vocoder, initial_chunk=2, chunk=7)
+    scheduler.stop()
+    scheduler.start()
+    assert used == [torch.device("cuda:1")]

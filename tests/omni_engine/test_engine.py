@@ -344,3 +344,14 @@ def test_an_idle_engine_uses_no_cpu(engine: Open) -> None:
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.05
+
+
+def test_its_thread_uses_the_runner_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    runner = ToyRunner(MODEL)
+    scheduler = EngineScheduler(runner, kv_blocks=8)
+    runner.device = torch.device("cuda:1")
+    scheduler.stop()
+    scheduler.start()
+    assert used == [torch.device("cuda:1")]

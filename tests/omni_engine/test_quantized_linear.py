@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,6 +25,15 @@ MINE = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(
 
 needs_kernels = pytest.mark.skipif(not MINE, reason="this machine has no int8 kernels")
 every = pytest.mark.parametrize("name", MINE)
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc")
+def test_this_machine_can_do_what_its_cpu_has_instructions_for() -> None:
+    """Otherwise a kernel that broke would take its tests with it."""
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    flags = set(found[1].split()) if found else set()
+    assert ("int8_weight_only" in MINE) == ("avx2" in flags)
+    assert ("int8_dynamic_activation_int8_weight" in MINE) == bool(flags & {"avx512_vnni", "avx_vnni"})
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

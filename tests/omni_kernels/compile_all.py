@@ -71,12 +71,15 @@ def main(capability: int) -> None:
                 print(f"{function.__name__}-{name}{rows and f'-{rows}'}")
     rows = {"logits": "*fp32", "largest": "*fp32", "listed": "*i32", "chosen": "*i64"}
     numbers = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "uniforms"), "*fp64")
-    for function, constants in (
-        (sampling._largest_of_spans, {"SPAN": sampling.SPAN, "GROUP": sampling.SPAN}),
-        (sampling._choose, {"SPAN": sampling.SPAN, "SPANS": 512, "TILE": 1024}),
-    ):
-        if compiled(function, "fp32", capability, types={**rows, **numbers}, **constants).asm["cubin"]:
-            print(f"{function.__name__}-fp32")
+    draws: list[tuple[Any, dict[str, Any]]] = [(sampling._largest_of_spans, {"GROUP": sampling.SPAN})]
+    for vocab in (3072, 152064):
+        ids, warps = sampling.tile(vocab)
+        spans = triton.next_power_of_2(triton.cdiv(vocab, sampling.SPAN))
+        draws.append((sampling._choose, {"SPANS": spans, "TILE": ids, "options": {"num_warps": warps}}))
+    for function, special in draws:
+        made = compiled(function, "fp32", capability, types={**rows, **numbers}, SPAN=sampling.SPAN, **special)
+        if made.asm["cubin"] and made.metadata.shared <= SHARED:
+            print(f"{function.__name__}-fp32-{special.get('SPANS', '')}")
 
 
 if __name__ == "__main__":

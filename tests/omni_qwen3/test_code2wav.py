@@ -72,10 +72,9 @@ def test_the_stage_streams_what_it_returns(tiny: dict[str, Path], count: int) ->
     assert result.sample_rate == 24_000
 
 
-@pytest.mark.parametrize("bad", [-1, 64, 10**6])
-def test_codes_out_of_range_fail_the_request(tiny: dict[str, Path], bad: int) -> None:
+def test_codes_are_checked_by_the_checkpoint_s_size(tiny: dict[str, Path]) -> None:
     frames = frames_of(Vocoder(str(tiny["a"])), 0, 5)
-    frames[3, 1] = bad
+    frames[3, 1] = 64
     *_, last = answer(create_code2wav(str(tiny["a"])), frames)
     assert last.type == "error"
     assert "codes must be from 0 to 63" in str(last.data)

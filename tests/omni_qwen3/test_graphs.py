@@ -21,14 +21,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "omni_engine"))
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 from released import RELEASED
 
-from omni_core.model_runner.sampling import draw
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.graphs import CudaRecorder, EagerRecorder, Graphs, Named
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import parse_config, read_config
 from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
-from omni_qwen3.talker import RESIDUAL_SAMPLING, Talker, create_talker, recordable_frame
+from omni_qwen3.talker import Talker, create_talker, recordable_frame
 from omni_qwen3.thinker import Thinker, create_thinker
 
 SAMPLING: list[dict[str, Any]] = [
@@ -186,14 +185,19 @@ def test_a_talkers_step_and_frame_ask_the_host_nothing(
         assert model.code_predictor._state is None, "a graph's memory is its own"
 
 
-def test_the_way_without_graphs_would_not_do() -> None:
-    """Its choice of codes is the host's: the ghost says so."""
-    graphs = Graphs(GHOST, GhostRecorder)
-
-    def build(logits: torch.Tensor) -> Callable[[], Named]:
-        return lambda: {"codes": torch.tensor(draw(logits, [RESIDUAL_SAMPLING] * 4, [0.5] * 4), device=GHOST)}
-
-    assert graphs.run("draw", build, [torch.zeros(3, 2048, device=GHOST)]) is None
+@pytest.mark.parametrize("graphs", [False, EagerRecorder])
+def test_a_residual_code_that_cannot_be_chosen_fails_its_request(graphs: Any, conformance_checkpoint: str) -> None:
+    """A NaN must neither end a process, as a wrong index does on a GPU, nor be spoken as some code."""
+    stage: Any = create_talker(conformance_checkpoint, kv_blocks=64, cuda_graphs=graphs)
+    with torch.no_grad():
+        stage._runner.model.code_predictor.lm_head[1].weight.fill_(torch.nan)
+    for message in TalkerConformance().messages("r", 0, {"temperature": 1.0, "seed": 3, "max_new_tokens": 5}):
+        stage.inbox.put(message)
+    with torch.inference_mode():
+        while not (sent := stage.outbox.drain()):
+            assert stage._serve_once()
+    assert sent[0].type == "error"
+    assert "request r: frame 1 has no largest logit for one of its residual codes" in str(sent[0].data)
 
 
 # --- on a GPU, where there is one ------------------------------------------------------------------------------------

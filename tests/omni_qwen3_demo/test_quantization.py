@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import torch
 from attrs import evolve
 from torch import nn
 
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig
+from omni_engine import quantized_linear
 from omni_engine.quantized_linear import QUANTIZATIONS
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.layers import Experts
@@ -23,7 +23,7 @@ from omni_qwen3_demo.training.judge import Judge
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(
-        not getattr(torch.cpu, "_is_vnni_supported", lambda: False)(), reason="this CPU lacks an int8 kernel"
+        not all(map(quantized_linear._works, QUANTIZATIONS.values())), reason="this CPU lacks an int8 kernel"
     ),
 ]
 

@@ -22,7 +22,7 @@ class Vocoder:
     def __init__(self, model_path: str, *, device: str = "cpu", dtype: str = "float32") -> None:
         file = CodecFile(f"{model_path}/{FILE}")
         self._network = load_codec(CodecDecoder, file, dtype=getattr(torch, dtype), device=device)
-        self._device = device
+        self.device = torch.device(device)
         self.codebooks, self.codebook_size = file.config.codebooks, file.config.semantic_codebook
         self.samples_per_frame = file.config.samples_per_frame
 
@@ -43,7 +43,7 @@ class Vocoder:
         # Chunks of equal length share a pass.
         for length in {len(frames) for _, frames in work}:
             indices = [index for index, (_, frames) in enumerate(work) if len(frames) == length]
-            most = max(1, FRAMES_PER_PASS.get(torch.device(self._device).type, len(indices) * length) // length)
+            most = max(1, FRAMES_PER_PASS.get(self.device.type, len(indices) * length) // length)
             for begin in range(0, len(indices), most):
                 together = indices[begin : begin + most]
                 for index, wave in zip(together, self._pass([work[index] for index in together]), strict=True):
@@ -53,7 +53,7 @@ class Vocoder:
     def _pass(self, work: list[tuple[StreamState, torch.Tensor]]) -> list[torch.Tensor]:
         """Chunks of one length, together."""
         memory = Memory([stream for stream, _ in work])
-        codes = torch.stack([frames.T for _, frames in work]).to(self._device)
+        codes = torch.stack([frames.T for _, frames in work]).to(self.device)
         batch = self._network(codes, memory).float().cpu()
         memory.save()
         return [wave.clone() for wave in batch]

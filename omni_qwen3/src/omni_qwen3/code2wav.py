@@ -111,7 +111,7 @@ class Vocoder:
         _use_operations(self._network)
         *layers, activation, convolution = self._network.decoder
         self._network.decoder = nn.ModuleList([*layers, SnakeConv(activation, convolution)])
-        self._config, self._device = config, device
+        self._config, self.device = config, torch.device(device)
         self.codebooks, self.codebook_size = config.num_quantizers, config.codebook_size
         self.samples_per_frame = int(self._network.total_upsample)
         self.left_context = look_back(config) if left_context is None else left_context
@@ -141,7 +141,7 @@ class Vocoder:
 
     def _transform(self, utterance: Utterance, frames: torch.Tensor) -> torch.Tensor:
         """New frames through the transformer; with their context: ``[hidden, context + new]``."""
-        codes = frames.T.unsqueeze(0).to(self._device)
+        codes = frames.T.unsqueeze(0).to(self.device)
         embedded = self._network.code_embedding(codes + self._network.code_offset).mean(1)
         output = self._network.pre_transformer(
             inputs_embeds=embedded, past_key_values=utterance.cache, use_cache=True

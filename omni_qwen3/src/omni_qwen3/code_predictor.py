@@ -81,7 +81,7 @@ class CodePredictor(nn.Module):
         Args:
             hidden: ``[B, hidden]``, the talker's normed output that the first code was chosen from.
             first_embed: ``[B, hidden]``, the talker's embedding of the first code.
-            choose: picks codes from logits.
+            choose: picks codes from logits; -1 where none can be picked.
             state: for at least ``B`` frames, where nobody else may use it; ``None``: the predictor's own, which grows as needed.
 
         Returns:
@@ -95,7 +95,8 @@ class CodePredictor(nn.Module):
         for group in range(self.groups - 1):
             last = self._step(x, begin, state)
             codes[:, group] = choose(self.lm_head[group](last), group)
-            embedded = self.model.codec_embedding[group](codes[:, group])
+            # A wrong index ends a process on a GPU; who reads the codes looks for it.
+            embedded = self.model.codec_embedding[group](codes[:, group].clamp(min=0))
             total += embedded
             begin += x.shape[1]
             x = embedded.unsqueeze(1)

@@ -137,9 +137,7 @@ def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> 
     top_k, top_p, min_p = (torch.full_like(temperature, getattr(RESIDUAL_SAMPLING, name)) for name in FILTERS)
 
     def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
-        ids = sample_tokens(logits.float(), temperature, top_k, top_p, min_p, uniforms[:, group])
-        # Of NaN there is no code, and on a GPU a wrong index ends the process. The request's first code was checked.
-        return ids.clamp(min=0)
+        return sample_tokens(logits.float(), temperature, top_k, top_p, min_p, uniforms[:, group])
 
     return choose
 
@@ -196,6 +194,12 @@ class TalkerFeedback(FeedbackStrategy):
         first = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
         residual, feedback = self._frames(model, hidden, model.embed(first), [request for request, _ in requests])
         frames = torch.cat([first.unsqueeze(1), residual], dim=1).cpu()
+        for index, (request, _) in enumerate(requests):
+            if bool((frames[index] < 0).any()):
+                raise FloatingPointError(
+                    f"request {request.request_id}: frame {len(request.output_ids)} has no largest logit for one of its residual "
+                    "codes; look for NaN in the weights, or for numbers that are too large for their dtype"
+                )
         for index, (request, _) in enumerate(requests):
             speech: _Speech = request.state
             speech.feedback = feedback[index]
@@ -361,10 +365,12 @@ def create_talker(
     dtype: str = "float32",
     scheduler: str = ENGINE,
     quantization: str | None = None,
+    cuda_graphs: bool | type[Recorder] = True,
     **options: Any,
 ) -> Scheduler:
     """The talker stage on a scheduler class (``package.module:name``); ``options`` are that class's. ``quantization``: one of
-    :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU.
+    :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU. ``cuda_graphs``: whether frames, and under the engine steps too, are
+    recorded on a GPU and replayed.
     """
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
@@ -372,8 +378,9 @@ def create_talker(
     model = load_talker(model_path, config, dtype=dtype, device=place)
     pack_linears(model, pack)
     special = read_special(model_path, config)
-    recorded = options.get("cuda_graphs", True)
-    runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place, cuda_graphs=recorded)
+    runner = TalkerRunner(model, config, special.to(getattr(torch, dtype)), device=place, cuda_graphs=cuda_graphs)
+    if scheduler == ENGINE:
+        options["cuda_graphs"] = cuda_graphs
     options.setdefault("max_context", config.talker.text.max_positions)
     made: Scheduler = load(scheduler)(runner, **options)
     return made

@@ -9,7 +9,7 @@ import torch
 from omni_core.model_runner.types import ARRequest, ForwardBatch, PagedAttention
 
 
-def pack(
+def packed_batch(
     requests: list[ARRequest],
     starts: list[int],
     lengths: list[int],

@@ -29,10 +29,9 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
         FloatingPointError: a row has no finite largest value: NaN in the model, or every id suppressed.
     """
     logits = penalized(logits.float(), requests)
-    if logits.device.type == "cpu" and all(each.sampling.temperature == 0 for each in requests):
+    if all(each.sampling.temperature == 0 for each in requests):
         highest = logits.max(dim=-1)
-        pairs = zip(highest.values.tolist(), highest.indices.tolist(), strict=True)
-        chosen = [token if math.isfinite(value) else -1 for value, token in pairs]
+        chosen: list[int] = highest.indices.where(highest.values.isfinite(), -1).tolist()
     else:
         uniforms = [each.random.uniform(len(each.output_ids)) for each in requests]
         chosen = draw(logits, [each.sampling for each in requests], uniforms)
@@ -135,7 +134,7 @@ def sample_tokens(
 
     Args:
         logits: ``[m, vocab]``. Not changed.
-        temperature: ``[m]``; 0 chooses the best id, the lowest of those that tie.
+        temperature: ``[m]``; 0 chooses the best id; of those that tie, a CPU and a kernel choose the lowest.
         top_k: ``[m]``, whole numbers of any dtype; 0: off. top_p: ``[m]``; 1: off. min_p: ``[m]``; 0: off.
         uniforms: ``[m]`` float64 in [0, 1), where each row's distribution is inverted.
 
@@ -250,7 +249,7 @@ def candidates(
         probabilities = (
             probabilities if ids is None else torch.zeros_like(probabilities).scatter(-1, ids, probabilities)
         )
-        ids = torch.arange(logits.shape[-1]).expand_as(probabilities)
+        ids = torch.arange(logits.shape[-1], device=logits.device).expand_as(probabilities)
     else:
         ids, order = ids.sort(dim=-1)
         probabilities = probabilities.gather(-1, order)

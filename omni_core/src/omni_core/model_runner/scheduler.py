@@ -65,6 +65,8 @@ class AutoregressiveScheduler(ABC):
 
     # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
+        if self._runner.device.type == "cuda":  # kernels start on the current device, and each thread has its own
+            torch.cuda.set_device(self._runner.device)
         with torch.inference_mode():
             while self._serve_once():
                 continue

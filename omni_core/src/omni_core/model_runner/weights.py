@@ -6,7 +6,6 @@ parameters are on disk (:data:`Sources`). Needs ``safetensors``, which whoever r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from omni_core.checkpoints import read_json
 from omni_core.errors import ConfigError
 from omni_core.model_runner.tensor_parallel import Part
 
@@ -51,10 +51,9 @@ class Checkpoint:
     def _read_index(self) -> dict[str, Path]:
         index, single = self.folder / INDEX, self.folder / SINGLE
         if index.is_file():
-            try:
-                names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            except (ValueError, KeyError) as error:
-                raise ConfigError(f"{index} cannot be read: {error!r}") from error
+            names = read_json(index).get("weight_map")
+            if not isinstance(names, dict) or not all(isinstance(each, str) for each in names.values()):
+                raise ConfigError(f"{index} cannot be read: its weight_map must say which file holds each tensor")
             return {name: self.folder / shard for name, shard in names.items()}
         if single.is_file():
             with _open(single) as shard:

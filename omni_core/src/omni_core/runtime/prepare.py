@@ -67,7 +67,7 @@ def prepare(
             stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
     relays = plan_relays(config, registry, leaders, endpoints, places)
     specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
-    kernels = _kernels(registry)
+    kernels = kernel_specs(registry)
     units = []
     for leader in leaders:
         ranks = [process for process in planned if process.unit == leader.unit]
@@ -167,7 +167,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
     )
 
 
-def _kernels(registry: PluginRegistry) -> dict[str, list[KernelSpec]]:
+def kernel_specs(registry: PluginRegistry) -> dict[str, list[KernelSpec]]:
     """The installed kernels by operation. Their probes are asked in the processes that run them, maybe on another host.
 
     One that cannot be used is left out with a warning: there is always the reference.

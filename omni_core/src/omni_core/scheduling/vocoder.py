@@ -22,11 +22,13 @@ class Vocoder(Protocol[Stream]):
     """A network from frames of codes to sound, which remembers in a ``Stream`` what a request's next chunk needs.
 
     Attributes:
+        device: where it computes.
         sample_rate: of the sound, in Hz.
         codebooks: codes per frame.
         codebook_size: codes are from 0 to this, exclusive.
     """
 
+    device: torch.device
     sample_rate: int
     codebooks: int
     codebook_size: int
@@ -76,6 +78,11 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             if value < 1:
                 raise ConfigError(f"{name}: must be at least 1 frame, is {value}")
         self._vocoder, self._initial_chunk, self._chunk = vocoder, initial_chunk, chunk
+
+    def start(self) -> None:
+        if self._vocoder.device.type == "cuda":  # kernels start on the current device, and each thread has its own
+            torch.cuda.set_device(self._vocoder.device)
+        super().start()
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Sound[Stream]:
         return _Sound(self._vocoder.begin())

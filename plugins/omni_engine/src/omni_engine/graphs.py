@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from attrs import define
 
+from omni_core.errors import ConfigError
 from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput
 from omni_engine.attention.base import AttentionBackend, StepAttention
 from omni_engine.attention.static import DecodeTables, DeferredAttention, StaticAttention
@@ -72,14 +73,16 @@ class CudaRecorder:
         before = torch.cuda.current_stream(stream.device)
         with _recording:
             stream.wait_stream(before)
-            # The outer one makes sure that a recording that fails leaves its stream.
-            with torch.cuda.stream(stream):
-                for _ in range(WARM_UPS):
-                    function()
-                # Other stages' threads may use the GPU meanwhile.
-                with torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
-                    outputs = function()
-            before.wait_stream(stream)
+            try:
+                # The outer one makes sure that a recording that fails leaves its stream.
+                with torch.cuda.stream(stream):
+                    for _ in range(WARM_UPS):
+                        function()
+                    # Other stages' threads may use the GPU meanwhile.
+                    with torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
+                        outputs = function()
+            finally:  # a call that failed may still be writing where the ordinary way is about to write
+                before.wait_stream(stream)
         return outputs, graph.replay
 
 
@@ -112,9 +115,15 @@ class Graphs:
 
     @classmethod
     def choose(cls, device: torch.device, wanted: bool | type[Recorder]) -> Graphs | None:
-        """Graphs where the device has them and they are ``wanted``. A recorder is taken as it is, on every device."""
+        """Graphs where the device has them and they are ``wanted``. A recorder is taken as it is, on every device.
+
+        Raises:
+            ConfigError: ``wanted`` is something else.
+        """
         if isinstance(wanted, bool):
             return cls(device, CudaRecorder) if wanted and device.type == "cuda" else None
+        if not isinstance(wanted, type):
+            raise ConfigError(f"cuda_graphs: must be true or false, is {wanted!r}")
         return cls(device, wanted)
 
     def run(
@@ -207,6 +216,7 @@ class DecodeGraphs:
         key = (attention, batch.positions.dim(), extra)
         outputs = self._graphs.run(key, partial(self._build, attention, extra), inputs, twin)
         if outputs is None:
+            self._attentions.clear()
             return self._model.forward(batch)
         self.steps += 1
         return ForwardOutput(outputs.pop("hidden"), outputs)

@@ -8,7 +8,7 @@ import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
-from omni_core.model_runner.packing import pack
+from omni_core.model_runner.packing import packed_batch
 from omni_core.model_runner.scheduler import AutoregressiveScheduler
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_engine.attention import choose
@@ -174,7 +174,7 @@ class EngineScheduler(AutoregressiveScheduler):
         lengths = [count for _, count in plan.work]
         attention = self._plan_attention(requests, starts, lengths)
         keep = attention.keep if self._runner.kept_width else None
-        return pack(requests, starts, lengths, attention, self._runner.device, keep)
+        return packed_batch(requests, starts, lengths, attention, self._runner.device, keep)
 
     def _remove(self, request_id: str, failed: bool) -> None:
         request = self._requests.pop(request_id, None)

@@ -195,6 +195,12 @@ def _choose(
     tl.store(chosen + row, found.to(tl.int64))
 
 
+def tile(vocab: int) -> tuple[int, int]:
+    """Ids that the program of a row reads at once, and its warps."""
+    ids = min(max(triton.next_power_of_2(vocab), SPAN), TILE)
+    return ids, min(max(ids // 256, 1), 32)
+
+
 def sample_tokens(
     logits: torch.Tensor,
     temperature: torch.Tensor,
@@ -217,7 +223,7 @@ def sample_tokens(
         return chosen
     sizes = vocab, spans, logits.stride(0)
     _largest_of_spans[(rows, triton.cdiv(spans, SPAN))](logits, largest, *sizes, SPAN=SPAN, GROUP=SPAN)
-    tile = min(max(triton.next_power_of_2(vocab), SPAN), TILE)
+    at_once, warps = tile(vocab)
     params = (each.contiguous() for each in (temperature, top_k, top_p, min_p, uniforms))
     _choose[(rows,)](
         logits,
@@ -228,7 +234,7 @@ def sample_tokens(
         *sizes,
         SPAN=SPAN,
         SPANS=triton.next_power_of_2(spans),
-        TILE=tile,
-        num_warps=min(max(tile // 256, 1), 32),
+        TILE=at_once,
+        num_warps=warps,
     )
     return chosen

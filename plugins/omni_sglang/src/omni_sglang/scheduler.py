@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-import torch
 from attrs import define
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.feedback import FeedbackARModelRunner
-from omni_core.model_runner.packing import pack
+from omni_core.model_runner.packing import packed_batch
 from omni_core.model_runner.scheduler import AutoregressiveScheduler
 from omni_core.model_runner.types import ARRequest
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
@@ -108,8 +107,6 @@ class OmniScheduler(AutoregressiveScheduler):
     # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
         self.runtime.connect(self._compute)
-        if self._runner.device.type == "cuda":  # SGLang set it in the thread that made it, and a thread has its own
-            torch.cuda.set_device(self._runner.device)
         try:
             super().start()
         finally:
@@ -190,7 +187,9 @@ class OmniScheduler(AutoregressiveScheduler):
         for request, start in zip(requests, step.starts, strict=True):
             request.computed = start
         self._sampled = []
-        self._sampled = self._run(pack(requests, step.starts, step.lengths, step.attention, self._runner.device))
+        self._sampled = self._run(
+            packed_batch(requests, step.starts, step.lengths, step.attention, self._runner.device)
+        )
         for request, length in zip(requests, step.lengths, strict=True):
             request.computed += length
         return {

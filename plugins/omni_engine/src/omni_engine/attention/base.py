@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -18,11 +19,15 @@ class StepAttention(CacheAttention):
     """The attention of one step's batch."""
 
     def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
-        self.cache = cache
+        self.cache, self._step = cache, (requests, starts, lengths)
+
+    @cached_property
+    def _write(self) -> torch.Tensor:
+        """Where the step's positions belong, ``[n]``. Made when it is needed: a step that is replayed may not."""
         writes: list[int] = []
-        for request, start, length in zip(requests, starts, lengths, strict=True):
-            writes.extend(cache.slot_numbers(request.request_id, start, start + length))
-        self._write = torch.tensor(writes, device=cache.keys[0].device)
+        for request, start, length in zip(*self._step, strict=True):
+            writes.extend(self.cache.slot_numbers(request.request_id, start, start + length))
+        return torch.tensor(writes, device=self.cache.keys[0].device)
 
     def place(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self._write, self.cache.keys[layer], self.cache.values[layer]

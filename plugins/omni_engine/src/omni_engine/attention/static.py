@@ -85,7 +85,7 @@ class DeferredAttention(StepAttention):
         self, backend: AttentionBackend, requests: list[ARRequest], starts: list[int], lengths: list[int]
     ) -> None:
         super().__init__(backend.cache, requests, starts, lengths)
-        self._backend, self._step = backend, (requests, starts, lengths)
+        self._backend = backend
         self._planned: StepAttention | None = None
 
     def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
