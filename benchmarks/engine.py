@@ -10,6 +10,7 @@ off but where a row is about it.
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import threading
 import time
@@ -131,6 +132,9 @@ class Ours:
         seconds, _ = self._run(self.talker_stage, batches, requests)
         return requests * frames / seconds
 
+    def warm_up(self) -> None:
+        self.thinker(4, CONCURRENT), self.thinker(4, 1), self.talker(2, 1), self.talker(2, CONCURRENT)
+
     def stop(self) -> None:
         self.thinker_stage.stop()
         self.talker_stage.stop()
@@ -193,46 +197,45 @@ def opening(config: QwenConfig, length: int, seed: int = 0) -> torch.Tensor:
 
 
 def against_transformers(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
-    """Interleaved rounds of thinker and talker at 1 and at 8 requests, in float32; and ours in bfloat16 beside ours in float32."""
+    """Interleaved rounds of thinker and talker at 1 and at 8 requests, in float32."""
     prompt = opening(read_config(checkpoint), 48)
-    other, ours, half = Reference(checkpoint, prompt), Ours(checkpoint, prompt), Ours(checkpoint, prompt, "bfloat16")
-    figures = Figures(label)
+    other, ours, figures = Reference(checkpoint, prompt), Ours(checkpoint, prompt), Figures(label)
     other.thinker(4)
-    for each in (ours, half):
-        each.thinker(4, CONCURRENT), each.thinker(4, 1), each.talker(2, 1), each.talker(2, CONCURRENT)
+    ours.warm_up()
     for _ in range(rounds):
-        alone, mine = other.thinker(tokens), ours.thinker(tokens, 1)
-        figures.note("thinker, 1 request", "tokens/s", mine, alone)
+        alone = other.thinker(tokens)
+        figures.note("thinker, 1 request", "tokens/s", ours.thinker(tokens, 1), alone)
         best = max(alone, other.thinker(tokens, CONCURRENT))
         figures.note(f"thinker, {CONCURRENT} requests", "tokens/s", ours.thinker(tokens, CONCURRENT), best)
-        figures.note("thinker, 1 request, bfloat16", "tokens/s", half.thinker(tokens, 1), mine, "ours, float32")
-        alone, mine = other.talker(tokens, frames), ours.talker(frames, 1)
-        figures.note("talker, 1 request", "frames/s", mine, alone)
+        alone = other.talker(tokens, frames)
+        figures.note("talker, 1 request", "frames/s", ours.talker(frames, 1), alone)
         figures.note(f"talker, {CONCURRENT} requests", "frames/s", ours.talker(frames, CONCURRENT), alone)
-        figures.note("talker, 1 request, bfloat16", "frames/s", half.talker(frames, 1), mine, "ours, float32")
         sampled = other.talker(tokens, frames, sampled=True)
         figures.note("talker, 1 request, sampled", "frames/s", ours.talker(frames, 1, sampled=True), sampled)
-    ours.stop(), half.stop()
+    ours.stop()
     return figures.rows()
 
 
-def quantized(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
-    """Thinker and talker with quantised weights at 1 and at 8 requests, beside float32."""
-    prompt = opening(read_config(checkpoint), 48)
-    plain, figures = Ours(checkpoint, prompt), Figures(label)
-    others = {name: Ours(checkpoint, prompt, quantization=name) for name in QUANTIZATIONS}
-    for each in (plain, *others.values()):
-        each.thinker(4, CONCURRENT), each.thinker(4, 1), each.talker(2, 1), each.talker(2, CONCURRENT)
-    for _ in range(rounds):
-        for requests in (1, CONCURRENT):
-            load = "1 request" if requests == 1 else f"{requests} requests"
-            text, speech = plain.thinker(tokens, requests), plain.talker(frames, requests)
-            for name, other in others.items():
+def against_float32(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
+    """Thinker and talker with narrower weights at 1 and at 8 requests, each beside float32. One after the other: memory is short."""
+    prompt, figures = opening(read_config(checkpoint), 48), Figures(label)
+    plain = Ours(checkpoint, prompt)
+    plain.warm_up()
+    for name in ("bfloat16", *QUANTIZATIONS):
+        narrow = {"dtype": name} if name == "bfloat16" else {"quantization": name}
+        other = Ours(checkpoint, prompt, **narrow)
+        other.warm_up()
+        for _ in range(rounds):
+            for requests in (1, CONCURRENT):
+                load = "1 request" if requests == 1 else f"{requests} requests"
+                text, speech = plain.thinker(tokens, requests), plain.talker(frames, requests)
                 mine = other.thinker(tokens, requests), other.talker(frames, requests)
                 figures.note(f"thinker, {load}, {name}", "tokens/s", mine[0], text, "ours, float32")
                 figures.note(f"talker, {load}, {name}", "frames/s", mine[1], speech, "ours, float32")
-    for each in (plain, *others.values()):
-        each.stop()
+        other.stop()
+        del other
+        gc.collect()
+    plain.stop()
     return figures.rows()
 
 
@@ -344,7 +347,8 @@ def main(quick: bool, json_path: Path | None, checkpoint: Path | None, size: str
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = checkpoint or write_tiny_checkpoint(Path(folder) / size, shape=size)
         rows = against_transformers(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
-        rows += quantized(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
+        gc.collect()
+        rows += against_float32(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
         if size == "mid":
             tiny = write_tiny_checkpoint(Path(folder) / "tiny")
             rows += against_transformers("tiny", tiny, rounds=rounds, tokens=tokens, frames=frames)
