@@ -19,7 +19,9 @@ import toy_model
 from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
+from omni_core.errors import ConfigError
 from omni_core.model_runner.base import ModelRunner
+from omni_core.model_runner.scheduler import check_options
 from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, Scheduler
@@ -355,3 +357,13 @@ def test_its_thread_uses_the_runner_s_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     scheduler.stop()
     scheduler.start()
     assert used == [torch.device("cuda:1")]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("chunk_sise", "did you mean 'chunk_size'"), ("colour", "there are: max_running, ")]
+)
+def test_an_option_that_it_does_not_have_is_named_before_weights_are_read(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"factory_args.{name}: EngineScheduler has no such option; {hint}"):
+        check_options(EngineScheduler, {"block_size": 4, name: 1})
+    check_options(EngineScheduler, {"block_size": 4})
+    check_options(lambda runner, **options: None, {name: 1})

@@ -15,6 +15,7 @@ from attrs import define
 
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
+from omni_core.model_runner.scheduler import check_options
 from omni_core.model_runner.types import (
     ARModel,
     ARRequest,
@@ -348,6 +349,7 @@ def create_semantic_ar(
     """The semantic_ar stage. ``quantization``: one of :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU. ``engine`` are
     options of :class:`omni_engine.scheduler.EngineScheduler`.
     """
+    check_options(EngineScheduler, engine)
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     pack = pack_for(quantization, place)

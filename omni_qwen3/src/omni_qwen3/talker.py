@@ -18,6 +18,7 @@ from torch import nn
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
 from omni_core.model_runner.sampling import sample_tokens, sampling_from
+from omni_core.model_runner.scheduler import check_options
 from omni_core.model_runner.types import (
     ARModel,
     ARRequest,
@@ -372,6 +373,8 @@ def create_talker(
     :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU. ``cuda_graphs``: whether frames, and under the engine steps too, are
     recorded on a GPU and replayed.
     """
+    kind = load(scheduler)
+    check_options(kind, options)
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     pack = pack_for(quantization, place)
@@ -382,7 +385,7 @@ def create_talker(
     if scheduler == ENGINE:
         options["cuda_graphs"] = cuda_graphs
     options.setdefault("max_context", config.talker.text.max_positions)
-    made: Scheduler = load(scheduler)(runner, **options)
+    made: Scheduler = kind(runner, **options)
     return made
 
 

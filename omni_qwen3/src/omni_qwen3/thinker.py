@@ -13,6 +13,7 @@ from torch import nn
 from omni_core.errors import ConfigError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.sampling import sampling_from
+from omni_core.model_runner.scheduler import check_options
 from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import (
     ARModel,
@@ -275,8 +276,20 @@ def create_thinker(
     that class's. ``layers``: ``own`` or ``sglang``, the latter with SGLang's scheduler only. ``quantization``: one of
     :data:`omni_engine.quantized_linear.QUANTIZATIONS`, for layers of our own on a CPU.
     """
+    if layers not in ("own", "sglang"):
+        raise ConfigError(f"layers: must be 'own' or 'sglang', is {layers!r}")
+    if layers == "sglang" and scheduler == ENGINE:
+        raise ConfigError(
+            "layers: 'sglang' needs `scheduler: sglang` too; SGLang's layers run under its own scheduler only"
+        )
+    if layers == "sglang" and quantization is not None:
+        raise ConfigError(
+            f"quantization: {quantization!r} is for `layers: own`; SGLang's layers have options of their own"
+        )
     if tp_size > 1 and "kv_fraction" in options:
         raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")
+    kind = load(scheduler)
+    check_options(kind, options)
     config = read_config(model_path)
     place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
@@ -285,23 +298,13 @@ def create_thinker(
         pack = pack_for(quantization, place)
         model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
         pack_linears(model, pack)
-    elif layers == "sglang" and scheduler == ENGINE:
-        raise ConfigError(
-            "layers: 'sglang' needs `scheduler: sglang` too; SGLang's layers run under its own scheduler only"
-        )
-    elif layers == "sglang" and quantization is not None:
-        raise ConfigError(
-            f"quantization: {quantization!r} is for `layers: own`; SGLang's layers have options of their own"
-        )
-    elif layers == "sglang":
-        model = thinker_on_sglang(model_path, config, dtype=dtype, device=place)
     else:
-        raise ConfigError(f"layers: must be 'own' or 'sglang', is {layers!r}")
+        model = thinker_on_sglang(model_path, config, dtype=dtype, device=place)
     if tp_size > 1 and scheduler == ENGINE:
         options.setdefault("cuda_graphs", False)  # sums over ranks inside a graph have never been tried
     runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
     options.setdefault("max_context", config.thinker.max_positions)
-    made: Scheduler = load(scheduler)(runner, **options)
+    made: Scheduler = kind(runner, **options)
     return made
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from inspect import signature
+from typing import Any
 
 import torch
 
-from omni_core.errors import InvalidRequestError
+from omni_core.config.validation import nearest
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
@@ -20,6 +24,21 @@ from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMes
 logger = logging.getLogger(__name__)
 
 _WAKE = IncomingMessage("", "stream_done")
+
+
+def check_options(scheduler: Callable[..., Any], options: Iterable[str]) -> None:
+    """For a factory that hands options on: whether ``scheduler`` takes them. Before weights are read, which takes long.
+
+    Raises:
+        ConfigError: it takes no such option; the message names the nearest one.
+    """
+    _runner, *parameters = signature(scheduler).parameters.values()
+    known = [each.name for each in parameters]
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"factory_args.{name}: {scheduler.__name__} has no such option{nearest(name, known)}")
 
 
 class AutoregressiveScheduler(ABC):
