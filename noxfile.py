@@ -25,6 +25,8 @@ DIST = ROOT / "dist"
 CONSTRAINTS = str(ROOT / "constraints.txt")
 DISTRIBUTIONS = {
     "omni-core": "omni_core",
+    "omni-torch": "plugins/omni_torch",
+    "omni-testing": "plugins/omni_testing",
     "omni-relay-shm": "plugins/omni_relay_shm",
     "omni-relay-nixl": "plugins/omni_relay_nixl",
     "omni-relay-mooncake": "plugins/omni_relay_mooncake",
@@ -32,13 +34,15 @@ DISTRIBUTIONS = {
     "omni-engine": "plugins/omni_engine",
     "omni-kernels": "plugins/omni_kernels",
     "omni-qwen3": "omni_qwen3",
-    "omni-qwen3-demo": "omni_qwen3_demo",
+    "omni-qwen3-demo": "plugins/omni_qwen3_demo",
     "omni-fish-s2": "omni_fish_s2",
 }
 TESTS = {
     "omni-core": "tests/packaging/bare",
+    "omni-torch": "tests/omni_torch",
+    "omni-testing": "tests/omni_testing",
     "omni-relay-shm": "tests/omni_relay_shm",
-    "omni-relay-nixl": "tests/omni_core/test_relays_in_pipelines.py",
+    "omni-relay-nixl": "tests/end_to_end/runtime/test_relays_in_pipelines.py",
     "omni-relay-mooncake": "tests/omni_relay_mooncake",
     "omni-relay-nccl": "tests/omni_relay_nccl",
     "omni-engine": "tests/omni_engine",
@@ -48,7 +52,7 @@ TESTS = {
     "omni-fish-s2": "tests/omni_fish_s2",
 }
 """What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
-TEMPLATES = ROOT / "omni_core/src/omni_core/authoring/templates"
+TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
 EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
 KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
 # Needs versions that the others cannot have beside it, so it is built with them and installed in its own session only.
@@ -149,7 +153,7 @@ def sglang(session: nox.Session) -> None:
     """
     session.install("-c", SGLANG_CONSTRAINTS, "torch")
     session.install("--no-deps", "-r", SGLANG_CONSTRAINTS)
-    ours = wheels("omni-core", "omni-relay-shm", "omni-engine", "omni-qwen3", SGLANG)
+    ours = wheels("omni-core", "omni-torch", "omni-testing", "omni-relay-shm", "omni-engine", "omni-qwen3", SGLANG)
     session.install("--no-deps", "--force-reinstall", *ours)
     arguments = session.posargs or ["tests/omni_sglang"]
     session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
@@ -161,7 +165,9 @@ def kernels(session: nox.Session) -> None:
 
     Not part of `tests`: the interpreter is chosen for a whole process, and builds of torch without CUDA bring no Triton.
     """
-    install_wheels(session, "omni-core", "omni-engine", "omni-kernels", extra=(*TEST_TOOLS, TRITON))
+    install_wheels(
+        session, "omni-core", "omni-torch", "omni-testing", "omni-engine", "omni-kernels", extra=(*TEST_TOOLS, TRITON)
+    )
     arguments = session.posargs or ["tests/omni_kernels"]
     session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
 
@@ -227,7 +233,7 @@ def lowest(session: nox.Session, name: str) -> None:
     if name == "omni-core":
         session.install("-c", CONSTRAINTS, "psutil")
         session.run(
-            "python", "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "tests/omni_core/test_config.py"
+            "python", "-m", "pytest", "-c", os.devnull, "--rootdir", str(ROOT), "tests/omni_core/config/test_config.py"
         )
 
 

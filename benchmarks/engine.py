@@ -25,13 +25,13 @@ from report import alone as median
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_engine.packed_linear import packed, product
-from omni_engine.quantized_linear import QUANTIZATIONS
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.talker import create_talker
 from omni_qwen3.thinker import create_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_torch.packed_linear import packed, product
+from omni_torch.quantized_linear import QUANTIZATIONS
 
 CONCURRENT = 8
 

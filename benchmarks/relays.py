@@ -27,7 +27,7 @@ from report import Row, compare, json_option, publish, quick_option
 from omni_core.hookspecs import works
 from omni_core.plugins import load_plugins
 from omni_core.references import load
-from omni_core.transport.relay import Relay, RelayOptions
+from omni_core.relay.base import Relay, RelayOptions
 
 SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "16 MiB": 2**24, "64 MiB": 2**26}
 

@@ -31,10 +31,10 @@ from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omni_core.launch.prepare import kernel_specs
 from omni_core.model_runner.kernels import install
 from omni_core.plugins import load_plugins
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.runtime.prepare import kernel_specs
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code2wav import Vocoder, create_code2wav

@@ -24,9 +24,9 @@ import click
 from omni_core import hookspecs
 from omni_core.cli.main import omni
 from omni_core.config.schema import PipelineConfig
+from omni_core.launch.prepare import ENVIRONMENT
 from omni_core.plugins import load_plugins
-from omni_core.runtime.prepare import ENVIRONMENT
-from omni_core.transport.relay import RelayOptions
+from omni_core.relay.base import RelayOptions
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = Path(__file__).parent / "reference"
@@ -250,7 +250,7 @@ def config_page() -> str:
     variables = [f"| `{name}` | {text} |" for name, text in VARIABLES.items()]
     parts += [
         "## What a relay gets",
-        "A relay is built from `omni_core.transport.relay.RelayOptions`: the stage's `RelayConfig`, resolved for the process that it "
+        "A relay is built from `omni_core.relay.base.RelayOptions`: the stage's `RelayConfig`, resolved for the process that it "
         "belongs to. Stages that share a process must have equal `relay` settings.",
         prose(RelayOptions),
         field_table(RelayOptions),

@@ -1,11 +1,37 @@
-"""Options of the test suite."""
+"""Options of the test suite, and what tests of the runtime share: children can import stages, and nothing outlives a test."""
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+
+STAGES = Path(__file__).parent / "end_to_end" / "runtime"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-seconds", type=float, default=25.0, help="how long tests/faults/test_soak.py runs")
     parser.addoption("--soak-seed", type=int, help="repeat the decisions of an earlier soak")
     parser.addoption("--slow", action="store_true", help="also run the tests that wait for most of a minute")
+
+
+@pytest.fixture
+def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let child processes import the stage modules of tests/end_to_end/runtime."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAGES), os.environ.get("PYTHONPATH", "")]))
+
+
+@pytest.fixture
+def run_folder() -> Iterator[Path]:
+    """A short path for sockets, whose addresses have a limit; empty again after the test, like /dev/shm and the children."""
+    import psutil  # the session without plugins has none
+
+    shared = set(os.listdir("/dev/shm"))
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+        yield Path(folder)
+        assert not psutil.Process().children(recursive=True)
+        assert set(os.listdir("/dev/shm")) <= shared
+        assert not list(Path(folder).glob("omni-*"))

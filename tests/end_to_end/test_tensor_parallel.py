@@ -18,10 +18,10 @@ from test_concurrency import mixed
 from omni_core.client import Client, open_pipeline
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, RequestAbortedError
-from omni_core.model_runner.tensor_parallel import TensorParallel
 from omni_qwen3.config import read_config
 from omni_qwen3.sharding import part_of
 from omni_qwen3.thinker import Thinker, load_thinker
+from omni_torch.tensor_parallel import TensorParallel
 
 
 def sharded(model_path: Path, size: int) -> PipelineConfig:

@@ -173,7 +173,7 @@ async def test_a_process_may_be_stopped_for_most_of_a_minute(folder: Path, reque
 
 
 async def test_a_rank_that_is_killed_takes_its_stage_along_under_load(folder: Path, monkeypatch: Any) -> None:
-    ranks = Path(__file__).parents[1] / "omni_core"
+    ranks = Path(__file__).parents[1] / "end_to_end" / "runtime"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ranks), os.environ["PYTHONPATH"]]))
     config = make_pipeline(
         folder,
@@ -272,7 +272,7 @@ async def test_the_first_tensor_does_not_stop_a_loop_that_has_no_torch_yet(folde
     here = Path(__file__).parent
     script = f"""
 import asyncio, sys
-sys.path[:0] = [{str(here)!r}, {str(here.parent / "omni_core")!r}]
+sys.path[:0] = [{str(here)!r}, {str(here.parent / "end_to_end" / "runtime")!r}]
 from pathlib import Path
 import test_deaths
 asyncio.run(test_deaths.first_tensors(Path({str(folder)!r})))
@@ -308,7 +308,7 @@ async def test_killed_parents_leave_nothing(folder: Path) -> None:
     here = Path(__file__).parent
     script = f"""
 import asyncio, sys
-sys.path[:0] = [{str(here)!r}, {str(here.parent / "omni_core")!r}]
+sys.path[:0] = [{str(here)!r}, {str(here.parent / "end_to_end" / "runtime")!r}]
 from pathlib import Path
 import test_deaths
 asyncio.run(test_deaths.run_until_killed(Path({str(folder)!r})))

@@ -130,7 +130,7 @@ async def test_a_parent_does_not_grow_with_the_number_of_requests(folder: Path) 
     here = Path(__file__).parent
     script = f"""
 import asyncio, sys
-sys.path[:0] = [{str(here)!r}, {str(here.parent / "omni_core")!r}]
+sys.path[:0] = [{str(here)!r}, {str(here.parent / "end_to_end" / "runtime")!r}]
 from pathlib import Path
 import test_overload
 asyncio.run(test_overload.print_growth(Path({str(folder)!r})))

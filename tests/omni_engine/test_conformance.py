@@ -14,8 +14,8 @@ from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 
 from omni_core.model_runner.types import SamplingParams
 from omni_core.scheduling.base import IncomingMessage, Scheduler
-from omni_core.testing import SchedulerConformance
 from omni_engine.scheduler import EngineScheduler
+from omni_testing import SchedulerConformance
 
 MODEL = ToyModel()
 

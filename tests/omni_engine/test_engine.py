@@ -20,8 +20,6 @@ from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.base import ModelRunner
-from omni_core.model_runner.scheduler import check_options
 from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, Scheduler
@@ -29,6 +27,8 @@ from omni_engine.attention import PagedAttention
 from omni_engine.batching import Batcher
 from omni_engine.kv_cache import KVCache
 from omni_engine.scheduler import EngineScheduler
+from omni_torch.model_runner import ModelRunner
+from omni_torch.scheduler import check_options
 
 MODEL = ToyModel()
 Open = Callable[..., EngineScheduler]

@@ -26,7 +26,6 @@ from test_attention import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper
 from test_engine import EXPECTED
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
-from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage
@@ -35,6 +34,7 @@ from omni_engine.attention.static import DecodeTables, StaticAttention
 from omni_engine.graphs import EagerRecorder, Graphs, Named, padded
 from omni_engine.kv_cache import KVCache
 from omni_engine.scheduler import EngineScheduler
+from omni_torch.model_runner import ModelRunner
 
 MODEL = ToyModel()
 CPU = torch.device("cpu")

@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
-from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
+from omni_torch.model_runner import ModelRunner
 
 MODEL = ToyModel()
 STOPS = frozenset(range(0, 97, 9))

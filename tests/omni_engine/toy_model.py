@@ -9,9 +9,6 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.base import ModelRunner
-from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
-from omni_core.model_runner.sampling import sample
 from omni_core.model_runner.types import (
     ARModel,
     ARRequest,
@@ -22,6 +19,9 @@ from omni_core.model_runner.types import (
     SamplingParams,
 )
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
+from omni_torch.model_runner import ModelRunner
+from omni_torch.sampling import sample
 
 VOCABULARY, HIDDEN, HEADS, KV_HEADS, WIDTH, LAYERS = 97, 32, 4, 2, 8, 2
 POISON_TOKEN = 96

@@ -11,8 +11,8 @@ from fish_driving import GREEDY, request_message, speak
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_engine.quantized_linear import LEAST_VALUES, Int8WeightLinear
 from omni_fish_s2.semantic import create_semantic_ar
+from omni_torch.quantized_linear import LEAST_VALUES, Int8WeightLinear
 
 NAME = "int8_weight_only"
 

@@ -14,12 +14,12 @@ import torch
 from fish_released import RELEASED
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.weights import prefixed
 from omni_fish_s2.checkpoint import JOINED
 from omni_fish_s2.codec.networks import CodecConfig, CodecDecoder, CodecEncoder
 from omni_fish_s2.codec.weights import CodecFile, load_codec
 from omni_fish_s2.config import parse_config
 from omni_fish_s2.slow import PREFIXES, SlowDecoder
+from omni_torch.weights import prefixed
 
 NAMES = json.loads((Path(__file__).parent / "golden" / "released_names.json").read_text())
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from omni_core.model_runner import experts as operations
-from omni_core.model_runner.comparison import BOUNDS, relative_error
+from omni_torch import experts as operations
+from omni_torch.comparison import BOUNDS, relative_error
 
 
 @pytest.fixture

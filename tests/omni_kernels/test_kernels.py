@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from omni_core.hookspecs import KernelComponent
-from omni_core.model_runner import operations
-from omni_core.model_runner.comparison import BOUNDS, relative_error
 from omni_core.references import load
 from omni_kernels.plugin import omni_kernels
+from omni_torch import operations
+from omni_torch.comparison import BOUNDS, relative_error
 
 KERNELS = [(component, getattr(torch, name)) for component in omni_kernels() for name in component.dtypes]
 

@@ -13,15 +13,15 @@ from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omni_core.model_runner import kernels
-from omni_core.model_runner.experts import experts, route_experts
-from omni_core.model_runner.kernels import Operation
-from omni_core.model_runner.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta, snake_conv
 from omni_core.model_runner.types import CacheAttention
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.config import DecoderConfig, read_config
 from omni_qwen3.layers import Attention, RMSNorm, Rotary, SparseMLP
+from omni_torch import kernels
+from omni_torch.experts import experts, route_experts
+from omni_torch.kernels import Operation
+from omni_torch.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta, snake_conv
 
 
 @pytest.fixture

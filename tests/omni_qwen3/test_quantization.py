@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_engine import quantized_linear
-from omni_engine.packed_linear import PackedLinear
-from omni_engine.quantized_linear import QUANTIZATIONS, Int8WeightLinear
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.layers import RMSNorm, Router, SparseMLP
 from omni_qwen3.talker import create_talker
 from omni_qwen3.thinker import create_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_torch import quantized_linear
+from omni_torch.packed_linear import PackedLinear
+from omni_torch.quantized_linear import QUANTIZATIONS, Int8WeightLinear
 
 NAME = "int8_weight_only"
 

@@ -10,8 +10,6 @@ from torch import nn
 
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig
-from omni_engine import quantized_linear
-from omni_engine.quantized_linear import QUANTIZATIONS
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.layers import Experts
 from omni_qwen3.thinker import create_thinker
@@ -19,6 +17,8 @@ from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, REPLIES
 from omni_qwen3_demo.pipeline import CHECKPOINT, demo
 from omni_qwen3_demo.training import report
 from omni_qwen3_demo.training.judge import Judge
+from omni_torch import quantized_linear
+from omni_torch.quantized_linear import QUANTIZATIONS
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from omni_core.errors import RelayError
-from omni_core.testing import RelayConformance
-from omni_core.transport.relay import RelayOptions
+from omni_core.relay.base import RelayOptions
 from omni_relay_mooncake.plugin import probe
 from omni_relay_mooncake.relay import MooncakeRelay
+from omni_testing import RelayConformance
 
 pytestmark = pytest.mark.skipif(probe() is not None, reason=str(probe()))
 

@@ -18,10 +18,10 @@ import pytest
 
 from omni_core.errors import ConfigError, PeerDiedError, RelayError
 from omni_core.hookspecs import works
-from omni_core.testing import RelayConformance
-from omni_core.testing.relay import PeerError
-from omni_core.transport.relay import Relay, RelayOptions
+from omni_core.relay.base import Relay, RelayOptions
 from omni_relay_nccl.plugin import probe
+from omni_testing import RelayConformance
+from omni_testing.relay import PeerError
 
 pytestmark = pytest.mark.skipif(not works(probe()), reason=str(probe()))
 

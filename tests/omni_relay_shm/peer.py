@@ -8,7 +8,7 @@ import json
 import sys
 
 from omni_core.errors import RelayError
-from omni_core.transport.relay import RelayOptions
+from omni_core.relay.base import RelayOptions
 from omni_relay_shm.relay import ShmRelay
 
 

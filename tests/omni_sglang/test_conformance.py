@@ -9,8 +9,8 @@ from toy_model import POISON_TOKEN, ToyRunner
 
 from omni_core.model_runner.types import SamplingParams
 from omni_core.scheduling.base import IncomingMessage, Scheduler
-from omni_core.testing import SchedulerConformance
 from omni_sglang.scheduler import OmniScheduler
+from omni_testing import SchedulerConformance
 
 
 class TestSGLang(SchedulerConformance):

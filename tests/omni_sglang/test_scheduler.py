@@ -19,11 +19,11 @@ from sglang_toy import MODEL
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler
+from omni_torch.model_runner import ModelRunner
 
 EAGER = {"schedule_conservativeness": 0.01}
 """SGLang admits more than will fit, so that requests have to give way."""

@@ -24,7 +24,7 @@ from omni_core.config.validation import validate
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = DOCS / "plugins.md"
-OURS = {"omni_core", "omni_engine", "omni_qwen3", "omni_relay_shm", "omni_relay_nixl"}
+OURS = {"omni_core", "omni_torch", "omni_testing", "omni_engine", "omni_qwen3", "omni_relay_shm", "omni_relay_nixl"}
 SOURCES = [path for folder in ("omni_core", "omni_qwen3", "plugins") for path in (ROOT / folder).rglob("src/**/*.py")]
 
 

@@ -9,16 +9,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "omni_core/src/omni_core"
 ROOMS = [
-    "__version__", "errors", "references", "hookspecs", "plugins", "checkpoints", "config", "protocol", "transport",
-    "scheduling", "model_runner", "runtime", "client", "testing", "authoring", "cli",
+    "__version__", "errors", "references", "hookspecs", "plugins", "config", "protocol", "control", "relay",
+    "scheduling", "model_runner", "observe", "stage", "coordinator", "processes", "machines", "launch", "client", "cli",
 ]  # fmt: skip
-"""Each may import those before it. docs/decisions/0018-rooms.md says what lives where."""
+"""Each may import those before it. docs/decisions/0019-three-distributions.md says what lives where."""
 
 SHARED = {
+    "omni_torch": {"omni_core", "omni_engine", "omni_sglang", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_testing"},
+    "omni_testing": {
+        "omni_core", "omni_engine", "omni_sglang", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_kernels",
+        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake",
+    },
     "omni_engine": {"omni_qwen3", "omni_fish_s2", "omni_kernels"},
     "omni_sglang": {"omni_qwen3"},
     "omni_qwen3": {"omni_qwen3_demo"},
-}
+}  # fmt: skip
 """Engines and models, and who may import them. Everyone may import the core."""
 
 

@@ -13,7 +13,7 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import Scheduler
-from omni_core.testing import PipelineConformance, PluginConformance, ProjectionConformance, SchedulerConformance
+from omni_testing import PipelineConformance, PluginConformance, ProjectionConformance, SchedulerConformance
 
 
 def saying(text: str) -> OmniRequest:

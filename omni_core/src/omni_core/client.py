@@ -17,11 +17,11 @@ from typing import Any
 from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig
+from omni_core.coordinator.coordinator import StreamEvent
+from omni_core.launch.runner import MultiProcessPipelineRunner, Progress
+from omni_core.observe.profiler import ProfileSummary
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
-from omni_core.runtime.coordinator import StreamEvent
-from omni_core.runtime.profiler import ProfileSummary
-from omni_core.runtime.runner import MultiProcessPipelineRunner, Progress
 
 
 class Client:

@@ -54,7 +54,7 @@ class Component:
         summary: one line for ``omni plugins list``.
         requires: importable module names that the target needs beyond its distribution's hard dependencies.
         probe: whether it can work here; called by ``omni plugins check`` and ``omni doctor``, never at start-up.
-        conformance: ``"package.module:Class"``, a subclass of a suite of ``omni_core.testing`` that says how to build and ask the
+        conformance: ``"package.module:Class"``, a subclass of a suite of ``omni_testing`` that says how to build and ask the
             component in a test; imported by ``omni plugins check --full`` and by tests, never otherwise.
     """
 
@@ -88,7 +88,7 @@ class KernelComponent(Component):
         device: the kind of device that it runs on.
         dtypes: the names of the dtypes that it takes; empty: all.
         priority: which of several wins: the highest.
-        reference: ``"package.module:attribute"``, the :class:`omni_core.model_runner.kernels.Operation` that it implements;
+        reference: ``"package.module:attribute"``, the :class:`omni_torch.kernels.Operation` that it implements;
             ``omni plugins check`` compares the two. ``probe`` is also asked, by its name, in each process that would run the
             kernel, so it must be a function of a module.
     """
@@ -116,7 +116,7 @@ class PipelineComponent(Component):
 
 @hookspec
 def omni_relays() -> list[Component]:  # type: ignore[empty-body]
-    """Relay backends. Target: a :class:`omni_core.transport.relay.Relay` subclass taking a ``RelayOptions``.
+    """Relay backends. Target: a :class:`omni_core.relay.base.Relay` subclass taking a ``RelayOptions``.
 
     Asked for by ``relay_backend``; the target is imported in every process that sends to or receives from another. Example::
 
@@ -140,7 +140,7 @@ def omni_schedulers() -> list[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
-    """Model runners. Target: a :class:`omni_core.model_runner.base.ModelRunner` subclass.
+    """Model runners. Target: a :class:`omni_torch.model_runner.ModelRunner` subclass.
 
     Listed and checked. The factory of a stage makes its runner; the core asks for none by name. Example::
 
@@ -152,7 +152,7 @@ def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
 
 @hookspec
 def omni_feedback_strategies() -> list[Component]:  # type: ignore[empty-body]
-    """What is model-specific in a feedback loop. Target: a :class:`omni_core.model_runner.feedback.FeedbackStrategy`.
+    """What is model-specific in a feedback loop. Target: a :class:`omni_torch.feedback.FeedbackStrategy`.
 
     Listed and checked. Whoever makes a runner gives it its strategy; the core asks for none by name. Example::
 
@@ -193,7 +193,7 @@ def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
     """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature.
 
     Sent to every process of a pipeline, which calls the one that fits in place of the reference
-    (:mod:`omni_core.model_runner.kernels`); compared with it by ``omni plugins check``. Example::
+    (``omni_torch.kernels``); compared with it by ``omni plugins check``. Example::
 
         @hookimpl
         def omni_kernels():
@@ -203,7 +203,7 @@ def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
                     "my_kernels.norm:rms_norm",
                     "fused",
                     operation="rms_norm",
-                    reference="omni_core.model_runner.operations:rms_norm",
+                    reference="omni_torch.operations:rms_norm",
                     probe=probe,
                 )
             ]

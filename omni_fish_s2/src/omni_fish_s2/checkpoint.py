@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_core.model_runner import weights
-from omni_core.model_runner.weights import Checkpoint, Source, prefixed
+from omni_torch import weights
+from omni_torch.weights import Checkpoint, Source, prefixed
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -26,7 +26,7 @@ JOINED = {
 def load_module(
     module: ModuleT, folder: str, prefixes: dict[str, str], *, dtype: torch.dtype, device: str | torch.device = "cpu"
 ) -> ModuleT:
-    """:func:`omni_core.model_runner.weights.load_module` by the released names, the ``prefixes`` put before them."""
+    """:func:`omni_torch.weights.load_module` by the released names, the ``prefixes`` put before them."""
     checkpoint = Checkpoint(folder)
 
     def sources(name: str, shape: torch.Size) -> list[Source]:

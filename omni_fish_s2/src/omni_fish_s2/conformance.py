@@ -11,9 +11,9 @@ import numpy as np
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.protocol.messages import OmniRequest
-from omni_core.testing import PipelineConformance
 from omni_fish_s2.pipeline import fish_s2
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing import PipelineConformance
 
 
 @cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.checkpoints import resolve_checkpoint
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
+from omni_torch.checkpoints import resolve_checkpoint
 
 _FILES = ("*.json", "*.safetensors", "codec.pth")
 """What is read of a checkpoint, and downloaded."""

@@ -14,8 +14,6 @@ import torch
 from attrs import define
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
-from omni_core.model_runner.scheduler import check_options
 from omni_core.model_runner.types import (
     ARModel,
     ARRequest,
@@ -27,8 +25,6 @@ from omni_core.model_runner.types import (
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_engine.graphs import Graphs, Named, Recorder
-from omni_engine.packed_linear import pack_linears
-from omni_engine.quantized_linear import pack_for
 from omni_engine.scheduler import EngineScheduler
 from omni_fish_s2.config import FishConfig, read_config
 from omni_fish_s2.payloads import SpeechInputs, SpeechResult
@@ -44,6 +40,10 @@ from omni_fish_s2.sampling import (
     widest,
 )
 from omni_fish_s2.slow import SlowDecoder, load_decoders
+from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
+from omni_torch.packed_linear import pack_linears
+from omni_torch.quantized_linear import pack_for
+from omni_torch.scheduler import check_options
 
 
 @define(eq=False)
@@ -346,7 +346,7 @@ def create_semantic_ar(
     quantization: str | None = None,
     **engine: Any,
 ) -> EngineScheduler:
-    """The semantic_ar stage. ``quantization``: one of :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU. ``engine`` are
+    """The semantic_ar stage. ``quantization``: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU. ``engine`` are
     options of :class:`omni_engine.scheduler.EngineScheduler`.
     """
     check_options(EngineScheduler, engine)

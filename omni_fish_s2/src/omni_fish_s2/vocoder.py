@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from omni_core.scheduling.vocoder import VocoderScheduler
 from omni_fish_s2.codec import SAMPLE_RATE
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder
 from omni_fish_s2.codec.weights import FILE, CodecFile, load_codec
+from omni_torch.vocoder import VocoderScheduler
 
 FRAMES_PER_PASS = {"cpu": 64}
 """How many frames of all streams one pass takes: on a CPU, more no longer fit its caches. Elsewhere as many as there are."""

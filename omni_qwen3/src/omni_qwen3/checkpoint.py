@@ -7,8 +7,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from omni_core.model_runner import weights
-from omni_core.model_runner.weights import Checkpoint, PartOf, Source, prefixed, whole
+from omni_torch import weights
+from omni_torch.weights import Checkpoint, PartOf, Source, prefixed, whole
 
 __all__ = ["Checkpoint", "PartOf", "load_module", "sources"]
 
@@ -41,7 +41,7 @@ def load_module(
     device: str | torch.device = "cpu",
     part_of: PartOf = whole,
 ) -> ModuleT:
-    """:func:`omni_core.model_runner.weights.load_module` by our names, the ``prefixes`` put before them."""
+    """:func:`omni_torch.weights.load_module` by our names, the ``prefixes`` put before them."""
 
     def on_disk(name: str, shape: torch.Size) -> list[Source]:
         return [(prefixed(source, prefixes), wanted) for source, wanted in sources(name, shape)]

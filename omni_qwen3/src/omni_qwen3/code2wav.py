@@ -18,10 +18,10 @@ from transformers.initialization import no_init_weights
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omni_core.model_runner.operations import snake_beta, snake_conv
-from omni_core.scheduling.vocoder import VocoderScheduler
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
+from omni_torch.operations import snake_beta, snake_conv
+from omni_torch.vocoder import VocoderScheduler
 
 
 class SnakeBeta(nn.Module):

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.checkpoints import Section, read_json
+from omni_torch.checkpoints import Section, read_json
 
 MODEL = "Qwen3-Omni"
 

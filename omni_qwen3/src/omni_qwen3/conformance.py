@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.model_runner.base import ModelRunner
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
-from omni_core.testing import ModelRunnerConformance, PipelineConformance, ProjectionConformance
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
 from omni_qwen3.talker import Talker, TalkerRunner, load_talker, read_special
 from omni_qwen3.thinker import Thinker, ThinkerRunner, load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing import ModelRunnerConformance, PipelineConformance, ProjectionConformance
+from omni_torch.model_runner import ModelRunner
 
 
 @cache

@@ -18,10 +18,10 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_engine.encoder_cache import EncoderCache
-from omni_engine.packed_linear import pack_linears
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import AudioInputs, ImageInputs
+from omni_torch.packed_linear import pack_linears
 
 Features = tuple[torch.Tensor, ...]
 """What an encoder makes of one piece: its rows in the prompt, and for pictures those of every deepstack level."""

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner.experts import experts, one_by_one, route_experts
-from omni_core.model_runner.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
-from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import CacheAttention, PagedAttention
-from omni_engine.packed_linear import Pack, pack
 from omni_qwen3.config import DecoderConfig
+from omni_torch.experts import experts, one_by_one, route_experts
+from omni_torch.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
+from omni_torch.packed_linear import Pack, pack
+from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 
 class RMSNorm(nn.Module):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from attrs import evolve
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.tensor_parallel import Part, TensorParallel
 from omni_qwen3.checkpoint import PartOf
 from omni_qwen3.config import DecoderConfig
+from omni_torch.tensor_parallel import Part, TensorParallel
 
 _BY_ROWS = ("q_proj.weight", "gate_proj.weight", "up_proj.weight")
 _BY_COLUMNS = ("o_proj.weight", "down_proj.weight")

@@ -16,9 +16,6 @@ from attrs import define, evolve, field
 from torch import nn
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.feedback import FeedbackARModelRunner, FeedbackStrategy
-from omni_core.model_runner.sampling import sample_tokens, sampling_from
-from omni_core.model_runner.scheduler import check_options
 from omni_core.model_runner.types import (
     ARModel,
     ARRequest,
@@ -32,14 +29,17 @@ from omni_core.protocol.messages import OmniRequest
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
 from omni_engine.graphs import Graphs, Named, Recorder
-from omni_engine.packed_linear import pack_linears
-from omni_engine.quantized_linear import pack_for
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.thinker import ENGINE
+from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
+from omni_torch.packed_linear import pack_linears
+from omni_torch.quantized_linear import pack_for
+from omni_torch.sampling import sample_tokens, sampling_from
+from omni_torch.scheduler import check_options
 
 DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "max_new_tokens": 4096}
 """The reference's generation defaults for the talker."""
@@ -370,7 +370,7 @@ def create_talker(
     **options: Any,
 ) -> Scheduler:
     """The talker stage on a scheduler class (``package.module:name``); ``options`` are that class's. ``quantization``: one of
-    :data:`omni_engine.quantized_linear.QUANTIZATIONS`, on a CPU. ``cuda_graphs``: whether frames, and under the engine steps too, are
+    :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU. ``cuda_graphs``: whether frames, and under the engine steps too, are
     recorded on a GPU and replayed.
     """
     kind = load(scheduler)

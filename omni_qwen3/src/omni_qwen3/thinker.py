@@ -11,10 +11,6 @@ from attrs import define
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.base import ModelRunner
-from omni_core.model_runner.sampling import sampling_from
-from omni_core.model_runner.scheduler import check_options
-from omni_core.model_runner.tensor_parallel import ALONE, TensorParallel
 from omni_core.model_runner.types import (
     ARModel,
     ARRequest,
@@ -26,8 +22,6 @@ from omni_core.model_runner.types import (
 )
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
-from omni_engine.packed_linear import pack_linears
-from omni_engine.quantized_linear import pack_for
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
@@ -36,6 +30,12 @@ from omni_qwen3.routing import wants_audio
 from omni_qwen3.sglang_layers import thinker_on_sglang
 from omni_qwen3.sharding import local_config, part_of
 from omni_qwen3.turns import assistant_start, user_rows
+from omni_torch.model_runner import ModelRunner
+from omni_torch.packed_linear import pack_linears
+from omni_torch.quantized_linear import pack_for
+from omni_torch.sampling import sampling_from
+from omni_torch.scheduler import check_options
+from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 ENGINE = "omni_engine.scheduler:EngineScheduler"
 """The scheduler that drives the thinker and the talker where the config names no other."""
@@ -274,7 +274,7 @@ def create_thinker(
 ) -> Scheduler:
     """The thinker stage, or one tensor parallel rank of it, on a scheduler class (``package.module:name``); ``options`` are
     that class's. ``layers``: ``own`` or ``sglang``, the latter with SGLang's scheduler only. ``quantization``: one of
-    :data:`omni_engine.quantized_linear.QUANTIZATIONS`, for layers of our own on a CPU.
+    :data:`omni_torch.quantized_linear.QUANTIZATIONS`, for layers of our own on a CPU.
     """
     if layers not in ("own", "sglang"):
         raise ConfigError(f"layers: must be 'own' or 'sglang', is {layers!r}")

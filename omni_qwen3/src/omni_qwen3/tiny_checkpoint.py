@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from omni_core.checkpoints import written_once
 from omni_qwen3.tiny_config import SHAPES, Shape, codec_ids, complete_saved_config, model_config
 from omni_qwen3.tiny_tokenizer import write_tokenizer
+from omni_torch.checkpoints import written_once
 
 
 def default_model() -> tuple[str, str]:

@@ -22,7 +22,7 @@ def hosts() -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def key(file: Path) -> None:
     """Make the keys of a group of hosts, into a new FILE that only you can read. Copy it to every host."""
-    from omni_core.transport.curve import CurveKeys
+    from omni_core.control.curve import CurveKeys
 
     try:
         CurveKeys.new().write(file)
@@ -63,8 +63,8 @@ def _is_wildcard(host: str) -> bool:
 
 
 async def _serve(address: str, key_file: Path) -> None:
-    from omni_core.runtime.host_server import HostServer
-    from omni_core.transport.curve import CurveKeys
+    from omni_core.control.curve import CurveKeys
+    from omni_core.machines.server import HostServer
 
     server = HostServer(address, CurveKeys.read(key_file))
     stopped = asyncio.Event()

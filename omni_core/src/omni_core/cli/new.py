@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from omni_core.authoring import KINDS, ProjectNames, write_project
 from omni_core.plugins import load_plugins
+from omni_testing.authoring import KINDS, ProjectNames, write_project
 
 
 @click.command()

@@ -96,7 +96,7 @@ def check(name: str | None, full: bool) -> None:
 
 def _compare(component: KernelComponent) -> bool:
     """Say how a kernel compares with its reference; whether it is right."""
-    from omni_core.model_runner.comparison import compare
+    from omni_torch.comparison import compare
 
     good = True
     try:
@@ -120,10 +120,8 @@ def _named(name: str) -> list[PluginRecord]:
 
 def _check_fully(name: str | None) -> bool:
     if find_spec("pytest") is None:
-        raise click.ClickException(
-            "--full runs the conformance suites, which need pytest: pip install 'omni-core[testing]'"
-        )
-    from omni_core.testing.checking import check as check_installed
+        raise click.ClickException("--full runs the conformance suites, which need pytest: pip install omni-testing")
+    from omni_testing.checking import check as check_installed
 
     with os.fdopen(os.dup(1), "w", buffering=1) as out:  # pytest takes standard output while tests run
         return check_installed(name, lambda line: print(line, file=out))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from omni_core.cli.onlooker import Onlooker, only_run
+from omni_core.observe.status_client import Onlooker, only_run
 from omni_core.protocol.messages import ProfileDone
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from omni_core.cli.onlooker import Onlooker, only_run
+from omni_core.observe.status_client import Onlooker, only_run
 from omni_core.protocol.messages import StatusReport
 
 

@@ -1,124 +1,33 @@
-"""Operations with replaceable implementations: a reference in PyTorch, and the installed kernels that may run in its place.
+"""The kernels that this process may run in place of an operation's reference, as its launch spec lists them.
 
-Who computes calls an :class:`Operation` like the function that it wraps, and does not know what runs. Which kernels are
-installed comes with a process's launch spec; the choice is made once per operation, kind of device and dtype.
+The core only carries the list. The operations, and the choice among their kernels, live where models are written
+(``omni_torch.kernels``).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from attrs import frozen
-
-from omni_core.hookspecs import works
-from omni_core.references import load
-
-if TYPE_CHECKING:
-    import torch
-
-logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-R = TypeVar("R")
-Examples = Callable[["torch.dtype", "torch.Generator"], list[tuple[Any, ...]]]
-
-
-@frozen(kw_only=True)
-class KernelSpec:
-    """A kernel as a launch spec carries it. References are ``package.module:attribute``.
-
-    Attributes:
-        name: the component's. device: the kind that it runs on. dtypes: names of those that it takes; empty: all.
-        priority: the highest that can work wins. target: the implementation. requires: modules that it needs.
-        probe: a :data:`omni_core.hookspecs.Probe`, asked in the process that would use the kernel.
-    """
-
-    name: str
-    device: str
-    dtypes: list[str]
-    priority: int
-    target: str
-    requires: list[str]
-    probe: str | None
-
+from omni_core.protocol.specs import KernelSpec
 
 _installed: dict[str, list[KernelSpec]] = {}
-_operations: list[Operation[Any, Any]] = []
+_listeners: list[Callable[[], None]] = []
 
 
 def install(kernels: Mapping[str, Sequence[KernelSpec]]) -> None:
-    """Make ``kernels``, by operation, those of this process; what was chosen before is forgotten."""
+    """Replace the kernels of this process, by operation, and tell every listener."""
     _installed.clear()
     for name, specs in kernels.items():
         _installed[name] = sorted(specs, key=lambda spec: (-spec.priority, spec.name))
-    for each in _operations:
-        each.forget()
+    for listener in _listeners:
+        listener()
 
 
-class Operation(Generic[P, R]):
-    """A function of tensors, the first of which says the device and the dtype.
-
-    Attributes:
-        name: as kernels name it. reference: the implementation in PyTorch, right on every device and in float64.
-        writes: names of the arguments that it changes, which are outputs like those that it returns. It changes no others.
-        examples: arguments to compare implementations on: ``(dtype, generator) -> [arguments, ...]``, on the generator's device.
-    """
-
-    def __init__(self, name: str, reference: Callable[P, R], examples: Examples, writes: Sequence[str] = ()) -> None:
-        self.name, self.reference, self.examples, self.writes = name, reference, examples, frozenset(writes)
-        self.__doc__ = reference.__doc__
-        self._chosen: dict[tuple[str, torch.dtype], Callable[P, R]] = {}
-        _operations.append(self)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self.name not in _installed:
-            return self.reference(*args, **kwargs)
-        first: Any = args[0]
-        key = first.device.type, first.dtype
-        chosen = self._chosen.get(key)
-        if chosen is None:
-            chosen = self._chosen[key] = self.choose(*key)
-        return chosen(*args, **kwargs)
-
-    def choose(self, device: str, dtype: torch.dtype) -> Callable[P, R]:
-        """The implementation for a kind of device and a dtype: the best kernel that can work here, else the reference."""
-        name = str(dtype).removeprefix("torch.")
-        for spec in _installed.get(self.name, ()):
-            if spec.device == device and (not spec.dtypes or name in spec.dtypes):
-                try:
-                    reason = _problem(spec)
-                    if reason is None:
-                        kernel: Callable[P, R] = load(spec.target)
-                        return kernel
-                    logger.info("kernel %s of %s is not used: %s", spec.name, self.name, reason)
-                except Exception as error:
-                    logger.warning(
-                        "kernel %s of %s is not used, because %s: %s", spec.name, self.name, type(error).__name__, error
-                    )
-        return self.reference
-
-    def forget(self) -> None:
-        """Choose anew at the next call."""
-        self._chosen.clear()
+def installed(operation: str) -> Sequence[KernelSpec]:
+    """The kernels of an operation, the highest priority first; empty if there are none."""
+    return _installed.get(operation, ())
 
 
-def _problem(spec: KernelSpec) -> str | None:
-    missing = [name for name in spec.requires if find_spec(name) is None]
-    if missing:
-        return f"module {missing[0]!r} is not installed"
-    answer: str | None = None if spec.probe is None else load(spec.probe)()
-    return None if works(answer) else answer
-
-
-def operation(
-    name: str, *, examples: Examples, writes: Sequence[str] = ()
-) -> Callable[[Callable[P, R]], Operation[P, R]]:
-    """Makes a function the reference of the operation ``name``; what it returns is called in the function's place."""
-
-    def wrap(reference: Callable[P, R]) -> Operation[P, R]:
-        return Operation(name, reference, examples, writes)
-
-    return wrap
+def on_install(listener: Callable[[], None]) -> None:
+    """Call ``listener`` whenever the kernels of this process are replaced."""
+    _listeners.append(listener)

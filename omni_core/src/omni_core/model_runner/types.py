@@ -1,7 +1,7 @@
 """The nouns that engines and model runners share: a request in an autoregressive stage, a batch, a step's output.
 
 This room needs torch (``pip install omni-core[torch]``); of the rest of the core, only
-:mod:`omni_core.scheduling.vocoder`, what is imported where tensors lie on a GPU, and the conformance suites do.
+:mod:`omni_torch.vocoder`, what is imported where tensors lie on a GPU, and the conformance suites do.
 """
 
 from __future__ import annotations

@@ -223,7 +223,7 @@ class PeerDownReport:
     """Process to runner, about a dead peer: what was written to it, and what had arrived from it.
 
     ``reached`` holds ``(request, stage of the peer)``; ``arrived`` holds ``(request, stage of the peer, stage here, what,
-    handed_to)`` (see :mod:`omni_core.runtime.losses`).
+    handed_to)`` (see :mod:`omni_core.processes.deaths`).
     """
 
     inquest: int

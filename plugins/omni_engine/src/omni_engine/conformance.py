@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from attrs import evolve
 
-from omni_core.model_runner.base import ModelRunner
 from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
-from omni_core.testing import SchedulerConformance
 from omni_engine.scheduler import EngineScheduler
+from omni_testing import SchedulerConformance
+from omni_torch.model_runner import ModelRunner
 
 _VOCABULARY, _HEADS, _WIDTH = 61, 2, 16
 _HIDDEN = _HEADS * _WIDTH

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 
-from omni_core.model_runner.packing import ids, rotary
 from omni_core.model_runner.types import ARRequest
+from omni_torch.packing import ids, rotary
 
 
 class BlockKeys:

@@ -7,15 +7,15 @@ import logging
 import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner.base import ModelRunner
-from omni_core.model_runner.packing import packed_batch
-from omni_core.model_runner.scheduler import AutoregressiveScheduler
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
 from omni_engine.graphs import DecodeGraphs, Graphs, Recorder, padded
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
+from omni_torch.model_runner import ModelRunner
+from omni_torch.packing import packed_batch
+from omni_torch.scheduler import AutoregressiveScheduler
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from attrs import frozen
 
-from omni_core.model_runner import experts as operations
+from omni_torch import experts as operations
 
 MOST_EXPERTS = 512
 """Their logits and counts are held in registers by one program."""
@@ -227,7 +227,7 @@ def tiles(pairs: int, experts: int, dtype: torch.dtype) -> tuple[Tile, Tile]:
 
 
 def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """See :func:`omni_core.model_runner.experts.route_experts`. Of experts with equal logits, the lower number comes first."""
+    """See :func:`omni_torch.experts.route_experts`. Of experts with equal logits, the lower number comes first."""
     rows, count = logits.shape
     if count > MOST_EXPERTS or top_k > min(MOST_CHOSEN, count):
         return operations.route_experts.reference(logits, top_k, normalize)
@@ -253,7 +253,7 @@ def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[to
 def experts(
     x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """See :func:`omni_core.model_runner.experts.experts`. What is between the two products is rounded to the dtype of ``x``."""
+    """See :func:`omni_torch.experts.experts`. What is between the two products is rounded to the dtype of ``x``."""
     if len(gate_up) > MOST_EXPERTS or not _dense(x, gate_up, down):
         return operations.experts.reference(x, weights, chosen, gate_up, down)
     (rows, top_k), (count, hidden, inner) = chosen.shape, down.shape

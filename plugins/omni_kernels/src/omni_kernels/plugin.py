@@ -7,10 +7,10 @@ from omni_core.hookspecs import KernelComponent, hookimpl
 supports = (1, 1)
 
 DTYPES = ("float32", "float16", "bfloat16")
-OPERATIONS = "omni_core.model_runner.operations"
-EXPERTS = "omni_core.model_runner.experts"
+OPERATIONS = "omni_torch.operations"
+EXPERTS = "omni_torch.experts"
 ENGINE = "omni_engine.attention.decode"
-SAMPLING = "omni_core.model_runner.sampling"
+SAMPLING = "omni_torch.sampling"
 
 
 def probe() -> str | None:

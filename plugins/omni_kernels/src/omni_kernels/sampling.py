@@ -209,7 +209,7 @@ def sample_tokens(
     min_p: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """See :func:`omni_core.model_runner.sampling.sample_tokens`.
+    """See :func:`omni_torch.sampling.sample_tokens`.
 
     Logits are divided, and compared, in float32; what ties there with the last that top-k or top-p keeps stays.
     """

@@ -20,10 +20,10 @@ from attrs import define, field, frozen
 from attrs.validators import in_, instance_of, optional
 
 from omni_core.errors import PeerDiedError, RelayError
-from omni_core.transport.buffers import HostMemory, Memory
-from omni_core.transport.liveness import Incarnation
-from omni_core.transport.pulled import MARK_BYTES, PulledRelay, Read
-from omni_core.transport.relay import RelayOptions
+from omni_core.relay.base import RelayOptions
+from omni_core.relay.kit.liveness import Incarnation
+from omni_core.relay.kit.memory import HostMemory, Memory
+from omni_core.relay.kit.pull_relay import MARK_BYTES, PulledRelay, Read
 from omni_relay_mooncake.namespace import NetworkNamespace
 from omni_relay_mooncake.plugin import NOT_INSTALLED, missing_libraries
 from omni_relay_mooncake.watcher import DONE, RUNNING, Transfer, Watcher

@@ -19,10 +19,10 @@ from attrs import define, field, frozen
 from attrs.validators import in_
 
 from omni_core.errors import RelayError
-from omni_core.transport.buffers import Memory
-from omni_core.transport.liveness import Incarnation
-from omni_core.transport.pulled import PulledRelay, Read
-from omni_core.transport.relay import RelayOptions
+from omni_core.relay.base import RelayOptions
+from omni_core.relay.kit.liveness import Incarnation
+from omni_core.relay.kit.memory import Memory
+from omni_core.relay.kit.pull_relay import PulledRelay, Read
 from omni_relay_nccl.channel import End, Transfer
 from omni_relay_nccl.pairs import Incoming, Outgoing
 

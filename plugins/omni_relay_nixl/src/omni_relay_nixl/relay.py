@@ -17,10 +17,10 @@ from attrs import field, frozen
 from attrs.validators import instance_of
 
 from omni_core.errors import PeerDiedError, RelayError
-from omni_core.transport.buffers import Memory
-from omni_core.transport.liveness import Incarnation
-from omni_core.transport.pulled import PulledRelay, Read
-from omni_core.transport.relay import RelayOptions
+from omni_core.relay.base import RelayOptions
+from omni_core.relay.kit.liveness import Incarnation
+from omni_core.relay.kit.memory import Memory
+from omni_core.relay.kit.pull_relay import PulledRelay, Read
 from omni_relay_nixl.bell import Bell
 from omni_relay_nixl.plugin import BUILDS, NOT_INSTALLED
 

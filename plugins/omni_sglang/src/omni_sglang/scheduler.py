@@ -11,13 +11,13 @@ from typing import Any
 from attrs import define
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner.base import ModelRunner
-from omni_core.model_runner.feedback import FeedbackARModelRunner
-from omni_core.model_runner.packing import packed_batch
-from omni_core.model_runner.scheduler import AutoregressiveScheduler
 from omni_core.model_runner.types import ARRequest
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
+from omni_torch.feedback import FeedbackARModelRunner
+from omni_torch.model_runner import ModelRunner
+from omni_torch.packing import packed_batch
+from omni_torch.scheduler import AutoregressiveScheduler
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from omni_core.model_runner.kernels import operation
+from omni_torch.kernels import operation
 
 
 def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:

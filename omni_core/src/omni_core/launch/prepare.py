@@ -1,0 +1,219 @@
+"""Runtime prep: from a validated config to the launch specs of its processes (seed 000, "Runtime Prep and Runner").
+
+Everything that needs the plugins is resolved here, in the parent, so that a child discovers nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from attrs import evolve, frozen
+
+from omni_core.config.devices import detect
+from omni_core.config.placement import PlannedProcess, check, plan, process_groups
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.validation import validate
+from omni_core.control.curve import CurveKeys
+from omni_core.coordinator.replicas import ReplicatedGroup
+from omni_core.errors import PluginError
+from omni_core.hookspecs import KernelComponent
+from omni_core.launch.relay_plan import plan_relays
+from omni_core.machines.addresses import Places
+from omni_core.plugins import PluginRegistry
+from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
+from omni_core.references import normalize
+
+logger = logging.getLogger(__name__)
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""Defaults for every stage process: several processes share a machine, and each starting a thread per core stalls all."""
+
+
+@frozen
+class PreparedPipeline:
+    """What the runner needs: the units to launch, and what the coordinator has to know."""
+
+    name: str
+    units: list[UnitSpec]
+    entry_stage: str
+    terminal_stages: list[str]
+    terminal_stages_fn: str | None
+    coordinator_endpoint: str
+    routes: dict[str, str]
+    stage_endpoints: dict[str, list[str]]
+    replicated: list[ReplicatedGroup]
+
+
+def prepare(
+    config: PipelineConfig, registry: PluginRegistry, places: Places, keys: CurveKeys | None = None
+) -> PreparedPipeline:
+    """Resolve ``config`` for a run on the hosts ``places``, which own ``keys`` if there are several.
+
+    Raises:
+        ConfigError: the config is invalid; PluginError: it names a component that no plugin provides.
+    """
+    validate(config)
+    planned = plan(config)
+    here = [process for process in planned if process.host is None]
+    if any(process.gpus for process in here):
+        check(here, detect())
+    endpoints = places.endpoints(planned)
+    coordinator_endpoint = places.coordinator_endpoint
+    leaders = [process for process in planned if process.rank == 0]
+    stage_endpoints: dict[str, list[str]] = {}
+    for process in leaders:
+        for stage in process.stages:
+            stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
+    relays = plan_relays(config, registry, leaders, endpoints, places)
+    specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
+    kernels = kernel_specs(registry)
+    units = []
+    for leader in leaders:
+        ranks = [process for process in planned if process.unit == leader.unit]
+        processes = [
+            ProcessSpec(
+                name=process.name,
+                stages=[_placed(specs[stage.name], stage, process) for stage in process.stages],
+                endpoint=endpoints[process.name],
+                coordinator_endpoint=coordinator_endpoint,
+                stage_endpoints=stage_endpoints,
+                rank=process.rank,
+                followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
+                relays=relays[leader.name].specs if process is leader else {},
+                relay_towards=relays[leader.name].towards if process is leader else {},
+                same_gpu=_same_gpu(process, leaders, endpoints),
+                gpu_memory=_memory(process),
+                kernels=kernels,
+                env={**ENVIRONMENT, **config.env_defaults},
+                routes=places.routes(leader.host, planned),
+                keys=[] if keys is None else [keys.public, keys.secret],
+            )
+            for process in ranks
+        ]
+        units.append(
+            UnitSpec(
+                name=leader.unit,
+                group=leader.group,
+                replica=leader.replica,
+                processes=processes,
+                startup_timeout=max(stage.startup_timeout for stage in leader.stages),
+                host=leader.host,
+            )
+        )
+    groups = process_groups(config)
+    return PreparedPipeline(
+        name=config.resolved_name,
+        units=units,
+        entry_stage=config.resolved_entry_stage,
+        terminal_stages=config.terminal_stages,
+        terminal_stages_fn=_reference(config.terminal_stages_fn, registry),
+        coordinator_endpoint=coordinator_endpoint,
+        routes=places.routes(None, planned),
+        stage_endpoints=stage_endpoints,
+        replicated=[
+            ReplicatedGroup(group, [stage.name for stage in stages], stages[0].affinity_key)
+            for group, stages in groups.items()
+            if stages[0].replicas > 1
+        ],
+    )
+
+
+def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> StageSpec:
+    """``spec`` for one replica and rank: its GPU, and what its factory may ask for."""
+    gpu = process.gpus.get(stage.name)
+    place = {"gpu_id": gpu, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
+    return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
+
+
+def _same_gpu(
+    process: PlannedProcess, leaders: list[PlannedProcess], endpoints: dict[str, str]
+) -> dict[str, list[str]]:
+    """Where in other processes a stage uses the GPU of ``process``: what is for it there need not leave the device."""
+    found: dict[str, list[str]] = {}
+    if process.gpu is not None:
+        for other in leaders:
+            if other.name != process.name and (other.host, other.gpu) == (process.host, process.gpu):
+                for stage in other.gpus:
+                    found.setdefault(stage, []).append(endpoints[other.name])
+    return found
+
+
+def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
+    """The budgets of a process's stages on its device, as plain data; empty if they are not limited."""
+    budgets = [budget for budget in process.budgets().values() if budget is not None]
+    return [{"nbytes": budget.nbytes, "share": budget.share} for budget in budgets]
+
+
+def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
+    injected = {"model_path": config.model_path, "stage_name": stage.name}
+    if stage.scheduler is not None:
+        injected["scheduler"] = _resolve_scheduler(stage, registry)
+    return StageSpec(
+        name=stage.name,
+        factory=registry.resolve_reference("omni_schedulers", stage.factory),
+        factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
+        next=stage.next_stages,
+        terminal=stage.terminal,
+        route_fn=_reference(stage.route_fn, registry),
+        wait_for=stage.wait_for or [],
+        wait_for_fn=_reference(stage.wait_for_fn, registry),
+        merge_fn=_reference(stage.merge_fn, registry),
+        stream_to=stage.stream_to,
+        stream_from=[other.name for other in config.stages if stage.name in other.stream_to],
+        stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
+        project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
+        injected=injected,
+    )
+
+
+def kernel_specs(registry: PluginRegistry) -> dict[str, list[KernelSpec]]:
+    """The installed kernels by operation. Their probes are asked in the processes that run them, maybe on another host.
+
+    One that cannot be used is left out with a warning: there is always the reference.
+    """
+    found: dict[str, list[KernelSpec]] = {}
+    for name in registry.names("omni_kernels"):
+        try:
+            component = registry.get("omni_kernels", name)
+            if not isinstance(component, KernelComponent):
+                raise PluginError(f"the kernel {name!r} is a {type(component).__name__}; it must be a KernelComponent")
+            found.setdefault(component.operation, []).append(_kernel(component))
+        except PluginError as error:
+            logger.warning("a kernel is not used: %s", error)
+    return found
+
+
+def _kernel(component: KernelComponent) -> KernelSpec:
+    probe = component.probe
+    reference = None if probe is None else f"{probe.__module__}:{getattr(probe, '__qualname__', '<unnamed>')}"
+    if reference is not None and "<" in reference:
+        raise PluginError(
+            f"the probe of {component.name!r} is {reference}, which other processes cannot import; make it a function of a module"
+        )
+    return KernelSpec(
+        name=component.name,
+        device=component.device,
+        dtypes=list(component.dtypes),
+        priority=component.priority,
+        target=normalize(component.target),
+        requires=list(component.requires),
+        probe=reference,
+    )
+
+
+def _resolve_scheduler(stage: StageConfig, registry: PluginRegistry) -> str:
+    assert stage.scheduler is not None
+    try:
+        return registry.resolve_reference("omni_schedulers", stage.scheduler)
+    except PluginError as error:
+        raise PluginError(
+            f"stages[{stage.name}].scheduler: {error}. Install the plugin (for example: pip install omni-{stage.scheduler})"
+        ) from error
+
+
+def _required(name: str, registry: PluginRegistry) -> str:
+    return registry.resolve_reference("omni_payload_projections", name)
+
+
+def _reference(name: str | None, registry: PluginRegistry) -> str | None:
+    return None if name is None else _required(name, registry)

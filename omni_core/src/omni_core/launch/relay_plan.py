@@ -1,0 +1,141 @@
+"""Which relay carries the bytes of which edge: what a stage or the pipeline says, else what reaches the other process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import field, frozen
+
+from omni_core.config.placement import PlannedProcess
+from omni_core.config.schema import PipelineConfig, RelayConfig
+from omni_core.errors import ConfigError, PluginError
+from omni_core.hookspecs import RelayComponent, works
+from omni_core.machines.addresses import Places
+from omni_core.plugins import PluginRegistry
+from omni_core.protocol.specs import RelaySpec
+
+
+@frozen
+class RelayPlan:
+    """The relays of one process: those it sends or is sent by, and which of them reaches which endpoint."""
+
+    specs: dict[str, RelaySpec] = field(factory=dict)
+    towards: dict[str, str] = field(factory=dict)
+
+
+def plan_relays(
+    config: PipelineConfig,
+    registry: PluginRegistry,
+    leaders: Sequence[PlannedProcess],
+    endpoints: Mapping[str, str],
+    places: Places,
+) -> dict[str, RelayPlan]:
+    """By process, its relays.
+
+    Raises:
+        PluginError: a relay that is named is not installed. ConfigError: one cannot reach where it would have to, or stages of
+            one process disagree.
+    """
+    plans = {process.name: RelayPlan() for process in leaders}
+    used: dict[str, set[str]] = {process.name: set() for process in leaders}
+    settings: dict[str, dict[str, Any]] = {}
+    for source in leaders:
+        own = _own(source)
+        if own.settings:
+            name = own.backend or config.relay_backend
+            if settings.setdefault(name, own.settings) != own.settings:
+                raise ConfigError(f"stages have different `relay.settings` for the relay {name!r}; make them equal")
+        for target in leaders:
+            if target.group != source.group and _sends(source, target):
+                name = _choose(config, registry, own.backend, source, target)
+                plans[source.name].towards[endpoints[target.name]] = name
+                used[source.name].add(name)
+                used[target.name].add(name)
+    for process in leaders:
+        for name in sorted(used[process.name]):
+            options = _options(config, process, name, settings.get(name, {}), places)
+            plans[process.name].specs[name] = RelaySpec(_resolve(config, registry, name), options)
+    return plans
+
+
+def _sends(source: PlannedProcess, target: PlannedProcess) -> bool:
+    there = {stage.name for stage in target.stages}
+    return any(not there.isdisjoint((*stage.next_stages, *stage.stream_to)) for stage in source.stages)
+
+
+def _own(process: PlannedProcess) -> RelayConfig:
+    own = [stage.relay for stage in process.stages if stage.relay is not None]
+    if any(each != own[0] for each in own):
+        names = ", ".join(stage.name for stage in process.stages if stage.relay is not None)
+        raise ConfigError(
+            f"stages {names} share the process {process.group!r} but have different `relay` settings; make them equal"
+        )
+    return own[0] if own else RelayConfig()
+
+
+def _choose(
+    config: PipelineConfig,
+    registry: PluginRegistry,
+    wanted: str | None,
+    source: PlannedProcess,
+    target: PlannedProcess,
+) -> str:
+    if source.host == target.host:
+        return wanted or config.relay_backend
+    found = [component for component, _ in registry.components("omni_relays")]
+    reach = [each for each in found if isinstance(each, RelayComponent) and each.across_hosts]
+    names = [component.name for component in reach]
+    name = wanted or config.relay_backend
+    if name in names or ":" in name or "." in name:  # what an unregistered class reaches is its author's business
+        return name
+    edge = f"stages {source.stages[-1].name} and {target.stages[0].name} are on different hosts"
+    if wanted is not None:
+        raise ConfigError(
+            f"stages[{source.stages[0].name}].relay.backend: {edge}, which the relay {wanted!r} does not join; "
+            f"there are: {', '.join(names) or 'none'}"
+        )
+    problems = []
+    for component in sorted(reach, key=lambda each: each.preference, reverse=True):
+        problem = None if component.probe is None else component.probe()
+        if works(problem):
+            return component.name
+        problems.append(f"{component.name}: {problem}")
+    reasons = f" ({'; '.join(problems)})" if problems else ""
+    raise ConfigError(
+        f"{edge}, and no relay that can work here joins them{reasons}; "
+        "install one, for example: pip install omni-relay-nixl[cu12]"
+    )
+
+
+def _resolve(config: PipelineConfig, registry: PluginRegistry, name: str) -> str:
+    try:
+        return registry.resolve_reference("omni_relays", name)
+    except PluginError as error:
+        where = "relay_backend" if name == config.relay_backend else "relay.backend"
+        raise PluginError(
+            f"{where}: stages of this pipeline live in different processes, and {error}. "
+            f"Install the plugin (for example: pip install omni-relay-{name}), "
+            "or give every stage the same `process`"
+        ) from error
+
+
+def _options(
+    config: PipelineConfig, process: PlannedProcess, name: str, settings: dict[str, Any], places: Places
+) -> dict[str, Any]:
+    own = _own(process)
+    place = places.of(process.host)
+    # shm copies through host memory whatever the stage computes on (seed 000, "relay device").
+    inferred = f"cuda:{process.gpu}" if process.gpu is not None and name != "shm" else "cpu"
+    return {
+        "slot_size_mb": own.slot_size_mb,
+        "credits": own.credits,
+        "device": own.device or inferred,
+        "rank": own.rank or 0,
+        "world_size": own.world_size or 1,
+        "namespace": place.directory.rpartition("/")[2],
+        "owner": process.unit,
+        "directory": place.directory,
+        "host": place.address,
+        "settings": settings,
+    }

@@ -1,0 +1,181 @@
+"""``omni hosts serve``: starts and watches the processes that pipelines of other hosts have here.
+
+Who owns the keys may start any program that this user may start, as a launch spec names what is imported. A run whose
+runner is gone is ended, with all that it had here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+
+from omni_core import __version__
+from omni_core.config.addresses import join_address, split_address
+from omni_core.control.curve import CurveContext, CurveKeys, open_listener
+from omni_core.control.plane import Abroad, ControlPlane
+from omni_core.errors import ConfigError, OmniError
+from omni_core.processes.process import StageProcess, SupervisedProcess
+from omni_core.processes.run_directory import Janitor, run_directory
+from omni_core.protocol.codec import decode
+from omni_core.protocol.machines import (
+    CloseRun,
+    EndProcess,
+    LaunchProcess,
+    OpenRun,
+    ProcessEnded,
+    ProcessStarted,
+    ProcessWrote,
+    RunOpened,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@define
+class _Run:
+    """What one run has here."""
+
+    name: str
+    host: str
+    directory: Path
+    janitor: Janitor
+    listeners: list[socket.socket]
+    processes: dict[int, StageProcess] = field(factory=dict)
+
+
+class HostServer:
+    """Serves runs from its start until :meth:`close`. Made on an event loop.
+
+    Args:
+        address: ``tcp://HOST:PORT``, where to listen; its host is also the address by which processes here are reached.
+
+    Raises:
+        ConfigError: it cannot be listened on.
+    """
+
+    def __init__(self, address: str, keys: CurveKeys) -> None:
+        self._host, port = split_address(address)
+        self._listener = open_listener(self._host, port)
+        self._routes: dict[str, str] = {}
+        self._runs: dict[str, _Run] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._directory = run_directory(None)
+        self._janitor = Janitor(self._directory)
+        abroad = Abroad(CurveContext(keys), self._listener, self._routes, self._runner_is_gone)
+        self._control = ControlPlane(f"ipc://{self._directory}/host.sock", self._on_message, abroad)
+        self._control.listen()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return join_address(self._host, self._listener.getsockname()[1])
+
+    def _on_message(self, message: Any) -> None:
+        if isinstance(message, OpenRun):
+            self._open(message)
+        elif isinstance(message, LaunchProcess):
+            self._launch(message)
+        elif isinstance(message, EndProcess):
+            self._end(message)
+        elif isinstance(message, CloseRun):
+            self._close_run(message.run)
+        else:
+            logger.error("a host cannot handle a %s", type(message).__name__)
+
+    def _tell(self, run: str, message: Any) -> None:
+        try:
+            self._control.send(run, message)
+        except OmniError as error:
+            logger.warning("a %s was not sent: %s", type(message).__name__, error)
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+    def _open(self, message: OpenRun) -> None:
+        self._routes[message.run] = message.address
+        if message.version != __version__:
+            problem = f"omni-core {__version__} is installed there, and {message.version} here; make them equal"
+            self._tell(message.run, RunOpened(message.run, message.host, problem=problem))
+            return
+        try:
+            listeners = [open_listener(self._host) for _ in range(message.processes)]
+            directory = run_directory(None)
+        except ConfigError as error:
+            self._tell(message.run, RunOpened(message.run, message.host, problem=str(error)))
+            return
+        self._runs[message.run] = _Run(message.run, message.host, directory, Janitor(directory), listeners)
+        listening = [join_address(*listener.getsockname()[:2]) for listener in listeners]
+        self._tell(message.run, RunOpened(message.run, message.host, str(directory), self._host, listening))
+        logger.warning("a run of %s begins here: %d processes", message.address, message.processes)
+
+    def _runner_is_gone(self, run: str, reason: str) -> None:
+        if run in self._runs:
+            logger.warning("a run is over: its runner is gone (%s)", reason)
+            self._close_run(run)
+
+    def _close_run(self, name: str) -> None:
+        run = self._runs.pop(name, None)
+        if run is not None:
+            task = asyncio.ensure_future(self._finish(run))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def _finish(self, run: _Run) -> None:
+        for process in run.processes.values():
+            process.kill()
+        await asyncio.gather(*(process.ended for process in run.processes.values()))
+        for listener in run.listeners:
+            listener.close()
+        await asyncio.to_thread(shutil.rmtree, run.directory, ignore_errors=True)
+        await asyncio.to_thread(run.janitor.dismiss)
+        self._control.drop(run.name)
+        self._routes.pop(run.name, None)
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+    def _launch(self, message: LaunchProcess) -> None:
+        run = self._runs.get(message.run)
+        if run is None:
+            return
+        number = message.number
+
+        def ended(process: SupervisedProcess) -> None:
+            run.processes.pop(number, None)
+            assert process.code is not None
+            self._tell(run.name, ProcessEnded(run.name, run.host, number, process.code))
+
+        def wrote(line: str) -> None:
+            self._tell(run.name, ProcessWrote(run.name, run.host, number, line))
+
+        try:
+            spec = decode(message.spec)
+            process = run.processes[number] = StageProcess(spec, ended, run.listeners[message.listener], wrote)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            self._tell(run.name, ProcessStarted(run.name, run.host, number, problem=problem))
+        else:
+            self._tell(run.name, ProcessStarted(run.name, run.host, number, process.pid))
+
+    def _end(self, message: EndProcess) -> None:
+        run = self._runs.get(message.run)
+        process = None if run is None else run.processes.get(message.number)
+        if process is None:
+            return
+        if message.kill:
+            process.kill()
+        else:
+            process.say_stop()
+
+    async def close(self) -> None:
+        """End every run that is left, and every process of it."""
+        for name in list(self._runs):
+            self._close_run(name)
+        if self._closing:
+            await asyncio.wait(self._closing)
+        self._control.close()
+        self._listener.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._janitor.dismiss()

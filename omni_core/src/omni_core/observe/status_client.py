@@ -1,0 +1,86 @@
+"""Finding a running pipeline on this machine, and asking it: what ``omni top`` and ``omni profile`` share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omni_core.control.plane import ControlPlane
+from omni_core.errors import ConfigError, OmniError
+from omni_core.protocol.messages import ProfileDone, ProfileRequest, StatusReport, StatusRequest
+
+_ANSWER_SECONDS = 5.0
+_WRITING_SECONDS = 120.0
+
+
+def running(base: Path | None = None) -> list[Path]:
+    """The folders of the pipelines of this user that run now."""
+    folders = (base or Path(tempfile.gettempdir())).glob("omni-*")
+    return sorted(folder for folder in folders if (folder / "coordinator.sock").exists() and os.access(folder, os.W_OK))
+
+
+def only_run() -> Path:
+    found = running()
+    if not found:
+        raise ConfigError(
+            f"no pipeline runs here (none of {tempfile.gettempdir()}/omni-*); if its config sets endpoints.base_path, give its folder"
+        )
+    if len(found) > 1:
+        raise ConfigError("several pipelines run; give the folder of one: " + ", ".join(map(str, found)))
+    return found[0]
+
+
+class Onlooker:
+    """Asks a running pipeline, in its run's folder, for something. Nobody there waits for it. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._target = f"ipc://{folder}/coordinator.sock"
+        self._own = tempfile.TemporaryDirectory(prefix="omnilook-")
+        self._endpoint = f"ipc://{self._own.name}/look.sock"
+        self._answer: asyncio.Future[Any] | None = None
+        self._control = ControlPlane(self._endpoint, self._on_message)
+        self._control.listen()
+
+    def __enter__(self) -> Onlooker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._control.close()
+        self._own.cleanup()
+
+    async def look(self) -> StatusReport:
+        """How it is now.
+
+        Raises:
+            OmniError: it does not answer.
+        """
+        report: StatusReport = await self._ask(StatusRequest(self._endpoint), _ANSWER_SECONDS)
+        return report
+
+    async def profile(self, seconds: float, path: Path, torch: Sequence[str]) -> ProfileDone:
+        """Have it record for ``seconds``, and write the trace to ``path``.
+
+        Raises:
+            OmniError: it does not answer, or cannot.
+        """
+        request = ProfileRequest(self._endpoint, seconds, str(path), list(torch))
+        done: ProfileDone = await self._ask(request, seconds + _WRITING_SECONDS)
+        if done.problem:
+            raise OmniError(done.problem)
+        return done
+
+    async def _ask(self, message: Any, seconds: float) -> Any:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._control.send(self._target, message)
+        try:
+            return await asyncio.wait_for(self._answer, seconds)
+        except TimeoutError:
+            raise OmniError("the pipeline does not answer; has it ended, or is its process stopped?") from None
+
+    def _on_message(self, message: Any) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(message)

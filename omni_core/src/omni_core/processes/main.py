@@ -1,0 +1,127 @@
+"""The entry point of a stage process: ``python -m omni_core.processes.main DESCRIPTOR [LISTENER]``, a fresh interpreter.
+
+The launch spec is read from an inherited descriptor; a process that other hosts reach inherits its listening TCP socket too.
+Standard input stays open as long as the parent lives: its end means that the parent is gone. The process imports only what its
+spec names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+from omni_core.control.plane import Abroad
+from omni_core.model_runner.kernels import install
+from omni_core.protocol.codec import decode, encode, register
+from omni_core.protocol.messages import ProcessFailedMessage
+from omni_core.protocol.specs import KernelSpec, ProcessSpec, RelaySpec, StageSpec
+
+register(KernelSpec)
+register(RelaySpec)
+register(StageSpec)
+register(ProcessSpec)
+
+_PR_SET_PDEATHSIG = 1
+
+
+def pack_spec(spec: ProcessSpec) -> bytes:
+    """A spec as the child reads it."""
+    return encode(spec)
+
+
+def _read_spec(descriptor: int) -> ProcessSpec:
+    with open(descriptor, "rb") as file:
+        spec = decode(file.read())
+    assert isinstance(spec, ProcessSpec)
+    return spec
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent ends; the closed pipe covers systems without it, and a parent that has ended
+    already: nothing else would be heard before every stage is built.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    stdin = select.poll()
+    stdin.register(0, select.POLLIN)
+    if stdin.poll(0):
+        os._exit(1)
+
+
+def _tame_torch() -> None:
+    """One thread per process, where a factory has imported torch without looking at the environment."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+def _limit_gpu_memory(spec: ProcessSpec) -> None:
+    """Hold torch's allocator to the budgets of the stages, if they have any."""
+    gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
+    if not gpus or not spec.gpu_memory:
+        return
+    import torch
+
+    capacity = torch.cuda.get_device_properties(gpus[0]).total_memory
+    share = sum(each["share"] or each["nbytes"] / capacity for each in spec.gpu_memory)
+    torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpus[0])
+
+
+def _abroad(spec: ProcessSpec, listener: int | None) -> Abroad | None:
+    """The way to other hosts, if there are any."""
+    if not spec.keys:
+        return None
+    from omni_core.control.curve import CurveContext, CurveKeys
+
+    heard = None if listener is None else socket.socket(fileno=listener)
+    return Abroad(CurveContext(CurveKeys(*spec.keys)), heard, spec.routes)
+
+
+async def _serve(spec: ProcessSpec, listener: int | None) -> int:
+    from omni_core.processes.worker import Worker
+    from omni_core.stage.stage import describe
+
+    loop = asyncio.get_running_loop()
+    host = Worker(spec, _abroad(spec, listener))
+    # Whatever way the parent ends, this end of file follows; what a stage computes then has no reader.
+    loop.add_reader(0, host.stopped.set)
+    loop.add_signal_handler(signal.SIGTERM, host.stopped.set)
+    current = [spec.name]
+    try:
+        _limit_gpu_memory(spec)
+        install(spec.kernels)
+        host.build(lambda name: current.__setitem__(0, name))
+    except BaseException as error:
+        host.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
+        host.close()
+        return 1
+    _tame_torch()
+    host.start()
+    await host.stopped.wait()
+    host.close()
+    return host.exit_code
+
+
+def main() -> None:
+    """Run one stage process until it is told to stop or its parent ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _die_with_parent()
+    logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
+    spec = _read_spec(int(sys.argv[1]))
+    for name, value in spec.env.items():
+        os.environ.setdefault(name, value)
+    code = asyncio.run(_serve(spec, int(sys.argv[2]) if len(sys.argv) > 2 else None))
+    sys.stderr.flush()
+    # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,389 @@
+"""What relays share whose receivers pull: the sender keeps the bytes in registered memory, the receiver reads them from there
+and says so, which is the sender's credit. A backend only starts its engine, registers memory, begins reads and looks.
+
+Every block is marked before and behind its bytes, so that a reader of freed memory, or of another process's, notices. There is
+no thread: one poller per relay runs while transfers are outstanding, and only then; none where the backend is told of events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from attrs import define, field
+
+from omni_core.errors import RelayError
+from omni_core.protocol.buffers import Buffer, address_of, copy, flat, wait_for_device
+from omni_core.relay.base import Relay, RelayOperation, RelayOptions
+from omni_core.relay.kit.bounded_pool import Block, BoundedPool
+from omni_core.relay.kit.memory import Memory, make_memory
+
+MARK_BYTES = 64
+"""Before and behind a block's bytes: its relay's token and its key, padded so that the bytes stay aligned."""
+
+TOKEN_BYTES = 16
+
+_PATIENT_SECONDS, _SLOW_SECONDS = 0.001, 0.005
+_SLOW_AFTER_SECONDS = 1.0
+"""The poller looks every millisecond, and less often when nothing has happened for so long."""
+
+LATE_SECONDS = 0.002
+
+_STILL_WRITTEN: list[Memory] = []
+
+
+@define(eq=False)
+class Read:
+    """One remote read under way: of the bytes at ``remote`` of a ``peer``, put with ``token`` and ``key``. ``handle`` is the
+    backend's; ``began`` is on the monotonic clock.
+    """
+
+    peer: list[Any]
+    remote: list[Any]
+    token: bytes
+    key: int
+    handle: Any
+    done: asyncio.Future[None]
+    began: float = field(factory=time.monotonic)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it takes so long that it is worth asking after its peer."""
+        return time.monotonic() - self.began > LATE_SECONDS
+
+
+class _Put(RelayOperation):
+    """Offered bytes. Complete when their reader has them (or they were cleaned up)."""
+
+    def __init__(self, pool: BoundedPool, block: Block, metadata: list[Any]) -> None:
+        self._pool, self._block, self.metadata = pool, block, metadata
+
+    async def wait_for_completion(self, timeout: float | None = None) -> None:
+        await asyncio.wait_for(self._pool.until_freed(self._block), timeout)
+
+
+class _Get(RelayOperation):
+    def __init__(self, metadata: Any, finish: asyncio.Future[None]) -> None:
+        self.metadata, self._finish = metadata, finish
+
+    async def wait_for_completion(self, timeout: float | None = None) -> None:
+        await asyncio.wait_for(asyncio.shield(self._finish), timeout)
+
+
+class PulledRelay(Relay):
+    """See the module. Each direction has a pool of ``slot_size_mb * credits`` MiB, made when it is first used.
+
+    A subclass implements the methods below "the backend"; the core calls them on the event loop.
+    """
+
+    has_empty = True
+
+    needs_polling: ClassVar[bool] = True
+    """Whether events must be looked for. A backend that is told of each, and calls :meth:`look` then, has no poller."""
+
+    eager_seconds: ClassVar[float] = 0.0
+    """For so long after :meth:`hurry` the poller looks in every turn of the loop. For engines that move on only when looked at."""
+
+    def __init__(self, options: RelayOptions) -> None:
+        self.options = options
+        self.device = options.device
+        self._sent = BoundedPool(options.pool_bytes, options.owner)
+        self._received = BoundedPool(options.pool_bytes, options.owner, "receiving")
+        self._source: Memory | None = None
+        self._target: Memory | None = None
+        self._is_open = False
+        self._reads: list[Read] = []
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._poller: asyncio.Task[None] | None = None
+        self._abandoned: list[tuple[Read, Block]] = []
+        self._last_event = self._hurried = 0.0
+        self._closed = False
+        self.token = os.urandom(TOKEN_BYTES)
+
+    # --- the backend -------------------------------------------------------------------------------------------------
+    @abstractmethod
+    def open_engine(self) -> None:
+        """Start. Called once, before anything below; raises RelayError."""
+
+    @abstractmethod
+    def register(self, memory: Memory) -> None:
+        """Make a pool's memory known to the engine; raises RelayError."""
+
+    @abstractmethod
+    def peer_address(self) -> list[Any]:
+        """Plain data by which a peer reaches this process and its registered memory."""
+
+    @abstractmethod
+    def begin_read(self, peer: list[Any], remote: list[Any], local: Memory, offset: int, nbytes: int, key: int) -> Any:
+        """Begin to read ``nbytes`` of a peer into ``local`` at ``offset``. Returns a handle for the methods below.
+
+        Args:
+            peer: the peer's :meth:`peer_address`.
+            remote: where its bytes lie: address, device.
+            key: what the peer is to be told when its bytes were read.
+
+        Raises:
+            RelayError: it cannot be read.
+        """
+
+    @abstractmethod
+    def is_read(self, read: Read) -> bool:
+        """Whether a read has ended well. Raises RelayError if it has failed. Called until it says either."""
+
+    def give_up(self, read: Read) -> bool:
+        """Let go of a read, however it ended. Whether nothing will write its memory any more; asked again until then."""
+        return True
+
+    def acknowledge(self, read: Read) -> None:
+        """The bytes of a read are here and were the sender's: tell the peer, where the read itself has not."""
+
+    @abstractmethod
+    def acknowledged(self) -> Iterable[int]:
+        """The keys of our own bytes that peers say they have read, since it was called last."""
+
+    @abstractmethod
+    def close_engine(self) -> None:
+        """Stop. Every registered memory is let go; nothing may touch it afterwards."""
+
+    # --- producer ----------------------------------------------------------------------------------------------------
+    async def empty(self, nbytes: int, request_id: str | None = None) -> Buffer:
+        block = await self._sent.allocate(nbytes + 2 * MARK_BYTES, request_id)
+        return self._inside(block, nbytes)
+
+    def reserve(self, nbytes: int, request_id: str | None = None) -> Buffer | None:
+        whole = nbytes + 2 * MARK_BYTES
+        block = self._sent.try_allocate(whole, request_id)
+        if block is None and self.look():
+            block = self._sent.try_allocate(whole, request_id)
+        return None if block is None else self._inside(block, nbytes)
+
+    def commit(self, memory: Any) -> list[Any]:
+        block = self._block_of(flat(memory))
+        if block is None:
+            raise RelayError("this memory is not from reserve(), or its request was cleaned up")
+        return self._offer(block)
+
+    async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> _Put:
+        source = flat(tensor)
+        block = self._block_of(source)
+        if block is None:
+            block = await self._sent.allocate(source.nbytes + 2 * MARK_BYTES, request_id)
+            copy(self._inside(block, source.nbytes), source)
+        return _Put(self._sent, block, self._offer(block))
+
+    def _offer(self, block: Block) -> list[Any]:
+        memory = self._own()
+        mark = _mark(self.token, block.key)
+        copy(memory.part(block.offset, MARK_BYTES), mark)
+        copy(memory.part(block.offset + block.nbytes - MARK_BYTES, MARK_BYTES), mark)
+        wait_for_device(memory.part(block.offset, block.nbytes))
+        block.offered = True
+        self._poll()
+        remote = [memory.address + block.offset, memory.device]
+        return [self.peer_address(), remote, self.token, block.key, block.nbytes - 2 * MARK_BYTES]
+
+    def _inside(self, block: Block, nbytes: int) -> Buffer:
+        return self._own().part(block.offset + MARK_BYTES, nbytes)
+
+    def _block_of(self, source: Buffer) -> Block | None:
+        """The block that ``source`` fills, if it came from :meth:`empty` or :meth:`reserve`."""
+        if self._source is None or not source.nbytes:
+            return None
+        block = self._sent.at(address_of(source) - self._source.address - MARK_BYTES)
+        return block if block is not None and not block.offered and self._fills(source, block) else None
+
+    @staticmethod
+    def _fills(source: Buffer, block: Block) -> bool:
+        return bool(source.nbytes + 2 * MARK_BYTES == block.nbytes)
+
+    # --- consumer ----------------------------------------------------------------------------------------------------
+    async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> _Get:
+        destination = flat(dest_tensor)
+        try:
+            peer, (address, device), token, key, nbytes = metadata
+            remote = [int(address), str(device)]
+            mark = _mark(token, key)
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
+            raise RelayError(f"these are no metadata of this relay: {metadata!r:.200}") from error
+        if destination.nbytes != nbytes:
+            raise RelayError(f"the destination holds {destination.nbytes} bytes, the sender offers {nbytes}")
+        whole = nbytes + 2 * MARK_BYTES
+        block = await self._received.allocate(whole, request_id)
+        try:
+            self._open()
+            if self._target is None:
+                self._target = self._made()
+            handle = self.begin_read(peer, remote, self._target, block.offset, whole, key)
+        except BaseException:
+            self._received.free(block)
+            raise
+        read = Read(peer, remote, token, key, handle, asyncio.get_running_loop().create_future())
+        self._reads.append(read)
+        self._look_at(read)
+        if read in self._reads:
+            self._poll()
+        finish = asyncio.ensure_future(self._finish(read, self._target, block, destination, mark))
+        self._finishing.add(finish)
+        finish.add_done_callback(self._finishing.discard)
+        finish.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever waits is told
+        return _Get(metadata, finish)
+
+    async def _finish(self, read: Read, memory: Memory, block: Block, destination: Buffer, mark: memoryview) -> None:
+        """Wait for the read, make sure that the bytes were the sender's own all the time, and copy them out."""
+        try:
+            await read.done
+            if self._closed:
+                raise RelayError("the relay was closed")
+            whole = memory.part(block.offset, block.nbytes)
+            marks = memoryview(bytearray(2 * MARK_BYTES))
+            copy(marks[:MARK_BYTES], whole[:MARK_BYTES])
+            copy(marks[MARK_BYTES:], whole[block.nbytes - MARK_BYTES :])
+            if marks[:MARK_BYTES] != mark or marks[MARK_BYTES:] != mark:
+                raise RelayError("the sender has freed these bytes: its request was aborted or has failed")
+            self.acknowledge(read)
+            copy(destination, whole[MARK_BYTES : block.nbytes - MARK_BYTES])
+            wait_for_device(destination)  # the next read may write there
+        finally:
+            if not self._closed:
+                self._let_go(read, block)
+
+    def _let_go(self, read: Read, block: Block) -> None:
+        if self.give_up(read):
+            self._received.free(block)
+        else:
+            self._abandoned.append((read, block))
+            if self._poller is None:
+                self._poll()
+
+    # --- progress ----------------------------------------------------------------------------------------------------
+    def hurry(self) -> None:
+        """Look eagerly for a while. It costs a core, and on a busy machine the peer may be the one that is kept from it."""
+        self._hurried = time.monotonic()
+
+    def _poll(self) -> None:
+        if not self.needs_polling:
+            return
+        self._last_event = time.monotonic()
+        if self._poller is None:
+            self._poller = asyncio.ensure_future(self._progress())
+
+    async def _progress(self) -> None:
+        """Look for notices and finished reads as long as any can come."""
+        try:
+            while not self._closed and (self._sent.offered or self._reads or self._abandoned):
+                if self.look():
+                    self._last_event = time.monotonic()
+                now = time.monotonic()
+                pause = _PATIENT_SECONDS if now - self._last_event < _SLOW_AFTER_SECONDS else _SLOW_SECONDS
+                await asyncio.sleep(0 if now - self._hurried < self.eager_seconds else pause)
+        finally:
+            self._poller = None
+
+    def look(self) -> bool:
+        """Look for notices and finished reads now; whether there were any. A backend that knows of one calls it."""
+        if self._closed:
+            return False
+        before = len(self._reads)
+        happened = False
+        for key in self.acknowledged():
+            block = self._sent.get(key)
+            if block is not None and block.offered:
+                self._sent.free(block)
+                happened = True
+        for read in list(self._reads):
+            self._look_at(read)
+        abandoned, self._abandoned = self._abandoned, []
+        for read, block in abandoned:
+            self._let_go(read, block)
+        return happened or len(self._reads) < before
+
+    def _look_at(self, read: Read) -> None:
+        try:
+            if not self.is_read(read):
+                return
+        except RelayError as error:
+            self._end(read, error)
+        else:
+            self._end(read, None)
+
+    def _end(self, read: Read, error: RelayError | None) -> None:
+        self._reads.remove(read)
+        if read.done.done():
+            return
+        if error is None:
+            read.done.set_result(None)
+        else:
+            read.done.set_exception(error)
+            read.done.exception()  # whoever waits is told
+
+    def offered_bytes(self, key: int, address: int, nbytes: int) -> Buffer | None:
+        """Our block of that key, marks included, for engines whose sender takes part in a read.
+
+        ``None`` where its bytes are not offered (any more), or lie elsewhere than the reader believes.
+        """
+        block, memory = self._sent.get(key), self._source
+        if block is None or memory is None or not block.offered:
+            return None
+        if (memory.address + block.offset, block.nbytes) != (address, nbytes):
+            return None
+        return memory.part(block.offset, block.nbytes)
+
+    # --- both --------------------------------------------------------------------------------------------------------
+    def cleanup(self, request_id: str) -> None:
+        for block in self._sent.of(request_id):
+            memory = self._own()
+            for offset in (block.offset, block.offset + block.nbytes - MARK_BYTES):  # late readers see either
+                copy(memory.part(offset, MARK_BYTES), memoryview(bytes(MARK_BYTES)))
+            self._sent.free(block)
+
+    def statistics(self) -> dict[str, float]:
+        return {"bytes_in_use": float(self._sent.bytes_in_use), "slots_in_use": float(len(self._sent))}
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._poller is not None:
+            self._poller.cancel()
+        under_way = bool(self._abandoned)
+        for read in list(self._reads):
+            under_way |= not self.give_up(read)
+            self._end(read, RelayError("the relay was closed"))
+        self._sent.close()
+        self._received.close()
+        if self._is_open:
+            self.close_engine()
+        if self._source is not None:
+            self._source.close()
+        if self._target is not None:
+            if under_way:  # the engine may still write there: the memory stays until the process ends
+                _STILL_WRITTEN.append(self._target)
+            else:
+                self._target.close()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise RelayError("the relay is closed")
+        if not self._is_open:
+            self.open_engine()
+            self._is_open = True
+
+    def _made(self) -> Memory:
+        memory = make_memory(self.options.pool_bytes, self.device)
+        self.register(memory)
+        return memory
+
+    def _own(self) -> Memory:
+        """The memory that we send from, made at first use: a process that only receives needs none."""
+        self._open()
+        if self._source is None:
+            self._source = self._made()
+        return self._source
+
+
+def _mark(token: bytes, key: int) -> memoryview:
+    return memoryview(token[:TOKEN_BYTES] + key.to_bytes(MARK_BYTES - TOKEN_BYTES, "little"))

@@ -1,0 +1,67 @@
+"""The relays of one process: which one reaches which peer, and the one that a message's bytes came by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from omni_core.errors import RelayError
+from omni_core.protocol.specs import RelaySpec
+from omni_core.references import load
+from omni_core.relay.base import Relay, RelayOptions
+
+
+class Relays:
+    """Made at the start of a process, so that a relay that cannot work here is found out then.
+
+    Args:
+        specs: by name, every relay that this process sends or is sent by.
+        towards: endpoint of a peer to the name of the relay that reaches it.
+    """
+
+    def __init__(self, specs: Mapping[str, RelaySpec], towards: Mapping[str, str]) -> None:
+        self._towards = towards
+        self._relays: dict[str, Relay] = {
+            name: load(spec.target)(RelayOptions(**spec.options)) for name, spec in specs.items()
+        }
+
+    def towards(self, endpoint: str) -> tuple[str, Relay]:
+        """The relay that reaches a peer, and its name.
+
+        Raises:
+            RelayError: there is none.
+        """
+        name = self._towards.get(endpoint)
+        if name is None:
+            raise RelayError(
+                f"this process was started without a relay that reaches {endpoint}, but a large payload must go there"
+            )
+        return name, self._relays[name]
+
+    def device_towards(self, endpoint: str) -> str:
+        """Where payloads for a peer are best gathered."""
+        name = self._towards.get(endpoint)
+        return "cpu" if name is None else self._relays[name].device
+
+    def named(self, name: str) -> Relay:
+        """The relay of that name. Raises RelayError: this process has none."""
+        relay = self._relays.get(name)
+        if relay is None:
+            raise RelayError(f"bytes arrived by the relay {name!r}, which this process was started without")
+        return relay
+
+    def cleanup(self, request_id: str) -> None:
+        for relay in self._relays.values():
+            relay.cleanup(request_id)
+
+    def statistics(self) -> dict[str, float]:
+        """The counters of all, added up; empty if there are none."""
+        total: Counter[str] = Counter()
+        for relay in self._relays.values():
+            for name, count in relay.statistics().items():
+                total[name] += count  # type: ignore[assignment]  # floats count too
+        return dict(total)
+
+    def close(self) -> None:
+        for relay in self._relays.values():
+            relay.close()

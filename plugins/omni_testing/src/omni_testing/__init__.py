@@ -1,0 +1,56 @@
+"""Conformance suites for plugin authors: one class to subclass per contract. Needs pytest (``omni-testing``).
+
+::
+
+    from omni_testing import RelayConformance
+
+    class TestMyRelay(RelayConformance):
+        relay = "my_relay.relay:MyRelay"
+
+Each suite is imported when it is asked for: only :class:`ModelRunnerConformance` needs torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omni_testing.model_runner import ModelRunnerConformance
+    from omni_testing.pipeline import PipelineConformance, PipelineStructureConformance
+    from omni_testing.plugin import PluginConformance
+    from omni_testing.projection import ProjectionConformance
+    from omni_testing.relay import RelayConformance
+    from omni_testing.scheduler import SchedulerConformance
+
+__all__ = [
+    "ModelRunnerConformance",
+    "PipelineConformance",
+    "PipelineStructureConformance",
+    "PluginConformance",
+    "ProjectionConformance",
+    "RelayConformance",
+    "SchedulerConformance",
+]
+
+_MODULES = {
+    "ModelRunnerConformance": "model_runner",
+    "PipelineConformance": "pipeline",
+    "PipelineStructureConformance": "pipeline",
+    "PluginConformance": "plugin",
+    "ProjectionConformance": "projection",
+    "RelayConformance": "relay",
+    "SchedulerConformance": "scheduler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        import pytest
+    except ModuleNotFoundError:
+        raise ImportError("the conformance suites need pytest: pip install omni-testing") from None
+    module = f"{__name__}.{_MODULES[name]}"
+    pytest.register_assert_rewrite(module)  # so that a failing suite shows both sides of its comparison
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,145 @@
+"""The conformance suites for whatever is installed, found through entry points.
+
+``omni plugins check --full`` and a project's own tests take this one way. A test file needs two lines::
+
+    from omni_testing.installed import suites
+    globals().update(suites())
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from omni_core.config.schema import PipelineConfig
+from omni_core.errors import PluginError
+from omni_core.hookspecs import HOOKS, Component, PipelineComponent
+from omni_core.plugins import PluginRecord, PluginRegistry, PluginStatus, load_plugins
+from omni_core.plugins.registry import problem_of
+from omni_core.references import load
+from omni_testing import PipelineStructureConformance, PluginConformance, RelayConformance
+
+Attributes = dict[str, Any]
+
+_WITHOUT_SUITES = ("omni_kernels", "omni_launchers", "omni_commands")
+"""Hooks of which ``PluginConformance`` tests all that can be tested."""
+
+
+def suites(only: str | None = None, registry: PluginRegistry | None = None) -> dict[str, type]:
+    """A test class for every plugin, and for every component that can be tested, by class name.
+
+    A component's own suite (``Component.conformance``) is used where it names one; several may name the same, which then runs
+    once. Relays need none; of a pipeline without one, only what needs no request is tested. Each class says in ``about``
+    what it tests.
+
+    Args:
+        only: the name of one plugin.
+        registry: the plugins; by default those that are installed.
+
+    Raises:
+        PluginError: no plugin has that name.
+    """
+    records = (registry or load_plugins()).records
+    chosen = [each for each in records if only in (None, each.name) and each.status is not PluginStatus.DISABLED]
+    if only is not None and not chosen:
+        names = ", ".join(each.name for each in records) or "none"
+        raise PluginError(f"no plugin is called {only!r}, or it is disabled; installed are: {names}")
+    found: dict[str, type] = {}
+    for record in chosen:
+        for made in _of_plugin(record):
+            found[made.__name__] = made
+    return found
+
+
+def untested(only: str | None = None, registry: PluginRegistry | None = None) -> list[str]:
+    """The components that a suite could test but that name none, as words."""
+    return [
+        _about(hook, component, record)
+        for record in (registry or load_plugins()).records
+        if only in (None, record.name)
+        for hook, components in record.components.items()
+        for component in components
+        if hook not in _WITHOUT_SUITES and _suite_of(hook, component) is None
+    ]
+
+
+def _of_plugin(record: PluginRecord) -> list[type]:
+    about = f"plugin {record.name} ({record.distribution})"
+    made = [_class(f"plugin {record.name}", PluginConformance, {"about": about, "entry_point": record.name})]
+    run: set[str | None] = set()
+    for hook, components in record.components.items():
+        for component in components:
+            about, suite, problem = _about(hook, component, record), _suite_of(hook, component), problem_of(component)
+            if suite is None or component.conformance in run:
+                continue
+            if problem is not None:
+                suite = _skipped(problem)
+            elif component.conformance is not None:
+                run.add(component.conformance)
+            made.append(_class(f"{HOOKS[hook]} {component.name}", suite, _attributes(hook, component, about)))
+    return made
+
+
+def _suite_of(hook: str, component: Component) -> type | None:
+    """The suite that a component is tested with."""
+    if component.conformance is not None:
+        return _loaded(component.conformance)
+    if hook == "omni_relays":
+        return RelayConformance
+    if isinstance(component, PipelineComponent) and component.default_model is not None:
+        return PipelineStructureConformance
+    return None
+
+
+def _attributes(hook: str, component: Component, about: str) -> Attributes:
+    """What the class of a component has beyond its suite's own attributes."""
+    if component.conformance is not None:
+        return {"about": about}
+    if isinstance(component, PipelineComponent):
+        pipeline = component
+
+        def config(self: Any) -> PipelineConfig:
+            assert pipeline.default_model is not None
+            model, _ = load(pipeline.default_model)()
+            made: PipelineConfig = load(pipeline.target)(model)
+            return made
+
+        return {"about": about, "config": config}
+    return {"about": about, "relay": component.target}
+
+
+def _loaded(reference: str) -> type:
+    """The suite that a reference names; one that fails, with the reason, if it cannot be imported."""
+    try:
+        suite: type = load(reference)
+    except Exception as error:
+        reason = f"its suite {reference!r} cannot be imported: {type(error).__name__}: {error}"
+
+        class Unusable:
+            def test_its_suite_can_be_imported(self) -> None:
+                pytest.fail(reason, pytrace=False)
+
+        return Unusable
+    return suite
+
+
+def _skipped(problem: str) -> type:
+    """A suite of one test that says why its component cannot be tested here."""
+
+    class Skipped:
+        def test_it_can_work_here(self) -> None:
+            pytest.skip(problem)
+
+    return Skipped
+
+
+def _class(title: str, suite: type, attributes: Attributes) -> type:
+    words = re.split(r"[^A-Za-z0-9]+", title)
+    name = "Test" + "".join(word[:1].upper() + word[1:] for word in words)
+    return type(name, (suite,), {**attributes, "__doc__": attributes["about"]})
+
+
+def _about(hook: str, component: Component, record: PluginRecord) -> str:
+    return f"{HOOKS[hook]} {component.name} ({record.distribution})"

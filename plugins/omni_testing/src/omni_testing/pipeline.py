@@ -1,0 +1,136 @@
+"""What every pipeline must do: stand on its own, answer alike however it is asked, and keep nothing of what was aborted."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from omni_core.client import Client, open_pipeline
+from omni_core.config.loading import dump_json, load_config
+from omni_core.config.schema import EndpointsConfig, PipelineConfig
+from omni_core.config.validation import validate
+from omni_core.errors import OmniError
+from omni_core.launch.prepare import prepare
+from omni_core.machines.addresses import Place, Places
+from omni_core.plugins import load_plugins
+from omni_core.protocol.codec import encode
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.specs import StageSpec
+from omni_testing.driving import driven
+
+_RESOLVE = """
+import sys
+from omni_core.references import load
+for reference in sys.argv[1:]:
+    load(reference)
+"""
+
+
+class PipelineStructureConformance:
+    """What can be tested of a pipeline without a request: subclass it and say which pipeline."""
+
+    def config(self) -> PipelineConfig:
+        """The pipeline, on something small."""
+        raise NotImplementedError
+
+    def references(self) -> list[str]:
+        """Everything that the pipeline's processes will import."""
+        with tempfile.TemporaryDirectory() as folder:
+            prepared = prepare(self.config(), load_plugins(), Places(Place(folder)))
+        stages = [stage for unit in prepared.units for stage in unit.stages]
+        return sorted({reference for stage in stages for reference in _references(stage)})
+
+    def test_its_topology_is_valid(self) -> None:
+        validate(self.config())
+
+    def test_its_config_survives_a_file(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "pipeline.json"
+            path.write_text(dump_json(self.config()))
+            assert load_config(path) == self.config()
+
+    def test_every_reference_resolves_in_a_new_process(self) -> None:
+        done = subprocess.run(
+            [sys.executable, "-c", _RESOLVE, *self.references()],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
+class PipelineConformance(PipelineStructureConformance):
+    """Subclass it, say which pipeline and what to ask it, and pytest runs every test."""
+
+    def requests(self) -> list[OmniRequest]:
+        """Requests whose answers are always the same (greedy, or with a seed); at least two different ones."""
+        raise NotImplementedError
+
+    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        """Whether two answers are equal; the default compares every byte."""
+        return encode(one) == encode(other)
+
+    def _open(self, folder: str) -> Any:
+        return open_pipeline(evolve(self.config(), endpoints=EndpointsConfig(folder)))
+
+    @driven
+    async def test_streamed_together_or_alone_it_answers_alike(self) -> None:
+        requests = self.requests()
+        assert len(requests) > 1, "requests() must give at least two"
+        with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+            async with self._open(folder) as client:
+                alone = [await client.submit(request) for request in requests]
+                together = await asyncio.gather(*(client.submit(request) for request in requests))
+                streamed = await asyncio.gather(*(_final(client, request) for request in requests))
+        for number, (one, other, final) in enumerate(zip(alone, together, streamed, strict=True)):
+            assert self.same(one, other), f"request {number} has another answer in company"
+            assert self.same(one, final), f"request {number} has another answer when it is streamed"
+
+    @driven
+    async def test_an_abort_leaves_nothing(self) -> None:
+        requests = self.requests()
+        with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
+            async with self._open(folder) as client:
+                expected = await client.submit(requests[0])
+                for delay in (0.0, 0.005, 0.02, 0.1):
+                    tasks = {f"{delay}-{n}": client.submit(each, f"{delay}-{n}") for n, each in enumerate(requests)}
+                    running = [asyncio.ensure_future(each) for each in tasks.values()]
+                    await asyncio.sleep(delay)
+                    for name in tasks:
+                        await client.abort(name)
+                    for outcome in await asyncio.gather(*running, return_exceptions=True):
+                        assert isinstance(outcome, dict | OmniError), outcome
+                assert self.same(await client.submit(requests[0]), expected)
+                deadline = time.monotonic() + 10
+                while left := _left(await client.statistics()):
+                    assert time.monotonic() < deadline, f"left of aborted requests: {left}"
+                    await asyncio.sleep(0.05)
+
+
+def _references(stage: StageSpec) -> Iterator[str]:
+    named = (stage.factory, stage.route_fn, stage.wait_for_fn, stage.merge_fn, stage.stream_done_to_fn)
+    yield from (each for each in (*named, *stage.project_payload.values()) if each is not None)
+
+
+async def _final(client: Client, request: OmniRequest) -> dict[str, Any]:
+    return {event.stage: event.data async for event in client.stream(request) if event.final}
+
+
+def _left(statistics: dict[str, dict[str, dict[str, float]]]) -> dict[str, float]:
+    names = ("in_flight", "queued", "running", "pending", "waiting", "slots_in_use")
+    return {
+        f"{process}.{part}.{name}": counters[name]
+        for process, parts in statistics.items()
+        for part, counters in parts.items()
+        for name in names
+        if counters.get(name)
+    }

@@ -1,0 +1,169 @@
+"""Reading weights: the tensors of a checkpoint's safetensors shards, or parts of them, into a module made on the meta device.
+
+A stage reads only the shards, and of those only the tensors, that its own network needs. A model says under which names its
+parameters are on disk (:data:`Sources`). Needs ``safetensors``, which whoever reads checkpoints depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from omni_core.errors import ConfigError
+from omni_torch.checkpoints import read_json
+from omni_torch.tensor_parallel import Part
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+Source = tuple[str, tuple[int, ...] | None]
+"""An on-disk tensor and the shape that it must have; ``None``: only the others' and its rows in all are known."""
+
+Sources = Callable[[str, torch.Size], list[Source]]
+"""The on-disk tensors that make up a parameter of a module, by its name and shape: stacked along the first dimension."""
+
+PartOf = Callable[[str], Part | None]
+"""Which part of an on-disk tensor is wanted, by its name; ``None``: all of it."""
+
+
+def whole(name: str) -> None:
+    """A :data:`PartOf`: every tensor in full."""
+
+
+class Checkpoint:
+    """The tensors of a checkpoint folder by their on-disk names.
+
+    Raises:
+        ConfigError: there are no weights, the index is broken, or a shard cannot be read.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.shards = self._read_index()
+
+    def _read_index(self) -> dict[str, Path]:
+        index, single = self.folder / INDEX, self.folder / SINGLE
+        if index.is_file():
+            names = read_json(index).get("weight_map")
+            if not isinstance(names, dict) or not all(isinstance(each, str) for each in names.values()):
+                raise ConfigError(f"{index} cannot be read: its weight_map must say which file holds each tensor")
+            return {name: self.folder / shard for name, shard in names.items()}
+        if single.is_file():
+            with _open(single) as shard:
+                return dict.fromkeys(shard.keys(), single)
+        raise ConfigError(f"{self.folder} holds no weights: neither {INDEX} nor {SINGLE}")
+
+    def read(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
+        """Tensors by name, or the parts of them that ``part_of`` says; each shard is opened once, and no more of it is read.
+
+        Raises:
+            ConfigError: a tensor or a shard is missing; the message names both.
+        """
+        by_shard: dict[Path, list[str]] = {}
+        for name in names:
+            by_shard.setdefault(self._shard_of(name), []).append(name)
+        tensors = {}
+        for path, wanted in by_shard.items():
+            with _open(path) as shard:
+                present = set(shard.keys())
+                for name in wanted:
+                    if name not in present:
+                        raise ConfigError(f"the shard {path} lacks the tensor {name!r}, which {INDEX} says it has")
+                    tensors[name] = _read(shard, name, part_of(name))
+        return tensors
+
+    def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
+        """Some rows of a matrix, without reading the rest: ``[len(rows), ...]``."""
+        with _open(self._shard_of(name)) as shard:
+            matrix = shard.get_slice(name)
+            return torch.cat([matrix[row : row + 1] for row in rows])
+
+    def _shard_of(self, name: str) -> Path:
+        if name not in self.shards:
+            raise ConfigError(f"the checkpoint {self.folder} lacks the tensor {name!r}")
+        return self.shards[name]
+
+
+def _read(shard: Any, name: str, part: Part | None) -> torch.Tensor:
+    if part is None:
+        tensor: torch.Tensor = shard.get_tensor(name)
+        return tensor
+    rows = shard.get_slice(name)
+    sliced: torch.Tensor = rows[part.bounds(name, tuple(rows.get_shape()))]
+    return sliced.contiguous()
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, "pt")
+    except FileNotFoundError:
+        raise ConfigError(f"the shard {path} is missing; download the checkpoint again") from None
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"the shard {path} cannot be read: {error}") from error
+
+
+def _join(found: dict[str, torch.Tensor], parts: list[Source], shape: torch.Size) -> torch.Tensor:
+    """One parameter of its sources, which are taken out of ``found``.
+
+    Raises:
+        ConfigError: a source has a wrong shape; the message names it with both shapes.
+    """
+    tensors = [found.pop(source) for source, _ in parts]
+    for (source, wanted), tensor in zip(parts, tensors, strict=True):
+        if wanted is not None and tensor.shape != wanted:
+            raise ConfigError(f"the tensor {source!r} has shape {tuple(tensor.shape)}, the config asks for {wanted}")
+    if any(wanted is None for _, wanted in parts) and (
+        any(tensor.shape[1:] != shape[1:] for tensor in tensors) or sum(map(len, tensors)) != shape[0]
+    ):
+        made = ", ".join(
+            f"{source!r} {tuple(tensor.shape)}" for (source, _), tensor in zip(parts, tensors, strict=True)
+        )
+        raise ConfigError(f"the tensors {made} are joined; the config asks for {tuple(shape)} in all")
+    return (torch.cat(tensors) if len(tensors) > 1 else tensors[0]).reshape(shape)
+
+
+def load_module(
+    module: ModuleT,
+    checkpoint: Checkpoint,
+    sources: Sources,
+    *,
+    dtype: torch.dtype,
+    device: str | torch.device = "cpu",
+    part_of: PartOf = whole,
+) -> ModuleT:
+    """Fill a module made on the meta device; it is then for inference only.
+
+    Args:
+        dtype: of what is floating point.
+        part_of: which part of each on-disk tensor the module holds, for one rank of several.
+
+    Raises:
+        ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes.
+    """
+    shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
+    plan = {name: sources(name, shape) for name, shape in shapes.items()}
+    found = checkpoint.read((source for parts in plan.values() for source, _ in parts), part_of)
+    state = {}
+    for name, parts in plan.items():
+        try:
+            tensor = _join(found, parts, shapes[name])
+        except ConfigError as error:
+            raise ConfigError(f"{checkpoint.folder}: {error}") from None
+        state[name] = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+    module.load_state_dict(state, assign=True)
+    return module.eval().requires_grad_(False)
+
+
+def prefixed(name: str, prefixes: dict[str, str]) -> str:
+    """A parameter's name with the first prefix that fits replaced by that on disk: ``{"model.": "thinker.model."}``."""
+    for own, on_disk in prefixes.items():
+        if name.startswith(own):
+            return on_disk + name.removeprefix(own)
+    raise KeyError(f"no prefix covers {name!r}")

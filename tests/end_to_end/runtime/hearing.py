@@ -1,0 +1,49 @@
+"""A vocoder's scheduler is given one request's frames; what it says is heard to the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import AudioChunk, AudioResult
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_testing.scheduler import Harness
+from omni_torch.vocoder import VocoderScheduler
+
+
+def frame(request_id: str, codes: torch.Tensor) -> IncomingMessage:
+    return IncomingMessage(request_id, "stream_chunk", codes, "talker", None, OmniRequest())
+
+
+def end(request_id: str, **params: Any) -> list[IncomingMessage]:
+    """The end of the frames, and the payload."""
+    payload = StagePayload(request_id, OmniRequest(params=params), {})
+    return [
+        IncomingMessage(request_id, "stream_done", None, "talker"),
+        IncomingMessage(request_id, "new_request", payload, "talker"),
+    ]
+
+
+def answer(scheduler: VocoderScheduler, frames: torch.Tensor) -> list[OutgoingMessage]:
+    """The messages about a request of these frames, ``[n, codebooks]``, to that which ends it."""
+    for message in [*(frame("r", each) for each in frames), *end("r", return_codes=True)]:
+        scheduler.inbox.put(message)
+    harness = Harness(scheduler, frame)
+    last = harness.ended("r")
+    scheduler.stop()
+    harness.thread.join(5)
+    messages = harness.of("r")
+    return messages[: messages.index(last) + 1]
+
+
+def heard(scheduler: VocoderScheduler, frames: torch.Tensor) -> AudioResult:
+    """The result, which must be what was streamed."""
+    *streamed, result = answer(scheduler, frames)
+    assert all(isinstance(message.data, AudioChunk) for message in streamed)
+    samples = torch.cat([torch.empty(0), *(message.data.samples for message in streamed)])
+    assert torch.equal(samples, result.data.samples)
+    assert torch.equal(result.data.codes, frames)
+    assert {message.data.sample_rate for message in streamed} <= {result.data.sample_rate}
+    return result.data

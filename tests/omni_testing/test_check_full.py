@@ -1,0 +1,106 @@
+"""``omni plugins check --full``: the suites of what is installed, from the command line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PLUGIN = """
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+
+@hookimpl
+def omni_payload_projections():
+    return [
+        Component("right", "mine:right", "keeps the number", conformance="mine_suites:Right"),
+        Component("also", "mine:right", "the same suite", conformance="mine_suites:Right"),
+        Component("wrong", "mine:wrong", "changes its input", conformance="mine_suites:Wrong"),
+        Component("lost", "mine:right", "its suite is not there", conformance="mine_suites:NoSuch"),
+        Component("bare", "mine:right", "it names no suite"),
+        Component("away", "mine:right", "cannot work here", requires=("no_such_module",), conformance="mine_suites:Away"),
+    ]
+"""
+FUNCTIONS = """
+def right(payload):
+    return {"n": payload.data["n"]}
+
+def wrong(payload):
+    return {"n": payload.data.pop("n")}
+"""
+SUITES = """
+from omni_testing import ProjectionConformance
+
+class Right(ProjectionConformance):
+    projection = "mine:right"
+
+    def payloads(self):
+        return [{"n": 1}]
+
+class Wrong(Right):
+    projection = "mine:wrong"
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    for name, source in {"mine_plugin": PLUGIN, "mine": FUNCTIONS, "mine_suites": SUITES}.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    info = tmp_path / "mine-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[omni]\nmine = mine_plugin\n")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+
+def check(environment: dict[str, str], *arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    code = f"import sys\n{before}\nfrom omni_core.cli import main\nmain(['plugins', 'check', *sys.argv[1:]])"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_each_component_gets_a_line_and_failures_a_reason(environment: dict[str, str]) -> None:
+    done = check(environment, "--full", "mine")
+    lines = done.stdout.splitlines()
+
+    def of(about: str) -> list[str]:
+        found = [line for line in lines if line.startswith(("ok  ", "no  ")) and f"{about} (mine): " in line]
+        return [f"{line.split()[0]} {line.partition('(mine): ')[2].rpartition(' (')[0]}" for line in found]
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert of("projection right") == ["ok 4 passed"]
+    assert of("projection also") == []  # once is enough
+    assert of("projection wrong") == ["no 2 passed, 2 FAILED"]
+    assert of("projection lost") == ["no 1 FAILED"]
+    assert of("projection away")[-1] == "ok 1 skipped: module 'no_such_module' is not installed"
+    assert of("plugin mine") == ["ok 8 passed"]
+    assert any(line.startswith("-") and "projection bare" in line for line in lines)
+    assert "test_it_leaves_its_input_as_it_is" in done.stdout
+    assert "which other stages get too" in done.stdout
+    assert "has no attribute 'NoSuch'" in done.stdout
+
+
+def test_what_is_right_exits_with_0(environment: dict[str, str]) -> None:
+    done = check(environment, "--full", "engine")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok  scheduler engine" in done.stdout
+    assert "mine" not in done.stdout
+
+
+def test_without_pytest_it_says_what_to_install(environment: dict[str, str]) -> None:
+    done = check(environment, "--full", before="sys.modules['pytest'] = None")
+    assert done.returncode == 1
+    assert "pip install omni-testing" in done.stderr
+    code = "import sys; sys.modules['pytest'] = None; from omni_testing import RelayConformance"
+    imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "ImportError: the conformance suites need pytest" in imported.stderr
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known(environment: dict[str, str]) -> None:
+    done = check(environment, "--full", "no-such")
+    assert done.returncode == 1
+    assert "no plugin is called 'no-such'; installed are:" in done.stderr

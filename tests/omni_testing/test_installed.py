@@ -1,0 +1,13 @@
+"""Everything that is installed, found through entry points: what ``omni plugins check --full`` runs."""
+
+from __future__ import annotations
+
+from omni_testing.installed import suites, untested
+
+globals().update(suites())
+
+
+def test_ours_are_tested() -> None:
+    assert {"TestPluginRelayShm", "TestPluginEngine", "TestPluginQwen3"} <= set(globals())
+    assert {"TestRelayShm", "TestSchedulerEngine", "TestPipelineQwen3Omni"} <= set(globals())
+    assert [each for plugin in ("relay-shm", "engine", "qwen3") for each in untested(plugin)] == []

@@ -1,0 +1,25 @@
+"""The runners over the engine's toy model keep the contract; ``wrong_runners``, which spoil them, do not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "omni_engine"))
+sys.path.insert(0, str(Path(__file__).parent))
+
+from right_runners import FeedbackRequests, Requests, StreamedRequests
+
+from omni_testing import ModelRunnerConformance
+
+
+class TestToy(Requests, ModelRunnerConformance):
+    pass
+
+
+class TestFeedback(FeedbackRequests, ModelRunnerConformance):
+    pass
+
+
+class TestStreamedFeedback(StreamedRequests, ModelRunnerConformance):
+    pass

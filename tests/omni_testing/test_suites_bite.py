@@ -1,0 +1,286 @@
+"""A suite that lets a wrong implementation pass is worthless: each mistake must be caught, by the test that is meant to."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+RELAYS = {
+    "LosesTheSecondPut": "test_two_puts_in_flight_are_two",
+    "LeaksOnAbort": "test_cleanup_frees_what_was_not_read",
+    "WakesUpLate": "test_a_full_pool_waits_and_goes_on",
+    "ForgetsEarlyReleases": "test_a_receiver_may_finish_before_the_sender_waits",
+    "CompletesAtOnce": "test_a_put_that_nobody_reads_does_not_complete",
+    "RefusesWhenFull": "test_a_full_pool_waits_and_goes_on",
+    "WaitsForEver": "test_what_never_fits_is_refused_at_once",
+    "SendsGarbage": "test_bytes_arrive_exactly",
+    "ReadsLate": "test_the_source_may_change_after_the_put",
+    "LeavesAThread": "test_closing_twice_is_closing_and_leaves_nothing",
+    "ZeroesTheTail": "test_tensors_of_every_kind_arrive",
+    "TravelsInItsMetadata": "test_metadata_are_small",
+    "BelievesAnything": "test_nonsense_for_metadata_is_refused",
+    "MistakesTheirsForMine": "test_both_sides_send_at_once",
+    "EndsWithItsWaiter": "test_waiting_may_be_given_up_and_repeated",
+    "KeepsWhatACancelledGetHeld": "test_a_cancelled_get_takes_nothing",
+    "MournsForEver": "test_the_dead_stop_nobody_else",
+    "OpensAgain": "test_closing_ends_what_waits",
+    "LeavesADescriptor": "test_transfers_leave_nothing_behind",
+    "Polls": "test_idle_relays_use_no_cpu",
+    "PollsSlowly": "test_idle_relays_use_no_cpu",
+    "WritableViews": "test_views_are_read_only_and_free_their_bytes_at_their_end",
+}
+SCHEDULERS = {
+    "AnswersTwice": "test_requests_are_answered_once",
+    "IgnoresAbort": "test_an_aborted_request_says_nothing_more",
+    "SwallowsErrors": "test_a_failing_request_hurts_nobody",
+    "DiesOfAnError": "test_a_failing_request_hurts_nobody",
+    "NeverStops": "test_stopping_ends_it_soon",
+    "SpinsWhenIdle": "test_it_sleeps_when_there_is_nothing_to_do",
+    "LooksNowAndThen": "test_it_sleeps_when_there_is_nothing_to_do",
+    "MutatesItsInput": "test_inputs_are_left_as_they_are",
+    "MixesUpCompany": "test_company_changes_no_answer",
+    "KeepsEverything": "test_nothing_is_kept_of_ended_requests",
+}
+
+PROJECTIONS = {
+    "changes_the_payload": "test_it_leaves_its_input_as_it_is",
+    "cannot_be_sent": "test_its_result_can_be_sent",
+    "hands_on_its_container": "test_its_container_is_its_own",
+    "differs_each_time": "test_it_gives_the_same_again",
+}
+PIPELINES = {
+    "next='nowhere'": "test_its_topology_is_valid",
+    "route_fn='wrong:no_such_function'": "test_every_reference_resolves_in_a_new_process",
+    "factory='wrong:IgnoresAbort', factory_args={}": "test_an_abort_leaves_nothing",
+    "factory='wrong:differs_each_time'": "test_streamed_together_or_alone_it_answers_alike",
+}
+
+RUNNERS = {
+    "SeesItsNeighbours": "test_company_changes_no_answer",
+    "DependsOnItsPlace": "test_the_order_of_company_changes_nothing",
+    "DependsOnTheParts": "test_a_prompt_may_come_in_parts",
+    "Counts": "test_asked_again_it_answers_the_same",
+    "ChangesItsBatch": "test_batches_are_left_as_they_are",
+    "ChangesItsPrompt": "test_batches_are_left_as_they_are",
+    "ChangesItsMessage": "test_messages_are_left_as_they_are",
+    "ReordersItsOutput": "test_tokens_come_in_the_order_of_the_batch",
+    "SwapsTokens": "test_tokens_come_in_the_order_of_the_batch",
+    "Reseeded": "test_asked_again_it_answers_the_same",
+    "OneSeedForAll": "test_another_seed_is_another_answer",
+    "ForgetsThePenalty": "test_tokens_are_chosen_by_the_base",
+    "ChoosesItself": "test_tokens_are_chosen_by_the_base",
+    "NeverStops": "test_a_request_ends_when_it_says",
+    "SkipsAHook": "test_hooks_are_called_in_order",
+    "KeepsRequests": "test_nothing_is_kept_of_requests_that_ended",
+    "KeepsTensors": "test_nothing_is_kept_of_requests_that_ended",
+    "RemembersNames": "test_a_name_that_was_forgotten_starts_afresh",
+    "ReturnsItTwice": "test_a_request_is_returned_once",
+    "DoesNotWait": "test_messages_that_come_late_change_nothing",
+    "FallsOver": "test_a_bad_request_hurts_only_itself",
+    "BlamesItself": "test_a_bad_request_hurts_only_itself",
+    "SharesItsFeedback": "test_feedback_stays_with_its_request",
+    "CannotRepeatAStep": "test_a_step_that_failed_is_repeated_exactly",
+    "ItsStrategyRemembers": "test_nothing_is_kept_of_requests_that_ended",
+    "FeedsOnlyOnce": "test_a_preempted_request_goes_on_exactly",
+    "NeverAsksItsStrategy": "test_the_strategy_is_asked_at_every_step",
+    "DropsWhatOthersSay": "test_company_changes_no_answer",
+    "SaysItAgain": "test_company_changes_no_answer",
+    "PrefillsAlways": "test_the_strategy_is_asked_at_every_step",
+}
+
+_RUNNER_TESTS = """
+import right_runners
+import wrong_runners
+from omni_testing import ModelRunnerConformance
+
+for name in {names}:
+    requests = getattr(right_runners, wrong_runners.kind_of_requests(name))
+    runner = dict(runner=getattr(wrong_runners, name))
+    globals()["Test" + name] = type("Test" + name, (requests, ModelRunnerConformance), runner)
+"""
+
+_PROJECTION_TEST = """
+from omni_testing import ProjectionConformance
+
+class TestWrong(ProjectionConformance):
+    projection = "wrong:{name}"
+
+    def payloads(self):
+        return [{{"n": 1}}, {{"n": 2}}]
+"""
+
+_PIPELINE_TEST = """
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.protocol.messages import OmniRequest
+from omni_testing import PipelineConformance
+
+class TestWrong(PipelineConformance):
+    def config(self):
+        fields = dict(name="first", factory="wrong:entry", process="first", next="last") | dict({name})
+        last = StageConfig(name="last", factory="wrong:compute", process="last", terminal=True)
+        return PipelineConfig(model_path="none", stages=[StageConfig(**fields), last])
+
+    def requests(self):
+        return [OmniRequest({{"n": 1, "sleep": 0.05}}), OmniRequest({{"n": 2, "sleep": 0.05}})]
+"""
+PLUGINS = {
+    "import numpy": "test_it_imports_in_no_time_and_without_heavy_libraries",
+    "import time; time.sleep(0.05)": "test_it_imports_in_no_time_and_without_heavy_libraries",
+    "raise SystemExit(1)": "test_it_is_loaded_without_complaint",
+    "supports = (7, 8)": "test_it_says_which_api_levels_it_supports",
+    "supports = {'commands': (1, 1)}": "test_it_says_which_api_levels_it_supports",
+    "supports = tuple([1, 1])": "test_it_says_which_api_levels_it_supports",
+    "globals()['omni_schedulers'] = hookimpl(lambda: components)": "test_its_hooks_can_be_seen_without_an_import",
+    "components *= 2": "test_its_names_are_unique",
+    "components[0] = Component('shm', 'json:loads', 'a name that is taken')": "test_its_names_are_unique",
+    "components.clear()": "test_its_names_are_unique",
+    "components[0] = Component('mine', 'json:loads', '')": "test_everything_has_a_summary",
+    "components[0] = Component('mine', 'json:loads', 'fine', probe=lambda: False)": "test_probes_answer",
+    "components[0] = Component('mine', 'json:no_such', 'fine')": "test_its_targets_resolve_in_a_new_process",
+}
+
+_PLUGIN = """
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+components = [Component("mine", "json:loads", "what it is")]
+
+@hookimpl
+def omni_relays():
+    return components
+
+{mistake}
+"""
+
+_PLUGIN_TEST = """
+from omni_testing import PluginConformance
+
+class TestWrong(PluginConformance):
+    entry_point = "wrong-plugin"
+"""
+
+_RELAY_TEST = """
+from omni_testing import RelayConformance
+
+class TestWrong(RelayConformance):
+    relay = "wrong:{name}"
+"""
+
+_SCHEDULER_TEST = """
+import omni_testing.scheduler as suite
+import wrong
+
+suite.PATIENCE = 3.0
+
+class TestWrong(suite.SchedulerConformance):
+    def make(self):
+        return wrong.{name}()
+
+    def good(self, number):
+        return {{"n": number}}
+
+    def bad(self):
+        return {{"fail": True}}
+
+    def endless(self):
+        return {{"n": 0, "sleep": 0.5}}
+"""
+
+
+def failures(folder: Path, source: str, test: str) -> tuple[list[str], str]:
+    """The tests that fail when the one test of a suite runs on an implementation, as ``test``."""
+    found, output = failed(folder, source, "-k", test)
+    return [name.partition("::")[2] for name in found], output
+
+
+def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
+    """The tests of a file that fail, as ``TestClass::test`` without parameters."""
+    path = folder / "test_wrong.py"
+    path.write_text(source)
+    path_of_modules = os.pathsep.join(
+        [str(folder), str(HERE), str(HERE.parent / "omni_engine"), os.environ.get("PYTHONPATH", "")]
+    )
+    environment = {**os.environ, "PYTHONPATH": path_of_modules}
+    command = [sys.executable, "-m", "pytest", str(path), "-q", *selection, "-p", "no:cacheprovider", "-c", os.devnull]
+    command += ["-o", "faulthandler_timeout=60"]  # where it stands, should it stand still
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=150, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        pytest.fail(f"it does not end: {(error.stderr or b'').decode()[-6000:]}")
+    assert "error" not in done.stdout.splitlines()[-1], done.stdout
+    return re.findall(r"FAILED [^:]+::(\w+::\w+)", done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(("name", "test"), RELAYS.items())
+def test_a_wrong_relay_is_caught(tmp_path: Path, name: str, test: str) -> None:
+    found, output = failures(tmp_path, _RELAY_TEST.format(name=name), test)
+    assert test in found, output
+
+
+@pytest.mark.parametrize(("name", "test"), SCHEDULERS.items())
+def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> None:
+    found, output = failures(tmp_path, _SCHEDULER_TEST.format(name=name), test)
+    assert test in found, output
+
+
+@pytest.fixture(scope="module")
+def caught_runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
+    """What is caught of all wrong runners, in one process: it takes torch longer to be imported than the tests to run."""
+    source = _RUNNER_TESTS.format(names=list(RUNNERS))
+    tests = " or ".join(f"(Test{name} and {test})" for name, test in RUNNERS.items())
+    return failed(tmp_path_factory.mktemp("runners"), source, "-k", tests)
+
+
+@pytest.mark.parametrize(("name", "test"), RUNNERS.items())
+def test_a_wrong_model_runner_is_caught(caught_runners: tuple[list[str], str], name: str, test: str) -> None:
+    found, output = caught_runners
+    assert f"Test{name}::{test}" in found, output
+
+
+@pytest.mark.parametrize(("name", "test"), PROJECTIONS.items())
+def test_a_wrong_projection_is_caught(tmp_path: Path, name: str, test: str) -> None:
+    found, output = failures(tmp_path, _PROJECTION_TEST.format(name=name), test)
+    assert test in found, output
+
+
+def install_plugin(folder: Path, mistake: str) -> None:
+    """A plugin on the path of the tests that run in ``folder``."""
+    (folder / "wrong_plugin.py").write_text(_PLUGIN.format(mistake=mistake))
+    info = folder / "wrong_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[omni]\nwrong-plugin = wrong_plugin\n")
+
+
+@pytest.mark.parametrize(("mistake", "test"), PLUGINS.items())
+def test_a_wrong_plugin_is_caught(tmp_path: Path, mistake: str, test: str) -> None:
+    install_plugin(tmp_path, mistake)
+    found, output = failures(tmp_path, _PLUGIN_TEST, test)
+    assert test in found, output
+
+
+def test_a_right_plugin_is_not(tmp_path: Path) -> None:
+    install_plugin(tmp_path, "")
+    found, output = failures(tmp_path, _PLUGIN_TEST, "test")
+    assert found == [], output
+
+
+@pytest.mark.parametrize(("name", "test"), PIPELINES.items())
+def test_a_wrong_pipeline_is_caught(tmp_path: Path, name: str, test: str) -> None:
+    found, output = failures(tmp_path, _PIPELINE_TEST.format(name=name), test)
+    assert test in found, output
+
+
+def test_what_the_wrong_ones_spoil_is_right(tmp_path: Path) -> None:
+    """The same pipeline without a mistake passes, so what is caught is the mistake."""
+    found, output = failures(tmp_path, _PIPELINE_TEST.format(name=""), "test")
+    assert found == [], output

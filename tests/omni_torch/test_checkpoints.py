@@ -1,0 +1,47 @@
+"""Finding a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from omni_core.errors import ConfigError
+from omni_torch.checkpoints import Section, read_json, resolve_checkpoint
+
+
+@pytest.mark.parametrize(
+    ("model", "word"), [("/no/such/folder", "neither"), ("just-a-name", "neither"), (".", "no config.json")]
+)
+def test_a_model_that_is_not_there_is_named(
+    model: str, word: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=word):
+        resolve_checkpoint(model, ["*.json"])
+
+
+def test_a_folder_with_a_config_is_one(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve_checkpoint(str(tmp_path), ["*.json"]) == str(tmp_path)
+
+
+def test_what_a_config_lacks_is_named_by_its_path() -> None:
+    root = Section({"text": {"heads": 4, "bias": None}, "audio": 3}, "config.json", "Parrot")
+    text = root.section("text")
+    assert text["heads"] == 4
+    assert text.get("bias", 7) == text.get("norm", 7) == 7
+    with pytest.raises(ConfigError, match=r"^config\.json\.text\.bias: missing; is this a Parrot checkpoint\?$"):
+        text["bias"]
+    with pytest.raises(ConfigError, match=r"^config\.json\.audio: must be an object$"):
+        root.section("audio")
+
+
+@pytest.mark.parametrize(("content", "words"), [("{", "cannot be read"), ("[1]", "must hold an object, holds a list")])
+def test_a_file_that_is_no_json_object_is_named(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
+        read_json(path)
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=rf"config\.json {words}"):
+        read_json(path)

@@ -1,0 +1,285 @@
+"""Operations: the reference where nothing fits, the best kernel that can work where one does, and the way there."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from omni_core.client import open_pipeline
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.hookspecs import Component, KernelComponent
+from omni_core.launch.prepare import prepare
+from omni_core.machines.addresses import Place, Places
+from omni_core.model_runner.kernels import install
+from omni_core.plugins.discovery import PluginRecord, PluginStatus
+from omni_core.plugins.registry import PluginRegistry
+from omni_core.processes.main import pack_spec
+from omni_core.protocol.codec import decode
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.specs import KernelSpec
+from omni_torch.comparison import relative_error
+from omni_torch.experts import experts, route_experts
+from omni_torch.kernels import operation
+from omni_torch.operations import add_rms_norm, rms_norm, snake_beta
+
+command = import_module("omni_core.cli.plugins")
+
+ME = "kernel_examples"
+SOURCE = """
+import os
+
+asked = []
+def fits():
+    asked.append(os.getpid())
+def refuses():
+    return "too old a card"
+def breaks():
+    raise OSError("no driver")
+def plain(x, weight, eps):
+    return x * 0 + 1
+def better(x, weight, eps):
+    return x * 0 + 2
+def right(x, weight, eps):
+    import torch.nn.functional as F
+    return F.rms_norm(x, weight.shape, weight, eps)
+def stage():
+    def compute(payload):
+        import torch
+        from omni_torch.operations import rms_norm
+        payload.data = {"value": float(rms_norm(torch.zeros(1), torch.ones(1), 1.0)), "here": asked == [os.getpid()]}
+        return payload
+    return compute
+"""
+
+
+@pytest.fixture
+def examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / f"{ME}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield __import__(ME)
+    install({})
+    sys.modules.pop(ME)
+
+
+def spec(target: str, priority: int = 0, probe: str | None = None, **fields: Any) -> KernelSpec:
+    values = {"device": "cpu", "dtypes": ["float32"], "requires": [], **fields}
+    probe = probe and f"{ME}:{probe}"
+    return KernelSpec(name=target, priority=priority, target=f"{ME}:{target}", probe=probe, **values)
+
+
+def answer(dtype: torch.dtype = torch.float32) -> float:
+    return float(rms_norm(torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype), 1.0))
+
+
+def test_the_highest_that_can_work_wins(examples: Any) -> None:
+    install({"rms_norm": [spec("plain"), spec("better", 1, "fits")]})
+    assert [answer(), answer()] == [2.0, 2.0]
+    assert len(examples.asked) == 1, "its probe is asked once"
+    install({"rms_norm": [spec("plain"), spec("better", -1)]})
+    assert answer() == 1.0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"probe": "refuses"},
+        {"probe": "breaks"},
+        {"requires": ["no_such_module"]},
+        {"device": "cuda"},
+        {"dtypes": ["float16"]},
+    ],
+    ids=str,
+)
+def test_one_that_does_not_fit_leaves_the_place_to_the_next(examples: Any, fields: dict[str, Any]) -> None:
+    install({"rms_norm": [spec("plain"), spec("better", 1, **fields)]})
+    assert answer() == 1.0
+    install({"rms_norm": [spec("better", 1, **fields)]})
+    assert answer() == 0.0, "the reference"
+
+
+def test_one_whose_target_is_gone_is_told(examples: Any, caplog: pytest.LogCaptureFixture) -> None:
+    install({"rms_norm": [spec("missing")]})
+    assert answer() == 0.0
+    assert "kernel missing of rms_norm is not used, because ConfigError" in caplog.text
+
+
+def test_the_choice_is_one_per_dtype(examples: Any) -> None:
+    install({"rms_norm": [spec("plain"), spec("better", dtypes=["float16"])]})
+    assert (answer(), answer(torch.float16), answer(torch.float64)) == (1.0, 2.0, 0.0)
+    install({"rms_norm": [spec("plain", dtypes=[])]})
+    assert answer(torch.float64) == 1.0
+
+
+def test_references_are_what_models_computed_before() -> None:
+    x, y, weight = torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(8)
+    normed = x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6) * weight
+    torch.testing.assert_close(rms_norm(x, weight, 1e-6), normed)
+    total, normed = add_rms_norm(x, y, weight, 1e-6)
+    assert torch.equal(total, x + y)
+    assert torch.equal(normed, rms_norm(x + y, weight, 1e-6))
+    waved = x + torch.sin(x * weight[:3, None].exp()) ** 2 / weight[3:6, None].exp()
+    torch.testing.assert_close(snake_beta(x, weight[:3], weight[3:6]), waved)
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_routing_is_a_softmax_over_all_experts_and_its_largest(normalize: bool) -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0, -1.0], [3.0, -2.0, 0.5, 3.5]]).bfloat16()
+    weights, chosen = route_experts(logits, 2, normalize)
+    assert chosen.tolist() == [[1, 2], [3, 0]]
+    assert (weights.dtype, chosen.dtype) == (torch.bfloat16, torch.int64)
+    shares = logits.float().exp() / logits.float().exp().sum(-1, keepdim=True)
+    largest = shares.gather(1, chosen)
+    expected = largest / largest.sum(-1, keepdim=True) if normalize else largest
+    torch.testing.assert_close(weights, expected.bfloat16())
+    assert route_experts(logits.double(), 2, normalize)[0].dtype == torch.float64
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_experts_are_gated_and_summed_with_their_weights(rows: int, dtype: torch.dtype) -> None:
+    x, gate_up, down = (torch.randn(shape).to(dtype) for shape in ((rows, 8), (5, 6, 8), (5, 8, 3)))
+    weights, chosen = torch.rand(rows, 2).to(dtype), torch.tensor([[3, 1], [1, 0], [0, 3], [3, 0]])[:rows]
+    expected = torch.zeros(rows, 8, dtype=dtype)
+    for row in range(rows):
+        for weight, expert in zip(weights[row], chosen[row], strict=True):
+            gate, up = (gate_up[expert] @ x[row]).split(3)
+            expected[row] += weight * (down[expert] @ (gate / (1 + torch.exp(-gate)) * up))
+    torch.testing.assert_close(experts(x, weights, chosen, gate_up, down), expected)
+
+
+def component(target: str, **fields: Any) -> KernelComponent:
+    values = {"operation": "rms_norm", "device": "cpu", "dtypes": ("float32",), **fields}
+    return KernelComponent(target, f"{ME}:{target}", "an example", **values)
+
+
+def registry(*components: Component) -> PluginRegistry:
+    record = PluginRecord("examples", "dist-examples", "1.0", ME, PluginStatus.LOADED)
+    record.components["omni_kernels"] = list(components)
+    return PluginRegistry([record])
+
+
+def launch_specs(folder: Path, found: PluginRegistry) -> Any:
+    stage = StageConfig(name="ask", process="ask", factory=f"{ME}:stage", terminal=True)
+    prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), found, Places(Place(str(folder))))
+    return decode(pack_spec(prepared.units[0].processes[0])).kernels
+
+
+def test_a_launch_spec_carries_what_is_installed(examples: Any, tmp_path: Path) -> None:
+    found = registry(component("plain", probe=examples.fits, priority=3, requires=("torch",)), component("better"))
+    sent = launch_specs(tmp_path, found)
+    assert set(sent) == {"rms_norm"}
+    assert sorted(sent["rms_norm"], key=lambda each: each.name)[1] == spec("plain", 3, "fits", requires=["torch"])
+    assert not examples.asked, "the parent asks no probe: it may have no such device"
+
+
+def test_one_that_cannot_travel_is_left_out_and_told(
+    examples: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = registry(
+        component("plain", probe=lambda: None), component("better"), component("right"), component("right")
+    )
+    assert [each.name for each in launch_specs(tmp_path, found)["rms_norm"]] == ["better"]
+    assert "the probe of 'plain'" in caplog.text
+    assert "'right' is provided twice" in caplog.text
+
+
+async def test_a_stage_process_runs_the_installed_kernel(examples: Any) -> None:
+    stage = StageConfig(name="ask", process="ask", factory=f"{ME}:stage", terminal=True)
+    config = PipelineConfig(model_path="none", stages=[stage])
+    found = registry(component("plain"), component("better", priority=1, probe=examples.fits))
+    for registered, expected in ((found, {"value": 2.0, "here": True}), (registry(), {"value": 0.0, "here": False})):
+        async with open_pipeline(config, registry=registered) as client:
+            assert (await client.submit(OmniRequest(inputs=None)))["ask"] == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "expected"),
+    [
+        ({"target": "right"}, 0, "      float32: error "),
+        ({"target": "better"}, 1, "no    float32: error "),
+        ({"target": "right", "dtypes": ()}, 0, "      bfloat16: error "),
+        ({"target": "right", "dtypes": ("int8",)}, 1, "its dtype 'int8' cannot be compared"),
+        ({"target": "right", "operation": "other"}, 1, "is not an Operation called 'other'"),
+    ],
+    ids=str,
+)
+def test_check_compares_a_kernel_with_its_reference(
+    examples: Any, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], code: int, expected: str
+) -> None:
+    reference = "omni_torch.operations:rms_norm"
+    monkeypatch.setattr(command, "load_plugins", lambda: registry(component(**fields, reference=reference)))
+    result = CliRunner().invoke(command.check)
+    assert expected in result.output
+    assert ("times as fast as PyTorch" in result.output) == ("cannot be compared" not in result.output)
+    assert result.exit_code == code
+
+
+def test_check_says_only_the_reason_where_a_kernel_cannot_work(examples: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = component("better", probe=examples.refuses, reference="omni_torch.operations:rms_norm")
+    monkeypatch.setattr(command, "load_plugins", lambda: registry(one))
+    result = CliRunner().invoke(command.check)
+    assert result.output == "no  kernel better (dist-examples): too old a card\n"
+    assert result.exit_code == 0
+
+
+def test_nan_and_wrong_shapes_are_never_good() -> None:
+    arguments = (torch.ones(2, 3), torch.ones(3), 1e-6)
+    for wrong in (lambda x, weight, eps: x * float("nan"), lambda x, weight, eps: x[:1]):
+        assert relative_error(rms_norm, wrong, arguments) == float("inf")
+
+
+def test_what_an_operation_writes_is_compared_and_nothing_else_may_change() -> None:
+    @operation("put", examples=lambda dtype, generator: [], writes=("target",))
+    def put(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        target[row] = x
+        return x + 1
+
+    def elsewhere(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        return put.reference(x, target, row - 1)
+
+    def nowhere(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        return x + 1
+
+    def also(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        target[row - 1] *= 1.001
+        return put.reference(x, target, row)
+
+    def in_place(x: torch.Tensor, target: torch.Tensor, row: int) -> torch.Tensor:
+        target[row] = x
+        return x.add_(1)
+
+    arguments = (torch.randn(8), torch.randn(100_000, 8), 3)
+    before = [each.clone() for each in arguments[:2]]
+    assert relative_error(put, put.reference, arguments) < 1e-7
+    assert relative_error(put, elsewhere, arguments) > 0.5
+    assert relative_error(put, nowhere, arguments) > 0.5
+    assert relative_error(put, also, arguments) > 1e-4
+    assert relative_error(put, in_place, arguments) == float("inf")
+    assert all(torch.equal(each, old) for each, old in zip(arguments, before, strict=False))
+
+
+@pytest.mark.parametrize(("off", "error"), [(0, 0.0), (1, float("inf"))])
+def test_whole_numbers_must_be_the_same(off: int, error: float) -> None:
+    def kernel(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        weights, chosen = route_experts.reference(logits.double(), top_k, normalize)
+        chosen[0, 0] += off
+        return weights, chosen
+
+    assert relative_error(route_experts, kernel, (torch.arange(600.0).expand(50, 600), 4, True)) == error
+
+
+def test_a_name_belongs_to_whoever_wraps_the_function() -> None:
+    @operation("twice", examples=lambda dtype, generator: [])
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        """Twice."""
+        return x + x
+
+    assert twice.__doc__ == "Twice."
+    assert float(twice(torch.ones(()))) == 2.0

@@ -1,0 +1,113 @@
+"""The scheduler of vocoders: chunks of the sizes asked for, together where they can be; what cannot be decoded is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hearing import answer, end, frame, heard
+
+from omni_core.errors import ConfigError
+from omni_torch.vocoder import VocoderScheduler
+
+Work = list[tuple[list[int], torch.Tensor]]
+
+
+class Counter:
+    """Two codes a frame become two samples, their sums; the first sample of a stream comes one frame late."""
+
+    device, sample_rate, codebooks, codebook_size = torch.device("cpu"), 8000, 2, 64
+
+    def __init__(self, fails: bool = False) -> None:
+        self.passes: list[list[int]] = []
+        self._fails = fails
+
+    def begin(self) -> list[int]:
+        return []
+
+    def decode(self, work: Work) -> list[torch.Tensor]:
+        self.passes.append([len(frames) for _, frames in work])
+        if self._fails:
+            raise MemoryError("no room")
+        waves = []
+        for stream, frames in work:
+            before = sum(stream)
+            stream.append(len(frames))
+            wave = frames.sum(1).float().repeat_interleave(2)
+            waves.append(wave if before else wave[2:])
+        return waves
+
+
+def frames_of(count: int) -> torch.Tensor:
+    return torch.arange(2 * count).reshape(count, 2) % 64
+
+
+@pytest.mark.parametrize(("count", "passes"), [(0, []), (1, [[1]]), (2, [[2]]), (9, [[2], [7]]), (12, [[2], [7], [3]])])
+def test_the_first_chunk_is_small_and_the_last_what_is_left(count: int, passes: list[list[int]]) -> None:
+    vocoder = Counter()
+    result = heard(VocoderScheduler(vocoder, initial_chunk=2, chunk=7), frames_of(count))
+    assert vocoder.passes == passes
+    assert torch.equal(result.samples, frames_of(count).sum(1).float().repeat_interleave(2)[2:])
+    assert result.sample_rate == 8000
+
+
+def test_requests_with_a_chunk_each_share_a_pass() -> None:
+    vocoder = Counter()
+    scheduler = VocoderScheduler(vocoder, initial_chunk=2, chunk=7)
+    for name in ("a", "b"):
+        for each in frames_of(2):
+            scheduler.inbox.put(frame(name, each))
+    scheduler.inbox.put(frame("c", frames_of(1)[0]))
+    scheduler._serve_once()
+    assert vocoder.passes == [[2, 2]]
+
+
+@pytest.mark.parametrize("bad", [-1, 64, 10**6])
+def test_codes_out_of_range_fail_the_request(bad: int) -> None:
+    frames = frames_of(5)
+    frames[3, 1] = bad
+    *_, last = answer(VocoderScheduler(Counter(), initial_chunk=10, chunk=10), frames)
+    assert last.type == "error"
+    assert "codes must be from 0 to 63" in str(last.data)
+
+
+def test_a_frame_of_another_width_is_refused() -> None:
+    *_, last = answer(VocoderScheduler(Counter(), initial_chunk=1, chunk=1), torch.zeros(1, 3, dtype=torch.int64))
+    assert "a frame has 2 codes" in str(last.data)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None:
+    """Whether it was the flush or not; the request without a chunk's worth of frames goes on."""
+    scheduler = VocoderScheduler(Counter(fails=True), initial_chunk=4, chunk=4)
+    scheduler.inbox.put(frame("other", frames_of(1)[0]))
+    for message in [*(frame("r", each) for each in frames_of(count)), *end("r")]:
+        scheduler.inbox.put(message)
+    scheduler._serve_once()
+    (failed,) = scheduler.outbox.drain()
+    assert (failed.request_id, failed.type, str(failed.data)) == ("r", "error", "no room")
+    assert scheduler.statistics()["running"] == 1
+
+
+def test_codes_come_back_only_if_asked_for() -> None:
+    scheduler = VocoderScheduler(Counter(), initial_chunk=1, chunk=1)
+    for message in (frame("r", frames_of(1)[0]), *end("r")):
+        scheduler.inbox.put(message)
+    scheduler._serve_once()
+    assert scheduler.outbox.drain()[-1].data.codes is None
+
+
+@pytest.mark.parametrize(("initial_chunk", "chunk", "word"), [(0, 1, "initial_chunk"), (1, 0, "chunk")])
+def test_a_chunk_of_no_frames_is_refused(initial_chunk: int, chunk: int, word: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{word}: must be at least 1 frame"):
+        VocoderScheduler(Counter(), initial_chunk=initial_chunk, chunk=chunk)
+
+
+def test_its_thread_uses_the_vocoder_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", used.append)
+    vocoder = Counter()
+    vocoder.device = torch.device("cuda:1")
+    scheduler = VocoderScheduler(vocoder, initial_chunk=2, chunk=7)
+    scheduler.stop()
+    scheduler.start()
+    assert used == [torch.device("cuda:1")]
