@@ -27,6 +27,7 @@ DISTRIBUTIONS = {
     "omni-core": "omni_core",
     "omni-torch": "plugins/omni_torch",
     "omni-testing": "plugins/omni_testing",
+    "omni-relay-kit": "plugins/omni_relay_kit",
     "omni-relay-shm": "plugins/omni_relay_shm",
     "omni-relay-nixl": "plugins/omni_relay_nixl",
     "omni-relay-mooncake": "plugins/omni_relay_mooncake",
@@ -41,6 +42,7 @@ TESTS = {
     "omni-core": "tests/packaging/bare",
     "omni-torch": "tests/omni_torch",
     "omni-testing": "tests/omni_testing",
+    "omni-relay-kit": "tests/omni_relay_kit",
     "omni-relay-shm": "tests/omni_relay_shm",
     "omni-relay-nixl": "tests/end_to_end/runtime/test_relays_in_pipelines.py",
     "omni-relay-mooncake": "tests/omni_relay_mooncake",
@@ -153,7 +155,16 @@ def sglang(session: nox.Session) -> None:
     """
     session.install("-c", SGLANG_CONSTRAINTS, "torch")
     session.install("--no-deps", "-r", SGLANG_CONSTRAINTS)
-    ours = wheels("omni-core", "omni-torch", "omni-testing", "omni-relay-shm", "omni-engine", "omni-qwen3", SGLANG)
+    ours = wheels(
+        "omni-core",
+        "omni-torch",
+        "omni-testing",
+        "omni-relay-kit",
+        "omni-relay-shm",
+        "omni-engine",
+        "omni-qwen3",
+        SGLANG,
+    )
     session.install("--no-deps", "--force-reinstall", *ours)
     arguments = session.posargs or ["tests/omni_sglang"]
     session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
@@ -224,7 +235,7 @@ def lowest(session: nox.Session, name: str) -> None:
     lines = [f"{each}=={version}" for each, version in lower_bounds(name)] + [pinned("torch")]
     session.log(", ".join(lines))
     bounds.write_text("\n".join(lines) + "\n")
-    names = list(dict.fromkeys(["omni-core", "omni-relay-shm", name]))
+    names = list(dict.fromkeys(["omni-core", "omni-relay-kit", "omni-relay-shm", name]))
     testing = f"{wheels('omni-core')[0]}[{EXTRAS['omni-core']}]"
     session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*names), testing)
     session.install("--no-deps", "--force-reinstall", *wheels(*names))

@@ -21,7 +21,7 @@ import pytest_asyncio
 
 from omni_core.errors import RelayError, RelayFullError
 from omni_core.relay.base import RelayOptions
-from omni_core.relay.kit.allocator import GRANULE, Allocator
+from omni_relay_kit.allocator import GRANULE, Allocator
 from omni_relay_shm.plugin import probe
 from omni_relay_shm.relay import ShmRelay
 

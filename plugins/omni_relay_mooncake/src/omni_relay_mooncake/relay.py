@@ -21,9 +21,9 @@ from attrs.validators import in_, instance_of, optional
 
 from omni_core.errors import PeerDiedError, RelayError
 from omni_core.relay.base import RelayOptions
-from omni_core.relay.kit.liveness import Incarnation
-from omni_core.relay.kit.memory import HostMemory, Memory
-from omni_core.relay.kit.pull_relay import MARK_BYTES, PulledRelay, Read
+from omni_relay_kit.liveness import Incarnation
+from omni_relay_kit.memory import HostMemory, Memory
+from omni_relay_kit.pull_relay import MARK_BYTES, PulledRelay, Read
 from omni_relay_mooncake.namespace import NetworkNamespace
 from omni_relay_mooncake.plugin import NOT_INSTALLED, missing_libraries
 from omni_relay_mooncake.watcher import DONE, RUNNING, Transfer, Watcher

@@ -20,9 +20,9 @@ from attrs.validators import in_
 
 from omni_core.errors import RelayError
 from omni_core.relay.base import RelayOptions
-from omni_core.relay.kit.liveness import Incarnation
-from omni_core.relay.kit.memory import Memory
-from omni_core.relay.kit.pull_relay import PulledRelay, Read
+from omni_relay_kit.liveness import Incarnation
+from omni_relay_kit.memory import Memory
+from omni_relay_kit.pull_relay import PulledRelay, Read
 from omni_relay_nccl.channel import End, Transfer
 from omni_relay_nccl.pairs import Incoming, Outgoing
 

@@ -18,9 +18,9 @@ from attrs.validators import instance_of
 
 from omni_core.errors import PeerDiedError, RelayError
 from omni_core.relay.base import RelayOptions
-from omni_core.relay.kit.liveness import Incarnation
-from omni_core.relay.kit.memory import Memory
-from omni_core.relay.kit.pull_relay import PulledRelay, Read
+from omni_relay_kit.liveness import Incarnation
+from omni_relay_kit.memory import Memory
+from omni_relay_kit.pull_relay import PulledRelay, Read
 from omni_relay_nixl.bell import Bell
 from omni_relay_nixl.plugin import BUILDS, NOT_INSTALLED
 

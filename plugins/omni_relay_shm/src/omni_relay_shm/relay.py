@@ -22,7 +22,7 @@ from attrs import define, field
 
 from omni_core.errors import PeerDiedError, RelayError, RelayFullError
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
-from omni_core.relay.kit.allocator import Allocator
+from omni_relay_kit.allocator import Allocator
 from omni_relay_shm.pool import DATA_START, SLOTS, PoolMemory, Word, create, fence
 
 _GENERATIONS = 2**32 - 1

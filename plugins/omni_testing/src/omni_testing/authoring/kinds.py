@@ -12,22 +12,26 @@ class Kind:
     Attributes:
         hook: where it registers.
         summary: what the template's component is, one line.
-        needs_torch: whether its component is written against torch.
+        needs: distributions that it depends on beside omni-core.
     """
 
     hook: str
     summary: str
-    needs_torch: bool = False
+    needs: tuple[str, ...] = ()
 
 
 KINDS: dict[str, Kind] = {
-    "relay": Kind("omni_relays", "bytes from process to process over Unix sockets"),
+    "relay": Kind("omni_relays", "bytes from process to process over Unix sockets", needs=("omni-relay-kit",)),
     "scheduler": Kind("omni_schedulers", "serves the most urgent request first"),
     "pipeline": Kind("omni_pipelines", "answers with the most frequent words of a message"),
-    "model-runner": Kind("omni_model_runners", "token ids in, token ids out, streamed", needs_torch=True),
-    "feedback": Kind("omni_feedback_strategies", "residual codebooks, their sum fed back", needs_torch=True),
+    "model-runner": Kind(
+        "omni_model_runners", "token ids in, token ids out, streamed", needs=("omni-torch", "torch>=2.6")
+    ),
+    "feedback": Kind(
+        "omni_feedback_strategies", "residual codebooks, their sum fed back", needs=("omni-torch", "torch>=2.6")
+    ),
     "projection": Kind("omni_payload_projections", "hands on the text of messages, without their media"),
-    "kernel": Kind("omni_kernels", "root mean square normalisation in PyTorch", needs_torch=True),
+    "kernel": Kind("omni_kernels", "root mean square normalisation in PyTorch", needs=("omni-torch", "torch>=2.6")),
     "command": Kind("omni_commands", "finds components of installed plugins"),
 }
 """By the name that ``omni plugins new --kind`` takes; each has a folder of that name in ``templates/``."""

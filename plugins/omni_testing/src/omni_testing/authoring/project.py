@@ -47,7 +47,8 @@ def write_project(names: ProjectNames, kind: str, folder: Path) -> list[Path]:
 
 def _values(names: ProjectNames, kind: str) -> dict[str, str]:
     core = _compatible_core()
-    needed = [f"omni-torch{core}", "torch>=2.6"] if KINDS[kind].needs_torch else [f"omni-core{core}"]
+    needed = [f"omni-core{core}"]
+    needed += [f"{name}{core}" if name.startswith("omni-") else name for name in KINDS[kind].needs]
     return {
         "name": names.distribution,
         "module": names.module,

@@ -9,7 +9,7 @@ from itertools import count
 from attrs import define, field
 
 from omni_core.errors import RelayError
-from omni_core.relay.kit.allocator import Allocator
+from omni_relay_kit.allocator import Allocator
 
 
 @define(eq=False)

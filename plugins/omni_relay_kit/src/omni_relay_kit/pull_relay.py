@@ -19,8 +19,8 @@ from attrs import define, field
 from omni_core.errors import RelayError
 from omni_core.protocol.buffers import Buffer, address_of, copy, flat, wait_for_device
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
-from omni_core.relay.kit.bounded_pool import Block, BoundedPool
-from omni_core.relay.kit.memory import Memory, make_memory
+from omni_relay_kit.bounded_pool import Block, BoundedPool
+from omni_relay_kit.memory import Memory, make_memory
 
 MARK_BYTES = 64
 """Before and behind a block's bytes: its relay's token and its key, padded so that the bytes stay aligned."""
