@@ -1,4 +1,4 @@
-"""Writes the pages of docs/reference from the code that they describe: the hookspecs, the config's classes, the commands.
+"""Writes the pages of docs/reference from the code that they describe: hookspecs, contracts, conformance suites, config, commands.
 
 ``python docs/generate.py`` writes them, ``--check`` only says which are not current. The pages are committed, so that they can be
 read without building anything. Every distribution of this repository must be installed.
@@ -26,6 +26,7 @@ from omni_core.cli.main import omni
 from omni_core.config.schema import PipelineConfig
 from omni_core.launch.prepare import ENVIRONMENT
 from omni_core.plugins import load_plugins
+from omni_core.references import load
 from omni_core.relay.base import RelayOptions
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +48,71 @@ VARIABLES = {
     "XDG_CACHE_HOME": "Where the random Qwen3-Omni checkpoint is kept that `omni run` makes without `--model`. By default `~/.cache`.",
 }
 """Every environment variable that means something here."""
+
+CONTRACTS_TEXT = (
+    "Every class and function that a plugin implements, is given or calls, with its methods. The pages about "
+    "[stages](../stages.md), [models](../models.md), [relays](../first-relay.md) and [kernels](../kernels.md) show them in use."
+)
+
+CONTRACTS = {
+    "Schedulers": [
+        "omni_core.scheduling.base:Scheduler",
+        "omni_core.scheduling.base:IncomingMessage",
+        "omni_core.scheduling.base:OutgoingMessage",
+        "omni_core.scheduling.base:MessageQueue",
+        "omni_core.scheduling.simple:SimpleScheduler",
+        "omni_core.scheduling.streaming:StreamingScheduler",
+    ],
+    "Requests and results": [
+        "omni_core.protocol.messages:OmniRequest",
+        "omni_core.protocol.messages:StagePayload",
+        "omni_core.protocol.outputs:TextChunk",
+        "omni_core.protocol.outputs:AudioChunk",
+        "omni_core.protocol.outputs:TextResult",
+        "omni_core.protocol.outputs:AudioResult",
+        "omni_core.client:open_pipeline",
+        "omni_core.client:Client",
+    ],
+    "Relays": [
+        "omni_core.relay.base:Relay",
+        "omni_core.relay.base:RelayOperation",
+        "omni_core.relay.base:RelayOptions",
+        "omni_relay_kit.bounded_pool:BoundedPool",
+        "omni_relay_kit.pull_relay:PulledRelay",
+    ],
+    "Model runners": [
+        "omni_torch.model_runner:ModelRunner",
+        "omni_core.model_runner.types:ARModel",
+        "omni_core.model_runner.types:ARRequest",
+        "omni_core.model_runner.types:SamplingParams",
+        "omni_core.model_runner.types:ForwardBatch",
+        "omni_core.model_runner.types:ForwardOutput",
+        "omni_core.model_runner.types:KVLayout",
+        "omni_torch.feedback:FeedbackStrategy",
+        "omni_torch.feedback:FeedbackARModelRunner",
+        "omni_torch.vocoder:VocoderScheduler",
+        "omni_torch.vocoder:Vocoder",
+        "omni_torch.kernels:Operation",
+    ],
+}
+"""Reference pages by heading: what authors of plugins implement or call."""
+
+CONFORMANCE_TEXT = (
+    "The suites of `omni-testing`. Subclass one, set its attributes or override its methods, and pytest runs every test of the "
+    "contract on your implementation. [Testing a plugin](../testing-plugins.md) shows how."
+)
+
+CONFORMANCE = {
+    "Suites": [
+        "omni_testing:RelayConformance",
+        "omni_testing:SchedulerConformance",
+        "omni_testing:ModelRunnerConformance",
+        "omni_testing:PipelineStructureConformance",
+        "omni_testing:PipelineConformance",
+        "omni_testing:ProjectionConformance",
+        "omni_testing:PluginConformance",
+    ]
+}
 
 PIPELINE_EXAMPLE = """\
 model_path: /models/my-model
@@ -102,6 +168,8 @@ def pages() -> dict[Path, str]:
         REFERENCE / "hooks.md": hooks_page(),
         REFERENCE / "config.md": config_page(),
         REFERENCE / "cli.md": cli_page(),
+        REFERENCE / "contracts.md": contracts_page("Contracts", CONTRACTS_TEXT, CONTRACTS),
+        REFERENCE / "conformance.md": contracts_page("Conformance suites", CONFORMANCE_TEXT, CONFORMANCE),
     }
 
 
@@ -349,6 +417,117 @@ def value_name(kind: click.ParamType) -> str:
 def option_text(option: click.Option) -> str:
     text = option.help or ""
     return f"{text} By default `{option.default}`.".strip() if option.show_default else text
+
+
+# --- contracts ---------------------------------------------------------------------------------------------------------
+SECTION = re.compile(r"^(Args|Returns|Raises|Attributes|Yields):[ \t]*(.*)$", re.MULTILINE)
+
+
+def contracts_page(title: str, text: str, groups: dict[str, list[str]]) -> str:
+    parts = [f"# {title}", text]
+    for heading, references in groups.items():
+        parts.append(f"## {heading}")
+        for reference in references:
+            parts += contract_parts(reference)
+    return page(parts)
+
+
+def contract_parts(reference: str) -> Iterator[str]:
+    """One class or function: where it is, its signature and docstring, then its public methods."""
+    thing = load(reference)
+    module, _, name = reference.partition(":")
+    yield f"### {name}"
+    yield f"```python\nfrom {module} import {name}\n```"
+    if not inspect.isclass(thing):
+        yield f"```python\n{signature(name, thing)}\n```"
+        yield described(thing, reference)
+        return
+    bases = [base.__name__ for base in thing.__bases__ if base.__module__.startswith("omni_")]
+    if bases:
+        yield f"Subclass of {' and '.join(f'`{base}`' for base in bases)}."
+    yield described(thing, reference)
+    for member, value in public_members(thing):
+        function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+        if function is None:
+            continue
+        yield f"#### {name}.{member}"
+        traits = [
+            word
+            for word, holds in (("abstract", is_abstract(function)), ("property", isinstance(value, property)))
+            if holds
+        ]
+        yield f"```python\n{signature(member, function)}\n```" + (f"\n\n*{', '.join(traits)}*" if traits else "")
+        text = inspect.getdoc(function)
+        if text:
+            yield sections(text)
+
+
+def is_abstract(function: Any) -> bool:
+    """True for a method that an implementation must define."""
+    return bool(getattr(function, "__isabstractmethod__", False))
+
+
+def public_members(cls: type) -> Iterator[tuple[str, Any]]:
+    """Methods and properties that a class itself defines, in the order of its source; tests of a suite are left out."""
+    for member, value in vars(cls).items():
+        if member.startswith(("_", "test_")):
+            continue
+        if inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)):
+            yield member, value
+
+
+def described(thing: Any, reference: str) -> str:
+    """The docstring with its sections as lists.
+
+    Raises:
+        ValueError: there is none.
+    """
+    text = inspect.getdoc(thing)
+    if not text:
+        raise ValueError(f"{reference} has no docstring")
+    return sections(text)
+
+
+def sections(docstring: str) -> str:
+    """A docstring whose ``Args:``, ``Raises:`` and like sections become lists of their entries."""
+    found = list(SECTION.finditer(docstring))
+    parts = [markdown(docstring[: found[0].start()] if found else docstring).strip()]
+    for number, each in enumerate(found):
+        end = found[number + 1].start() if number + 1 < len(found) else len(docstring)
+        lines = docstring[each.end() : end].strip("\n").splitlines()
+        inside, after = indented_part(lines)
+        entries = (
+            re.findall(r"^([\w., *]+): (.*(?:\n[ \t]+.*)*)", "\n".join(inside), re.MULTILINE) if not each[2] else []
+        )
+        if entries:
+            listed = [f"- `{names.strip()}`: {markdown(' '.join(text.split()))}" for names, text in entries]
+            parts.append(f"**{each[1]}**\n\n" + "\n".join(listed))
+        else:
+            parts.append(f"**{each[1]}** {markdown(' '.join([each[2], *' '.join(inside).split()]))}")
+        parts.append(markdown("\n".join(after)).strip())
+    return "\n\n".join(part for part in parts if part)
+
+
+def indented_part(lines: list[str]) -> tuple[list[str], list[str]]:
+    """The lines of a section, without their indentation, and what follows it at a smaller one."""
+    first = next((line for line in lines if line.strip()), "")
+    margin = len(first) - len(first.lstrip())
+    inside = next((n for n, line in enumerate(lines) if line.strip() and not line.startswith(" " * margin)), len(lines))
+    return [line[margin:] for line in lines[:inside]], lines[inside:]
+
+
+def signature(name: str, function: Any) -> str:
+    """``name(parameters) -> result`` on one line, or a parameter a line where that is too long."""
+    found = inspect.signature(function)
+    text = str(found).replace("'", "")
+    text = re.sub(r"\bcollections\.abc\.|\btyping\.", "", text)
+    if len(name) + len(text) <= 110:
+        return f"{name}{text}"
+    inner = ",\n    ".join(str(each).replace("'", "") for each in found.parameters.values())
+    result = (
+        "" if found.return_annotation is found.empty else f" -> {str(found.return_annotation).replace(chr(39), '')}"
+    )
+    return f"{name}(\n    {inner},\n){result}"
 
 
 # --- writing -----------------------------------------------------------------------------------------------------------

@@ -134,6 +134,10 @@ def test_the_first_pipeline_is_the_example(reader: Reader) -> None:
                 assert (reader.folder / name).read_text() == path.read_text(), f"{name} is not as the tutorial has it"
 
 
+def test_the_first_stage_needs_no_package(reader: Reader) -> None:
+    follow(ROOT / "docs" / "first-stage.md", reader)
+
+
 @pytest.mark.timeout(240)
 def test_the_first_relay(reader: Reader) -> None:
     follow(ROOT / "docs" / "first-relay.md", reader)
