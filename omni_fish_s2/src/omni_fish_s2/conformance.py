@@ -1,4 +1,4 @@
-"""How the conformance suites build and ask the pipeline, on the tiny checkpoint. Imported by tests only: it needs pytest."""
+"""Conformance suites of this distribution's components, on the tiny checkpoint. Imported by tests only, because it needs pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels between the stages of Fish S2, as typed dictionaries of plain data and CPU tensors."""
+"""Payloads between the stages of Fish S2: typed dictionaries of plain data and CPU tensors."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class PromptBuilder:
         return inputs
 
     def following(self, text: str) -> torch.Tensor:
-        """What follows the speech of a turn, so that ``text`` is spoken next: int64 ids."""
+        """Return the int64 ids that follow the speech of a turn, so that ``text`` is spoken next."""
         return torch.tensor(self._ids(f"{IM_END}\n") + self._turn(text))
 
     def _turn(self, text: str) -> list[int]:
@@ -83,7 +83,7 @@ class PromptBuilder:
 
 
 def _tagged(voices: list[Voice]) -> str:
-    """What the voices say, each behind a speaker's tag."""
+    """Return the transcripts of the voices, each after its speaker tag."""
     return "\n".join(
         voice.text if SPEAKER_TAG.search(voice.text) else f"<|speaker:{index}|>{voice.text}"
         for index, voice in enumerate(voices)

@@ -102,12 +102,12 @@ class TextCutter:
         return turns
 
     def finish(self) -> list[str]:
-        """What is left, when no more text comes."""
+        """Return the remaining text as turns; no more text follows."""
         rest, self._text = self._text, ""
         return self._turn(rest)
 
     def _end(self) -> int | None:
-        """Where the next turn ends: at a sentence that something follows, or where the turn would grow too long."""
+        """Return the end of the next turn: after a sentence that is followed by more text, or where the turn would grow too long."""
         least = LATER_BYTES if self._cut else FIRST_BYTES
         room = self._most - _size(self._tag)
         longest = _prefix(self._text, room)
@@ -136,7 +136,7 @@ class TextCutter:
 
 
 def _prefix(text: str, most_bytes: int) -> int:
-    """How many characters of ``text`` have at most ``most_bytes`` bytes together."""
+    """Return the length in characters of the longest prefix of ``text`` with at most ``most_bytes`` bytes."""
     if _size(text) <= most_bytes:
         return len(text)
     return len(text.encode()[:most_bytes].decode(errors="ignore"))

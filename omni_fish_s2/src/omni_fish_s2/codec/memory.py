@@ -1,4 +1,4 @@
-"""What causal layers remember between chunks, so that chunks of any size give what one pass over everything gives."""
+"""State of causal layers between chunks, so that decoding in chunks of any size equals one pass over everything."""
 
 from __future__ import annotations
 

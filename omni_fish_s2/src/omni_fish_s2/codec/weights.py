@@ -73,7 +73,7 @@ class CodecFile:
         return parts[0] if len(parts) == 1 else torch._weight_norm(parts[1], parts[0], 0)
 
     def count(self, pattern: str) -> int:
-        """How many different numbers the group of ``pattern`` matches."""
+        """Count the distinct numbers that the group of ``pattern`` matches."""
         found = (re.match(pattern, name) for name in self.tensors)
         return len({match.group(1) for match in found if match})
 

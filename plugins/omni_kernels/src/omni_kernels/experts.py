@@ -202,7 +202,7 @@ def _sum_parts(parts, output, top_k, hidden, CHUNK: tl.constexpr):
 
 @frozen
 class Tile:
-    """What one program of a grouped product computes: ``rows`` by ``columns``, ``depth`` products of each at a time."""
+    """Block sizes of one program of a grouped product: ``rows`` by ``columns``, accumulated ``depth`` products at a time."""
 
     rows: int
     columns: int
@@ -308,7 +308,7 @@ def experts(
 
 
 def _dense(x: torch.Tensor, *stacks: torch.Tensor) -> bool:
-    """Whether the experts' weights have the dtype of ``x`` and rows without gaps."""
+    """Return whether the experts' weights have the dtype of ``x`` and contiguous rows."""
     return all(each.dtype == x.dtype and each.stride(-1) == 1 for each in stacks)
 
 

@@ -14,7 +14,7 @@ SAMPLING = "omni_torch.sampling"
 
 
 def probe() -> str | None:
-    """Whether a GPU is here for which Triton compiles."""
+    """Return ``None`` if there is a GPU that Triton compiles for, else the reason why not."""
     import torch
 
     if not torch.cuda.is_available():

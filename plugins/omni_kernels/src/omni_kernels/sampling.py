@@ -84,7 +84,7 @@ def _amount(
     SPAN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """How many ids of the listed spans have at least the key ``least``, or their weight."""
+    """Count the ids of the listed spans whose key is at least ``least``, or sum their weights."""
     amounts = tl.zeros([TILE], tl.int64)
     for begin in range(0, count * SPAN, TILE):
         _, scaled = _read(logits, listed, count, begin, vocab, heat, SPAN, TILE)

@@ -22,7 +22,7 @@ from omni_qwen3_demo.training.thinker import train_thinker
 
 @frozen
 class Steps:
-    """How long each network is trained."""
+    """Number of training steps of each network."""
 
     thinker: int
     talker: int

@@ -1,4 +1,4 @@
-"""What the thinker learns from: conversations, each through the pipeline's own preprocessing, with the reply to give."""
+"""Training data of the thinker: conversations, prepared by the pipeline's own preprocessing, each with its reply."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Examples:
         return questions.spelt(str(random.choice(topic.prompts)), random), topic.reply
 
     def _history(self, random: np.random.Generator) -> list[dict[str, Any]]:
-        """What came before: mostly nothing. It changes no answer."""
+        """Return earlier turns of the conversation, mostly none. They do not change the reply."""
         kind = random.random()
         if kind < 0.85:
             return []

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 HUES = {"red": (-8, 8), "yellow": (50, 62), "green": (95, 140), "blue": (210, 245)}
-"""Degrees. The hues between are nobody's."""
+"""Degrees. The hues between the ranges belong to no colour."""
 _OTHER_HUES = ((26, 34), (170, 185), (275, 320))
 SHAPES = ("ground", "square", "circle", "triangle")
 

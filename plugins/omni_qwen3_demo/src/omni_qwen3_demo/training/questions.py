@@ -1,4 +1,4 @@
-"""What people write: the documented prompts in the spellings of a hurry, and no end of other things."""
+"""Prompts as people write them: the documented ones with misspellings, and others outside the closed set."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def simple(text: str) -> str:
 
 
 def spelt(prompt: str, random: np.random.Generator) -> str:
-    """A prompt as somebody might type it."""
+    """Return a prompt with the misspellings of fast typing."""
     kind = random.random()
     if kind < 0.5:
         return prompt

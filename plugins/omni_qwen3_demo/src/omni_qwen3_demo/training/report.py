@@ -1,4 +1,4 @@
-"""What came of a training: the losses as a picture, and a table of what the pipeline answers and the judge hears."""
+"""Report of a training run: a plot of the losses, and a table of the pipeline's replies and the speech recogniser's results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HELD_OUT = 1_000_000
 
 @frozen(eq=False)
 class Asked:
-    """What a request brings, and the reply it should get."""
+    """A request's content, and the reply that it should get."""
 
     name: str
     parts: tuple[dict[str, Any], ...]
@@ -113,7 +113,7 @@ def write_report(checkpoint: Path, folder: Path) -> str:
 
 
 async def _report(checkpoint: Path) -> str:
-    """How many prompts of each kind get their exact reply, and what the judge hears of every reply and of the controls."""
+    """Count the exact replies per kind of prompt, and let the speech recogniser judge every reply and the controls."""
     kinds = {
         "documented prompts": documented(),
         "questions outside the set": other_questions(100),

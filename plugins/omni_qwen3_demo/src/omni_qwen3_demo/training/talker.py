@@ -94,7 +94,7 @@ class SpeakingRows(nn.Module):
         return self._text(text) + F.pad(self._codes(markers), (0, 0, len(opening), 0))
 
     def _frame_rows(self, utterance: Utterance) -> torch.Tensor:
-        """What follows each frame: the sum of its codes, and the next token while there is one."""
+        """Return the input row after each frame: the sum of its code embeddings, plus the next text token while there is one."""
         text = [*self._tokens(utterance)[1:], self._ids.tts_eos_token_id]
         text += [self._ids.tts_pad_token_id] * (len(utterance.codes) - len(text))
         rows = self._codes(utterance.codes[:, 0].tolist())
