@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from omni_core.control.lanes import Later
+from omni_core.control.lanes import in_task
 from omni_core.control.peer import Link, Peer, Work
 from omni_core.control.unix import UnixLink, UnixListener
 from omni_core.errors import CodecError, OmniError
@@ -130,10 +130,12 @@ class ControlPlane:
         except OmniError:
             logger.exception("a message to %s was lost", endpoint)
 
-    def room(self, endpoint: str) -> Later | None:
-        """What to await before sending more of the same request to ``endpoint``; ``None`` while the peer keeps up."""
+    async def room(self, endpoint: str) -> None:
+        """Wait until the peer keeps up, before more of the same request is sent to ``endpoint``."""
         peer = self._peers.get(endpoint)
-        return None if peer is None or not peer.is_behind else peer.room
+        if peer is not None and peer.is_behind:
+            await in_task()
+            await peer.room()
 
     # --- peers that die and come back ----------------------------------------------------------------------------------
     def peer_is_down(self, endpoint: str) -> list[Work]:
