@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable
+from collections.abc import Callable, Coroutine, Generator, Hashable
 from types import coroutine
 from typing import Any, Generic, TypeVar
 
@@ -34,22 +34,6 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call ``function`` in a thread, so that a long computation does not hold the event loop."""
     await in_task()
     return await asyncio.to_thread(function, *arguments)
-
-
-@coroutine
-def in_turn(steps: Iterable[Running]) -> Generator[Any, None, None]:
-    """Begin every one of ``steps``; finish those that have to wait (see :func:`in_task`) one after the other."""
-    waiting = []
-    for step in steps:
-        try:
-            step.send(None)
-        except StopIteration:
-            continue
-        waiting.append(step)
-    if waiting:
-        yield
-    for step in waiting:
-        yield from step
 
 
 class Lanes(Generic[Key]):

@@ -130,12 +130,16 @@ class ControlPlane:
         except OmniError:
             logger.exception("a message to %s was lost", endpoint)
 
-    async def room(self, endpoint: str) -> None:
-        """Wait until the peer keeps up, before more of the same request is sent to ``endpoint``."""
+    def is_behind(self, endpoint: str) -> bool:
+        """Return True if so much waits for a peer that senders must await :meth:`room` before they send more of a request."""
         peer = self._peers.get(endpoint)
-        if peer is not None and peer.is_behind:
-            await in_task()
-            await peer.room()
+        return peer is not None and peer.is_behind
+
+    async def room(self, endpoint: str) -> None:
+        """Wait until the peer at ``endpoint`` is no longer behind."""
+        await in_task()
+        if self.is_behind(endpoint):
+            await self._peers[endpoint].room()
 
     # --- peers that die and come back ----------------------------------------------------------------------------------
     def peer_is_down(self, endpoint: str) -> list[Work]:

@@ -37,7 +37,7 @@ from omni_core.protocol.messages import (
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer, read_document, tensors_readable
+from omni_core.relay.transfer import Transfer, read_document
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import build_scheduler
 from omni_core.stage.outbound import Outbound
@@ -208,8 +208,7 @@ class Worker:
         stage = self._stages[message.stage]
         begin = time.monotonic_ns()
         if isinstance(message, SubmitMessage):
-            await tensors_readable(message.has_tensors)
-            payload = await read_document(message.body)
+            payload = await read_document(message.body, message.has_tensors)
             self._record_receipt(begin, message, "client", None)
             stage.receive_payload(payload, None)
             return

@@ -10,14 +10,14 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import define
 
 from omni_core.control.lanes import in_task, in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import RelayFullError
 from omni_core.protocol import lazy_torch
 from omni_core.protocol.buffers import empty
-from omni_core.protocol.codec import EncodedValue, decode, encode_split, encode_whole
+from omni_core.protocol.codec import EncodedValue, decode, encode_split
 from omni_core.protocol.messages import DataReadyMessage, StagePayload
 from omni_core.relay.base import Relay
 from omni_core.relay.table import Relays
@@ -36,7 +36,7 @@ LARGE_HEADER_BYTES = 2**18
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 
 
-@frozen
+@define
 class Sent:
     """A value that was sent: its size in bytes, the relay it went by (or ``"inline"``), and seconds waited for the relay's pool."""
 
@@ -117,37 +117,32 @@ class Transfer:
             ImportError: it holds a tensor, and torch is not installed.
         """
         assert message.header is not None
-        await tensors_readable(message.has_tensors)
         if message.relay_metadata is None:
-            return await read_document(message.header, None if message.inline is None else memoryview(message.inline))
-        name, nbytes, metadata = message.relay_metadata
-        relay = self._relays.named(name)
-        if relay.has_view:
-            return await read_document(message.header, relay.get_view(metadata, message.request_id))
-        await in_task()
-        memory = empty(nbytes, relay.device)
-        operation = await relay.get_async(metadata, memory, message.request_id)
-        await operation.wait_for_completion()
-        return await read_document(message.header, memory)
+            buffer: Any = None if message.inline is None else memoryview(message.inline)
+        else:
+            name, nbytes, metadata = message.relay_metadata
+            relay = self._relays.named(name)
+            if relay.has_view:
+                buffer = relay.get_view(metadata, message.request_id)
+            else:
+                await in_task()
+                buffer = empty(nbytes, relay.device)
+                operation = await relay.get_async(metadata, buffer, message.request_id)
+                await operation.wait_for_completion()
+        return await read_document(message.header, message.has_tensors, buffer)
 
 
-async def tensors_readable(has_tensors: bool) -> None:
-    """Return when a value can be decoded: at once, unless it holds the first tensor that this process gets."""
+async def read_document(document: bytes, has_tensors: bool, buffer: Any = None) -> Any:
+    """Decode a value (see :func:`~omni_core.protocol.codec.decode`), in a thread if it is large.
+
+    Waits for torch to be imported where the value holds the first tensors that this process gets.
+    """
     if has_tensors and not lazy_torch.is_here():
         await in_task()
         await lazy_torch.bring()
-
-
-async def read_document(document: bytes, buffer: Any = None) -> Any:
-    """Decode a value (see :func:`~omni_core.protocol.codec.decode`), in a thread if it is large."""
     if len(document) > LARGE_HEADER_BYTES:
         return await in_thread(decode, document, buffer)
     return decode(document, buffer)
-
-
-async def make_document(value: Any) -> tuple[bytes, bool]:
-    """Encode a value whole (see :func:`~omni_core.protocol.codec.encode_whole`), in a thread if it is large."""
-    return await in_thread(encode_whole, value) if is_large(value) else encode_whole(value)
 
 
 def is_large(value: Any, limit: int = LARGE_NODES) -> bool:
@@ -159,7 +154,7 @@ def is_large(value: Any, limit: int = LARGE_NODES) -> bool:
         count += len(container)
         if count > limit:
             return True
-        for items in (container, container.values()) if type(container) is dict else (container,):
-            if not _CONTAINERS.isdisjoint(map(type, items)):
-                containers += [item for item in items if type(item) in _CONTAINERS]
+        items = container.values() if type(container) is dict else container
+        if not _CONTAINERS.isdisjoint(map(type, items)):
+            containers += [item for item in items if type(item) in _CONTAINERS]
     return False

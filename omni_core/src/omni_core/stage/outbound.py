@@ -7,9 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from omni_core.control.lanes import in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import TransportError
 from omni_core.observe.profiler import Recorder, flow_of
+from omni_core.protocol.codec import encode_whole
 from omni_core.protocol.messages import (
     CompleteMessage,
     DataReadyMessage,
@@ -20,7 +22,7 @@ from omni_core.protocol.messages import (
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer, make_document
+from omni_core.relay.transfer import Transfer, is_large
 
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage
@@ -76,7 +78,8 @@ class Outbound:
             )
             if sent.waited:
                 self.recorder.instant(request_id, f"{source}: waited to send to {target}", source, waited=sent.waited)
-        await self._control.room(endpoint)
+        if self._control.is_behind(endpoint):
+            await self._control.room(endpoint)
         return sent.nbytes
 
     def end_stream(
@@ -89,14 +92,14 @@ class Outbound:
     async def stream_to_client(self, source: str, request_id: str, chunk_id: int, data: Any) -> None:
         """Send a partial result to the coordinator."""
         begin = time.monotonic_ns()
-        body, has_tensors = await make_document(data)
+        body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data)
         self.tell_coordinator(StreamMessage(request_id, source, chunk_id, body, has_tensors))
         self._record_result(begin, source, request_id, chunk_id)
 
     async def complete(self, source: str, request_id: str, data: Any) -> None:
         """Send the final result of a terminal stage to the coordinator."""
         begin = time.monotonic_ns()
-        body, has_tensors = await make_document(data)
+        body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data)
         self._tell_end(CompleteMessage(request_id, source, body, None, has_tensors))
         self._record_result(begin, source, request_id, None)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omni_core.control.lanes import Lanes, in_turn
+from omni_core.control.lanes import Lanes
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
@@ -132,8 +132,11 @@ class Outputs:
                 number = active.count_chunk("")
                 await self._outbound.stream_to_client(self._spec.name, message.request_id, number, message.data)
             return
-        targets = self._routing.of_chunk(message.target)
-        await in_turn(self._send_chunk(message, target, active) for target in targets)
+        for target in self._routing.of_chunk(message.target):
+            number = active.count_chunk(target)
+            # The first chunk carries the request, because it may come before the payload does.
+            value = (message.data, message.metadata, active.request if number == 0 else None)
+            await self._send(target, active, value, message.data, is_stream=True, chunk_id=number)
 
     async def _hand_on_result(self, message: OutgoingMessage, active: ActiveRequest) -> None:
         for sealed in active.seals:
@@ -145,17 +148,9 @@ class Outputs:
             route = self._routing.of_result(active, payload)
             for target in route.streams:
                 self._end_stream(target, active, route.handed_to)
-            await in_turn(
-                self._send(target, active, each, each.data, handed_to=route.handed_to)
-                for target, each in route.payloads
-            )
+            for target, each in route.payloads:
+                await self._send(target, active, each, each.data, handed_to=route.handed_to)
         self._complete(active)
-
-    async def _send_chunk(self, message: OutgoingMessage, target: str, active: ActiveRequest) -> None:
-        number = active.count_chunk(target)
-        # The first chunk carries the request, because it may come before the payload does.
-        value = (message.data, message.metadata, active.request if number == 0 else None)
-        await self._send(target, active, value, message.data, is_stream=True, chunk_id=number)
 
     async def _send(self, target: str, active: ActiveRequest, value: Any, data: Any, **message: Any) -> None:
         """Hand a payload or a chunk to ``target``: by reference in this process, else by control message and relay."""

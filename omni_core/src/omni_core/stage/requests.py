@@ -1,9 +1,10 @@
-"""The requests inside one stage: what has arrived of each, what has been sent, and which have ended lately. No IO, no clock."""
+"""The requests inside one stage: what has arrived of each, what has been sent, and which have ended lately. No IO."""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attrs import define, field
@@ -26,7 +27,7 @@ class ActiveRequest:
     """One request inside a stage.
 
     Attributes:
-        since: when its first message came, in ``time.monotonic`` seconds.
+        since: when its first message came, in seconds of the clock.
         request: the request without its inputs, from the first message that carries it.
         fan_in: its payloads so far, while not every stage that it waits for has sent one.
         arrived: what has come from which stage.
@@ -79,16 +80,17 @@ class ActiveRequest:
 class Requests:
     """The active requests of one stage by id, and what had arrived of those that have ended."""
 
-    def __init__(self, remembered_ends: int = REMEMBERED_ENDS) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, remembered_ends: int = REMEMBERED_ENDS) -> None:
+        self._clock = clock
         self._active: dict[str, ActiveRequest] = {}
         self._ended: OrderedDict[str, Arrivals] = OrderedDict()
         self._remembered_ends = remembered_ends
 
-    def enter(self, request_id: str, now: float) -> ActiveRequest | None:
+    def enter(self, request_id: str) -> ActiveRequest | None:
         """Return the request that a message has come for, new if it is the first; ``None`` if the request has ended."""
         active = self._active.get(request_id)
         if active is None and request_id not in self._ended:
-            active = self._active[request_id] = ActiveRequest(request_id, now)
+            active = self._active[request_id] = ActiveRequest(request_id, self._clock())
         return active
 
     def get(self, request_id: str) -> ActiveRequest | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import define
 
 from omni_core.errors import ConfigError
 from omni_core.protocol.messages import StagePayload
@@ -14,7 +14,7 @@ from omni_core.references import load
 from omni_core.stage.requests import ActiveRequest
 
 
-@frozen
+@define
 class Route:
     """Where the result of one request goes.
 

@@ -131,7 +131,7 @@ class Stage:
     def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
         """Take a payload from the coordinator (``source`` is ``None``) or from another stage."""
         with self._lock:
-            active = self._enter(payload.request_id)
+            active = self._requests.enter(payload.request_id)
             if active is None:
                 return
             try:
@@ -151,7 +151,7 @@ class Stage:
     def receive_chunk(self, request_id: str, source: str, value: tuple[Any, Any, OmniRequest | None]) -> None:
         """Take one stream chunk of another stage: ``(data, metadata, request or None)``."""
         with self._lock:
-            active = self._enter(request_id)
+            active = self._requests.enter(request_id)
             if active is None:
                 return
             data, metadata, request = value
@@ -162,7 +162,7 @@ class Stage:
     def receive_done(self, request_id: str, source: str, handed_to: Any = None) -> None:
         """Take the end of another stage's stream to this one."""
         with self._lock:
-            active = self._enter(request_id)
+            active = self._requests.enter(request_id)
             if active is not None:
                 active.note(source, DONE, handed_to)
                 self._put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
@@ -170,12 +170,12 @@ class Stage:
     def receive_failure(self, request_id: str, error: BaseException) -> None:
         """Fail a request of which a message for this stage could not be read."""
         with self._lock:
-            if self._enter(request_id) is not None:
+            if self._requests.enter(request_id) is not None:
                 self._fail(request_id, error)
 
     def add_seal(self, request_id: str, seal: Seal) -> None:
         """Check at the result of the request that the sealed object, which comes next, was not changed."""
-        active = self._enter(request_id)
+        active = self._requests.enter(request_id)
         if active is not None:
             active.seals.append(seal)
 
@@ -187,9 +187,6 @@ class Stage:
                 self._metrics.aborted += 1
             self._end(request_id)
             self._outputs.cancel(request_id)
-
-    def _enter(self, request_id: str) -> ActiveRequest | None:
-        return self._requests.enter(request_id, time.monotonic())
 
     def _fan_in(self, active: ActiveRequest, source: str, payload: StagePayload) -> StagePayload | None:
         """Keep a payload until the others have come. Returns the merged one when they have."""
