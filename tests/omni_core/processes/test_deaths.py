@@ -6,7 +6,7 @@ import pytest
 
 from omni_core.processes.deaths import Survey, lost_requests
 from omni_core.protocol.specs import StageSpec
-from omni_core.stage.stage import DONE, PAYLOAD
+from omni_core.stage.requests import DONE, PAYLOAD
 
 
 def spec(name: str, **fields: object) -> StageSpec:

@@ -1,28 +1,48 @@
-"""Order without queues: steps of one key run one after the other, at once where nothing has to be waited for."""
+"""Lanes run the steps of one key in order, and steps of different keys independently, without a queue or a task per key.
+
+A step is a coroutine function. It runs in the caller of :meth:`Lanes.run`; only if it has to wait does the rest of it become a
+task. A step that waits for nothing costs no task and no turn of the event loop, and is written no differently.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Hashable
+from types import coroutine
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
-Later = Callable[[], Awaitable[None]]
-"""What of a step is left to be awaited. Not a coroutine yet: one that is cancelled before its turn was never begun."""
+Result = TypeVar("Result")
 
-Step = Callable[[], Later | None]
+Running = Coroutine[Any, None, None]
+Step = Callable[[], Running]
+
+
+@coroutine
+def in_task() -> Generator[None, None, None]:
+    """Continue in a task of the event loop.
+
+    A step must await this before it awaits anything else: until then it may run in any thread, outside of any task, and what it
+    awaits may need both (``asyncio.timeout`` does).
+    """
+    yield
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call ``function`` in a thread, so that a long computation does not hold the event loop."""
+    await in_task()
+    return await asyncio.to_thread(function, *arguments)
 
 
 class Lanes(Generic[Key]):
-    """Runs steps in order per key. A step that returns ``None`` is done; one that returns a :data:`Later` holds its lane.
+    """Runs steps in order per key. A step that waits holds its lane, and later steps of its key wait behind it.
 
     Args:
-        on_error: called with the key and the exception of a step that failed while it was awaited; a failure of a step
-            that ran at once is raised to the caller of :meth:`run`.
-        lock: held around every step and every look at the lanes; :meth:`run` may then be called from any thread.
-        on_free: called when a lane is free again that something was waiting in.
+        on_error: called with the key and the exception of a step that failed. Later steps of the key are dropped.
+        lock: held while a step runs, never while it waits; :meth:`run` may then be called from any thread.
+        on_free: called when a lane becomes free in which a step had to wait.
     """
 
     def __init__(
@@ -40,55 +60,87 @@ class Lanes(Generic[Key]):
         self._thread = threading.get_ident()
 
     def run(self, key: Key, step: Step) -> None:
-        """Run ``step`` after every earlier step of ``key``."""
+        """Run ``step`` after every earlier step of ``key``. Raises nothing: errors go to ``on_error``."""
         with self._lock:
             waiting = self._waiting.get(key)
             if waiting is not None:
                 waiting.append(step)
                 return
-            pending = step()
-            if pending is None:
+            running = step()
+            try:
+                running.send(None)
+            except StopIteration:
+                return
+            except BaseException as error:
+                self._on_error(key, error)
                 return
             waiting = self._waiting[key] = deque()
             if threading.get_ident() == self._thread:
-                self._begin(key, waiting, pending)
+                self._begin(key, waiting, running)
             else:
-                self._loop.call_soon_threadsafe(self._begin, key, waiting, pending)
+                self._loop.call_soon_threadsafe(self._begin, key, waiting, running)
 
-    def _begin(self, key: Key, waiting: deque[Step], pending: Later) -> None:
+    def _begin(self, key: Key, waiting: deque[Step], running: Running) -> None:
         with self._lock:
-            if self._waiting.get(key) is waiting:  # else it was cancelled on the way here
-                self._tasks[key] = asyncio.ensure_future(self._continue(key, waiting, pending))
+            if self._waiting.get(key) is waiting:
+                self._tasks[key] = self._loop.create_task(self._continue(key, waiting, running))
+            else:  # cancelled on its way to the event loop
+                running.close()
 
-    async def _continue(self, key: Key, waiting: deque[Step], pending: Later | None) -> None:
+    async def _continue(self, key: Key, waiting: deque[Step], running: Running) -> None:
         try:
             while True:
-                if pending is not None:
-                    await pending()
+                await _locked(running, self._lock)
                 with self._lock:
                     if not waiting:
-                        self._forget(key)
+                        self._forget(key, waiting)
                         return
-                    pending = waiting.popleft()()
-        except asyncio.CancelledError:
-            raise
+                    running = waiting.popleft()()
         except BaseException as error:
             with self._lock:
-                self._forget(key)
-                self._on_error(key, error)
+                if self._forget(key, waiting):
+                    self._on_error(key, error)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: Key, waiting: deque[Step]) -> bool:
+        """Free the lane. Return False if it was cancelled before."""
+        if self._waiting.get(key) is not waiting:
+            return False
+        del self._waiting[key]
         self._tasks.pop(key, None)
-        if self._waiting.pop(key, None) is not None:
-            self._on_free()
+        self._on_free()
+        return True
 
     def cancel(self, key: Key) -> None:
-        """Drop every step of ``key``, the running one included. On the event loop only."""
+        """Drop every step of ``key``, the running one included unless it is the caller. On the event loop only."""
         with self._lock:
+            waiting = self._waiting.get(key)
+            if waiting is None:
+                return
+            waiting.clear()
             task = self._tasks.get(key)
-            self._forget(key)
+            self._forget(key, waiting)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._waiting
+
     def __len__(self) -> int:
         return len(self._waiting)
+
+
+@coroutine
+def _locked(step: Running, lock: threading.RLock) -> Generator[Any, None, None]:
+    """Run a coroutine that may have begun already to its end, holding the lock while it runs but not while it waits."""
+    raised: list[BaseException] = []
+    while True:
+        with lock:
+            try:
+                # Popped, so that no frame of an error's traceback holds the error: such a cycle keeps relay memory alive.
+                waited = step.throw(raised.pop()) if raised else step.send(None)
+            except StopIteration:
+                return
+        try:
+            yield waited
+        except BaseException as error:
+            raised.append(error)

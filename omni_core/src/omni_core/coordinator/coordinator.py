@@ -18,7 +18,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from omni_core.control.lanes import Lanes, Later
+from omni_core.control.lanes import Lanes, in_task
 from omni_core.errors import (
     ConfigError,
     InvalidRequestError,
@@ -300,24 +300,17 @@ class Coordinator:
             else:
                 self._fail(tracked, message.error)
         elif message.has_tensors or len(self._reads):
-            try:
-                self._reads.run(message.request_id, partial(self._read, message))
-            except Exception as error:
-                self._read_failed(message.request_id, error)
+            self._reads.run(message.request_id, partial(self._read, message))
         else:
             self._take(tracked, message)
 
-    def _read(self, message: CompleteMessage | StreamMessage) -> Later | None:
+    async def _read(self, message: CompleteMessage | StreamMessage) -> None:
         if message.has_tensors and not lazy_torch.is_here():
-            return partial(self._read_later, message)
+            await in_task()
+            await lazy_torch.bring()
         tracked = self._attempts.get(message.request_id)
         if tracked is not None:
             self._take(tracked, message)
-        return None
-
-    async def _read_later(self, message: CompleteMessage | StreamMessage) -> None:
-        await lazy_torch.bring()
-        self._read(message)
 
     def _read_failed(self, attempt_id: str, error: BaseException) -> None:
         self.fail(attempt_id, ErrorInfo(None, type(error).__name__, f"its result cannot be read here: {error}"))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from attrs import field, frozen
 
 from omni_core.protocol.specs import StageSpec
-from omni_core.stage.stage import DONE, PAYLOAD
+from omni_core.stage.requests import DONE, PAYLOAD
 
 
 @frozen

@@ -1,30 +1,26 @@
-"""A process of the pipeline: one control endpoint, its relays, and the stages that live here."""
+"""The worker of a stage process: its control endpoint, its relays and its stages, and what it does with each message."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omni_core.control.lanes import Lanes, Later
+from omni_core.control.lanes import Lanes
 from omni_core.control.peer import Work
 from omni_core.control.plane import Abroad, ControlPlane
-from omni_core.errors import StageFailedError, TransportError
+from omni_core.errors import StageFailedError
 from omni_core.observe.profiler import Recorder, TorchRecorder, flow_of, write_events
-from omni_core.protocol import lazy_torch
-from omni_core.protocol.codec import decode, encode_whole
 from omni_core.protocol.messages import (
     AbortMessage,
     CompleteMessage,
     DataReadyMessage,
     ErrorInfo,
-    OmniRequest,
     PeerDownMessage,
     PeerDownReport,
     PeerFailedMessage,
@@ -35,17 +31,16 @@ from omni_core.protocol.messages import (
     ProfileReport,
     ReadyMessage,
     ShutdownMessage,
-    StageSpan,
     StageStatistics,
     StatisticsRequest,
-    StreamMessage,
     SubmitMessage,
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer
+from omni_core.relay.transfer import Transfer, read_document
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import build_scheduler
+from omni_core.stage.outbound import Outbound
 from omni_core.stage.ranks import Follower, LeaderInbox, WorkMessage
 from omni_core.stage.stage import Stage
 
@@ -55,66 +50,66 @@ _READ_ON_SECONDS = 0.02
 """After a peer's death, how long its last messages may take from our sockets to our stages."""
 
 LAST_STEP_SECONDS = 1.0
-"""How long the end of a process waits for running steps. Their results have no reader any more."""
+"""How long the end of a process waits for running steps. Nothing reads their results any more."""
 
 
 class Worker:
-    """Runs the stages of one :class:`ProcessSpec` on the current event loop and is their way to everybody else.
+    """Runs the stages of one :class:`ProcessSpec` on the current event loop.
 
     Args:
-        abroad: its way to processes on other hosts, where there are any. Closed with it.
+        abroad: reaches processes on other machines, where there are any. Closed with the worker.
     """
 
     def __init__(self, spec: ProcessSpec, abroad: Abroad | None = None) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
-        self.lock = threading.RLock()
         self.exit_code = 0
         self._loop = asyncio.get_running_loop()
-        self._stages: dict[str, Stage] = {}
-        self._followers: dict[str, Follower] = {}
-        self.recorder: Recorder | None = None
-        self._torch_recorder: TorchRecorder | None = None
-        self._writing: set[asyncio.Future[None]] = set()
         self._relays = Relays(spec.relays, spec.relay_towards)
         self._control = ControlPlane(spec.endpoint, self._on_message, abroad)
         self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
-        self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self.lock)
-
-    def _endpoint(self, stage: str, request: OmniRequest | None) -> str:
-        """The process that serves ``request`` in ``stage``."""
-        replicas = self.spec.stage_endpoints[stage]
-        return replicas[0] if request is None or len(replicas) == 1 else replicas[request.placement[stage]]
+        self._outbound = Outbound(spec, self._control, self._transfer, self._relays)
+        self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self._outbound.lock)
+        self._stages = self._outbound.local
+        self._followers: dict[str, Follower] = {}
+        self._torch_recorder: TorchRecorder | None = None
+        self._writing: set[asyncio.Future[None]] = set()
 
     def build(self, on_stage: Callable[[str], None]) -> None:
-        """Build every stage; ``on_stage`` is told each one's name before its factory runs."""
+        """Build every stage; ``on_stage`` is called with each one's name before its factory runs."""
         for stage in self.spec.stages:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
             if self.spec.rank > 0:
-                self._followers[stage.name] = Follower(stage.name, scheduler, self.scheduler_died)
-            elif self.spec.followers:
+                self._followers[stage.name] = Follower(stage.name, scheduler, self._scheduler_died)
+                continue
+            abort = scheduler.abort
+            if self.spec.followers:
                 inbox = LeaderInbox(partial(self._publish, stage.name), scheduler.abort)
-                scheduler.inbox = inbox
-                self._stages[stage.name] = Stage(stage, scheduler, self, inbox.request_abort)
-            else:
-                self._stages[stage.name] = Stage(stage, scheduler, self)
+                scheduler.inbox, abort = inbox, inbox.request_abort
+            self._stages[stage.name] = Stage(stage, scheduler, self._outbound, self._scheduler_died, abort)
 
     def start(self) -> None:
-        """Compute, read messages, and say so."""
+        """Begin to compute and to read messages, and report that to the coordinator."""
         for part in self._parts().values():
             part.start()
         self._control.listen()
         self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages]))
 
     def _publish(self, stage: str, items: list[IncomingMessage], aborted: list[str]) -> None:
-        """Rank 0's scheduler has looked into its inbox. Called in its thread."""
+        """Send what rank 0's scheduler took from its inbox to the other ranks. Called in its thread."""
         message = WorkMessage(stage, items, aborted)
         for endpoint in self.spec.followers:
             self._control.send(endpoint, message)
 
     def tell_coordinator(self, message: Any) -> None:
-        self._control.send(self.spec.coordinator_endpoint, message)
+        """Send a control message to the coordinator. From any thread."""
+        self._outbound.tell_coordinator(message)
+
+    def _scheduler_died(self) -> None:
+        """End the process, so that a new one with a new scheduler takes its place. From any thread."""
+        self.exit_code = 1
+        self._loop.call_soon_threadsafe(self.stopped.set)
 
     def close(self) -> None:
         """Stop every scheduler, then give back the relay's memory and the sockets."""
@@ -126,16 +121,13 @@ class Worker:
         self._relays.close()
         self._control.close()
 
-    # --- in ----------------------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
-        if isinstance(message, DataReadyMessage):
-            self._on_data(message)
-        elif isinstance(message, SubmitMessage):
-            self._on_submit(message)
+        if isinstance(message, DataReadyMessage | SubmitMessage):
+            self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
         elif isinstance(message, AbortMessage):
-            self.abort(message.request_id)
+            self._abort(message.request_id)
         elif isinstance(message, StatisticsRequest):
-            self.tell_coordinator(StageStatistics(self.spec.name, self.statistics()))
+            self.tell_coordinator(StageStatistics(self.spec.name, self._statistics()))
         elif isinstance(message, WorkMessage):
             self._followers[message.stage].feed(message)
         elif isinstance(message, PingMessage):
@@ -175,12 +167,11 @@ class Worker:
             info = ErrorInfo(stage, type(error).__name__, str(error))
             self.tell_coordinator(CompleteMessage(request_id, stage, None, info))
 
-    # --- profiling -----------------------------------------------------------------------------------------------------
     def _on_profile(self, message: ProfileMessage) -> None:
         if message.start:
             self._begin_profile(message.torch)
-        elif self.recorder is not None:
-            recorder, self.recorder = self.recorder, None
+        elif self._outbound.recorder is not None:
+            recorder, self._outbound.recorder = self._outbound.recorder, None
             for part in self._parts().values():
                 part.profile(None)
             torch, self._torch_recorder = self._torch_recorder, None
@@ -189,9 +180,9 @@ class Worker:
             writing.add_done_callback(self._writing.discard)
 
     def _begin_profile(self, torch_stages: list[str]) -> None:
-        self.recorder = Recorder(self.spec.name)
+        self._outbound.recorder = Recorder(self.spec.name)
         for part in self._parts().values():
-            part.profile(self.recorder)
+            part.profile(self._outbound.recorder)
         problem = ""
         if not {stage.name for stage in self.spec.stages}.isdisjoint(torch_stages):
             try:
@@ -212,118 +203,52 @@ class Worker:
             problem = f"the profile could not be written: {type(error).__name__}: {error}"
         self.tell_coordinator(ProfileReport(self.spec.name, str(path), recorder.dropped, problem))
 
-    def _on_submit(self, message: SubmitMessage) -> None:
+    async def _deliver(self, message: DataReadyMessage | SubmitMessage) -> None:
+        """Read what a message carries and give it to its stage."""
         stage = self._stages[message.stage]
-        try:
-            self._reads.run((message.request_id, message.stage), lambda: self._begin(stage, message))
-        except Exception as error:
-            stage.receive_failure(message.request_id, error)
-
-    def _begin(self, stage: Stage, message: SubmitMessage) -> Later | None:
-        if message.has_tensors and not lazy_torch.is_here():
-            return partial(self._begin_later, stage, message)
         begin = time.monotonic_ns()
-        payload = decode(message.body)
-        self._record_receipt(begin, message.request_id, "client", message.stage, None)
-        stage.receive_payload(payload, None)
-        return None
-
-    async def _begin_later(self, stage: Stage, message: SubmitMessage) -> None:
-        await lazy_torch.bring()
-        self._begin(stage, message)
-
-    def _record_receipt(self, begin: int, request_id: str, source: str, target: str, chunk_id: int | None) -> None:
-        if self.recorder is not None:
-            flow = flow_of(request_id, source, target, chunk_id)
-            self.recorder.slice(f"receive from {source}", begin, request_id, flow, starts=False)
-
-    def _on_data(self, message: DataReadyMessage) -> None:
-        stage = self._stages[message.stage]
-        try:
-            self._reads.run((message.request_id, message.stage), lambda: self._deliver(stage, message))
-        except Exception as error:
-            stage.receive_failure(message.request_id, error)
-
-    def _deliver(self, stage: Stage, message: DataReadyMessage) -> Later | None:
+        if isinstance(message, SubmitMessage):
+            payload = await read_document(message.body, message.has_tensors)
+            self._record_receipt(begin, message, "client", None)
+            stage.receive_payload(payload, None)
+            return
         if message.is_done:
             stage.receive_done(message.request_id, message.from_stage, message.handed_to)
-            return None
-        if self._transfer.reads_at_once(message):
-            begin = time.monotonic_ns()
-            self._hand_over(stage, message, self._transfer.read(message), begin)
-            return None
-        return partial(self._deliver_later, stage, message)
-
-    async def _deliver_later(self, stage: Stage, message: DataReadyMessage) -> None:
-        value = await self._transfer.read_later(message)
-        self._hand_over(stage, message, value, time.monotonic_ns())
-
-    def _hand_over(self, stage: Stage, message: DataReadyMessage, value: Any, begin: int) -> None:
-        self._record_receipt(begin, message.request_id, message.from_stage, message.stage, message.chunk_id)
+            return
+        value = await self._transfer.read(message)
+        self._record_receipt(begin, message, message.from_stage, message.chunk_id)
         if message.is_stream:
             stage.receive_chunk(message.request_id, message.from_stage, value)
         else:
             stage.receive_payload(value, message.from_stage, message.handed_to)
 
+    def _record_receipt(
+        self, begin: int, message: DataReadyMessage | SubmitMessage, source: str, chunk_id: int | None
+    ) -> None:
+        recorder = self._outbound.recorder
+        if recorder is None:
+            return
+        if (message.request_id, message.stage) in self._reads:  # it waited, and the thread did other work meanwhile
+            begin = time.monotonic_ns()
+        flow = flow_of(message.request_id, source, message.stage, chunk_id)
+        recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
+
     def _read_failed(self, lane: tuple[str, str], error: BaseException) -> None:
         request_id, stage = lane
         self._stages[stage].receive_failure(request_id, error)
 
-    def abort(self, request_id: str) -> None:
+    def _abort(self, request_id: str) -> None:
         for name, stage in self._stages.items():
             self._reads.cancel((request_id, name))
             stage.abort(request_id)
         self._control.forget(request_id)
-        self.release(request_id)
+        self._relays.cleanup(request_id)
 
     def _parts(self) -> dict[str, Stage | Follower]:
         return {**self._stages, **self._followers}
 
-    def statistics(self) -> dict[str, dict[str, float]]:
+    def _statistics(self) -> dict[str, dict[str, float]]:
         counters = {name: part.statistics() for name, part in self._parts().items()}
         if self.spec.relays:
             counters["relay"] = self._relays.statistics()
         return counters
-
-    # --- out (what a stage asks of its process) ------------------------------------------------------------------------
-    def span(self, request_id: str, stage: str, seconds: float, error: str) -> None:
-        now = time.time_ns()
-        self.tell_coordinator(StageSpan(request_id, stage, now - int(seconds * 1e9), now, error))
-
-    def scheduler_died(self) -> None:
-        """End the process: a stage without its scheduler's loop answers nobody, and a new process has a new one."""
-        self.exit_code = 1
-        self._loop.call_soon_threadsafe(self.stopped.set)
-
-    def send(self, target: str, value: Any, request: OmniRequest | None, **message: Any) -> tuple[int, Later | None]:
-        return self._transfer.send(self._endpoint(target, request), value, **message)
-
-    def signal(self, message: DataReadyMessage, request: OmniRequest | None) -> None:
-        endpoint = self._endpoint(message.stage, request)
-        self._control.send(endpoint, message, (message.request_id, message.stage))
-
-    def local(self, target: str) -> Stage | None:
-        return self._stages.get(target)
-
-    def complete(self, request_id: str, stage: str, data: Any, error: ErrorInfo | None) -> None:
-        begin = time.monotonic_ns()
-        body, has_tensors = (None, False) if error is not None else encode_whole(data)
-        try:
-            self.tell_coordinator(CompleteMessage(request_id, stage, body, error, has_tensors))
-            self._record_result(begin, request_id, stage, None)
-        except TransportError:
-            logger.exception("the coordinator does not read; the end of request %s is lost", request_id)
-
-    def stream_to_client(self, request_id: str, stage: str, chunk_id: int, data: Any) -> None:
-        begin = time.monotonic_ns()
-        body, has_tensors = encode_whole(data)
-        self.tell_coordinator(StreamMessage(request_id, stage, chunk_id, body, has_tensors))
-        self._record_result(begin, request_id, stage, chunk_id)
-
-    def _record_result(self, begin: int, request_id: str, stage: str, chunk_id: int | None) -> None:
-        if self.recorder is not None:
-            flow = flow_of(request_id, stage, "client", chunk_id)
-            self.recorder.slice("send to client", begin, request_id, flow, starts=True)
-
-    def release(self, request_id: str) -> None:
-        self._relays.cleanup(request_id)

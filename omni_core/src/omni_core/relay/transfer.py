@@ -1,22 +1,24 @@
-"""Payloads and stream chunks between processes: small ones ride in the control message, large ones in the relay.
+"""Transfer of payloads and stream chunks between processes: small ones ride in the control message, large ones in the relay.
 
 The control message goes out as soon as the relay has the bytes, never after the receiver has taken them: a backend whose
-slots are freed by the receiver's read would otherwise wait for a read that nobody was told to start (seed 001).
+slots are freed by the receiver's read would otherwise wait for a read that nothing had told the receiver to start.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
-from functools import partial
 from typing import Any
 
-from omni_core.control.lanes import Later
+from attrs import define
+
+from omni_core.control.lanes import in_task, in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import RelayFullError
 from omni_core.protocol import lazy_torch
 from omni_core.protocol.buffers import empty
 from omni_core.protocol.codec import EncodedValue, decode, encode_split
-from omni_core.protocol.messages import DataReadyMessage
+from omni_core.protocol.messages import DataReadyMessage, StagePayload
 from omni_core.relay.base import Relay
 from omni_core.relay.table import Relays
 
@@ -25,9 +27,26 @@ INLINE_BYTES = 32 * 1024
 (36,000 against 17,000), at the price of a sixth more latency for a single one; measured with shm.
 """
 
+LARGE_NODES = 10_000
+"""Objects in a value from which on it is encoded in a thread: the event loop is never held for more than about 20 ms."""
+
+LARGE_HEADER_BYTES = 2**18
+"""Bytes of an encoded value, those of its large tensors not counted, from which on it is decoded in a thread."""
+
+_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
+
+
+@define
+class Sent:
+    """A value that was sent: its size in bytes, the relay it went by (or ``"inline"``), and seconds waited for the relay's pool."""
+
+    nbytes: int
+    by: str = "inline"
+    waited: float = 0.0
+
 
 class Transfer:
-    """Sends and reads values for the stages of one process.
+    """Sends and reads values for the stages of one process. Its coroutines are steps of :class:`~omni_core.control.lanes.Lanes`.
 
     Args:
         same_gpu: by stage, the endpoints of the processes where it uses the GPU that this process uses.
@@ -40,54 +59,44 @@ class Transfer:
         self._relays = relays
         self._same_gpu = same_gpu or {}
 
-    def send(self, endpoint: str, value: Any, **message: Any) -> tuple[int, Later | None]:
-        """Send ``value`` in a :class:`DataReadyMessage` made of ``message``: its size in bytes, and what must be awaited.
+    async def send(self, endpoint: str, value: Any, **message: Any) -> Sent:
+        """Send ``value`` in a :class:`DataReadyMessage` made of ``message``.
+
+        Waits while the relay's pool is full. More of the same request may be sent after :meth:`ControlPlane.room`.
 
         Raises:
             CodecError: something in the value cannot be sent.
+            RelayError: the value can never fit the relay's pool, or no relay reaches the endpoint.
         """
         same_gpu = endpoint in self._same_gpu.get(message["stage"], ())
-        encoded = encode_split(value, same_gpu=same_gpu, device=self._relays.device_towards(endpoint))
+        device = self._relays.device_towards(endpoint)
+        if is_large(value):
+            encoded = await in_thread(lambda: encode_split(value, same_gpu=same_gpu, device=device))
+        else:
+            encoded = encode_split(value, same_gpu=same_gpu, device=device)
         size = len(encoded.header) + encoded.nbytes
         if encoded.nbytes <= INLINE_BYTES:
-            return size, self._post_inline(endpoint, encoded, message)
+            self._post(endpoint, encoded, message, inline=encoded.joined() if encoded.nbytes else None)
+            return Sent(size)
         name, relay = self._relays.towards(endpoint)
         memory = relay.reserve(encoded.nbytes, message["request_id"])
-        if memory is None:
-            return size, partial(self._send_by_relay, name, relay, endpoint, encoded, message)
-        encoded.write_into(memory)
-        return size, self._post_offer(endpoint, encoded, name, relay.commit(memory), message)
-
-    def _post(self, endpoint: str, message: DataReadyMessage) -> Later | None:
-        """Send; what must be awaited before more of the same request is sent, if the peer is behind."""
-        self._control.send(endpoint, message, (message.request_id, message.stage))
-        return self._control.room(endpoint)
-
-    def _post_inline(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any]) -> Later | None:
-        inline = encoded.joined() if encoded.nbytes else None
-        tensors = encoded.has_tensors
-        ready = DataReadyMessage(header=encoded.header, inline=inline, has_tensors=tensors, **message)
-        return self._post(endpoint, ready)
-
-    def _post_offer(
-        self, endpoint: str, encoded: EncodedValue, relay: str, metadata: Any, message: dict[str, Any]
-    ) -> Later | None:
-        place = [relay, encoded.nbytes, metadata]
-        tensors = encoded.has_tensors
-        ready = DataReadyMessage(header=encoded.header, relay_metadata=place, has_tensors=tensors, **message)
-        return self._post(endpoint, ready)
-
-    async def _send_by_relay(
-        self, name: str, relay: Relay, endpoint: str, encoded: EncodedValue, message: dict[str, Any]
-    ) -> None:
+        if memory is not None:
+            encoded.write_into(memory)
+            self._post(endpoint, encoded, message, relay_metadata=[name, encoded.nbytes, relay.commit(memory)])
+            return Sent(size, name)
+        begin = time.monotonic()
+        await in_task()
         try:
             metadata = await self._put(relay, encoded, message["request_id"])
-        except RelayFullError:  # copied twice, but in nobody's way
-            later = self._post_inline(endpoint, encoded, message)
-        else:
-            later = self._post_offer(endpoint, encoded, name, metadata, message)
-        if later is not None:
-            await later()
+        except RelayFullError:  # copied twice, but it holds up no other transfer
+            self._post(endpoint, encoded, message, inline=encoded.joined())
+            return Sent(size, waited=time.monotonic() - begin)
+        self._post(endpoint, encoded, message, relay_metadata=[name, encoded.nbytes, metadata])
+        return Sent(size, name, time.monotonic() - begin)
+
+    def _post(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any], **bytes_at: Any) -> None:
+        ready = DataReadyMessage(header=encoded.header, has_tensors=encoded.has_tensors, **bytes_at, **message)
+        self._control.send(endpoint, ready, (ready.request_id, ready.stage))
 
     @staticmethod
     async def _put(relay: Relay, encoded: EncodedValue, request_id: str) -> Any:
@@ -98,39 +107,54 @@ class Transfer:
         encoded.write_into(memory)
         return (await relay.put_async(memory, request_id)).metadata
 
-    def read(self, message: DataReadyMessage) -> Any:
-        """The value of a message whose bytes can be read at once (inline, or a relay with views).
+    async def read(self, message: DataReadyMessage) -> Any:
+        """Return the value of a message.
+
+        Waits for torch to be imported where the value holds tensors, and for relays without views.
 
         Raises:
             CodecError, RelayError: the value cannot be read.
+            ImportError: it holds a tensor, and torch is not installed.
         """
         assert message.header is not None
         if message.relay_metadata is None:
-            return decode(message.header, None if message.inline is None else memoryview(message.inline))
-        relay, _, metadata = message.relay_metadata
-        view = self._relays.named(relay).get_view(metadata, message.request_id)
-        return decode(message.header, view)
+            buffer: Any = None if message.inline is None else memoryview(message.inline)
+        else:
+            name, nbytes, metadata = message.relay_metadata
+            relay = self._relays.named(name)
+            if relay.has_view:
+                buffer = relay.get_view(metadata, message.request_id)
+            else:
+                await in_task()
+                buffer = empty(nbytes, relay.device)
+                operation = await relay.get_async(metadata, buffer, message.request_id)
+                await operation.wait_for_completion()
+        return await read_document(message.header, message.has_tensors, buffer)
 
-    def reads_at_once(self, message: DataReadyMessage) -> bool:
-        """Whether :meth:`read` serves this message; otherwise :meth:`read_later` does."""
-        if message.has_tensors and not lazy_torch.is_here():
-            return False
-        return message.relay_metadata is None or self._relays.named(message.relay_metadata[0]).has_view
 
-    async def read_later(self, message: DataReadyMessage) -> Any:
-        """The value of a message whose bytes the relay has to copy into memory of ours, or of the first with a tensor.
+async def read_document(document: bytes, has_tensors: bool, buffer: Any = None) -> Any:
+    """Decode a value (see :func:`~omni_core.protocol.codec.decode`), in a thread if it is large.
 
-        Raises:
-            CodecError, RelayError: the value cannot be read. ImportError: it holds a tensor, and there is no torch.
-        """
-        assert message.header is not None
-        if message.has_tensors:
-            await lazy_torch.bring()
-        if self.reads_at_once(message):
-            return self.read(message)
-        name, nbytes, metadata = message.relay_metadata
-        relay = self._relays.named(name)
-        memory = empty(nbytes, relay.device)
-        operation = await relay.get_async(metadata, memory, message.request_id)
-        await operation.wait_for_completion()
-        return decode(message.header, memory)
+    Waits for torch to be imported where the value holds the first tensors that this process gets.
+    """
+    if has_tensors and not lazy_torch.is_here():
+        await in_task()
+        await lazy_torch.bring()
+    if len(document) > LARGE_HEADER_BYTES:
+        return await in_thread(decode, document, buffer)
+    return decode(document, buffer)
+
+
+def is_large(value: Any, limit: int = LARGE_NODES) -> bool:
+    """Return True if the containers in ``value`` hold more than ``limit`` objects. Looks at few more than that many."""
+    value = value.data if type(value) is StagePayload else value
+    count = 0
+    containers = [value] if type(value) in _CONTAINERS else []
+    for container in containers:
+        count += len(container)
+        if count > limit:
+            return True
+        items = container.values() if type(container) is dict else container
+        if not _CONTAINERS.isdisjoint(map(type, items)):
+            containers += [item for item in items if type(item) in _CONTAINERS]
+    return False

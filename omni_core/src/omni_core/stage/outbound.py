@@ -1,0 +1,129 @@
+"""The ways out of one process: to stages of other processes, and to the coordinator. Made before the stages, which share it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from omni_core.control.lanes import in_thread
+from omni_core.control.plane import ControlPlane
+from omni_core.errors import TransportError
+from omni_core.observe.profiler import Recorder, flow_of
+from omni_core.protocol.codec import encode_whole
+from omni_core.protocol.messages import (
+    CompleteMessage,
+    DataReadyMessage,
+    ErrorInfo,
+    OmniRequest,
+    StageSpan,
+    StreamMessage,
+)
+from omni_core.protocol.specs import ProcessSpec
+from omni_core.relay.table import Relays
+from omni_core.relay.transfer import Transfer, is_large
+
+if TYPE_CHECKING:
+    from omni_core.stage.stage import Stage
+
+logger = logging.getLogger(__name__)
+
+
+class Outbound:
+    """Sends what the stages of one process put out.
+
+    Attributes:
+        lock: held around every change of any stage of the process.
+        local: the stages of this process by name; a value for one of these is handed over by reference.
+        recorder: where sends are recorded while a profile is on.
+    """
+
+    def __init__(self, spec: ProcessSpec, control: ControlPlane, transfer: Transfer, relays: Relays) -> None:
+        self.lock = threading.RLock()
+        self.local: dict[str, Stage] = {}
+        self.recorder: Recorder | None = None
+        self._spec = spec
+        self._control = control
+        self._transfer = transfer
+        self._relays = relays
+
+    def _endpoint(self, stage: str, request: OmniRequest | None) -> str:
+        """The process that serves ``request`` in ``stage``."""
+        replicas = self._spec.stage_endpoints[stage]
+        return replicas[0] if request is None or len(replicas) == 1 else replicas[request.placement[stage]]
+
+    async def send(
+        self, source: str, target: str, request_id: str, request: OmniRequest | None, value: Any, **message: Any
+    ) -> int:
+        """Send a value to a stage of another process, and wait until more may be sent. Returns its size in bytes.
+
+        Args:
+            message: further fields of the :class:`DataReadyMessage`.
+
+        Raises:
+            CodecError: something in the value cannot be sent.
+        """
+        endpoint = self._endpoint(target, request)
+        begin = time.monotonic()
+        sent = await self._transfer.send(
+            endpoint, value, request_id=request_id, stage=target, from_stage=source, **message
+        )
+        if self.recorder is not None:
+            flow = flow_of(request_id, source, target, message.get("chunk_id"))
+            # Without the wait: the thread did other work meanwhile, and slices of one thread must not overlap.
+            begin_ns = int((begin + sent.waited) * 1e9)
+            self.recorder.slice(
+                f"send to {target}", begin_ns, request_id, flow, starts=True, bytes=sent.nbytes, by=sent.by
+            )
+            if sent.waited:
+                self.recorder.instant(request_id, f"{source}: waited to send to {target}", source, waited=sent.waited)
+        if self._control.is_behind(endpoint):
+            await self._control.room(endpoint)
+        return sent.nbytes
+
+    def end_stream(
+        self, source: str, target: str, request_id: str, request: OmniRequest | None, handed_to: Any
+    ) -> None:
+        """Tell a stage of another process that the stream to it is complete."""
+        message = DataReadyMessage(request_id, target, source, is_stream=True, is_done=True, handed_to=handed_to)
+        self._control.send(self._endpoint(target, request), message, (request_id, target))
+
+    async def stream_to_client(self, source: str, request_id: str, chunk_id: int, data: Any) -> None:
+        """Send a partial result to the coordinator."""
+        begin = time.monotonic_ns()
+        body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data)
+        self.tell_coordinator(StreamMessage(request_id, source, chunk_id, body, has_tensors))
+        self._record_result(begin, source, request_id, chunk_id)
+
+    async def complete(self, source: str, request_id: str, data: Any) -> None:
+        """Send the final result of a terminal stage to the coordinator."""
+        begin = time.monotonic_ns()
+        body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data)
+        self._tell_end(CompleteMessage(request_id, source, body, None, has_tensors))
+        self._record_result(begin, source, request_id, None)
+
+    def fail(self, source: str, request_id: str, error: ErrorInfo) -> None:
+        """Report the failure of a request to the coordinator, and free what the relays hold for it."""
+        self._tell_end(CompleteMessage(request_id, source, None, error))
+        self._relays.cleanup(request_id)
+
+    def span(self, source: str, request_id: str, seconds: float, error: str) -> None:
+        """Report the time of a traced request in a stage, which ends now."""
+        now = time.time_ns()
+        self.tell_coordinator(StageSpan(request_id, source, now - int(seconds * 1e9), now, error))
+
+    def tell_coordinator(self, message: Any) -> None:
+        """Send a control message to the coordinator. From any thread."""
+        self._control.send(self._spec.coordinator_endpoint, message)
+
+    def _tell_end(self, message: CompleteMessage) -> None:
+        try:
+            self.tell_coordinator(message)
+        except TransportError:
+            logger.exception("the coordinator does not read; the end of request %s is lost", message.request_id)
+
+    def _record_result(self, begin: int, source: str, request_id: str, chunk_id: int | None) -> None:
+        if self.recorder is not None:
+            flow = flow_of(request_id, source, "client", chunk_id)
+            self.recorder.slice("send to client", begin, request_id, flow, starts=True)

@@ -1,0 +1,182 @@
+"""The output side of a stage: takes what its scheduler puts out and hands it to other stages, or to the client, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from omni_core.control.lanes import Lanes
+from omni_core.observe.metrics import StageMetrics
+from omni_core.protocol.specs import StageSpec
+from omni_core.scheduling.base import OutgoingMessage, Scheduler
+from omni_core.stage import mutation
+from omni_core.stage.outbound import Outbound
+from omni_core.stage.requests import ActiveRequest, Requests
+from omni_core.stage.routing import Routing
+
+if TYPE_CHECKING:
+    from omni_core.stage.stage import Stage
+
+MOST_OUTPUTS = 32
+"""Outputs that may wait in a stage to be handed on; then its scheduler begins nothing new."""
+
+
+class Outputs:
+    """Hands on the outputs of one stage: those of one request in order, those of different requests independently.
+
+    Args:
+        requests: the active requests of the stage; the output of a request that is not among them is dropped.
+        complete: called with a request when everything of it has been handed on.
+        fail: called with a request's id and the error that it failed with.
+    """
+
+    def __init__(
+        self,
+        spec: StageSpec,
+        scheduler: Scheduler,
+        requests: Requests,
+        outbound: Outbound,
+        metrics: StageMetrics,
+        complete: Callable[[ActiveRequest], None],
+        fail: Callable[[str, BaseException], None],
+    ) -> None:
+        self._spec = spec
+        self._scheduler = scheduler
+        self._requests = requests
+        self._outbound = outbound
+        self._metrics = metrics
+        self._complete = complete
+        self._fail = fail
+        self._routing = Routing(spec)
+        self._lanes: Lanes[str] = Lanes(fail, outbound.lock, self._regulate)
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._regulation = threading.Lock()
+        self._drain_is_due = False
+        self._stays_here = False
+        self._checks_mutation = mutation.enabled()
+
+    def start(self) -> None:
+        """Take outputs from now on. Every stage of the process exists by now."""
+        targets = [*self._spec.next, *self._spec.stream_to]
+        # If every output stays in the process, the thread that made it can hand it over by itself.
+        self._stays_here = bool(targets) and all(target in self._outbound.local for target in targets)
+        self._scheduler.outbox.on_put = self._wake
+
+    def cancel(self, request_id: str) -> None:
+        """Drop what waits to be handed on for a request that is over. On the event loop only."""
+        self._lanes.cancel(request_id)
+
+    def __len__(self) -> int:
+        """Return how many requests have an output that waits to be handed on."""
+        return len(self._lanes)
+
+    def _wake(self) -> None:
+        """There is output. Called in the thread that made it, so it waits for nothing, the lock included."""
+        lock = self._outbound.lock
+        if self._stays_here and threading.get_ident() != self._thread_id and lock.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                lock.release()
+            return
+        self._regulate()
+        if self._drain_is_due:
+            return
+        self._drain_is_due = True  # set back before the outbox is drained, so what was put before is drained too
+        try:
+            self._loop.call_soon_threadsafe(self._drain_on_loop)
+        except RuntimeError:
+            return  # the loop is closed: the process is ending
+
+    def _drain_on_loop(self) -> None:
+        self._drain_is_due = False
+        with self._outbound.lock:
+            self._drain()
+        self._regulate()
+
+    def _drain(self) -> None:
+        for message in self._scheduler.outbox.drain():
+            active = self._requests.get(message.request_id)
+            if active is not None:
+                self._lanes.run(message.request_id, partial(self._hand_on, message, active))
+
+    def _regulate(self) -> None:
+        """Let the scheduler begin new requests or not, after a change of what waits to be handed on. From any thread.
+
+        A stage that is streamed to is never held: others may hold memory until it has seen the end of what it has begun.
+        """
+        if self._spec.stream_from:
+            return
+        with self._regulation:
+            waiting = len(self._lanes) + len(self._scheduler.outbox)
+            self._scheduler.inbox.hold(waiting >= MOST_OUTPUTS)
+
+    async def _hand_on(self, message: OutgoingMessage, active: ActiveRequest) -> None:
+        if self._requests.get(message.request_id) is not active or active.is_failing:
+            return
+        if message.type == "error":
+            self._fail(message.request_id, message.data)
+        elif message.type == "stream":
+            await self._hand_on_chunk(message, active)
+        else:
+            await self._hand_on_result(message, active)
+
+    async def _hand_on_chunk(self, message: OutgoingMessage, active: ActiveRequest) -> None:
+        if message.target is None and self._spec.terminal:
+            if active.request is not None and active.request.stream:
+                number = active.count_chunk("")
+                await self._outbound.stream_to_client(self._spec.name, message.request_id, number, message.data)
+            return
+        for target in self._routing.of_chunk(message.target):
+            number = active.count_chunk(target)
+            # The first chunk carries the request, because it may come before the payload does.
+            value = (message.data, message.metadata, active.request if number == 0 else None)
+            await self._send(target, active, value, message.data, is_stream=True, chunk_id=number)
+
+    async def _hand_on_result(self, message: OutgoingMessage, active: ActiveRequest) -> None:
+        for sealed in active.seals:
+            sealed.check(self._spec.name)
+        payload = active.payload(message.data)
+        if self._spec.terminal:
+            await self._outbound.complete(self._spec.name, active.request_id, payload.data)
+        else:
+            route = self._routing.of_result(active, payload)
+            for target in route.streams:
+                self._end_stream(target, active, route.handed_to)
+            for target, each in route.payloads:
+                await self._send(target, active, each, each.data, handed_to=route.handed_to)
+        self._complete(active)
+
+    async def _send(self, target: str, active: ActiveRequest, value: Any, data: Any, **message: Any) -> None:
+        """Hand a payload or a chunk to ``target``: by reference in this process, else by control message and relay."""
+        local = self._outbound.local.get(target)
+        if local is not None:
+            self._seal(local, active.request_id, data)
+            if message.get("is_stream"):
+                local.receive_chunk(active.request_id, self._spec.name, value)
+            else:
+                local.receive_payload(value, self._spec.name)
+            self._metrics.sent(target, 0, 0.0)
+            return
+        begin = time.monotonic()
+        active.sending_to = target
+        nbytes = await self._outbound.send(self._spec.name, target, active.request_id, active.request, value, **message)
+        active.sending_to = None
+        self._metrics.sent(target, nbytes, time.monotonic() - begin)
+
+    def _end_stream(self, target: str, active: ActiveRequest, handed_to: Any) -> None:
+        local = self._outbound.local.get(target)
+        if local is not None:
+            local.receive_done(active.request_id, self._spec.name)
+        else:
+            self._outbound.end_stream(self._spec.name, target, active.request_id, active.request, handed_to)
+
+    def _seal(self, target: Stage, request_id: str, data: Any) -> None:
+        """In the debug mode: let ``target`` check at its end of the request that the object it got was not changed."""
+        if self._checks_mutation:
+            target.add_seal(request_id, mutation.seal(data, self._spec.name))

@@ -1,0 +1,118 @@
+"""The requests inside one stage: what has arrived of each, what has been sent, and which have ended lately. No IO."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attrs import define, field
+
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.stage.fan_in import FanIn
+from omni_core.stage.mutation import Seal
+
+REMEMBERED_ENDS = 20_000
+"""How many finished or aborted request ids a stage remembers, to drop what arrives for them late."""
+
+PAYLOAD, DONE = 1, 2
+
+Arrivals = dict[str, tuple[int, Any]]
+"""What of a request has come, by source: :data:`PAYLOAD` and :data:`DONE` as bits, and the source's ``handed_to``."""
+
+
+@define
+class ActiveRequest:
+    """One request inside a stage.
+
+    Attributes:
+        since: when its first message came, in seconds of the clock.
+        request: the request without its inputs, from the first message that carries it.
+        fan_in: its payloads so far, while not every stage that it waits for has sent one.
+        arrived: what has come from which stage.
+        chunks_sent: stream chunks sent so far, by target; ``""`` is the client.
+        sending_to: the stage of another process to which a value is being sent.
+        seals: marks of the objects handed to this stage by reference (see :mod:`omni_core.stage.mutation`).
+        is_failing: it has failed in another thread than the event loop's; nothing more of it is handed on.
+        error: the name of the error that it failed with.
+    """
+
+    request_id: str
+    since: float
+    request: OmniRequest | None = None
+    fan_in: FanIn | None = None
+    arrived: Arrivals = field(factory=dict)
+    chunks_sent: dict[str, int] = field(factory=dict)
+    sending_to: str | None = None
+    seals: list[Seal] = field(factory=list)
+    is_failing: bool = False
+    error: str = ""
+
+    def note(self, source: str, what: int, handed_to: Any) -> None:
+        """Record that ``what`` (:data:`PAYLOAD` or :data:`DONE`) has come from ``source``."""
+        seen, before = self.arrived.get(source, (0, None))
+        self.arrived[source] = (seen | what, handed_to if handed_to is not None else before)
+
+    def count_chunk(self, target: str) -> int:
+        """Count a chunk to ``target``. Returns its number, from 0."""
+        number = self.chunks_sent.get(target, 0)
+        self.chunks_sent[target] = number + 1
+        return number
+
+    def payload(self, value: Any) -> StagePayload:
+        """``value`` as a payload of this request, without inputs: those stop at the entry stage."""
+        if self.request is None:
+            self.request = OmniRequest()
+        return StagePayload(self.request_id, self.request, value.data if isinstance(value, StagePayload) else value)
+
+    def waits_for(self, stream_from: list[str]) -> list[str]:
+        """What this stage waits for to finish the request, in words for people."""
+        missing = self.fan_in.missing if self.fan_in is not None else []
+        streams = [name for name in stream_from if not self.arrived.get(name, (0, None))[0] & DONE]
+        waits = [f"waits for {name!r}" for name in missing]
+        waits += [f"waits for the end of the stream of {name!r}" for name in streams]
+        if self.sending_to is not None:
+            return [*waits, f"sending to {self.sending_to!r}"]
+        return waits if self.fan_in is not None else [*waits, "in its scheduler"]
+
+
+class Requests:
+    """The active requests of one stage by id, and what had arrived of those that have ended."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, remembered_ends: int = REMEMBERED_ENDS) -> None:
+        self._clock = clock
+        self._active: dict[str, ActiveRequest] = {}
+        self._ended: OrderedDict[str, Arrivals] = OrderedDict()
+        self._remembered_ends = remembered_ends
+
+    def enter(self, request_id: str) -> ActiveRequest | None:
+        """Return the request that a message has come for, new if it is the first; ``None`` if the request has ended."""
+        active = self._active.get(request_id)
+        if active is None and request_id not in self._ended:
+            active = self._active[request_id] = ActiveRequest(request_id, self._clock())
+        return active
+
+    def get(self, request_id: str) -> ActiveRequest | None:
+        """Return an active request."""
+        return self._active.get(request_id)
+
+    def end(self, request_id: str) -> ActiveRequest | None:
+        """End a request, known or not. Returns it if it was active."""
+        active = self._active.pop(request_id, None)
+        if request_id not in self._ended:
+            self._ended[request_id] = active.arrived if active is not None else {}
+            if len(self._ended) > self._remembered_ends:
+                self._ended.popitem(last=False)
+        return active
+
+    def arrivals(self, request_id: str) -> Arrivals:
+        """Return what of a request has come so far, by source; also of one that has lately ended."""
+        active = self._active.get(request_id)
+        return active.arrived if active is not None else self._ended.get(request_id, {})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._active))
+
+    def __len__(self) -> int:
+        return len(self._active)

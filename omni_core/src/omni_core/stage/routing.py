@@ -1,0 +1,119 @@
+"""Where the outputs of a stage go: the decisions that its config and the pipeline's functions make. No IO, no state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from attrs import define
+
+from omni_core.errors import ConfigError
+from omni_core.protocol.messages import StagePayload
+from omni_core.protocol.specs import StageSpec
+from omni_core.references import load
+from omni_core.stage.requests import ActiveRequest
+
+
+@define
+class Route:
+    """Where the result of one request goes.
+
+    Attributes:
+        payloads: each target with the payload for it, projected.
+        streams: the stages whose stream from this one ends.
+        handed_to: the names of both, for the receivers, where a function of the pipeline chose them.
+    """
+
+    payloads: list[tuple[str, StagePayload]]
+    streams: list[str]
+    handed_to: list[list[str]] | None
+
+
+class Routing:
+    """The routes of one stage: its ``route_fn``, ``stream_done_to_fn`` and projections, applied and checked."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        self._spec = spec
+        self._route_fn = function(spec.route_fn)
+        self._stream_done_to_fn = function(spec.stream_done_to_fn)
+        self._projections = {target: load(reference) for target, reference in spec.project_payload.items()}
+
+    def of_chunk(self, target: str | None) -> list[str]:
+        """Return the stages that a chunk goes to, which its scheduler has put out for ``target`` or for all.
+
+        Raises:
+            ConfigError: the chunk has nowhere to go, or ``stream_to`` does not name its target.
+        """
+        allowed = self._spec.stream_to
+        if target is None and allowed:
+            return allowed
+        if target in allowed:
+            return [target]
+        if target is None:
+            raise ConfigError(
+                f"stage {self._spec.name!r} streams chunks, but it is not terminal and stages[{self._spec.name}].stream_to "
+                "names no stage that could get them"
+            )
+        raise ConfigError(
+            f"a stream chunk is for {target!r}, which stages[{self._spec.name}].stream_to does not name; "
+            f"it names {list(allowed)}"
+        )
+
+    def of_result(self, active: ActiveRequest, payload: StagePayload) -> Route:
+        """Return where a result goes, with the payload of each target.
+
+        Raises:
+            ConfigError: a function returned stages that the config does not allow, or left out one that got chunks.
+        """
+        name = self._spec.name
+        streams: Sequence[str] = self._spec.stream_to
+        if self._stream_done_to_fn is not None:
+            chosen = self._stream_done_to_fn(payload.request_id, payload)
+            streams = _subset(f"stages[{name}].stream_done_to_fn", chosen, self._spec.stream_to, may_be_empty=True)
+            for target in active.chunks_sent:
+                if target not in streams:
+                    raise ConfigError(
+                        f"stage {name!r} streamed chunks to {target!r}, which stages[{name}].stream_done_to_fn leaves out: "
+                        f"it returned {chosen!r}, so that this stream would never end"
+                    )
+        targets: Sequence[str] = self._spec.next
+        if self._route_fn is not None:
+            chosen = self._route_fn(payload.request_id, payload)
+            targets = _subset(f"stages[{name}].route_fn", chosen, self._spec.next)
+        is_chosen = self._route_fn is not None or self._stream_done_to_fn is not None
+        handed_to = [list(targets), list(streams)] if is_chosen else None
+        return Route(self._projected(active, payload, targets), list(streams), handed_to)
+
+    def _projected(
+        self, active: ActiveRequest, payload: StagePayload, targets: Sequence[str]
+    ) -> list[tuple[str, StagePayload]]:
+        """The payload for each target. Where one container would reach several stages by reference, each gets its own copy
+        (tensors stay shared).
+        """
+        projected = []
+        seen: set[int] = set()
+        for target in targets:
+            projection = self._projections.get(target)
+            each = payload if projection is None else active.payload(projection(payload))
+            if id(each.data) in seen and isinstance(each.data, dict | list):
+                each = StagePayload(each.request_id, each.request, each.data.copy())
+            seen.add(id(each.data))
+            projected.append((target, each))
+        return projected
+
+
+def function(reference: str | None) -> Callable[..., Any] | None:
+    """Load a function of the pipeline's config, if it names one."""
+    return None if reference is None else load(reference)
+
+
+def _subset(path: str, names: Any, allowed: Collection[str], *, may_be_empty: bool = False) -> list[str]:
+    chosen = [names] if isinstance(names, str) else names
+    if (
+        not isinstance(chosen, list | tuple)
+        or not all(name in allowed for name in chosen)
+        or not (chosen or may_be_empty)
+        or len(set(chosen)) < len(chosen)
+    ):
+        raise ConfigError(f"{path} returned {names!r}; it must return stages out of {list(allowed)}, each once")
+    return list(chosen)

@@ -1,0 +1,234 @@
+"""Transfer with a relay and a control plane in memory: which way bytes take, what is waited for, and what holds the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from omni_core.errors import CodecError, RelayError, RelayFullError
+from omni_core.protocol.messages import DataReadyMessage, OmniRequest, StagePayload
+from omni_core.relay import transfer as transfer_module
+from omni_core.relay.transfer import LARGE_NODES, Sent, Transfer, is_large
+
+
+class Control:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, DataReadyMessage, tuple[str, str]]] = []
+
+    def send(self, endpoint: str, message: DataReadyMessage, work: tuple[str, str]) -> None:
+        self.sent.append((endpoint, message, work))
+
+
+class Operation:
+    def __init__(self, metadata: Any) -> None:
+        self.metadata = metadata
+
+    async def wait_for_completion(self, timeout: float | None = None) -> None:
+        await asyncio.sleep(0)
+
+
+class MemoryRelay:
+    """A relay in this process with ``room`` puts at a time."""
+
+    device = "cpu"
+
+    def __init__(self, *, room: int = 1, has_empty: bool = True, has_view: bool = True) -> None:
+        self.room, self.has_empty, self.has_view = room, has_empty, has_view
+        self.freed = asyncio.Event()
+        self.is_stuck = False
+        self.offered: list[Any] = []
+
+    def reserve(self, nbytes: int, request_id: str | None = None) -> memoryview | None:
+        if not self.has_empty or len(self.offered) >= self.room:
+            return None
+        return memoryview(bytearray(nbytes))
+
+    def commit(self, memory: memoryview) -> int:
+        self.offered.append(memory)
+        return len(self.offered) - 1
+
+    async def empty(self, nbytes: int, request_id: str | None = None) -> memoryview:
+        async with asyncio.timeout(10):  # as any relay may, and only in a task
+            if self.is_stuck:
+                raise RelayFullError("for ever")
+            await self.freed.wait()
+        return memoryview(bytearray(nbytes))
+
+    async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> Operation:
+        async with asyncio.timeout(10):
+            return Operation(self.commit(tensor))
+
+    def get_view(self, metadata: int, request_id: str | None = None) -> memoryview:
+        return memoryview(self.offered[metadata]).toreadonly()
+
+    async def get_async(self, metadata: int, dest_tensor: Any, request_id: str | None = None) -> Operation:
+        async with asyncio.timeout(10):
+            dest_tensor[:] = self.offered[metadata]
+        return Operation(None)
+
+
+class OneRelay:
+    """A table with one relay, which reaches ``peer``."""
+
+    def __init__(self, relay: MemoryRelay) -> None:
+        self._relay = relay
+
+    def device_towards(self, endpoint: str) -> str:
+        return "cpu"
+
+    def towards(self, endpoint: str) -> tuple[str, MemoryRelay]:
+        if endpoint != "peer":
+            raise RelayError(f"no relay reaches {endpoint}")
+        return "memory", self._relay
+
+    def named(self, name: str) -> MemoryRelay:
+        assert name == "memory"
+        return self._relay
+
+
+def at_once(step: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that waits for nothing."""
+    with pytest.raises(StopIteration) as ended:
+        step.send(None)
+    return ended.value.value
+
+
+def make(relay: MemoryRelay) -> tuple[Transfer, Control]:
+    control = Control()
+    return Transfer(control, OneRelay(relay)), control  # type: ignore[arg-type]
+
+
+MESSAGE = {"request_id": "r", "stage": "b", "from_stage": "a"}
+LARGE = {"samples": np.arange(50_000, dtype=np.float32)}
+
+
+def send(transfer: Transfer, value: Any, endpoint: str = "peer") -> Coroutine[Any, Any, Sent]:
+    return transfer.send(endpoint, value, **MESSAGE)
+
+
+async def test_small_values_ride_in_the_message_and_are_sent_and_read_at_once() -> None:
+    transfer, control = make(MemoryRelay())
+    for value in ({"words": ["a", 1]}, {"samples": np.arange(1000, dtype=np.float32)}):
+        sent = at_once(send(transfer, value))
+        endpoint, message, work = control.sent.pop()
+        assert (endpoint, work, message.relay_metadata) == ("peer", ("r", "b"), None)
+        assert (sent.by, sent.waited) == ("inline", 0.0)
+        assert sent.nbytes == len(message.header or b"") + len(message.inline or b"")
+        assert str(at_once(transfer.read(message))) == str(value)
+
+
+async def test_large_values_go_by_the_relay_at_once_while_its_pool_has_room() -> None:
+    transfer, control = make(MemoryRelay())
+    sent = at_once(send(transfer, LARGE))
+    ((_, message, _),) = control.sent
+    assert message.inline is None
+    assert message.relay_metadata == ["memory", 200_000, 0]
+    assert (sent.by, sent.waited) == ("memory", 0.0)
+    assert np.array_equal(at_once(transfer.read(message))["samples"], LARGE["samples"])
+
+
+async def test_a_full_pool_is_waited_for_in_a_task() -> None:
+    relay = MemoryRelay(room=0)
+    transfer, control = make(relay)
+    sending = asyncio.ensure_future(send(transfer, LARGE))
+    await asyncio.sleep(0.01)
+    assert not control.sent
+    relay.freed.set()
+    sent = await sending
+    assert sent.by == "memory"
+    assert sent.waited >= 0.01
+    assert np.array_equal((await transfer.read(control.sent[0][1]))["samples"], LARGE["samples"])
+
+
+async def test_what_waits_for_a_relay_continues_in_a_task_first() -> None:
+    transfer, _ = make(MemoryRelay(room=0))
+    step = send(transfer, LARGE)
+    assert step.send(None) is None  # a bare yield, which asks for a task; not a future
+    step.close()
+
+
+async def test_a_pool_that_may_never_have_room_is_bypassed() -> None:
+    relay = MemoryRelay(room=0)
+    relay.is_stuck = True
+    transfer, control = make(relay)
+    assert (await send(transfer, LARGE)).by == "inline"
+    assert len(control.sent[0][1].inline or b"") == 200_000
+
+
+async def test_relays_without_memory_to_write_into_and_without_views_are_copied_through() -> None:
+    transfer, control = make(MemoryRelay(has_empty=False, has_view=False))
+    assert (await send(transfer, LARGE)).by == "memory"
+    assert np.array_equal((await transfer.read(control.sent[0][1]))["samples"], LARGE["samples"])
+
+
+async def test_a_large_value_for_a_peer_without_relay_is_an_error() -> None:
+    transfer, _ = make(MemoryRelay())
+    with pytest.raises(RelayError, match="nowhere"):
+        await send(transfer, LARGE, "nowhere")
+
+
+async def test_what_cannot_be_sent_is_named() -> None:
+    transfer, control = make(MemoryRelay())
+    with pytest.raises(CodecError, match=r"\['deep'\]\[1\]"):
+        await send(transfer, {"deep": [0, object()]})
+    assert not control.sent
+
+
+async def test_values_of_many_objects_are_encoded_and_decoded_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: dict[str, int] = {}
+
+    def watched(name: str) -> Callable[..., Any]:
+        function = getattr(transfer_module, name)
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            threads[name] = threading.get_ident()
+            return function(*arguments, **options)
+
+        return call
+
+    for name in ("encode_split", "decode"):
+        monkeypatch.setattr(transfer_module, name, watched(name))
+    transfer, control = make(MemoryRelay())
+    value = [("word", index) for index in range(200_000)]
+    await send(transfer, StagePayload("r", OmniRequest(), value))
+    message = control.sent[0][1]
+    assert (await transfer.read(message)).data == value
+    assert threading.get_ident() not in threads.values()
+    at_once(send(transfer, {"small": 1}))
+    assert threads["encode_split"] == threading.get_ident()
+
+
+@pytest.mark.parametrize(
+    ("value", "large"),
+    [
+        (1, False),
+        ("x" * 10**6, False),
+        (np.zeros(10**6), False),
+        ({"a": [1, (2, {"b": {3}})]}, False),
+        (list(range(LARGE_NODES)), False),
+        (list(range(LARGE_NODES + 1)), True),
+        ({"a": {"b": [{"c": tuple(range(LARGE_NODES))}]}}, True),
+        ([[0] * 100 for _ in range(LARGE_NODES // 100)], True),
+        (dict.fromkeys(range(LARGE_NODES + 1)), True),
+        (([1] * (LARGE_NODES + 1), None, None), True),
+    ],
+    ids=["int", "text", "array", "nested", "at the limit", "list", "deep", "wide", "dict", "chunk"],
+)
+def test_large_is_what_holds_many_objects(value: Any, large: bool) -> None:
+    assert is_large(value) is large
+    assert is_large(StagePayload("r", OmniRequest(), value)) is large
+
+
+def test_a_value_that_contains_itself_is_looked_at_in_bounded_time() -> None:
+    value: list[Any] = []
+    value += [value, value]
+    assert is_large(value)

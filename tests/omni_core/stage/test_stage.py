@@ -1,0 +1,381 @@
+"""A stage between a scheduler and a control plane in memory: messages in, outputs and failures out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from omni_core.control.lanes import in_task
+from omni_core.protocol.codec import decode
+from omni_core.protocol.messages import (
+    CompleteMessage,
+    DataReadyMessage,
+    OmniRequest,
+    StagePayload,
+    StageSpan,
+    StreamMessage,
+)
+from omni_core.protocol.specs import ProcessSpec, StageSpec
+from omni_core.relay.table import Relays
+from omni_core.relay.transfer import Transfer
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.stage.outbound import Outbound
+from omni_core.stage.stage import Stage
+
+
+class Control:
+    """Keeps what is sent, by endpoint; peers can be behind."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, list[Any]] = {}
+        self.behind: set[str] = set()
+        self.caught_up = asyncio.Event()
+
+    def send(self, endpoint: str, message: Any, work: tuple[str, str] | None = None) -> None:
+        self.sent.setdefault(endpoint, []).append(message)
+
+    def is_behind(self, endpoint: str) -> bool:
+        return endpoint in self.behind
+
+    async def room(self, endpoint: str) -> None:
+        await in_task()
+        await self.caught_up.wait()
+
+
+class Recorded:
+    """A scheduler that computes nothing and keeps the ids that it was told to abort."""
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        self.aborted: list[str] = []
+        self.error: BaseException | None = None
+        self.began = threading.Event()
+
+    def start(self) -> None:
+        self.began.set()
+        if self.error is not None:
+            raise self.error
+        while not self.inbox.closed:
+            threading.Event().wait(0.001)
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+
+class Process:
+    """Stages of one process with what they send; ``b`` and ``c`` are elsewhere unless they are made here."""
+
+    def __init__(self) -> None:
+        self.control = Control()
+        spec = ProcessSpec(
+            name="p",
+            stages=[],
+            endpoint="self",
+            coordinator_endpoint="coordinator",
+            stage_endpoints={"b": ["at b"], "c": ["at c 0", "at c 1"]},
+        )
+        relays = Relays({}, {})
+        transfer = Transfer(self.control, relays)  # type: ignore[arg-type]
+        self.outbound = Outbound(spec, self.control, transfer, relays)  # type: ignore[arg-type]
+        self.deaths: list[str] = []
+
+    def stage(self, name: str = "a", **fields: Any) -> tuple[Stage, Recorded]:
+        scheduler = Recorded()
+        spec = StageSpec(name=name, factory="m:f", **fields)
+        stage = Stage(spec, scheduler, self.outbound, lambda: self.deaths.append(name))
+        self.outbound.local[name] = stage
+        return stage, scheduler
+
+    def take(self, endpoint: str) -> list[Any]:
+        return self.control.sent.pop(endpoint, [])
+
+    def errors(self) -> list[tuple[str, str]]:
+        return [
+            (message.request_id, f"{message.error.error_type}: {message.error.message}")
+            for message in self.take("coordinator")
+            if isinstance(message, CompleteMessage) and message.error is not None
+        ]
+
+
+@pytest.fixture
+async def process() -> Process:
+    return Process()
+
+
+def payload(data: Any = None, request_id: str = "r", **request: Any) -> StagePayload:
+    return StagePayload(request_id, OmniRequest(**request), data)
+
+
+def put(stage: Stage, scheduler: Recorded, *messages: OutgoingMessage) -> None:
+    """Hand on what a scheduler puts out, without its thread."""
+    for message in messages:
+        scheduler.outbox.put(message)
+    stage._outputs._drain()
+
+
+def result(data: Any, request_id: str = "r") -> OutgoingMessage:
+    return OutgoingMessage(request_id, "result", data)
+
+
+def chunk(data: Any, target: str | None = None) -> OutgoingMessage:
+    return OutgoingMessage("r", "stream", data, target)
+
+
+def merge(payloads: dict[str, StagePayload]) -> dict[str, Any]:
+    return {name: payload.data for name, payload in payloads.items()}
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stage_functions", sys.modules[__name__])
+
+
+def broken(request_id: str, output: StagePayload) -> Any:
+    raise SystemExit(3)
+
+
+# --- in
+
+
+async def test_a_payload_reaches_the_scheduler_with_the_request_but_without_its_inputs(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"])
+    stage.receive_payload(payload(inputs="heavy", params={"seed": 1}), None)
+    (message,) = scheduler.inbox.drain()
+    assert (message.type, message.data.request.inputs) == ("new_request", "heavy")
+    assert message.request == OmniRequest(params={"seed": 1})
+
+
+async def test_a_fan_in_gives_the_merged_payload_once_all_have_come(process: Process) -> None:
+    stage, scheduler = process.stage(wait_for=["x", "y"], merge_fn="stage_functions:merge", terminal=True)
+    stage.receive_payload(payload(1), "x")
+    assert not len(scheduler.inbox)
+    assert stage.waiting("r") == ["waits for 'y'"]
+    stage.receive_payload(payload(2), "y")
+    (message,) = scheduler.inbox.drain()
+    assert (message.data.data, message.source) == ({"x": 1, "y": 2}, "y")
+    assert stage.waiting("r") == ["in its scheduler"]
+    assert stage.waiting("unknown") == []
+
+
+async def test_a_payload_of_an_unexpected_stage_fails_its_request(process: Process) -> None:
+    stage, _ = process.stage(wait_for=["x"], merge_fn="stage_functions:merge", terminal=True)
+    stage.receive_payload(payload(1), "z")
+    assert process.errors() == [("r", "ConfigError: stages[a].wait_for does not name 'z', which sent a payload")]
+
+
+async def test_chunks_may_come_first_and_carry_the_request(process: Process) -> None:
+    stage, scheduler = process.stage(stream_from=["x"], terminal=True)
+    request = OmniRequest(params={"seed": 1})
+    stage.receive_chunk("r", "x", ("one", {"n": 1}, request))
+    stage.receive_chunk("r", "x", ("two", None, None))
+    stage.receive_done("r", "x")
+    assert [(m.type, m.data, m.metadata, m.request) for m in scheduler.inbox.drain()] == [
+        ("stream_chunk", "one", {"n": 1}, request),
+        ("stream_chunk", "two", None, request),
+        ("stream_done", None, None, request),
+    ]
+
+
+async def test_what_comes_after_an_abort_is_dropped(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"])
+    stage.receive_payload(payload(), None)
+    stage.abort("r")
+    stage.abort("r")
+    assert scheduler.aborted == ["r"]
+    scheduler.inbox.drain()
+    stage.receive_payload(payload(), None)
+    stage.receive_chunk("r", "x", (1, None, None))
+    stage.receive_done("r", "x")
+    stage.receive_failure("r", ValueError())
+    put(stage, scheduler, result(1))
+    assert not len(scheduler.inbox)
+    assert not process.control.sent
+
+
+# --- out
+
+
+async def test_a_result_goes_to_the_replica_that_the_request_was_given(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b", "c"])
+    stage.receive_payload(payload(placement={"c": 1}), None)
+    put(stage, scheduler, result({"words": 1}))
+    for endpoint, target in (("at b", "b"), ("at c 1", "c")):
+        (message,) = process.take(endpoint)
+        assert isinstance(message, DataReadyMessage)
+        assert (message.request_id, message.stage, message.from_stage) == ("r", target, "a")
+        assert decode(message.header or b"").data == {"words": 1}
+    assert stage.statistics()["completed"] == 1
+    assert stage.statistics()["in_flight"] == 0
+
+
+async def test_a_result_stays_in_the_process_by_reference(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], stream_to=["b"])
+    _, receiving = process.stage("b", stream_from=["a"], terminal=True)
+    stage.receive_payload(payload(), None)
+    data = {"words": 1}
+    put(stage, scheduler, chunk("one"), result(data))
+    assert [(message.type, message.data) for message in receiving.inbox.drain()][:2] == [
+        ("stream_chunk", "one"),
+        ("stream_done", None),
+    ]
+    assert not process.control.sent
+
+
+async def test_chunks_are_numbered_and_the_first_carries_the_request(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], stream_to=["b"])
+    stage.receive_payload(payload(params={"seed": 1}), None)
+    put(stage, scheduler, chunk("one"), chunk("two", "b"), result("end"))
+    first, second, done, last = process.take("at b")
+    assert [decode(each.header)[0] for each in (first, second)] == ["one", "two"]
+    assert [decode(each.header)[2] for each in (first, second)] == [OmniRequest(params={"seed": 1}), None]
+    assert [(each.is_stream, each.chunk_id) for each in (first, second)] == [(True, 0), (True, 1)]
+    assert (done.is_done, last.is_stream) == (True, False)
+
+
+async def test_a_chunk_with_nowhere_to_go_fails_its_request_alone(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"])
+    for name in ("r", "other"):
+        stage.receive_payload(payload(request_id=name), None)
+    put(stage, scheduler, chunk("lost"), result(1, "other"))
+    ((request, message),) = process.errors()
+    assert request == "r"
+    assert "stage 'a' streams chunks, but it is not terminal and stages[a].stream_to names no stage" in message
+    assert len(process.take("at b")) == 1
+
+
+async def test_a_chunk_for_a_stage_that_stream_to_lacks_fails_its_request(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], stream_to=["b"])
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, chunk("lost", "c"))
+    ((_, message),) = process.errors()
+    assert "for 'c', which stages[a].stream_to does not name; it names ['b']" in message
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_terminal_stage_streams_to_clients_that_read(process: Process, stream: bool) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(stream=stream), None)
+    put(stage, scheduler, chunk("one"), chunk("two"), result("end"))
+    *partial, final = process.take("coordinator")
+    assert [(each.chunk_id, decode(each.body)) for each in partial] == ([(0, "one"), (1, "two")] if stream else [])
+    assert all(isinstance(each, StreamMessage) for each in partial)
+    assert (final.error, decode(final.body)) == (None, "end")
+
+
+async def test_outputs_of_a_request_wait_for_a_peer_that_is_behind_and_others_do_not(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b", "c"])
+    process.control.behind.add("at b")
+    for name in ("r", "s"):
+        stage.receive_payload(payload(request_id=name, placement={"c": 0}), None)
+    put(stage, scheduler, result(1))
+    assert len(process.take("at b")) == 1
+    assert stage.waiting("r") == ["sending to 'b'"]
+    assert (stage.statistics()["sends_pending"], stage.statistics()["completed"]) == (1, 0)
+    process.control.behind.clear()
+    put(stage, scheduler, result(1, "s"))
+    assert stage.statistics()["completed"] == 1
+    process.control.caught_up.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert stage.statistics()["completed"] == 2
+    assert len(process.take("at c 0")) == 2
+
+
+async def test_an_abort_cancels_a_send_that_waits(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b", "c"])
+    process.control.behind.add("at b")
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, result(1))
+    stage.abort("r")
+    process.control.caught_up.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not process.take("at c 0")
+    assert stage.statistics()["sends_pending"] == 0
+
+
+async def test_the_end_of_a_traced_request_is_reported(process: Process) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(metadata={"traceparent": "00-1-2-01"}), None)
+    put(stage, scheduler, result("end"))
+    _, span = process.take("coordinator")
+    assert isinstance(span, StageSpan)
+    assert (span.request_id, span.stage, span.error) == ("r", "a", "")
+
+
+# --- failure
+
+
+@pytest.mark.parametrize("data", [object(), {"deep": [object()]}], ids=["at once", "deep"])
+async def test_what_cannot_be_sent_fails_its_request(process: Process, data: Any) -> None:
+    stage, scheduler = process.stage(next=["b"])
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, result(data))
+    ((request, message),) = process.errors()
+    assert request == "r"
+    assert message.startswith("CodecError: payload.data")
+    assert scheduler.aborted == ["r"]
+
+
+async def test_a_function_that_exits_fails_its_request(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], route_fn="stage_functions:broken")
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, result(1))
+    assert process.errors() == [("r", "SystemExit: 3")]
+    assert stage.statistics()["failed"] == 1
+
+
+async def test_an_error_of_the_scheduler_is_told_once_and_nothing_follows_it(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], stream_to=["b"])
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, OutgoingMessage("r", "error", ValueError("bad")), chunk("late"), result("late"))
+    assert process.errors() == [("r", "ValueError: bad")]
+    assert not process.take("at b")
+
+
+async def test_a_failure_in_the_schedulers_thread_is_told_by_the_event_loop(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], route_fn="stage_functions:broken")
+    stage.receive_payload(payload(), None)
+    thread = threading.Thread(target=put, args=(stage, scheduler, result(1), result(2)))
+    thread.start()
+    thread.join()
+    assert not process.control.sent
+    await asyncio.sleep(0)
+    assert process.errors() == [("r", "SystemExit: 3")]
+
+
+async def test_a_scheduler_that_ends_by_itself_fails_its_requests_and_ends_the_process(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"])
+    scheduler.error = SystemExit(4)
+    stage.receive_payload(payload(), None)
+    stage.start()
+    stage.join(5)
+    await asyncio.sleep(0)
+    assert process.deaths == ["a"]
+    assert process.errors() == [("r", "RuntimeError: its loop ended with SystemExit: 4")]
+
+
+async def test_the_schedulers_thread_uses_the_gpu_of_its_stage(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[tuple[int, str]] = []
+    cuda = SimpleNamespace(
+        is_available=lambda: True, set_device=lambda gpu: chosen.append((gpu, threading.current_thread().name))
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    for name, gpu in (("a", 1), ("b", None)):
+        stage, scheduler = process.stage(name, gpu=gpu, terminal=True)
+        stage.start()
+        assert scheduler.began.wait(5)
+        stage.stop()
+        stage.join(5)
+    assert chosen == [(1, "scheduler-a")]
