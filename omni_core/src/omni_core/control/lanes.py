@@ -90,5 +90,8 @@ class Lanes(Generic[Key]):
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._waiting
+
     def __len__(self) -> int:
         return len(self._waiting)

@@ -40,6 +40,8 @@ from omni_core.protocol.messages import (
     StatisticsRequest,
     StreamMessage,
     SubmitMessage,
+    WaitingReport,
+    WaitingRequest,
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
@@ -134,6 +136,10 @@ class Worker:
             self._on_submit(message)
         elif isinstance(message, AbortMessage):
             self.abort(message.request_id)
+        elif isinstance(message, WaitingRequest):
+            doing = {name: stage.waiting(message.attempt) for name, stage in self._stages.items()}
+            found = {name: each for name, each in doing.items() if each is not None}
+            self.tell_coordinator(WaitingReport(message.attempt, found))
         elif isinstance(message, StatisticsRequest):
             self.tell_coordinator(StageStatistics(self.spec.name, self.statistics()))
         elif isinstance(message, WorkMessage):

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import threading
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,24 +18,22 @@ from typing import Any, Protocol
 from attrs import define, field
 
 from omni_core.control.lanes import Lanes, Later
-from omni_core.errors import ConfigError, OmniError, PeerDiedError, StageFailedError
+from omni_core.errors import ConfigError
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, StageRecorder, flow_of
 from omni_core.observe.telemetry import TRACEPARENT
+from omni_core.protocol.error_info import describe, message_of
 from omni_core.protocol.messages import DataReadyMessage, ErrorInfo, OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import load
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_core.stage import mutation
-from omni_core.stage.fan_in import FanIn
+from omni_core.stage.fan_in import FanIn, quoted
 
 logger = logging.getLogger(__name__)
 
 MOST_OUTPUTS = 32
 """Outputs that may wait in a stage to be handed on; then its scheduler begins nothing new."""
-
-LONGEST_ERROR = 8_000
-"""Characters of an error's message, and of its traceback, that are told."""
 
 REMEMBERED_ENDS = 20_000
 """How many finished or aborted request ids a stage remembers, to drop what arrives for them late."""
@@ -152,10 +149,10 @@ class Stage:
             self.scheduler.start()
             error = RuntimeError("its loop returned without being told to stop")
         except BaseException as raised:
-            error = RuntimeError(f"its loop ended with {type(raised).__name__}: {_message(raised)}")
+            error = RuntimeError(f"its loop ended with {message_of(raised, with_type=True)}")
             error.__cause__ = raised
         if not self._stopping:
-            logger.error("the scheduler of stage %r: %s", self.name, error, exc_info=error)
+            logger.error("the scheduler of stage %r: %s\n%s", self.name, error, describe(error, self.name).traceback)
             self._loop.call_soon_threadsafe(self._scheduler_died, error)
 
     def _scheduler_died(self, error: RuntimeError) -> None:
@@ -186,6 +183,23 @@ class Stage:
         """What of a request has come so far, by source; also of one that has lately ended here."""
         active = self._active.get(request_id)
         return active.arrived if active is not None else self._ended.get(request_id, {})
+
+    def waiting(self, request_id: str) -> str | None:
+        """Say what a request does here, after the name of the stage; ``None`` if it is not here."""
+        with self._lock:
+            active = self._active.get(request_id)
+            if active is None:
+                return None
+            if active.fan_in is not None:
+                return f"waits for {quoted(active.fan_in.missing())}"
+            ask = getattr(self.scheduler, "waiting", None)
+            open_streams: list[str] = ask(request_id) if ask is not None else []
+            if open_streams:
+                return f"waits for the end of the stream from {quoted(open_streams)}"
+            if request_id in self._lanes:
+                return "waits to hand on its result"
+            has_payload = any(seen & PAYLOAD for seen, _ in active.arrived.values()) or not active.arrived
+            return "has it queued or computes" if has_payload else "has part of its stream, but no payload"
 
     # --- in ----------------------------------------------------------------------------------------------------------
     def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
@@ -508,37 +522,13 @@ class Stage:
         if request_id not in self._active:
             return
         self._metrics.failed += 1
-        self._active[request_id].error = type(error).__name__
+        info = describe(error, self.name)
+        self._active[request_id].error = info.error_type
         self._abort_in_scheduler(request_id)
-        self._outside.complete(request_id, self.name, None, describe(error, self.name))
+        self._outside.complete(request_id, self.name, None, info)
         self._outside.release(request_id)
         self._end(request_id)
         self._loop.call_soon(self._lanes.cancel, request_id)  # not at once: this may run inside that lane
-
-
-def describe(error: Any, stage: str | None) -> ErrorInfo:
-    """An exception as plain data. Deliberate errors carry no traceback: their message says it all."""
-    if not isinstance(error, BaseException):
-        return ErrorInfo(stage, "RuntimeError", _cut(str(error)))
-    trace = "" if isinstance(error, OmniError) else "".join(traceback.format_exception(error, limit=-8))
-    at_fault = error.stage if isinstance(error, StageFailedError) else stage
-    peer_died = isinstance(error, PeerDiedError)
-    return ErrorInfo(at_fault, type(error).__name__, _cut(_message(error)), _cut(trace), peer_died)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error) or repr(error)
-    except Exception as broken:
-        return f"(no message: its __str__ raised {type(broken).__name__})"
-
-
-def _cut(text: str) -> str:
-    """The text, or its beginning and end: an error is for reading, and travels over the control plane."""
-    if len(text) <= LONGEST_ERROR:
-        return text
-    half = LONGEST_ERROR // 2
-    return f"{text[:half]} ... [{len(text) - LONGEST_ERROR} characters cut] ... {text[-half:]}"
 
 
 def _function(reference: str | None) -> Callable[..., Any] | None:
