@@ -66,12 +66,12 @@ def name_of(error: BaseException) -> str:
 
 def message_of(error: BaseException, *, with_type: bool = False) -> str:
     """Return an exception's message, or its ``repr`` where it has none; ``with_type``: after its class's name."""
-    message = _cut(_plain(str(error) or repr(error))) if type(error) in _OWN else _guarded(lambda: _spoken(error))
+
+    def text() -> str:
+        return _plain(str(error)) or repr(error)
+
+    message = _cut(text()) if type(error) in _OWN else _guarded(text)
     return f"{name_of(error)}: {message}" if with_type else message
-
-
-def _spoken(error: BaseException) -> str:
-    return str(error) or repr(error)
 
 
 def _guarded(text: Callable[[], str]) -> str:
