@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from omni_core.errors import InvalidRequestError
 from omni_core.protocol.codec import register
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
@@ -36,6 +37,42 @@ class Mute(Exception):
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
+
+
+class ExitsInStr(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class InterruptsInRepr(Exception):
+    def __str__(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class SleepsInStr(Exception):
+    def __str__(self) -> str:
+        time.sleep(8)
+        return "late"
+
+
+class _Nameless(type):
+    @property
+    def __name__(cls) -> str:
+        raise SystemExit("no name")
+
+
+class Nameless(Exception, metaclass=_Nameless):
+    """An exception whose class has no name to ask for."""
+
+
+def broken_syntax_error() -> SyntaxError:
+    """One whose attributes have types that no traceback can show."""
+    error = SyntaxError("broken")
+    error.lineno, error.offset, error.text, error.filename = "x", [], 5, object()  # type: ignore[assignment]
+    return error
 
 
 @register
@@ -70,6 +107,20 @@ def misbehave(kind: str | None) -> Any:
         return misbehave(kind)
     if kind == "mute":
         raise Mute
+    if kind == "exits in str":
+        raise ExitsInStr
+    if kind == "interrupts in repr":
+        raise InterruptsInRepr
+    if kind == "sleeps in str":
+        raise SleepsInStr
+    if kind == "nameless":
+        raise Nameless("still a message")
+    if kind == "broken syntax error":
+        raise broken_syntax_error()
+    if kind == "surrogates":
+        raise ValueError("\ud800 cannot be encoded")
+    if kind == "invalid":
+        raise InvalidRequestError("the stage does not like it")
     if kind == "long":
         raise ValueError("x" * 1_000_000)
     if kind == "trap":

@@ -14,7 +14,7 @@ from fault_harness import Watched, branching, right_branching, right_streaming, 
 from pipelines import make_pipeline
 
 from omni_core.client import Client, open_pipeline
-from omni_core.config.schema import StageConfig
+from omni_core.config.schema import RestartConfig, StageConfig
 from omni_core.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
@@ -26,6 +26,12 @@ RAISES = [
     ("recursion", "RecursionError", "recursion"),
     ("mute", "Mute", "no message"),
     ("long", "ValueError", "x{1000}.*cut"),
+    ("exits in str", "ExitsInStr", "__str__ raised SystemExit"),
+    ("interrupts in repr", "InterruptsInRepr", "raised KeyboardInterrupt"),
+    ("nameless", "Nameless", "still a message"),
+    ("broken syntax error", "SyntaxError", "broken|no message"),
+    ("surrogates", "ValueError", r"\? cannot be encoded"),
+    ("invalid", "InvalidRequestError", "does not like it"),
 ]
 UNSENDABLE = [
     ("object", "CodecError", r"\['deep'\]\[1\]\['here'\].*builtins.object cannot be sent"),
@@ -111,6 +117,53 @@ async def test_what_misbehaves_fails_alone(folder: Path, make: Any, right: Any, 
                 await case.fails(pipeline.client, 1)
         assert not load.failed
         await pipeline.as_before()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
+async def test_a_message_that_takes_for_ever_is_not_waited_for(folder: Path, together: bool) -> None:
+    async with open_pipeline(branching(folder, together)) as client:
+        for place in ("start", "route_fn", "merge_fn"):
+            begin = time.monotonic()
+            poison = {"at": place, "kind": "sleeps in str"}
+            with pytest.raises(RequestFailedError, match=r"formatting it took more than 0\.5 s") as caught:
+                await client.submit(OmniRequest({"n": 1, "poison": poison}))
+            assert caught.value.error_type == "SleepsInStr"
+            assert time.monotonic() - begin < 3.0
+        assert right_branching(2, await client.submit(OmniRequest({"n": 2})))
+
+
+async def test_an_invalid_request_is_told_by_its_class(folder: Path) -> None:
+    async with open_pipeline(branching(folder)) as client:
+        poison = {"at": "left", "kind": "invalid"}
+        with pytest.raises(InvalidRequestError, match="does not like it") as caught:
+            await client.submit(OmniRequest({"n": 1, "poison": poison}), "mine")
+        assert (caught.value.stage, caught.value.request_id) == ("left", "mine")
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
+async def test_a_request_that_kills_its_process_takes_no_neighbour_with_it(folder: Path, together: bool) -> None:
+    """31 good requests and a killer, with one retry each: only the killer fails, and its resubmission runs alone."""
+    config = branching(folder, together, retries=1, restart=RestartConfig(limit=8, backoff=0.01))
+    killer = {"n": 100, "poison": {"at": "work", "kind": "die"}}
+    async with open_pipeline(config) as client:
+        assert right_branching(0, await client.submit(OmniRequest({"n": 0})))
+        sleep = {"start": 0.02}
+        good = [asyncio.create_task(client.submit(OmniRequest({"n": n, "sleep": sleep}))) for n in range(1, 17)]
+        bad = asyncio.create_task(client.submit(OmniRequest(killer)))
+        good += [asyncio.create_task(client.submit(OmniRequest({"n": n, "sleep": sleep}))) for n in range(17, 32)]
+        with pytest.raises(RequestFailedError, match="ProcessDied") as caught:
+            await bad
+        assert caught.value.stage is not None
+        assert all(right_branching(n, answer) for n, answer in enumerate(await asyncio.gather(*good), 1))
+        retried = (await client.statistics())["coordinator"]["requests"]["retried"]
+
+        bad = asyncio.create_task(client.submit(OmniRequest(killer)))
+        await asyncio.sleep(0)
+        good = [asyncio.create_task(client.submit(OmniRequest({"n": n}))) for n in range(8)]
+        with pytest.raises(RequestFailedError, match="ProcessDied"):
+            await bad
+        assert all(right_branching(n, answer) for n, answer in enumerate(await asyncio.gather(*good)))
+        assert (await client.statistics())["coordinator"]["requests"]["retried"] == retried, "it had no company"
 
 
 async def test_a_failed_request_gives_its_shared_memory_back(folder: Path) -> None:

@@ -16,7 +16,7 @@ from pipelines import make_pipeline
 
 from omni_core.client import open_pipeline
 from omni_core.config.schema import RelayConfig, StageConfig
-from omni_core.errors import OverloadedError, RequestFailedError
+from omni_core.errors import OverloadedError, RequestFailedError, RequestTimeoutError
 from omni_core.protocol.messages import OmniRequest
 
 MIB = 2**20
@@ -179,3 +179,12 @@ async def test_a_deadline_ends_a_stream_that_is_being_read(folder: Path) -> None
         assert (await client.submit(OmniRequest({"count": 3, "pause": 0.0})))["drip"] == 3
         assert time.monotonic() - begin < 1.0, "the stage still worked for the request that is over"
         await Watched(client).rest()
+
+
+async def test_a_timeout_names_the_stages_that_have_the_request(folder: Path) -> None:
+    async with open_pipeline(branching(folder)) as client:
+        with pytest.raises(RequestTimeoutError) as caught:
+            await client.submit(OmniRequest({"n": 1, "sleep": {"left": 1.0}}, timeout=0.3))
+        assert "stage 'join' waits for 'left'" in str(caught.value)
+        assert "stage 'left' has it queued or computes" in str(caught.value)
+        assert caught.value.error_type == "TimeoutError"

@@ -39,6 +39,7 @@ RELAYS = {
 SCHEDULERS = {
     "AnswersTwice": "test_requests_are_answered_once",
     "IgnoresAbort": "test_an_aborted_request_says_nothing_more",
+    "AdmitsWhatWasAborted": "test_an_abort_right_after_a_message_was_read_counts",
     "SwallowsErrors": "test_a_failing_request_hurts_nobody",
     "DiesOfAnError": "test_a_failing_request_hurts_nobody",
     "NeverStops": "test_stopping_ends_it_soon",

@@ -251,8 +251,8 @@ class Wrong(SimpleScheduler):
 
 
 class AnswersTwice(Wrong):
-    def _finish(self, message: OutgoingMessage) -> None:
-        super()._finish(message)
+    def _put(self, message: OutgoingMessage) -> None:
+        super()._put(message)
         self.outbox.put(message)
 
 
@@ -261,11 +261,19 @@ class IgnoresAbort(Wrong):
         return
 
 
+class AdmitsWhatWasAborted(Wrong):
+    """An abort between reading a message and admitting it is forgotten."""
+
+    def _run(self, batch: list[StagePayload]) -> None:
+        self._aborted.clear()
+        super()._run(batch)
+
+
 class SwallowsErrors(Wrong):
-    def _finish(self, message: OutgoingMessage) -> None:
+    def _put(self, message: OutgoingMessage) -> None:
         if message.type == "error":
             message = OutgoingMessage(message.request_id, "result", None)
-        super()._finish(message)
+        super()._put(message)
 
 
 class DiesOfAnError(Wrong):
@@ -311,13 +319,11 @@ class MixesUpCompany(Wrong):
                    if "fail" not in (each.data.data if isinstance(each, IncomingMessage) else each.data)]  # fmt: skip
         for message in waiting:
             self.inbox.put(message)
-        with self._lock:
-            self._known.update(payload.request_id for payload in batch)
         for payload in batch:
             outcome = self._outcome(payload)
             if outcome.type == "result":
                 outcome = OutgoingMessage(payload.request_id, "result", results[-1])
-            self._finish(outcome)
+            self._put(outcome)
 
 
 class KeepsEverything(Wrong):

@@ -61,6 +61,47 @@ def test_requests_with_a_chunk_each_share_a_pass() -> None:
     assert vocoder.passes == [[2, 2]]
 
 
+def test_a_burst_is_decoded_at_once() -> None:
+    vocoder = Counter()
+    scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=4)
+    for each in frames_of(42):
+        scheduler.inbox.put(frame("r", each))
+    scheduler._serve_once()
+    assert vocoder.passes == [[4]] * 10
+    assert len(scheduler.outbox.drain()) == 10
+
+
+class Allergic(Counter):
+    """Fails on a code of 13, after it has advanced the streams before it."""
+
+    def decode(self, work: Work) -> list[torch.Tensor]:
+        waves = []
+        for stream, frames in work:
+            if bool((frames == 13).any()):
+                raise SystemExit("thirteen")
+            waves += super().decode([(stream, frames)])
+        return waves
+
+
+def test_a_request_that_cannot_be_decoded_fails_alone() -> None:
+    """The others sound as if they had been decoded without it, although the pass that failed had advanced them."""
+    scheduler = VocoderScheduler(Allergic(), initial_chunk=1, chunk=2)
+    good = torch.arange(14, 34).reshape(10, 2)
+    for index in range(10):
+        for name, frames in (("a", good), ("bad", frames_of(10)), ("b", good + 20)):
+            scheduler.inbox.put(frame(name, frames[index]))
+            if index % 3 == 0:
+                scheduler._serve_once()
+    for name in ("a", "b"):
+        for message in end(name):
+            scheduler.inbox.put(message)
+    scheduler._serve_once()
+    ends = {message.request_id: message for message in scheduler.outbox.drain() if message.type != "stream"}
+    assert isinstance(ends["bad"].data, SystemExit)
+    for name, frames in (("a", good), ("b", good + 20)):
+        assert torch.equal(ends[name].data.samples, frames.sum(1).float().repeat_interleave(2)[2:])
+
+
 @pytest.mark.parametrize("bad", [-1, 64, 10**6])
 def test_codes_out_of_range_fail_the_request(bad: int) -> None:
     frames = frames_of(5)

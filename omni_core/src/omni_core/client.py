@@ -17,7 +17,7 @@ from typing import Any
 from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator.coordinator import StreamEvent
+from omni_core.coordinator import StreamEvent
 from omni_core.launch.runner import MultiProcessPipelineRunner, Progress
 from omni_core.observe.profiler import ProfileSummary
 from omni_core.plugins import PluginRegistry
@@ -25,21 +25,25 @@ from omni_core.protocol.messages import OmniRequest
 
 
 class Client:
-    """Speaks to a running pipeline."""
+    """A running pipeline."""
 
     def __init__(self, runner: MultiProcessPipelineRunner) -> None:
         self._runner = runner
 
     async def submit(self, request: OmniRequest, request_id: str | None = None) -> dict[str, Any]:
-        """The results of the request's terminal stages by stage name. Cancelling the call aborts the request.
+        """Return the results of the request's terminal stages by stage name. Cancelling the call aborts the request.
 
         Raises:
-            OverloadedError, InvalidRequestError, RequestFailedError, RequestAbortedError.
+            InvalidRequestError: the request itself is at fault; found in a stage, its ``stage`` names it.
+            OverloadedError: the pipeline is full; ``retry_after`` is a hint in seconds.
+            RequestTimeoutError: not finished within ``request.timeout``; the message names the stages that had it.
+            RequestFailedError: it failed in ``stage`` with ``error_type``. The base of the one above.
+            RequestAbortedError: it was aborted.
         """
         return await self._runner.coordinator.submit(request, request_id)
 
     def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]:
-        """Partial results and final ones as they come. Leaving the iteration aborts the request. Raises as ``submit``."""
+        """Yield partial results and final ones as they come. Leaving the iteration aborts the request. Raises as ``submit``."""
         return self._runner.coordinator.stream(evolve(request, stream=True), request_id)
 
     async def abort(self, request_id: str) -> None:
@@ -47,11 +51,11 @@ class Client:
         self._runner.coordinator.abort(request_id)
 
     def health(self) -> dict[str, dict[str, Any]]:
-        """By unit (a process, or the ranks of a stage): stages, state, restarts, the reason of the last death, pids."""
+        """Return, by unit (a process, or the ranks of a stage): stages, state, restarts, reason of the last death, pids."""
         return self._runner.health()
 
     async def statistics(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Counters by process, then by stage (or ``relay``)."""
+        """Return counters by process, then by stage (or ``relay``)."""
         return await self._runner.statistics()
 
     async def start_profile(self, torch: Sequence[str] = ()) -> None:

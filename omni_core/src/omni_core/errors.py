@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class OmniError(Exception):
     """Base of every error that omni raises deliberately."""
@@ -16,22 +19,36 @@ class PluginError(OmniError):
 
 
 class InvalidRequestError(OmniError):
-    """The request itself is at fault: a corrupt file, an unknown speaker, a prompt that is too long."""
+    """The request itself is at fault: a corrupt file, an unknown speaker, a prompt that is too long.
+
+    Raised at admission, or in a stage; then a caller gets it with ``request_id`` and ``stage``.
+    """
+
+    request_id: str | None = None
+    stage: str | None = None
 
 
 class RequestFailedError(OmniError):
     """A request failed inside the pipeline.
 
-    ``stage`` is where it failed, ``error_type`` the name of the exception raised there.
+    ``stage`` is where it failed (``None``: outside the stages), ``error_type`` the name of the exception raised there.
     """
 
     def __init__(self, request_id: str, stage: str | None, error_type: str, message: str) -> None:
-        self.request_id = request_id
+        self.request_id: str | None = request_id
         self.stage = stage
         self.error_type = error_type
         self.message = message
         where = f"stage {stage!r}" if stage else "the coordinator"
         super().__init__(f"request {request_id} failed in {where}: {error_type}: {message}")
+
+
+class InvalidRequestInStageError(InvalidRequestError, RequestFailedError):
+    """A stage found the request itself at fault. It is both, so that a caller may catch either."""
+
+
+class RequestTimeoutError(RequestFailedError):
+    """A request was not finished within its ``timeout``; the message names the stages that had it."""
 
 
 class RequestAbortedError(OmniError):
@@ -76,3 +93,10 @@ class StageFailedError(OmniError):
     def __init__(self, stage: str, reason: str) -> None:
         self.stage = stage
         super().__init__(f"stage {stage!r} has failed and is not restarted any more: {reason}")
+
+
+def did_you_mean(name: object, known: Iterable[str], *, listing: str = "there are") -> str:
+    """Return the end of a message about an unknown ``name``: the nearest of the ``known`` names, or a list of all of them."""
+    names = list(known)
+    near = get_close_matches(str(name), names, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; {listing}: {', '.join(names) or 'none'}"

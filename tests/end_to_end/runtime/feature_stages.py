@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
-from omni_core.protocol.messages import StagePayload
+from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.scheduling.streaming import StreamingScheduler
 
 _kept: dict[str, Any] = {}
 
@@ -103,3 +105,33 @@ class Hear:
 
     def abort(self, request_id: str) -> None:
         self.inbox.remove(lambda message: message.request_id == request_id)
+
+
+def letters(payload: StagePayload) -> Iterator[str]:
+    """A generator stage: streams the letters of a word, and returns the word."""
+    word = payload.request.inputs["word"]
+    yield from word
+    if word == "bad":
+        raise SystemExit("no such word")
+    return word.upper()  # type: ignore[return-value]
+
+
+def sizes(payloads: list[StagePayload]) -> list[dict[str, int]]:
+    """A batch function: how many requests it got at once."""
+    return [{"n": payload.request.inputs["n"], "batch": len(payloads)} for payload in payloads]
+
+
+class Gather(StreamingScheduler[list[Any]]):
+    """Collects the chunks of its sources."""
+
+    def __init__(self, sources: list[str] | None = None) -> None:
+        super().__init__(tuple(sources or ()))
+
+    def new_state(self, request_id: str, request: OmniRequest | None) -> list[Any]:
+        return []
+
+    def on_chunk(self, state: list[Any], chunk: Any, metadata: dict[str, Any] | None) -> None:
+        state.append(chunk)
+
+    def finish(self, request_id: str, state: list[Any]) -> list[Any]:
+        return state

@@ -1,9 +1,10 @@
-"""What a pipeline's config can say (seed 000), each in a running pipeline, and the rules of objects within a process (seed 001)."""
+"""What a pipeline's config can say, each in a running pipeline, and the rules of objects within a process."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from pipelines import make_pipeline
 
 from omni_core.client import open_pipeline
-from omni_core.config.schema import StageConfig
-from omni_core.errors import RequestFailedError
+from omni_core.config.schema import RestartConfig, StageConfig
+from omni_core.errors import RequestFailedError, RequestTimeoutError
 from omni_core.protocol.messages import OmniRequest
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
@@ -140,3 +141,68 @@ async def test_changing_what_was_handed_over_is_found_in_the_debug_mode(
     async with open_pipeline(config) as client:
         with pytest.raises(RequestFailedError, match=r"'make' handed to stage 'change' was changed.*data\['values'\]"):
             await client.submit(OmniRequest({}))
+
+
+async def test_a_generator_function_is_a_stage_that_streams_to_the_client(run_folder: Path) -> None:
+    config = make_pipeline(run_folder, stage("only", "letters", terminal=True))
+    async with open_pipeline(config) as client:
+        events = [(event.data, event.final) async for event in client.stream(OmniRequest({"word": "omni"}))]
+        assert events == [*((letter, False) for letter in "omni"), ("OMNI", True)]
+        assert await client.submit(OmniRequest({"word": "omni"})) == {"only": "OMNI"}
+        with pytest.raises(RequestFailedError, match="SystemExit: no such word"):
+            await client.submit(OmniRequest({"word": "bad"}))
+        assert await client.submit(OmniRequest({"word": "still"})) == {"only": "STILL"}
+
+
+async def test_a_generator_function_streams_to_other_stages(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("spell", "letters", next="gather", stream_to=["gather"]),
+        stage("gather", "Gather", terminal=True),
+    )
+    async with open_pipeline(config) as client:
+        assert await client.submit(OmniRequest({"word": "omni"})) == {"gather": list("omni")}
+
+
+async def test_a_batch_function_is_batched_by_the_config(run_folder: Path) -> None:
+    arguments = {"batch_size": 4, "batch_wait": 5.0}
+    config = make_pipeline(run_folder, stage("only", "sizes", terminal=True, factory_args=arguments))
+    async with open_pipeline(config) as client:
+        answers = await asyncio.gather(*(client.submit(OmniRequest({"n": n})) for n in range(8)))
+        assert [answer["only"] for answer in answers] == [{"n": n, "batch": 4} for n in range(8)]
+
+
+async def test_a_timeout_names_the_source_whose_stream_does_not_end(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("start", "pass_on", next=["upper", "tone"], route_fn="feature_stages:route_to"),
+        stage("upper", "pass_on", next="gather", stream_to=["gather"]),
+        stage("tone", "pass_on", next="gather", stream_to=["gather"]),
+        stage("gather", "Gather", terminal=True, factory_args={"sources": ["upper", "tone"]}),
+    )
+    async with open_pipeline(config) as client:
+        with pytest.raises(RequestTimeoutError, match="stage 'gather' waits for the end of the stream from 'tone'"):
+            await client.submit(OmniRequest({"to": ["upper"]}, timeout=0.5))
+
+
+async def test_dead_replicas_refuse_only_requests_that_need_them(run_folder: Path) -> None:
+    config = make_pipeline(
+        run_folder,
+        stage("start", "pass_on", next=["left", "right"], route_fn="feature_stages:route_to"),
+        stage("left", "pass_on", next="end", replicas=2),
+        stage("right", "pass_on", next="end"),
+        stage("end", "pass_on", terminal=True),
+        restart=RestartConfig(limit=0),
+    )
+    async with open_pipeline(config) as client:
+        assert (await client.submit(OmniRequest({"to": ["left"]})))["end"] == {"to": ["left"]}
+        dead = [name for name, unit in client.health().items() if unit["stages"] == ["left"]]
+        assert len(dead) == 2
+        for name in dead:
+            os.kill(client.health()[name]["pids"][0], signal.SIGKILL)
+        while any(client.health()[name]["state"] != "failed" for name in dead):
+            await asyncio.sleep(0.01)
+        for _ in range(3):
+            assert (await client.submit(OmniRequest({"to": ["right"]})))["end"] == {"to": ["right"]}
+            with pytest.raises(RequestFailedError, match=r"StageFailedError.*'left' has failed"):
+                await client.submit(OmniRequest({"to": ["left"]}))

@@ -68,10 +68,13 @@ def test_payloads_carry_the_request_without_inputs() -> None:
 
 def test_what_a_request_waits_for_is_told() -> None:
     active = ActiveRequest("r", 0.0)
-    assert active.waits_for([]) == ["in its scheduler"]
-    assert active.waits_for(["talker"]) == ["waits for the end of the stream of 'talker'", "in its scheduler"]
+    assert active.waits_for([]) == ["has it queued or computes"]
+    assert active.waits_for(["talker"]) == [
+        "waits for the end of the stream from 'talker'",
+        "has it queued or computes",
+    ]
     active.note("talker", DONE, None)
-    assert active.waits_for(["talker"]) == ["in its scheduler"]
+    assert active.waits_for(["talker"]) == ["has it queued or computes"]
     active.fan_in = FanIn("join", ["words", "tone", "image"], None, lambda payloads: next(iter(payloads.values())))
     active.fan_in.add("words", active.payload(1))
     assert active.waits_for([]) == ["waits for 'tone'", "waits for 'image'"]

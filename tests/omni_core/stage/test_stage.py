@@ -162,7 +162,7 @@ async def test_a_fan_in_gives_the_merged_payload_once_all_have_come(process: Pro
     stage.receive_payload(payload(2), "y")
     (message,) = scheduler.inbox.drain()
     assert (message.data.data, message.source) == ({"x": 1, "y": 2}, "y")
-    assert stage.waiting("r") == ["in its scheduler"]
+    assert stage.waiting("r") == ["has it queued or computes"]
     assert stage.waiting("unknown") == []
 
 

@@ -15,7 +15,8 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import TextChunk, TextResult
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler
 from omni_core.scheduling.streaming import StreamingScheduler
 
 
@@ -88,49 +89,44 @@ class Speech:
     said: int = 0
 
 
-class TakeTurns:
-    """Streams one word of every request in turn, so that nobody waits behind a long message.
+class TakeTurns(LoopScheduler):
+    """Streams one word of every request in turn, so that no request waits behind a long message.
 
-    This is the whole contract of a scheduler: two queues, ``start`` (which runs in a thread of its own until ``stop``),
-    ``stop`` and ``abort``.
+    The contract of a scheduler is two queues, ``start`` (which runs in a thread of its own until ``stop``), ``stop`` and
+    ``abort``. ``LoopScheduler`` has them all: one turn of the loop is left to write, and what to drop after an abort.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        super().__init__()
         self._pause = pause
         self._open: dict[str, Speech] = {}
 
-    def start(self) -> None:
-        while not self.inbox.closed:
-            message = self.inbox.get(
-                timeout=self._pause if self._open else None
-            )  # asleep while there is nothing to say
-            if message is not None:
-                self._begin(message)
-            else:
-                self._take_turns()
+    def _serve_once(self) -> bool:
+        message = self.inbox.get(timeout=self._pause if self._open else None)  # asleep while there is nothing to say
+        if message is not None and message.request_id:
+            self._begin(message)
+        self._drop_aborted()
+        if message is None:
+            self._take_turns()
+        return not self.inbox.closed
 
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
+    def _forget(self, request_id: str) -> None:
         self._open.pop(request_id, None)
 
     def _begin(self, message: IncomingMessage) -> None:
         try:
             self._open[message.request_id] = Speech(list(message.data.data["words"]))
         except BaseException as error:  # whatever it is, it is this request's alone
-            self.outbox.put(OutgoingMessage(message.request_id, "error", error))
+            self._put(OutgoingMessage(message.request_id, "error", error))
 
     def _take_turns(self) -> None:
         for request_id, speech in list(self._open.items()):
             if speech.said < len(speech.words):
-                self.outbox.put(OutgoingMessage(request_id, "stream", speech.words[speech.said]))
+                self._put(OutgoingMessage(request_id, "stream", speech.words[speech.said]))
                 speech.said += 1
-            elif self._open.pop(request_id, None) is not None:  # else it was aborted just now
-                self.outbox.put(OutgoingMessage(request_id, "result", {"count": speech.said}))
+            else:
+                del self._open[request_id]
+                self._put(OutgoingMessage(request_id, "result", {"count": speech.said}))
 
 
 # --- speak: a stage that consumes a stream ---------------------------------------------------------------------------

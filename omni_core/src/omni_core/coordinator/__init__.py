@@ -1,0 +1,11 @@
+"""What happens to a request? The coordinator admits it, sends it to the entry stage, merges the results of the terminal stages, and
+ends it at its deadline, at its client's wish or at a failure. :class:`RequestMachine` decides all of this without IO (events and a
+clock in, actions out), :class:`Coordinator` is its asyncio shell, and :class:`ReplicaChoice` says which replicas serve a request.
+"""
+
+from omni_core.coordinator.coordinator import Coordinator
+from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.replicas import ReplicaChoice, ReplicatedGroup
+from omni_core.coordinator.requests import RequestState, StreamEvent
+
+__all__ = ["Coordinator", "ReplicaChoice", "ReplicatedGroup", "RequestMachine", "RequestState", "StreamEvent"]

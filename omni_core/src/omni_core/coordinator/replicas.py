@@ -1,4 +1,4 @@
-"""Which replica of a stage serves a request: in turn, or the same one for equal keys while it lives (seed 003)."""
+"""The choice of the replicas that serve a request: in turn, or the same one for equal keys while it lives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import count
 
 from attrs import field, frozen
 
-from omni_core.errors import StageFailedError
 from omni_core.protocol.messages import OmniRequest
 
 
@@ -27,7 +26,8 @@ class ReplicaChoice:
 
     Args:
         groups: the replicated process groups.
-        available: the replicas of a group that may be chosen now.
+        available: the replicas of a group that may be chosen now. Where there are none, the first is chosen: a request
+            that never reaches the group is served, and one that does fails there, with the reason of the failed stage.
     """
 
     def __init__(self, groups: list[ReplicatedGroup], available: Callable[[str], list[int]]) -> None:
@@ -35,16 +35,10 @@ class ReplicaChoice:
         self._available = available
 
     def __call__(self, request: OmniRequest) -> dict[str, int]:
-        """Stage name to replica number.
-
-        Raises:
-            StageFailedError: no replica of a group is left.
-        """
+        """Return the replica number of every replicated stage."""
         placement = {}
         for group in self._groups:
-            replicas = self._available(group.name)
-            if not replicas:
-                raise StageFailedError(group.stages[0], "every replica of it has failed")
+            replicas = self._available(group.name) or [0]
             key = request.metadata.get(group.affinity_key) if group.affinity_key is not None else None
             if key is None:
                 chosen = replicas[next(group.turns) % len(replicas)]

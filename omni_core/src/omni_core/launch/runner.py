@@ -16,11 +16,11 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import nearest, validate
+from omni_core.config.validation import validate
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
-from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError
+from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError, did_you_mean
 from omni_core.launch.prepare import PreparedPipeline, prepare
 from omni_core.machines.hosts import Hosts
 from omni_core.observe.profiler import ProfileSummary, Recorder, merge
@@ -51,6 +51,7 @@ from omni_core.protocol.messages import (
     StatusReport,
     StatusRequest,
     StreamMessage,
+    WaitingReport,
 )
 from omni_core.protocol.specs import ProcessSpec
 
@@ -234,6 +235,8 @@ class MultiProcessPipelineRunner:
             self.coordinator.handle(message)
         elif isinstance(message, StageSpan):
             self.coordinator.stage_span(message)
+        elif isinstance(message, WaitingReport):
+            self.coordinator.answered(message)
         elif isinstance(message, PongMessage):
             self._unit_of[message.process].answered(message.process)
         elif isinstance(message, StageStatistics):
@@ -265,15 +268,17 @@ class MultiProcessPipelineRunner:
         except OmniError as error:
             logger.warning("a %s was not sent: %s", type(message).__name__, error)
 
-    def _broadcast(self, message: Any) -> None:
+    def _broadcast(self, message: Any) -> int:
+        """Send a message to every process that serves or will; their number."""
         if self._stopping:
-            return
-        for unit in self._units.values():
-            if unit.state is not UnitState.FAILED:
-                self._tell(unit.spec.endpoint, message)
+            return 0
+        told = [unit for unit in self._units.values() if unit.state is not UnitState.FAILED]
+        for unit in told:
+            self._tell(unit.spec.endpoint, message)
         request_id = getattr(message, "request_id", None)
         if request_id is not None:
             self.control.forget(request_id)
+        return len(told)
 
     # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
     def unit_changed(self, unit: Unit) -> None:
@@ -343,8 +348,7 @@ class MultiProcessPipelineRunner:
             {(r, stage) for r in requests for stage in names if self.coordinator.completed(r, stage)},
             complete=not silent,
         )
-        for request, stage in lost_requests(requests, unit.spec.stages, survey).items():
-            self.coordinator.lost(request, stage, reason)
+        self.coordinator.process_lost(lost_requests(requests, unit.spec.stages, survey), reason)
 
     @staticmethod
     def _concerns(request: Any, unit: Unit) -> bool:
@@ -409,7 +413,9 @@ class MultiProcessPipelineRunner:
         """
         unknown = [name for name in torch if name not in {stage.name for stage in self._config.stages}]
         if unknown:
-            raise ConfigError(f"torch: no stage is called {unknown[0]!r}{nearest(unknown[0], self._stage_names())}")
+            raise ConfigError(
+                f"torch: no stage is called {unknown[0]!r}{did_you_mean(unknown[0], self._stage_names())}"
+            )
         if self.coordinator.recorder is not None:
             raise OmniError("a profile is running already; stop it first")
         messages = [(process, ProfileMessage(start=True, torch=list(torch))) for process in self._serving_processes()]

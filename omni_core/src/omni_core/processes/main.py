@@ -86,7 +86,7 @@ def _abroad(spec: ProcessSpec, listener: int | None) -> Abroad | None:
 
 async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     from omni_core.processes.worker import Worker
-    from omni_core.stage.stage import describe
+    from omni_core.protocol.error_info import describe
 
     loop = asyncio.get_running_loop()
     host = Worker(spec, _abroad(spec, listener))

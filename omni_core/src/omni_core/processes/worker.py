@@ -34,6 +34,8 @@ from omni_core.protocol.messages import (
     StageStatistics,
     StatisticsRequest,
     SubmitMessage,
+    WaitingReport,
+    WaitingRequest,
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
@@ -126,6 +128,10 @@ class Worker:
             self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
         elif isinstance(message, AbortMessage):
             self._abort(message.request_id)
+        elif isinstance(message, WaitingRequest):
+            waits = {name: stage.waiting(message.attempt) for name, stage in self._stages.items()}
+            found = {name: " and ".join(each) for name, each in waits.items() if each}
+            self.tell_coordinator(WaitingReport(message.attempt, found))
         elif isinstance(message, StatisticsRequest):
             self.tell_coordinator(StageStatistics(self.spec.name, self._statistics()))
         elif isinstance(message, WorkMessage):

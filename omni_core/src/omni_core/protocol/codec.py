@@ -376,6 +376,8 @@ for _cls in (
     messages.ProcessFailedMessage,
     messages.StageStatistics,
     messages.StatisticsRequest,
+    messages.WaitingReport,
+    messages.WaitingRequest,
     outputs.TextChunk,
     outputs.AudioChunk,
     outputs.TextResult,

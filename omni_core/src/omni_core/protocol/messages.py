@@ -57,6 +57,7 @@ class ErrorInfo:
     """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback.
 
     ``peer_died``: it is not the request's fault, but the death of a process that held something of it.
+    ``is_invalid_request``: the stage found the request itself at fault.
     """
 
     stage: str | None
@@ -64,6 +65,7 @@ class ErrorInfo:
     message: str
     traceback: str = ""
     peer_died: bool = False
+    is_invalid_request: bool = False
 
 
 @frozen
@@ -144,6 +146,21 @@ class AbortMessage:
     """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
 
     request_id: str
+
+
+@frozen
+class WaitingRequest:
+    """Coordinator to a process: say what ``attempt``, whose deadline has passed, does in your stages."""
+
+    attempt: str
+
+
+@frozen
+class WaitingReport:
+    """A process to the coordinator: by stage, what a request waits for there. Stages without the request are left out."""
+
+    attempt: str
+    stages: dict[str, str] = field(factory=dict)
 
 
 @frozen

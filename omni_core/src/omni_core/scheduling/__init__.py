@@ -1,0 +1,19 @@
+"""What computes inside a stage? A :class:`Scheduler`: an inbox, an outbox and a loop between them, which owns the stage's compute.
+:class:`SimpleScheduler` runs functions, batches and generators, :class:`StreamingScheduler` consumes streams chunk by chunk, and both
+share their loop and its aborts with further ones in :class:`LoopScheduler`.
+"""
+
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_core.scheduling.loop import LoopScheduler
+from omni_core.scheduling.simple import SimpleScheduler
+from omni_core.scheduling.streaming import StreamingScheduler
+
+__all__ = [
+    "IncomingMessage",
+    "LoopScheduler",
+    "MessageQueue",
+    "OutgoingMessage",
+    "Scheduler",
+    "SimpleScheduler",
+    "StreamingScheduler",
+]

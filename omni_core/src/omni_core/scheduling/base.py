@@ -1,4 +1,4 @@
-"""The scheduler contract: an inbox, an outbox, and a loop between them (seed 002, "Scheduler").
+"""The scheduler contract: an inbox, an outbox, and a loop between them.
 
 A scheduler owns the compute of one stage. The stage feeds its inbox and drains its outbox and never asks which scheduler
 it has. Nothing here polls: both queues wake their reader.
@@ -26,7 +26,7 @@ class IncomingMessage:
     """Work for a scheduler.
 
     Attributes:
-        request_id: whose work it is.
+        request_id: the request; empty in a message that only wakes the loop.
         type: ``new_request`` (``data`` is the :class:`~omni_core.protocol.messages.StagePayload`, after fan-in),
             ``stream_chunk`` (``data`` is the chunk) or ``stream_done`` (no data: ``source`` has sent its last chunk).
         data: see ``type``. Read-only: it may be shared with other stages of the same process.
@@ -49,10 +49,10 @@ class IncomingMessage:
 
 @define
 class OutgoingMessage:
-    """What a scheduler produced.
+    """The output of a scheduler.
 
     Attributes:
-        request_id: whose it is.
+        request_id: the request.
         type: ``result`` (final; ``data`` is the payload's data or a StagePayload), ``stream`` (a partial result) or
             ``error`` (``data`` is the exception). Exactly one ``result`` or ``error`` per request, after its streams.
         data: see ``type``. Must not be changed after it was put.
@@ -74,7 +74,7 @@ class MessageQueue(Generic[T]):
     A scheduler thread calls :meth:`get` and sleeps on a condition. An event loop registers ``on_put``, which is called
     in the *putting* thread after each put (an asyncio reader passes ``loop.call_soon_threadsafe``-based wake-ups).
 
-    ``tap`` is told ``("put", items)`` and ``("take", items)`` in the thread that does it, while somebody profiles.
+    ``tap`` is called with ``("put", items)`` and ``("take", items)`` in the thread that does it, while a profile is on.
     """
 
     def __init__(self, on_put: Callable[[], None] | None = None) -> None:
@@ -89,7 +89,7 @@ class MessageQueue(Generic[T]):
         return len(self._items)
 
     def put(self, item: T) -> None:
-        """Append ``item`` and wake the reader. After :meth:`close` the item is dropped: nobody would read it."""
+        """Append ``item`` and wake the reader. After :meth:`close` the item is dropped, as it has no reader."""
         with self._changed:
             if self._closed:
                 return
@@ -101,13 +101,13 @@ class MessageQueue(Generic[T]):
             self.on_put()
 
     def get(self, timeout: float | None = None) -> T | None:
-        """The next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
+        """Return the next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
         with self._changed:
             self._changed.wait_for(self._can_read, timeout)
             return self._taken([self._items.popleft()])[0] if self._items and self._can_read() else None
 
     def drain(self, limit: int | None = None) -> list[T]:
-        """The items that are there now, at most ``limit`` of them, without waiting."""
+        """Return the items that are there now, at most ``limit`` of them, without waiting."""
         with self._changed:
             if not self._can_read():
                 return []
@@ -130,7 +130,7 @@ class MessageQueue(Generic[T]):
         return self._closed or (bool(self._items) and not self._held)
 
     def hold(self, held: bool) -> None:
-        """While ``held``, the reader gets nothing, as if the queue were empty: what it makes cannot be handed on now."""
+        """While ``held``, show the reader an empty queue: its outputs cannot be handed on now."""
         if held == self._held:
             return
         with self._changed:
@@ -152,7 +152,7 @@ class MessageQueue(Generic[T]):
 
 @runtime_checkable
 class Scheduler(Protocol):
-    """What every scheduler offers to its stage.
+    """The interface of every scheduler to its stage.
 
     ``start`` runs the loop in the calling thread (the stage gives it one of its own) and returns after ``stop``.
     ``stop`` and ``abort`` may be called from any thread. ``abort`` is idempotent, drops every state of the request as

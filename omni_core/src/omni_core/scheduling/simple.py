@@ -1,98 +1,137 @@
-"""The scheduler of stages without autoregression: a function from payload to data, in a loop (seed 002, "SimpleScheduler")."""
+"""The scheduler of stages without autoregression: a function, a batch function or a generator function, in a loop."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+import math
+import time
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from omni_core.errors import ConfigError
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler
 
 Compute = Callable[[StagePayload], Any]
 BatchCompute = Callable[[list[StagePayload]], Sequence[Any]]
 
 
-class SimpleScheduler:
+class SimpleScheduler(LoopScheduler):
     """``inbox -> compute -> outbox``, one batch at a time in one thread.
 
     Args:
-        compute: payload to result (its data, or a whole :class:`StagePayload`).
-        batch_compute: several payloads to as many results. If it raises, the batch's requests are computed one by one,
-            so that only the guilty one fails.
+        compute: payload to result (its data, or a whole :class:`StagePayload`). If it returns a generator, each value that it
+            yields is streamed: to the client where the stage is terminal, else to every stage of ``stream_to``. The value
+            that it returns is the result. An abort closes it at its next ``yield``.
+        batch_compute: several payloads to as many results. If it raises, the requests are computed one by one, so that
+            only the guilty one fails.
         max_batch_size: how many waiting requests ``batch_compute`` gets at once.
+        batch_wait: seconds to wait for a batch to fill, from its first request on.
     """
 
-    def __init__(self, compute: Compute, batch_compute: BatchCompute | None = None, max_batch_size: int = 1) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+    def __init__(
+        self,
+        compute: Compute,
+        batch_compute: BatchCompute | None = None,
+        max_batch_size: int = 1,
+        batch_wait: float = 0.0,
+    ) -> None:
+        super().__init__()
         self._compute = compute
         self._batch_compute = batch_compute if max_batch_size > 1 else None
         self._max_batch_size = max_batch_size
-        self._lock = threading.Lock()
-        self._known: set[str] = set()
-        self._batches = self._computed = 0
+        self._batch_wait = batch_wait
+        self._batches = self._computed = self._running = 0
 
-    def start(self) -> None:
-        while self._serve_once():
-            continue
+    @classmethod
+    def of_batches(cls, batch_compute: BatchCompute, batch_size: Any = 1, batch_wait: Any = 0.0) -> SimpleScheduler:
+        """Make the scheduler of a batch function from a config's ``batch_size`` and ``batch_wait`` (seconds).
 
-    def stop(self) -> None:
-        self.inbox.close()
+        Raises:
+            ConfigError: a value out of range; the message begins with its name.
+        """
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ConfigError(f"batch_size: must be a whole number of requests, 1 or more, is {batch_size!r}")
+        is_number = isinstance(batch_wait, int | float) and not isinstance(batch_wait, bool)
+        if not is_number or not 0 <= batch_wait < math.inf:
+            raise ConfigError(f"batch_wait: must be a number of seconds, 0 or more, is {batch_wait!r}")
+        if batch_wait and batch_size == 1:
+            raise ConfigError("batch_wait: has no effect without a batch_size of 2 or more")
 
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
-        with self._lock:
-            self._known.discard(request_id)
+        def one(payload: StagePayload) -> Any:
+            [result] = batch_compute([payload])
+            return result
+
+        return cls(one, batch_compute, batch_size, batch_wait)
 
     def statistics(self) -> dict[str, float]:
         return {
             "waiting": float(len(self.inbox)),
-            "running": float(len(self._known)),
+            "running": float(self._running),
             "steps": float(self._batches),
             "computed": float(self._computed),
         }
 
     def _serve_once(self) -> bool:
-        """Wait for work and do it. Its own function, so that an idle scheduler keeps no payload (and no relay memory) alive."""
         first = self.inbox.get()
         if first is None:
             return False
-        batch = [first, *self.inbox.drain(self._max_batch_size - 1)]
-        self._run([message.data for message in batch if message.type == "new_request"])
+        if first.request_id:
+            self._run([message.data for message in self._batch(first) if message.type == "new_request"])
+        self._drop_aborted()
         return True
 
+    def _batch(self, first: IncomingMessage) -> list[IncomingMessage]:
+        batch = [first, *self.inbox.drain(self._max_batch_size - 1)]
+        end = time.monotonic() + self._batch_wait
+        while self._batch_wait and len(batch) < self._max_batch_size and (left := end - time.monotonic()) > 0:
+            following = self.inbox.get(left)
+            if following is None:
+                break
+            batch.append(following)
+        return batch
+
     def _run(self, batch: list[StagePayload]) -> None:
-        self._batches += 1
+        batch = [payload for payload in batch if not self._is_aborted(payload.request_id)]
+        self._batches += bool(batch)
         self._computed += len(batch)
-        with self._lock:
-            self._known.update(payload.request_id for payload in batch)
+        self._running = len(batch)
         if self._batch_compute is not None and len(batch) > 1:
             try:
                 results = self._batch_compute(batch)
                 if len(results) != len(batch):
-                    raise ValueError(f"batch_compute returned {len(results)} results for {len(batch)} requests")
+                    raise ValueError(f"the batch function returned {len(results)} results for {len(batch)} requests")
             except BaseException:
                 results = None
             if results is not None:
+                self._running = 0
                 for payload, result in zip(batch, results, strict=True):
-                    self._finish(OutgoingMessage(payload.request_id, "result", result))
+                    self._put(OutgoingMessage(payload.request_id, "result", result))
                 return
         for payload in batch:
-            self._finish(self._outcome(payload))
+            outcome = None if self._is_aborted(payload.request_id) else self._outcome(payload)
+            self._running -= 1
+            if outcome is not None:
+                self._put(outcome)
 
     def _outcome(self, payload: StagePayload) -> OutgoingMessage:
-        """Its own function, so that no frame of an error's traceback holds the error: such a cycle would keep the payload,
-        and its relay memory, until the next garbage collection.
+        """Compute one request. Its own function, so that no frame of an error's traceback holds the error: such a cycle would keep
+        the payload, and its relay memory, until the next garbage collection.
         """
         try:
-            return OutgoingMessage(payload.request_id, "result", self._compute(payload))
+            result = self._compute(payload)
+            if isinstance(result, Generator):
+                result = self._stream(payload.request_id, result)
+            return OutgoingMessage(payload.request_id, "result", result)
         except BaseException as error:  # SystemExit and MemoryError too: they are this request's alone
             return OutgoingMessage(payload.request_id, "error", error)
 
-    def _finish(self, message: OutgoingMessage) -> None:
-        with self._lock:
-            wanted = message.request_id in self._known
-            self._known.discard(message.request_id)
-        if wanted:
-            self.outbox.put(message)
+    def _stream(self, request_id: str, values: Generator[Any, None, Any]) -> Any:
+        """Stream what a generator yields; the value that it returns."""
+        while not self._is_aborted(request_id):
+            try:
+                value = next(values)
+            except StopIteration as end:
+                return end.value
+            self._put(OutgoingMessage(request_id, "stream", value))
+        return values.close()

@@ -1,27 +1,25 @@
-"""The base of streaming schedulers: per-request state, fed chunk by chunk (seed 002, "Code2WavScheduler").
+"""The base of streaming schedulers: per-request state, fed chunk by chunk.
 
-A subclass says what a chunk does to a state; the base owns the loop, the order of events, containment and aborts.
+A subclass defines what a chunk does to a state; the base owns the loop, the order of events, containment and aborts.
 """
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, Generic, TypeVar
 
 from attrs import define, field
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler
 
 State = TypeVar("State")
-
-_WAKE = IncomingMessage("", "stream_done")
 
 
 @define
 class _Progress(Generic[State]):
-    """How far a request's inputs have come."""
+    """The inputs of a request that have come so far."""
 
     state: State
     payload_source: str | None = None
@@ -29,33 +27,32 @@ class _Progress(Generic[State]):
     done: set[str | None] = field(factory=set)
 
 
-class StreamingScheduler(ABC, Generic[State]):
+class StreamingScheduler(LoopScheduler, Generic[State]):
     """Consumes streams. A request begins with its first message of any type, and is finished once its payload and the
     end of every source's stream have come.
 
     Args:
-        sources: the stages that stream to this one; by default, the one stage that also sends the payload.
+        sources: the stages whose streams must end before a request is finished; by default, the one stage that also sends
+            the payload. Every request waits for each of them: do not name a stage that some route leaves out. A request
+            that waits in vain ends at its ``timeout``, and the message names the sources that it waited for.
     """
 
     def __init__(self, sources: tuple[str, ...] = ()) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        super().__init__()
         self._sources = sources
         self._requests: dict[str, _Progress[State]] = {}
-        self._aborted: set[str] = set()
-        self._lock = threading.Lock()
 
-    # --- what a subclass says --------------------------------------------------------------------------------------
+    # --- what a subclass defines -----------------------------------------------------------------------------------
     @abstractmethod
     def new_state(self, request_id: str, request: OmniRequest | None) -> State:
-        """The state of a request whose first message has come."""
+        """Make the state of a request whose first message has come."""
 
     def on_payload(self, state: State, payload: StagePayload) -> None:
-        """The request's payload, which may come before, between or after its chunks."""
+        """Take the request's payload, which may come before, between or after its chunks."""
 
     @abstractmethod
     def on_chunk(self, state: State, chunk: Any, metadata: dict[str, Any] | None) -> None:
-        """One chunk, in order."""
+        """Take one chunk. Chunks come in order."""
 
     def step(self, states: dict[str, State]) -> dict[str, BaseException]:
         """Work over every request that got a message in this round, batched where it helps.
@@ -70,18 +67,10 @@ class StreamingScheduler(ABC, Generic[State]):
 
     def emit(self, request_id: str, data: Any, target: str | None = None) -> None:
         """Stream a partial result."""
-        with self._lock:
-            if request_id in self._aborted:
-                return
-        self.outbox.put(OutgoingMessage(request_id, "stream", data, target))
+        self._put(OutgoingMessage(request_id, "stream", data, target))
 
     # --- the scheduler contract ------------------------------------------------------------------------------------
-    def start(self) -> None:
-        while self._serve_once():
-            continue
-
     def _serve_once(self) -> bool:
-        """Wait for messages and handle them. Its own function, so that an idle scheduler keeps no chunk alive."""
         message = self.inbox.get()
         if message is None:
             return False
@@ -94,31 +83,23 @@ class StreamingScheduler(ABC, Generic[State]):
         self._advance(list(touched))
         return True
 
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
-        with self._lock:
-            self._aborted.add(request_id)
-        self.inbox.put(_WAKE)  # only the loop's thread touches states, so it has to drop this one
-
     def statistics(self) -> dict[str, float]:
         return {"waiting": float(len(self.inbox)), "running": float(len(self._requests))}
 
-    def _drop_aborted(self) -> None:
-        with self._lock:
-            aborted, self._aborted = self._aborted, set()
-        for request_id in aborted:
-            self._requests.pop(request_id, None)
+    def waiting(self, request_id: str) -> list[str]:
+        """The sources whose streams a request waits for. From any thread; for messages."""
+        progress = self._requests.get(request_id)
+        if progress is None:
+            return []
+        return sorted(str(source) for source in self._needed(progress) - progress.done if source is not None)
+
+    def _forget(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
 
     def _take(self, message: IncomingMessage) -> bool:
         request_id = message.request_id
-        if not message.request_id:  # _WAKE, or what another rank was sent of it
+        if not request_id or self._is_aborted(request_id):
             return False
-        with self._lock:
-            if request_id in self._aborted:
-                return False
         try:
             progress = self._requests.get(request_id)
             if progress is None:
@@ -156,15 +137,11 @@ class StreamingScheduler(ABC, Generic[State]):
             self._put(OutgoingMessage(request_id, "result", result))
 
     def _complete(self, progress: _Progress[State]) -> bool:
-        needed: set[str | None] = set(self._sources) or {progress.payload_source}
-        return progress.has_payload and needed <= progress.done
+        return progress.has_payload and self._needed(progress) <= progress.done
+
+    def _needed(self, progress: _Progress[State]) -> set[str | None]:
+        return set(self._sources) or {progress.payload_source}
 
     def _fail(self, request_id: str, error: BaseException) -> None:
         self._requests.pop(request_id, None)
         self._put(OutgoingMessage(request_id, "error", error))
-
-    def _put(self, message: OutgoingMessage) -> None:
-        with self._lock:
-            if message.request_id in self._aborted:
-                return
-        self.outbox.put(message)

@@ -1,4 +1,4 @@
-"""Fan-in: holds a request's payloads until every active upstream stage has sent its own, then merges them (seed 000)."""
+"""Fan-in: holds a request's payloads until every active upstream stage has sent its own, then merges them."""
 
 from __future__ import annotations
 
@@ -58,9 +58,18 @@ class FanIn:
     def _choose(self, subset: Sequence[str] | None) -> None:
         if subset is None:
             return
-        names = [subset] if isinstance(subset, str) else subset
-        if not isinstance(names, list | tuple | set) or not names or not all(name in self._wait_for for name in names):
+        chosen = [subset] if isinstance(subset, str) else subset
+        if (
+            not isinstance(chosen, list | tuple | set)
+            or not chosen
+            or not all(name in self._wait_for for name in chosen)
+        ):
             raise ConfigError(
                 f"stages[{self._stage}].wait_for_fn returned {subset!r}; it must be a non-empty subset of {list(self._wait_for)}"
             )
-        self._active = tuple(names)
+        self._active = tuple(chosen)
+
+
+def quoted(stages: Sequence[str]) -> str:
+    """Stage names for a message."""
+    return " and ".join(repr(name) for name in stages)

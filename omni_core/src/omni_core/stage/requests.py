@@ -71,10 +71,10 @@ class ActiveRequest:
         missing = self.fan_in.missing if self.fan_in is not None else []
         streams = [name for name in stream_from if not self.arrived.get(name, (0, None))[0] & DONE]
         waits = [f"waits for {name!r}" for name in missing]
-        waits += [f"waits for the end of the stream of {name!r}" for name in streams]
+        waits += [f"waits for the end of the stream from {name!r}" for name in streams]
         if self.sending_to is not None:
             return [*waits, f"sending to {self.sending_to!r}"]
-        return waits if self.fan_in is not None else [*waits, "in its scheduler"]
+        return waits if self.fan_in is not None else [*waits, "has it queued or computes"]
 
 
 class Requests:

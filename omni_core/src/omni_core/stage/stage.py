@@ -11,15 +11,14 @@ import logging
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-from omni_core.errors import OmniError, PeerDiedError, StageFailedError
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, StageRecorder
 from omni_core.observe.telemetry import TRACEPARENT
-from omni_core.protocol.messages import ErrorInfo, OmniRequest, StagePayload
+from omni_core.protocol.error_info import describe, message_of
+from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_core.stage.fan_in import FanIn
@@ -30,9 +29,6 @@ from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Req
 from omni_core.stage.routing import function
 
 logger = logging.getLogger(__name__)
-
-LONGEST_ERROR = 8_000
-"""Characters of an error's message, and of its traceback, that are told."""
 
 
 class Stage:
@@ -89,7 +85,7 @@ class Stage:
             self.scheduler.start()
             error = RuntimeError("its loop returned without being told to stop")
         except BaseException as raised:
-            error = RuntimeError(f"its loop ended with {type(raised).__name__}: {_message(raised)}")
+            error = RuntimeError(f"its loop ended with {message_of(raised, with_type=True)}")
             error.__cause__ = raised
         if not self._stopping:
             logger.error("the scheduler of stage %r: %s", self.name, error, exc_info=error)
@@ -126,7 +122,10 @@ class Stage:
         """What a request waits for in this stage, such as ``"waits for 'tone'"``; empty if the stage does not have it."""
         with self._lock:
             active = self._requests.get(request_id)
-            return [] if active is None else active.waits_for(self.spec.stream_from)
+            if active is None:
+                return []
+            ask = getattr(self.scheduler, "waiting", None)
+            return active.waits_for(self.spec.stream_from if ask is None else ask(request_id))
 
     def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
         """Take a payload from the coordinator (``source`` is ``None``) or from another stage."""
@@ -235,9 +234,10 @@ class Stage:
         if active is None:
             return
         self._metrics.failed += 1
-        active.error = type(error).__name__
+        info = describe(error, self.name)
+        active.error = info.error_type
         self._abort_in_scheduler(request_id)
-        self._outbound.fail(self.name, request_id, describe(error, self.name))
+        self._outbound.fail(self.name, request_id, info)
         self._end(request_id)
         self._outputs.cancel(request_id)
 
@@ -247,28 +247,3 @@ def _set_device(gpu: int | None) -> None:
     torch: Any = sys.modules.get("torch")
     if gpu is not None and torch is not None and torch.cuda.is_available():
         torch.cuda.set_device(gpu)
-
-
-def describe(error: Any, stage: str | None) -> ErrorInfo:
-    """An exception as plain data. Deliberate errors carry no traceback: their message says it all."""
-    if not isinstance(error, BaseException):
-        return ErrorInfo(stage, "RuntimeError", _cut(str(error)))
-    trace = "" if isinstance(error, OmniError) else "".join(traceback.format_exception(error, limit=-8))
-    at_fault = error.stage if isinstance(error, StageFailedError) else stage
-    peer_died = isinstance(error, PeerDiedError)
-    return ErrorInfo(at_fault, type(error).__name__, _cut(_message(error)), _cut(trace), peer_died)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error) or repr(error)
-    except Exception as broken:
-        return f"(no message: its __str__ raised {type(broken).__name__})"
-
-
-def _cut(text: str) -> str:
-    """The text, or its beginning and end: an error is for reading, and travels over the control plane."""
-    if len(text) <= LONGEST_ERROR:
-        return text
-    half = LONGEST_ERROR // 2
-    return f"{text[:half]} ... [{len(text) - LONGEST_ERROR} characters cut] ... {text[-half:]}"

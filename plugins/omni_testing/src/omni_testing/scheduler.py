@@ -177,6 +177,21 @@ class SchedulerConformance:
                 "an aborted request was ended by a message"
             )
 
+    def test_an_abort_right_after_a_message_was_read_counts(self) -> None:
+        """The message is neither in the inbox nor admitted then."""
+        with self.running() as harness:
+
+            def abort_what_was_read(kind: str, items: list[IncomingMessage]) -> None:
+                if kind == "take" and any(item.request_id == "aborted" for item in items):
+                    harness.scheduler.abort("aborted")
+
+            harness.scheduler.inbox.tap = abort_what_was_read
+            harness.submit("aborted", self.good(1))
+            harness.submit("after", self.good(2))
+            assert harness.ended("after").type == "result"
+            time.sleep(0.2)
+            assert not harness.of("aborted"), "it was aborted before it was admitted, and answered"
+
     def test_nothing_is_kept_of_ended_requests(self) -> None:
         with self.running() as harness:
             statistics = getattr(harness.scheduler, "statistics", dict)

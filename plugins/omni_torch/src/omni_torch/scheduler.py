@@ -7,23 +7,20 @@ messages, containment and aborts.
 from __future__ import annotations
 
 import logging
-import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import Any
 
 import torch
 
-from omni_core.config.validation import nearest
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean
 from omni_core.model_runner.types import ARRequest, ForwardBatch
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler
 from omni_torch.model_runner import ModelRunner
 
 logger = logging.getLogger(__name__)
-
-_WAKE = IncomingMessage("", "stream_done")
 
 
 def check_options(scheduler: Callable[..., Any], options: Iterable[str]) -> None:
@@ -38,10 +35,12 @@ def check_options(scheduler: Callable[..., Any], options: Iterable[str]) -> None
         return
     for name in options:
         if name not in known:
-            raise ConfigError(f"factory_args.{name}: {scheduler.__name__} has no such option{nearest(name, known)}")
+            raise ConfigError(
+                f"factory_args.{name}: {scheduler.__name__} has no such option{did_you_mean(name, known)}"
+            )
 
 
-class AutoregressiveScheduler(ABC):
+class AutoregressiveScheduler(LoopScheduler):
     """The ``Scheduler`` contract in one thread, asleep whenever nothing can be computed.
 
     Args:
@@ -50,13 +49,10 @@ class AutoregressiveScheduler(ABC):
     """
 
     def __init__(self, runner: ModelRunner, max_context: int) -> None:
-        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
-        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        super().__init__()
         self._runner = runner
         self._max_context = max_context
         self._known: set[str] = set()
-        self._aborted: set[str] = set()
-        self._lock = threading.Lock()
 
     # --- what a subclass says ----------------------------------------------------------------------------------------
     @abstractmethod
@@ -79,7 +75,7 @@ class AutoregressiveScheduler(ABC):
     def _remove(self, request_id: str, failed: bool) -> None:
         """Drop what is there of a request, if anything is."""
 
-    def _go_on(self, request: ARRequest) -> None:  # noqa: B027 - optional hook
+    def _go_on(self, request: ARRequest) -> None:
         """A token was handed out that was not the request's last."""
 
     # --- the scheduler contract --------------------------------------------------------------------------------------
@@ -87,17 +83,7 @@ class AutoregressiveScheduler(ABC):
         if self._runner.device.type == "cuda":  # kernels start on the current device, and each thread has its own
             torch.cuda.set_device(self._runner.device)
         with torch.inference_mode():
-            while self._serve_once():
-                continue
-
-    def stop(self) -> None:
-        self.inbox.close()
-
-    def abort(self, request_id: str) -> None:
-        self.inbox.remove(lambda message: message.request_id == request_id)
-        with self._lock:
-            self._aborted.add(request_id)
-        self.inbox.put(_WAKE)
+            super().start()
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     def _serve_once(self) -> bool:
@@ -116,11 +102,8 @@ class AutoregressiveScheduler(ABC):
         return True
 
     def _take(self, message: IncomingMessage) -> None:
-        if not message.request_id:  # _WAKE, or what another rank was sent of it
+        if not message.request_id or self._is_aborted(message.request_id):
             return
-        with self._lock:
-            if message.request_id in self._aborted:
-                return
         self._known.add(message.request_id)
         try:
             request = self._runner.receive(message)
@@ -158,12 +141,11 @@ class AutoregressiveScheduler(ABC):
 
     def _hand_out(self, request: ARRequest, token: int) -> None:
         """Stream a new token's messages; finish the request if it was its last."""
-        with self._lock:
-            if request.request_id in self._aborted:
-                return  # dropped at the next turn; nobody reads what it says
+        if self._is_aborted(request.request_id):
+            return  # dropped at the next turn; nobody reads what it says
         try:
             for message in self._runner.emit(request, token):
-                self.outbox.put(message)
+                self._put(message)
             if request.finish_reason is not None:
                 self._finish(request)
             else:
@@ -175,20 +157,11 @@ class AutoregressiveScheduler(ABC):
     def _finish(self, request: ARRequest) -> None:
         result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
         self._forget(request.request_id)
-        self.outbox.put(result)
+        self._put(result)
 
     def _fail(self, request_id: str, error: BaseException) -> None:
         self._forget(request_id, failed=True)
-        with self._lock:
-            if request_id in self._aborted:
-                return
-        self.outbox.put(OutgoingMessage(request_id, "error", error))
-
-    def _drop_aborted(self) -> None:
-        with self._lock:
-            aborted, self._aborted = self._aborted, set()
-        for request_id in aborted:
-            self._forget(request_id)
+        self._put(OutgoingMessage(request_id, "error", error))
 
     def _forget(self, request_id: str, *, failed: bool = False) -> None:
         self._remove(request_id, failed)

@@ -1,7 +1,4 @@
-"""The scheduler of a vocoder: collects frames of codes, decodes them in chunks, streams sound (seed 002, "Code2WavScheduler").
-
-It is written against torch, unlike the rest of this room: only a stage that makes sound imports it.
-"""
+"""The scheduler of a vocoder: collects frames of codes, decodes them in chunks, streams sound."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ Stream = TypeVar("Stream")
 
 
 class Vocoder(Protocol[Stream]):
-    """A network from frames of codes to sound, which remembers in a ``Stream`` what a request's next chunk needs.
+    """A network from frames of codes to sound, which keeps in a ``Stream`` the state that a request's next chunk needs.
 
     Attributes:
-        device: where it computes.
+        device: the ``torch.device`` on which it computes.
         sample_rate: of the sound, in Hz.
         codebooks: codes per frame.
         codebook_size: codes are from 0 to this, exclusive.
@@ -34,7 +31,7 @@ class Vocoder(Protocol[Stream]):
     codebook_size: int
 
     def begin(self) -> Stream:
-        """A request's stream before its first frame."""
+        """Make a request's stream, before its first frame."""
 
     def decode(self, work: list[tuple[Stream, torch.Tensor]]) -> list[torch.Tensor]:
         """Decode the next frames of several streams.
@@ -54,15 +51,15 @@ class _Sound(Generic[Stream]):
     stream: Stream
     return_codes: bool = False
     waiting: list[torch.Tensor] = field(factory=list)
-    decoded: list[torch.Tensor] = field(factory=list)
+    decoded: list[torch.Tensor] = field(factory=list)  # chunk by chunk, as they were decoded
     waves: list[torch.Tensor] = field(factory=list)
 
 
 class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     """Streams :class:`AudioChunk`; their concatenation is the :class:`AudioResult`'s samples exactly.
 
-    It is fed a stream of frames, ``[codebooks]`` int64 each. The payload that follows says only that speech has ended; its
-    request's ``params["return_codes"]`` asks for the frames beside the sound.
+    Its input is a stream of frames, ``[codebooks]`` int64 each. The payload only marks the end of speech; its request's
+    ``params["return_codes"]`` asks for the frames beside the sound.
 
     Args:
         initial_chunk: frames of the first chunk: small, so that sound starts soon.
@@ -99,17 +96,20 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         state.waiting.append(chunk)
 
     def step(self, states: dict[str, _Sound[Stream]]) -> dict[str, BaseException]:
-        """Decode every request that has a chunk's worth of frames, together."""
-        due = {name: state for name, state in states.items() if len(state.waiting) >= self._wanted(state)}
-        try:
-            self._decode(due)
-        except BaseException as error:
-            return dict.fromkeys(due, error)
-        return {}
+        """Decode every request that has a chunk's worth of frames, together, until none has."""
+        failures: dict[str, BaseException] = {}
+        while due := {
+            name: state
+            for name, state in states.items()
+            if name not in failures and len(state.waiting) >= self._wanted(state) and not self._is_aborted(name)
+        }:
+            failures |= self._decode(due)
+        return failures
 
     def finish(self, request_id: str, state: _Sound[Stream]) -> AudioResult:
         while state.waiting:
-            self._decode({request_id: state})
+            for error in self._decode({request_id: state}).values():
+                raise error
         samples = torch.cat(state.waves) if state.waves else torch.empty(0)
         empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
         codes = torch.cat(state.decoded) if state.decoded else empty
@@ -118,15 +118,40 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     def _wanted(self, state: _Sound[Stream]) -> int:
         return self._chunk if state.decoded else self._initial_chunk
 
-    def _decode(self, states: dict[str, _Sound[Stream]]) -> None:
-        """Decode a chunk of each, or what is left. Frames were checked as they came: a failure is nobody's in particular."""
-        if not states:
-            return
-        chunks = [torch.stack(state.waiting[: self._wanted(state)]) for state in states.values()]
-        waves = self._vocoder.decode([(state.stream, c) for state, c in zip(states.values(), chunks, strict=True)])
-        for (request_id, state), frames, wave in zip(states.items(), chunks, waves, strict=True):
-            del state.waiting[: len(frames)]
-            state.decoded.append(frames)
-            state.waves.append(wave)
-            if len(wave):
-                self.emit(request_id, AudioChunk(wave, self._vocoder.sample_rate))
+    def _decode(self, states: dict[str, _Sound[Stream]]) -> dict[str, BaseException]:
+        """Decode a chunk of each, or what is left; the errors of those that failed."""
+        chunks = {name: torch.stack(state.waiting[: self._wanted(state)]) for name, state in states.items()}
+        try:
+            waves = self._vocoder.decode([(states[name].stream, chunk) for name, chunk in chunks.items()])
+        except BaseException as error:
+            return dict.fromkeys(states, error) if len(states) == 1 else self._decode_alone(states, chunks)
+        for (name, chunk), wave in zip(chunks.items(), waves, strict=True):
+            self._decoded(name, states[name], chunk, wave)
+        return {}
+
+    def _decode_alone(
+        self, states: dict[str, _Sound[Stream]], chunks: dict[str, torch.Tensor]
+    ) -> dict[str, BaseException]:
+        """Decode one by one, after a pass has failed that they shared.
+
+        That pass may have advanced some streams, so each is begun anew and decodes its earlier chunks again first.
+        """
+        failures: dict[str, BaseException] = {}
+        for name, state in states.items():
+            try:
+                state.stream = self._vocoder.begin()
+                for chunk in state.decoded:
+                    self._vocoder.decode([(state.stream, chunk)])
+                [wave] = self._vocoder.decode([(state.stream, chunks[name])])
+            except BaseException as error:
+                failures[name] = error
+            else:
+                self._decoded(name, state, chunks[name], wave)
+        return failures
+
+    def _decoded(self, request_id: str, state: _Sound[Stream], frames: torch.Tensor, wave: torch.Tensor) -> None:
+        del state.waiting[: len(frames)]
+        state.decoded.append(frames)
+        state.waves.append(wave)
+        if len(wave):
+            self.emit(request_id, AudioChunk(wave, self._vocoder.sample_rate))

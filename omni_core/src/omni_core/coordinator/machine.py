@@ -1,0 +1,442 @@
+"""The state machine of the requests: events and the time in, actions out.
+
+It does no IO and reads no clock. Every method is one event and returns the actions that the caller must carry out, in order; all of
+them take the time ``now`` in seconds of one monotonic clock. :meth:`RequestMachine.next_timer` says when :meth:`RequestMachine.clock`
+must be called next.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import uuid
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+from attrs import evolve, frozen
+
+from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
+from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
+from omni_core.errors import (
+    ConfigError,
+    InvalidRequestError,
+    OmniError,
+    OverloadedError,
+    RequestAbortedError,
+    RequestFailedError,
+    RequestTimeoutError,
+    StageFailedError,
+)
+from omni_core.protocol.error_info import error_of, message_of
+from omni_core.protocol.messages import ErrorInfo, OmniRequest
+
+MAX_UNREAD_EVENTS = 10_000
+"""Partial results that may wait for one streaming client before its request fails."""
+
+REMEMBERED_IDS = 20_000
+
+ANSWER_SECONDS = 0.3
+"""How long processes may take to say what an expired request waits for."""
+
+LOST_PEER_SECONDS = 0.7
+"""A request that failed because another process died ends after this time at the latest: the report about that death, which may run it
+again, takes less."""
+
+_SHORTEST_RETRY_AFTER, _LONGEST_RETRY_AFTER = 0.1, 60.0
+
+
+@frozen
+class Start:
+    """Send the request to the entry stage as ``attempt_id``. If that raises, call :meth:`RequestMachine.start_failed`."""
+
+    request: TrackedRequest
+
+
+@frozen
+class Withdraw:
+    """Tell every process to drop this attempt."""
+
+    attempt_id: str
+
+
+@frozen
+class AskWaiting:
+    """Ask every process what this attempt waits for, then call :meth:`RequestMachine.asked` with their number."""
+
+    attempt_id: str
+
+
+@frozen
+class Wake:
+    """Tell the client that there is news."""
+
+    request: TrackedRequest
+
+
+@frozen
+class Ended:
+    """The request is over: free what belongs to it. Its state and error are set."""
+
+    request: TrackedRequest
+
+
+Action = Start | Withdraw | AskWaiting | Wake | Ended
+
+
+class RequestMachine:
+    """Requests from admission to their end.
+
+    Args:
+        terminal_stages: names.
+        terminal_stages_fn: ``(request) -> subset of terminal_stages | None``.
+        place: chooses the replicas for a request: stage name to replica number, for replicated stages.
+        max_in_flight: requests held at once; more are refused.
+        retries: deaths of its process that a request survives.
+        digest: a digest of a request's content, the same for equal contents.
+        new_id: makes ids that no client can have chosen.
+    """
+
+    def __init__(
+        self,
+        *,
+        terminal_stages: list[str],
+        terminal_stages_fn: Callable[[OmniRequest], Any] | None = None,
+        place: Callable[[OmniRequest], dict[str, int]] = lambda request: {},
+        max_in_flight: int = 256,
+        retries: int = 0,
+        digest: Callable[[OmniRequest], bytes | None] = lambda request: None,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._terminal_stages = frozenset(terminal_stages)
+        self._terminal_stages_fn = terminal_stages_fn
+        self._place = place
+        self._max_in_flight = max_in_flight
+        self._retries = retries
+        self._digest = digest
+        self._new_id = new_id
+        self._suspects = Suspects(retries)
+        self._held: deque[TrackedRequest] = deque()
+        self._hold_until = 0.0
+        self._tracked: dict[str, TrackedRequest] = {}
+        self._attempts: dict[str, TrackedRequest] = {}
+        self._ended: OrderedDict[str, RequestState] = OrderedDict()
+        self._timers: list[tuple[float, int, str, Callable[[TrackedRequest, float], list[Action]]]] = []
+        self._timer_numbers = count()
+        self._is_closed = False
+        self._typical_seconds = _SHORTEST_RETRY_AFTER
+        self.counts = dict.fromkeys(("admitted", "completed", "failed", "aborted", "retried", "refused"), 0)
+
+    # --- what is known -------------------------------------------------------------------------------------------------
+    @property
+    def in_flight(self) -> int:
+        return len(self._tracked)
+
+    def tracked(self, request_id: str) -> TrackedRequest | None:
+        return self._tracked.get(request_id)
+
+    def attempt(self, attempt_id: str) -> TrackedRequest | None:
+        """The request of a running attempt."""
+        return self._attempts.get(attempt_id)
+
+    def attempts(self) -> dict[str, OmniRequest]:
+        """The running requests, by the names that stages know them by."""
+        return {name: tracked.request for name, tracked in self._attempts.items()}
+
+    def state(self, request_id: str) -> RequestState | None:
+        """The state of a request that is held or has lately ended; ``None`` for an unknown id."""
+        tracked = self._tracked.get(request_id)
+        return tracked.state if tracked is not None else self._ended.get(request_id)
+
+    def is_completed(self, attempt_id: str, stage: str) -> bool:
+        """Return whether the result of a terminal stage has come, or none is expected."""
+        tracked = self._attempts.get(attempt_id)
+        return tracked is None or stage not in tracked.terminals
+
+    def wants(self, attempt_id: str, stage: str, *, final: bool) -> bool:
+        """Return whether a result of ``stage`` is of use, so that it has to be decoded."""
+        tracked = self._attempts.get(attempt_id)
+        return tracked is not None and self._takes(tracked, stage, final)
+
+    # --- clients -------------------------------------------------------------------------------------------------------
+    def submit(
+        self, request: OmniRequest, request_id: str | None, *, wants_partial: bool, now: float
+    ) -> tuple[TrackedRequest, list[Action]]:
+        """Admit a request.
+
+        Raises:
+            OverloadedError, InvalidRequestError, ConfigError, RequestFailedError: it is refused, and counted as that.
+        """
+        name = request_id or self._new_id()
+        try:
+            self._check(request, name)
+            terminals = self._terminals_of(request)
+        except OmniError:
+            self.counts["refused"] += 1
+            raise
+        original = request if self._retries else None
+        tracked = TrackedRequest(name, original, request, terminals, now, wants_partial)
+        self._tracked[name] = tracked
+        self.counts["admitted"] += 1
+        if request.timeout is not None:
+            self._set_timer(now + request.timeout, name, self._expire)
+        if self._suspects.knows_any(now) and self._suspects.knows(self._digest(request)):
+            self._suspects.put(tracked, now)
+            self._set_timer(tracked.quiet_until, name, self._wait_no_longer)
+            return tracked, self._next_suspect(now)
+        if self._suspects.holds_others and now < self._hold_until:
+            self._held.append(tracked)
+            return tracked, []
+        return tracked, self._start(tracked, now)
+
+    def abort(self, request_id: str, now: float) -> list[Action]:
+        """Drop a request; an id that is not held is ignored."""
+        tracked = self._tracked.get(request_id)
+        if tracked is None:
+            return []
+        return self._end(tracked, RequestState.ABORTED, RequestAbortedError(f"request {request_id} was aborted"), now)
+
+    def close(self, now: float) -> list[Action]:
+        """Abort all requests and refuse new ones."""
+        self._is_closed = True
+        self._held.clear()
+        return [action for name in list(self._tracked) for action in self.abort(name, now)]
+
+    def _check(self, request: OmniRequest, name: str) -> None:
+        if self._is_closed:
+            raise RequestFailedError(name, None, "PipelineStopped", "the pipeline was stopped")
+        timeout = request.timeout
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf
+        ):
+            raise InvalidRequestError(f"timeout: must be a number of seconds greater than 0, is {timeout!r}")
+        if name in self._tracked or name in self._ended:
+            raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
+        if len(self._tracked) >= self._max_in_flight:
+            seconds = min(max(self._typical_seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
+            raise OverloadedError(
+                f"{len(self._tracked)} requests are in flight, the limit; retry after {seconds:.1f} s", seconds
+            )
+
+    def _terminals_of(self, request: OmniRequest) -> set[str]:
+        if self._terminal_stages_fn is None:
+            return set(self._terminal_stages)
+        try:
+            names = self._terminal_stages_fn(request)
+            chosen = self._terminal_stages if names is None else {names} if isinstance(names, str) else set(names)
+        except BaseException as error:
+            raise InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}") from error
+        if not chosen or not chosen <= self._terminal_stages:
+            raise ConfigError(
+                f"terminal_stages_fn returned {names!r}; it must be a subset of {sorted(self._terminal_stages)}"
+            )
+        return set(chosen)
+
+    # --- attempts ------------------------------------------------------------------------------------------------------
+    def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        tracked.attempts += 1
+        tracked.attempt_id = tracked.request_id
+        if tracked.attempts > 1:
+            tracked.attempt_id = f"{tracked.request_id}~{self._new_id()}"
+        try:
+            placement = self._place(tracked.request)
+        except Exception as error:
+            return self.start_failed(tracked, error, now)
+        if placement:
+            tracked.request = evolve(tracked.request, placement=placement)
+        tracked.state = RequestState.RUNNING
+        self._attempts[tracked.attempt_id] = tracked
+        return [Start(tracked)]
+
+    def start_failed(self, tracked: TrackedRequest, error: Exception, now: float) -> list[Action]:
+        """A request could not be sent to the entry stage."""
+        if tracked.is_over:
+            return []
+        if isinstance(error, OmniError) and not isinstance(error, StageFailedError) and tracked.attempts == 1:
+            return self._end(tracked, RequestState.FAILED, error, now)
+        stage = error.stage if isinstance(error, StageFailedError) else None
+        failure = RequestFailedError(tracked.request_id, stage, type(error).__name__, message_of(error))
+        failure.__cause__ = error
+        return self._end(tracked, RequestState.FAILED, failure, now)
+
+    def process_lost(self, lost: Mapping[str, str], reason: str, now: float) -> list[Action]:
+        """A process died. ``lost``: the attempts that it held, each with a stage that held it.
+
+        They run again as far as ``retries`` allow (see :mod:`omni_core.coordinator.suspects`) and the client has read nothing.
+        """
+        stages = {id(self._attempts[name]): stage for name, stage in lost.items() if name in self._attempts}
+        victims = [tracked for tracked in self._tracked.values() if id(tracked) in stages]
+        if not victims:
+            return []
+        verdict = self._suspects.died(victims, now)
+        actions = [action for each in victims for action in self._withdraw(each)]
+        for each in verdict.failed:
+            if each.is_cause and each.original is not None:
+                digest = self._digest(each.original)
+                self._suspects.remember([] if digest is None else [digest], now)
+            info = ErrorInfo(stages.get(id(each)), "ProcessDied", reason)
+            actions += self._fail(each, info, now)
+        for each in victims:
+            if each.quiet_until > now and not each.is_over:
+                self._set_timer(each.quiet_until, each.request_id, self._wait_no_longer)
+        for each in verdict.again:
+            actions += self._restart(each, now)
+        return actions + self._next_suspect(now)
+
+    def _withdraw(self, tracked: TrackedRequest) -> list[Action]:
+        """Take a running attempt back: the request is pending again."""
+        del self._attempts[tracked.attempt_id]
+        tracked.state = RequestState.PENDING
+        return [Withdraw(tracked.attempt_id)]
+
+    def _restart(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        if tracked.is_over or tracked.deadline_passed:
+            return []
+        if tracked.attempts and tracked.original is not None:
+            tracked.events.clear()
+            self.counts["retried"] += 1
+            try:
+                tracked.terminals = self._terminals_of(tracked.original)
+            except OmniError as error:
+                return self.start_failed(tracked, error, now)
+        return self._start(tracked, now)
+
+    def _next_suspect(self, now: float) -> list[Action]:
+        """Start the next suspect if its turn has come, and the requests that were held for the last one."""
+        actions: list[Action] = []
+        suspect = self._suspects.next(len(self._attempts), now)
+        if suspect is not None:
+            actions += self._restart(suspect, now)
+            if suspect.is_cause:
+                self._hold_until = now + QUIET_SECONDS
+                self._set_timer(self._hold_until, suspect.request_id, self._release_held)
+                return actions
+        if not self._suspects.holds_others:
+            actions += self._release_held(None, now)
+        return actions
+
+    def _release_held(self, tracked: TrackedRequest | None, now: float) -> list[Action]:
+        held, self._held = self._held, deque()
+        return [action for each in held if not each.is_over for action in self._start(each, now)]
+
+    def _wait_no_longer(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        return self._next_suspect(now)
+
+    # --- messages of stages --------------------------------------------------------------------------------------------
+    def result(self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float) -> list[Action]:
+        """A partial or final result of a terminal stage. One for a request that has ended is dropped."""
+        tracked = self._attempts.get(attempt_id)
+        if tracked is None or not self._takes(tracked, stage, final):
+            return []
+        tracked.events.append(StreamEvent(stage, data, final))
+        if final:
+            tracked.terminals.discard(stage)
+            if not tracked.terminals:
+                return self._end(tracked, RequestState.COMPLETED, None, now)
+        elif len(tracked.events) > MAX_UNREAD_EVENTS:
+            message = f"the client has left {MAX_UNREAD_EVENTS} partial results unread"
+            return self._fail(tracked, ErrorInfo(stage, "SlowReader", message), now)
+        return [Wake(tracked)]
+
+    @staticmethod
+    def _takes(tracked: TrackedRequest, stage: str, final: bool) -> bool:
+        return stage in tracked.terminals and not tracked.deadline_passed and (final or tracked.wants_partial)
+
+    def failure(self, attempt_id: str, info: ErrorInfo, now: float) -> list[Action]:
+        """A request has failed in a stage, or on the way to one."""
+        tracked = self._attempts.get(attempt_id)
+        if tracked is None:
+            return []
+        if not info.peer_died:
+            return self._fail(tracked, info, now)
+        # The report about that death is under way and may run the request again; this only makes sure that it ends.
+        stage, reason = info.stage or "", info.message
+
+        def give_up(tracked: TrackedRequest, now: float) -> list[Action]:
+            return self.process_lost({attempt_id: stage}, reason, now) if attempt_id in self._attempts else []
+
+        self._set_timer(now + LOST_PEER_SECONDS, tracked.request_id, give_up)
+        return []
+
+    # --- time ----------------------------------------------------------------------------------------------------------
+    def next_timer(self) -> float | None:
+        """The time at which :meth:`clock` must be called next."""
+        while self._timers and self._timers[0][2] not in self._tracked:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    def clock(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions: list[Action] = []
+        while self._timers and self._timers[0][0] <= now:
+            _, _, name, due = heapq.heappop(self._timers)
+            tracked = self._tracked.get(name)
+            if tracked is not None:
+                actions += due(tracked, now)
+        return actions
+
+    def _set_timer(self, when: float, name: str, due: Callable[[TrackedRequest, float], list[Action]]) -> None:
+        if len(self._timers) > 4 * self._max_in_flight:  # most belong to requests that have ended
+            self._timers = [timer for timer in self._timers if timer[2] in self._tracked]
+            heapq.heapify(self._timers)
+        heapq.heappush(self._timers, (when, next(self._timer_numbers), name, due))
+
+    def _expire(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        """The deadline: ask the stages what the request waits for, then fail it."""
+        tracked.deadline_passed = True
+        if tracked.state is RequestState.PENDING:
+            return self._time_out(tracked, now)
+        self._set_timer(now + ANSWER_SECONDS, tracked.request_id, self._time_out)
+        return [AskWaiting(tracked.attempt_id)]
+
+    def asked(self, attempt_id: str, processes: int, now: float) -> list[Action]:
+        """So many processes were asked what an expired request waits for."""
+        tracked = self._attempts.get(attempt_id)
+        if tracked is None:
+            return []
+        tracked.unanswered += processes
+        return self._time_out(tracked, now) if tracked.unanswered <= 0 else []
+
+    def answered(self, attempt_id: str, waiting_for: Mapping[str, str], now: float) -> list[Action]:
+        """A process has said what an expired request does in its stages."""
+        tracked = self._attempts.get(attempt_id)
+        if tracked is None or not tracked.deadline_passed:
+            return []
+        tracked.waiting_for.update(waiting_for)
+        return self.asked(attempt_id, -1, now)
+
+    def _time_out(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        message = f"not finished within its timeout of {tracked.request.timeout} s"
+        where = [f"stage {stage!r} {doing}" for stage, doing in sorted(tracked.waiting_for.items())]
+        if tracked.state is RequestState.PENDING:
+            where = ["it waits to run again alone, after a process died that held it"]
+        error = RequestTimeoutError(tracked.request_id, None, "TimeoutError", "; ".join([message, *where]))
+        return self._end(tracked, RequestState.FAILED, error, now)
+
+    # --- ends ----------------------------------------------------------------------------------------------------------
+    def _fail(self, tracked: TrackedRequest, info: ErrorInfo, now: float) -> list[Action]:
+        return self._end(tracked, RequestState.FAILED, error_of(info, tracked.request_id), now)
+
+    def _end(self, tracked: TrackedRequest, state: RequestState, error: OmniError | None, now: float) -> list[Action]:
+        if tracked.is_over:
+            return []
+        was_running = self._attempts.pop(tracked.attempt_id, None) is not None
+        tracked.state, tracked.error = state, error
+        self.counts[state.value] += 1
+        del self._tracked[tracked.request_id]
+        self._ended[tracked.request_id] = state
+        if len(self._ended) > REMEMBERED_IDS:
+            self._ended.popitem(last=False)
+        actions: list[Action] = []
+        if error is not None:
+            tracked.events.clear()
+            if was_running:
+                actions.append(Withdraw(tracked.attempt_id))
+        else:
+            self._typical_seconds += 0.1 * (now - tracked.since - self._typical_seconds)
+        actions.append(Ended(tracked))
+        if self._suspects.alone is not None or len(self._suspects):
+            self._suspects.drop(tracked)
+            actions += self._next_suspect(now)
+        return actions

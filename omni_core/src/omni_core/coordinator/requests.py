@@ -1,0 +1,79 @@
+"""The state of one request, as the coordinator and its clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import Enum
+from typing import Any
+
+from attrs import define, field, frozen
+
+from omni_core.errors import OmniError
+from omni_core.protocol.messages import OmniRequest
+
+
+class RequestState(Enum):
+    """The life of a request: pending until it is sent to the entry stage, running, and one of three ends."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    ABORTED = "aborted"
+
+
+@frozen
+class StreamEvent:
+    """One result for a client: partial (``final`` is false), or the whole result of a terminal stage."""
+
+    stage: str
+    data: Any
+    final: bool
+
+
+@define(eq=False)
+class TrackedRequest:
+    """A request that was admitted.
+
+    Attributes:
+        request: as it is sent to the stages, with its placement.
+        original: as the client gave it, for further attempts; ``None`` if there can be none.
+        terminals: terminal stages whose results are expected still.
+        since: admission, in seconds of the injected clock.
+        wants_partial: the client reads partial results.
+        attempt_id: the name of the running attempt in messages to stages: a new one for every attempt.
+        strikes: deaths of processes that count against this request.
+        death: number of the death that made it a suspect; 0 if none did.
+        is_cause: this request, or one of the same content, was found to be the cause of a death.
+        quiet_until: until then it waits for the others to end before it runs again.
+        was_read: the client has seen a partial result, so that the request cannot run again.
+        deadline_passed: the stages are being asked what they wait for; the request fails as soon as they have answered.
+        waiter: resolved by the asyncio shell at news for the client.
+    """
+
+    request_id: str
+    original: OmniRequest | None
+    request: OmniRequest
+    terminals: set[str]
+    since: float
+    wants_partial: bool
+    attempt_id: str = ""
+    state: RequestState = RequestState.PENDING
+    events: deque[StreamEvent] = field(factory=deque)
+    error: OmniError | None = None
+    attempts: int = 0
+    strikes: int = 0
+    death: int = 0
+    had_doubt: bool = False
+    is_cause: bool = False
+    quiet_until: float = 0.0
+    was_read: bool = False
+    deadline_passed: bool = False
+    waiting_for: dict[str, str] = field(factory=dict)
+    unanswered: int = 0
+    waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in (RequestState.PENDING, RequestState.RUNNING)

@@ -1,0 +1,150 @@
+"""Which requests run again after the death of a process, and in whose company.
+
+A process that dies takes every request that it held with it, and one of them may be the cause. Each of them is a *suspect*: it runs
+again with no other suspect beside it, the youngest first. If a process dies with the running suspect in it, that suspect is the
+cause, and the other suspects of the same death run again at once. So a request that ends its process costs two deaths, and its
+neighbours nothing but time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from omni_core.coordinator.requests import TrackedRequest
+
+MOST_ATTEMPTS_BEYOND_RETRIES = 6
+"""Attempts of one request that may end by deaths for which other requests were found to be the cause."""
+
+REMEMBERED_KILLERS = 1_000
+REMEMBERED_SECONDS = 600.0
+"""For how long the content of a request that ended its process is remembered."""
+
+QUIET_SECONDS = 5.0
+"""How long a request that was the cause of a death waits for the others to end, and how long new requests wait for its end."""
+
+
+@frozen
+class Verdict:
+    """The outcome of one death: requests that fail, and requests that run again at once."""
+
+    failed: list[TrackedRequest]
+    again: list[TrackedRequest]
+
+
+class Suspects:
+    """The suspects that wait for their turn, the one that runs, and the contents that are known to end a process.
+
+    Args:
+        retries: deaths of its process that a request survives.
+    """
+
+    def __init__(self, retries: int) -> None:
+        self._retries = retries
+        self._waiting: deque[TrackedRequest] = deque()
+        self._deaths = 0
+        self._killers: OrderedDict[bytes, float] = OrderedDict()
+        self.alone: TrackedRequest | None = None
+        """The suspect that runs."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    # --- deaths --------------------------------------------------------------------------------------------------------
+    def died(self, lost: list[TrackedRequest], now: float) -> Verdict:
+        """Judge one death. ``lost``: the requests that the process held, in the order of their admission."""
+        self._deaths += 1
+        suspect = self.alone if self.alone in lost else None
+        if suspect is not None:
+            self.alone = None
+        causes = [each for each in lost if each.is_cause]
+        if not causes and suspect is not None and len(lost) > 1 and not suspect.had_doubt:
+            suspect.had_doubt = (
+                True  # the cause may be a newcomer: one more turn, in which the newcomers are suspects too
+            )
+            return self._suspect([each for each in lost if each is not suspect], first=suspect)
+        if not causes and (suspect is not None or len(lost) == 1):
+            causes = [suspect or lost[0]]
+        if not causes:
+            return self._suspect(lost)
+        again, failed = [each for each in lost if each not in causes], []
+        for cause in causes:
+            cause.strikes += 1
+            again += self._acquit(cause.death)
+            if cause.death:  # its second
+                cause.is_cause, cause.quiet_until = True, now + QUIET_SECONDS
+            cause.death = cause.death or self._deaths
+            if self._may_run(cause):
+                self._waiting.append(cause)
+            else:
+                failed.append(cause)
+        failed += [each for each in again if not self._may_run(each)]
+        return Verdict(failed, [each for each in again if self._may_run(each)])
+
+    def _suspect(self, lost: list[TrackedRequest], first: TrackedRequest | None = None) -> Verdict:
+        for each in lost:
+            each.strikes += 1
+            each.death = self._deaths
+        lost = lost if first is None else [*lost, first]
+        self._waiting.extendleft(each for each in lost if self._may_run(each))
+        return Verdict([each for each in lost if not self._may_run(each)], [])
+
+    def _acquit(self, death: int) -> list[TrackedRequest]:
+        """Release the waiting suspects of a death whose cause was found."""
+        acquitted = [each for each in self._waiting if death and each.death == death]
+        for each in acquitted:
+            self._waiting.remove(each)
+            each.strikes, each.death = each.strikes - 1, 0
+        return acquitted
+
+    def _may_run(self, request: TrackedRequest) -> bool:
+        limit = self._retries + MOST_ATTEMPTS_BEYOND_RETRIES if self._retries else 0
+        return request.strikes <= self._retries and request.attempts <= limit and not request.was_read
+
+    # --- turns ---------------------------------------------------------------------------------------------------------
+    def put(self, request: TrackedRequest, now: float) -> None:
+        """Let a new request whose content is known wait for a turn alone. Its next death is its last."""
+        request.is_cause, request.strikes, request.quiet_until = True, self._retries, now + QUIET_SECONDS
+        self._waiting.append(request)
+
+    def drop(self, request: TrackedRequest) -> None:
+        """Forget a request that has ended."""
+        if self.alone is request:
+            self.alone = None
+        elif request in self._waiting:
+            self._waiting.remove(request)
+
+    def next(self, running: int, now: float) -> TrackedRequest | None:
+        """The suspect to start now, if its turn has come, while ``running`` requests run."""
+        if self.alone is not None or not self._waiting:
+            return None
+        first = self._waiting[0]
+        if running and now < first.quiet_until:
+            return None
+        self.alone = self._waiting.popleft()
+        return self.alone
+
+    @property
+    def holds_others(self) -> bool:
+        """True while the cause of a death runs again: new requests wait."""
+        return self.alone is not None and self.alone.is_cause
+
+    # --- contents ------------------------------------------------------------------------------------------------------
+    def remember(self, digests: Iterable[bytes], now: float) -> None:
+        """Remember the contents of requests that have ended their process."""
+        for digest in digests:
+            self._killers.pop(digest, None)
+            self._killers[digest] = now + REMEMBERED_SECONDS
+            if len(self._killers) > REMEMBERED_KILLERS:
+                self._killers.popitem(last=False)
+
+    def knows_any(self, now: float) -> bool:
+        """Return whether any content is remembered; then new requests are compared with it."""
+        while self._killers and next(iter(self._killers.values())) <= now:
+            self._killers.popitem(last=False)
+        return bool(self._killers)
+
+    def knows(self, digest: bytes | None) -> bool:
+        return digest in self._killers

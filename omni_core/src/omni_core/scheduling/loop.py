@@ -1,0 +1,64 @@
+"""The loop that every scheduler of one thread shares: two queues, an end, and aborts that no message outruns."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+
+WAKE = IncomingMessage("", "stream_done")
+"""Ends a wait in the inbox. It belongs to no request: skip messages without a ``request_id``."""
+
+
+class LoopScheduler(ABC):
+    """A :class:`~omni_core.scheduling.base.Scheduler` whose states are touched by its own thread alone.
+
+    :meth:`abort` only notes the request and wakes the loop. A subclass asks :meth:`_is_aborted` before it takes a message in, puts
+    its output with :meth:`_put`, and calls :meth:`_drop_aborted` once per turn, after it has taken in everything that it has read
+    from the inbox: what was read before the abort can then begin nothing anew.
+    """
+
+    def __init__(self) -> None:
+        self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
+        self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
+        self._aborted: set[str] = set()
+        self._lock = threading.Lock()
+
+    @abstractmethod
+    def _serve_once(self) -> bool:
+        """Wait for work and do some of it; ``False`` at the end.
+
+        One turn is one call, so that an idle scheduler has no frame that keeps a payload, and its relay memory, alive.
+        """
+
+    def _forget(self, request_id: str) -> None:  # noqa: B027 - optional hook
+        """Drop the state of an aborted request, if there is any."""
+
+    def start(self) -> None:
+        while self._serve_once():
+            continue
+
+    def stop(self) -> None:
+        self.inbox.close()
+
+    def abort(self, request_id: str) -> None:
+        self.inbox.remove(lambda message: message.request_id == request_id)
+        with self._lock:
+            self._aborted.add(request_id)
+        self.inbox.put(WAKE)
+
+    def _is_aborted(self, request_id: str) -> bool:
+        with self._lock:
+            return request_id in self._aborted
+
+    def _drop_aborted(self) -> None:
+        with self._lock:
+            aborted, self._aborted = self._aborted, set()
+        for request_id in aborted:
+            self._forget(request_id)
+
+    def _put(self, message: OutgoingMessage) -> None:
+        """Hand a message on, unless its request was aborted."""
+        if not self._is_aborted(message.request_id):
+            self.outbox.put(message)

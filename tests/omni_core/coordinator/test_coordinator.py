@@ -1,0 +1,184 @@
+"""The asyncio shell: encoding, waking, timers, spans and recordings."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from omni_core.coordinator import Coordinator
+from omni_core.errors import CodecError, InvalidRequestError, RequestFailedError, RequestTimeoutError, StageFailedError
+from omni_core.observe.profiler import Recorder
+from omni_core.protocol.codec import decode, encode_whole
+from omni_core.protocol.messages import (
+    AbortMessage,
+    CompleteMessage,
+    ErrorInfo,
+    OmniRequest,
+    StreamMessage,
+    SubmitMessage,
+    WaitingReport,
+    WaitingRequest,
+)
+
+
+class Spans:
+    """Counts the open spans of requests, as telemetry would hold them."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.ended: list[tuple[str, str]] = []
+
+    def begin(self, request_id: str, request: OmniRequest) -> OmniRequest:
+        self.open.append(request_id)
+        return request
+
+    def end(self, request_id: str, state: str, error: Any) -> None:
+        self.open.remove(request_id)
+        self.ended.append((request_id, state))
+
+
+class Stages:
+    """Takes what the coordinator sends, and fails to if asked to."""
+
+    def __init__(self, error: Exception | None = None, processes: int = 1) -> None:
+        self.submitted: list[SubmitMessage] = []
+        self.broadcasts: list[Any] = []
+        self._error = error
+        self._processes = processes
+
+    def submit(self, message: SubmitMessage, request: OmniRequest) -> None:
+        if self._error is not None:
+            raise self._error
+        self.submitted.append(message)
+
+    def broadcast(self, message: Any) -> int:
+        self.broadcasts.append(message)
+        return self._processes
+
+
+def coordinator(stages: Stages, **options: Any) -> Coordinator:
+    defaults = {"entry_stage": "in", "terminal_stages": ["out"], "terminal_stages_fn": None}
+    return Coordinator(**{**defaults, **options}, submit_to_stage=stages.submit, broadcast=stages.broadcast)
+
+
+def complete(name: str, data: Any) -> CompleteMessage:
+    return CompleteMessage(name, "out", encode_whole(data)[0])
+
+
+async def test_a_request_is_encoded_and_its_result_decoded() -> None:
+    stages = Stages()
+    requests = coordinator(stages)
+    task = asyncio.ensure_future(requests.submit(OmniRequest({"n": 1}), "r"))
+    await asyncio.sleep(0)
+    payload = decode(stages.submitted[0].body)
+    assert (payload.request_id, payload.request.inputs, stages.submitted[0].stage) == ("r", {"n": 1}, "in")
+    requests.handle(complete("r", {"twice": 2}))
+    assert await task == {"out": {"twice": 2}}
+    assert stages.broadcasts == []
+
+
+async def test_partial_results_are_streamed_before_the_final_one() -> None:
+    stages = Stages()
+    requests = coordinator(stages)
+
+    async def read() -> list[tuple[Any, bool]]:
+        return [(event.data, event.final) async for event in requests.stream(OmniRequest(stream=True), "r")]
+
+    task = asyncio.ensure_future(read())
+    await asyncio.sleep(0)
+    requests.handle(StreamMessage("r", "out", 0, encode_whole("a")[0]))
+    await asyncio.sleep(0)
+    requests.handle(StreamMessage("r", "out", 1, encode_whole("b")[0]))
+    requests.handle(complete("r", "ab"))
+    assert await task == [("a", False), ("b", False), ("ab", True)]
+
+
+async def test_cancelling_a_call_aborts_its_request() -> None:
+    stages = Stages()
+    requests = coordinator(stages)
+    task = asyncio.ensure_future(requests.submit(OmniRequest(), "r"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert stages.broadcasts == [AbortMessage("r")]
+    assert requests.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "expected"),
+    [(object(), None, CodecError), ({}, StageFailedError("in", "died"), RequestFailedError)],
+)
+async def test_a_request_that_cannot_be_sent_leaves_no_span_and_no_recording(
+    inputs: Any, error: Exception | None, expected: type[Exception]
+) -> None:
+    spans = Spans()
+    requests = coordinator(Stages(error), telemetry=spans)
+    requests.recorder = Recorder("client")
+    with pytest.raises(expected):
+        await requests.submit(OmniRequest(inputs), "r")
+    assert (spans.open, spans.ended) == ([], [("r", "failed")])
+    phases = [event["ph"] for event in requests.recorder.finish() if event.get("name") == "request"]
+    assert phases == ["b", "e"]
+    statistics = requests.statistics()
+    assert (statistics["admitted"], statistics["failed"], statistics["running"]) == (1.0, 1.0, 0.0)
+
+
+async def test_a_refused_request_has_no_span_and_is_counted() -> None:
+    spans, stages = Spans(), Stages()
+    requests = coordinator(stages, telemetry=spans)
+    with pytest.raises(InvalidRequestError, match="timeout"):
+        await requests.submit(OmniRequest(timeout="5"))  # type: ignore[arg-type]
+    assert (spans.open, spans.ended, stages.submitted) == ([], [], [])
+    assert requests.statistics()["refused"] == 1.0
+
+
+async def test_a_deadline_asks_the_processes_and_tells_their_answer() -> None:
+    stages = Stages()
+    requests = coordinator(stages)
+    task = asyncio.ensure_future(requests.submit(OmniRequest(timeout=0.01), "r"))
+    while not stages.broadcasts:
+        await asyncio.sleep(0.001)
+    assert stages.broadcasts == [WaitingRequest("r")]
+    requests.answered(WaitingReport("r", {"merge": "waits for 'tone'"}))
+    with pytest.raises(RequestTimeoutError, match=r"timeout of 0\.01 s; stage 'merge' waits for 'tone'"):
+        await task
+
+
+async def test_a_deadline_does_not_wait_for_an_answer_that_does_not_come() -> None:
+    with pytest.raises(RequestTimeoutError):
+        await asyncio.wait_for(coordinator(Stages()).submit(OmniRequest(timeout=0.01)), 2)
+
+
+async def test_a_result_that_cannot_be_read_fails_its_request() -> None:
+    requests = coordinator(Stages())
+    task = asyncio.ensure_future(requests.submit(OmniRequest(), "r"))
+    await asyncio.sleep(0)
+    requests.handle(CompleteMessage("r", "out", b"\xc1"))
+    with pytest.raises(RequestFailedError, match="stage 'out'"):
+        await task
+
+
+async def test_an_error_of_a_stage_is_raised_to_the_caller() -> None:
+    requests = coordinator(Stages())
+    task = asyncio.ensure_future(requests.submit(OmniRequest(), "r"))
+    await asyncio.sleep(0)
+    requests.handle(CompleteMessage("r", "middle", None, ErrorInfo("middle", "ValueError", "no")))
+    with pytest.raises(RequestFailedError, match="request r failed in stage 'middle': ValueError: no"):
+        await task
+
+
+async def test_a_lost_request_runs_again_under_another_name_with_its_inputs() -> None:
+    stages = Stages()
+    requests = coordinator(stages, retries=1)
+    task = asyncio.ensure_future(requests.submit(OmniRequest({"n": 1}), "r"))
+    await asyncio.sleep(0)
+    requests.process_lost({"r": "in"}, "killed")
+    assert stages.broadcasts == [AbortMessage("r")]
+    again = stages.submitted[1]
+    assert again.request_id.startswith("r~")
+    assert decode(again.body).request.inputs == {"n": 1}
+    requests.handle(complete("r", "late"))
+    requests.handle(complete(again.request_id, "right"))
+    assert await task == {"out": "right"}

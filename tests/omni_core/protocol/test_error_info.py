@@ -1,0 +1,140 @@
+"""Exceptions as plain data, whatever their classes do when they are formatted."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from omni_core.errors import InvalidRequestError, PeerDiedError, RequestFailedError, StageFailedError
+from omni_core.protocol.codec import encode_whole
+from omni_core.protocol.error_info import FORMAT_SECONDS, MAX_CHARACTERS, describe, error_of, message_of, name_of
+from omni_core.protocol.messages import ErrorInfo
+
+
+def test_an_exception_keeps_its_name_message_and_traceback() -> None:
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        info = describe(error, "stage")
+    assert (info.stage, info.error_type, info.message) == ("stage", "ValueError", "no")
+    assert 'raise ValueError("no")' in info.traceback
+
+
+def test_a_deliberate_error_has_no_traceback() -> None:
+    assert describe(InvalidRequestError("no"), "stage") == ErrorInfo(
+        "stage", "InvalidRequestError", "no", is_invalid_request=True
+    )
+    assert describe(PeerDiedError("gone"), "stage").peer_died
+    assert describe(StageFailedError("other", "died"), "stage").stage == "other"
+
+
+def test_an_error_without_a_message_is_told_by_its_repr() -> None:
+    assert describe(KeyboardInterrupt(), None).message == "KeyboardInterrupt()"
+
+
+def test_what_is_no_exception_is_told_too() -> None:
+    assert describe("a string", "s") == ErrorInfo("s", "RuntimeError", "a string")
+
+
+class Exits(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Interrupts(InvalidRequestError):
+    def __str__(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt
+
+
+class Meta(type):
+    @property
+    def __name__(cls) -> str:
+        raise SystemExit
+
+
+class Nameless(Exception, metaclass=Meta):
+    pass
+
+
+class Text(str):
+    def __len__(self) -> int:
+        raise SystemExit
+
+    def __getitem__(self, index: Any) -> str:
+        raise SystemExit
+
+
+class SpeaksStrangely(Exception):
+    def __str__(self) -> str:
+        return Text("strange")
+
+
+class LiesAboutItsClass(Exception):
+    @property
+    def __class__(self) -> Any:
+        raise SystemExit
+
+
+def broken_syntax_error() -> SyntaxError:
+    error = SyntaxError("broken")
+    error.lineno, error.offset, error.text, error.filename = "x", [], 5, object()  # type: ignore[assignment]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "message"),
+    [
+        (Exits, "Exits", "raised SystemExit"),
+        (Interrupts, "Interrupts", "raised KeyboardInterrupt"),
+        (lambda: Nameless("message"), "Nameless", "message"),
+        (SpeaksStrangely, "SpeaksStrangely", "strange"),
+        (lambda: LiesAboutItsClass("lie"), "LiesAboutItsClass", "lie"),
+        (broken_syntax_error, "SyntaxError", ""),
+        (lambda: ValueError("\ud800"), "ValueError", "?"),
+    ],
+    ids=lambda value: value if type(value) is str else "",
+)
+def test_an_exception_that_cannot_be_formatted_is_described(make: Any, name: str, message: str) -> None:
+    error = make()
+    info = describe(error, "stage")
+    assert info.error_type == name
+    assert message in info.message
+    encode_whole(info)
+    assert message_of(error, with_type=True).startswith(f"{name}: ")
+
+
+def test_formatting_is_not_waited_for_longer_than_its_bound() -> None:
+    class Sleeps(Exception):
+        def __str__(self) -> str:
+            time.sleep(5)
+            return "late"
+
+    begin = time.monotonic()
+    info = describe(Sleeps(), "stage")
+    assert "took more than" in info.message
+    assert time.monotonic() - begin < 2 * FORMAT_SECONDS + 0.5
+
+
+def test_long_messages_keep_their_beginning_and_end() -> None:
+    info = describe(ValueError("a" + "x" * 10**6 + "z"), None)
+    assert len(info.message) < MAX_CHARACTERS + 100
+    assert info.message[0] == "a"
+    assert info.message[-1] == "z"
+    assert "characters cut" in info.message
+
+
+def test_names_are_those_of_the_classes() -> None:
+    assert name_of(Nameless()) == "Nameless"
+
+
+@pytest.mark.parametrize("invalid", [False, True])
+def test_a_caller_gets_an_exception_again(invalid: bool) -> None:
+    error = error_of(ErrorInfo("s", "TooLong", "too long", is_invalid_request=invalid), "r")
+    assert isinstance(error, RequestFailedError)
+    assert isinstance(error, InvalidRequestError) is invalid
+    assert (error.request_id, error.stage, error.error_type, error.message) == ("r", "s", "TooLong", "too long")
