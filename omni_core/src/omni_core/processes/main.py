@@ -19,14 +19,9 @@ from typing import Any
 
 from omni_core.control.plane import Abroad
 from omni_core.model_runner.kernels import install
-from omni_core.protocol.codec import decode, encode, register
+from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import ProcessFailedMessage
-from omni_core.protocol.specs import KernelSpec, ProcessSpec, RelaySpec, StageSpec
-
-register(KernelSpec)
-register(RelaySpec)
-register(StageSpec)
-register(ProcessSpec)
+from omni_core.protocol.specs import ProcessSpec
 
 _PR_SET_PDEATHSIG = 1
 
@@ -67,11 +62,9 @@ def _limit_gpu_memory(spec: ProcessSpec) -> None:
     gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
     if not gpus or not spec.gpu_memory:
         return
-    import torch
+    from omni_core.protocol.tensors import limit_memory
 
-    capacity = torch.cuda.get_device_properties(gpus[0]).total_memory
-    share = sum(each["share"] or each["nbytes"] / capacity for each in spec.gpu_memory)
-    torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpus[0])
+    limit_memory(gpus[0], spec.gpu_memory)
 
 
 def _abroad(spec: ProcessSpec, listener: int | None) -> Abroad | None:

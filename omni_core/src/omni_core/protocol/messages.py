@@ -9,7 +9,10 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from omni_core.protocol.registry import register
 
+
+@register
 @define
 class OmniRequest:
     """What a client asks of a pipeline.
@@ -39,6 +42,7 @@ class OmniRequest:
         return OmniRequest(None, self.params, self.modalities, self.metadata, self.stream, self.timeout, self.placement)
 
 
+@register
 @define
 class StagePayload:
     """What one stage hands to the next.
@@ -52,6 +56,7 @@ class StagePayload:
     data: Any = None
 
 
+@register
 @frozen
 class ErrorInfo:
     """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback.
@@ -66,6 +71,7 @@ class ErrorInfo:
     peer_died: bool = False
 
 
+@register
 @frozen
 class SubmitMessage:
     """Coordinator to entry stage: start this request. ``body`` is an encoded :class:`StagePayload`.
@@ -79,6 +85,7 @@ class SubmitMessage:
     has_tensors: bool = False
 
 
+@register
 @frozen
 class DataReadyMessage:
     """Stage to stage: a payload or a stream chunk is ready to be read, or a stream's end (``is_done``).
@@ -106,6 +113,7 @@ class DataReadyMessage:
     has_tensors: bool = False
 
 
+@register
 @frozen
 class CompleteMessage:
     """Terminal stage to coordinator: the stage's final result, encoded, or its error."""
@@ -117,6 +125,7 @@ class CompleteMessage:
     has_tensors: bool = False
 
 
+@register
 @frozen
 class StageSpan:
     """A stage to the coordinator: the time of a traced request in it, from arrival to end, in ``time.time_ns`` nanoseconds."""
@@ -128,6 +137,7 @@ class StageSpan:
     error: str = ""
 
 
+@register
 @frozen
 class StreamMessage:
     """Stage to coordinator: one partial result for the client, encoded. ``chunk_id`` counts from 0 per stage."""
@@ -139,6 +149,7 @@ class StreamMessage:
     has_tensors: bool = False
 
 
+@register
 @frozen
 class AbortMessage:
     """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
@@ -146,6 +157,7 @@ class AbortMessage:
     request_id: str
 
 
+@register
 @frozen
 class ProfileMessage:
     """Runner to a process: record from now on (``start``), or stop and write what was recorded to ``path``.
@@ -158,6 +170,7 @@ class ProfileMessage:
     torch: list[str] = field(factory=list)
 
 
+@register
 @frozen
 class ProfileReport:
     """A process to the runner: it records now, or its events are in the file at ``path``; or why not."""
@@ -168,6 +181,7 @@ class ProfileReport:
     problem: str = ""
 
 
+@register
 @frozen
 class StatusRequest:
     """Anybody of the same user to a runner: answer at ``endpoint`` with a :class:`StatusReport`."""
@@ -175,6 +189,7 @@ class StatusRequest:
     endpoint: str
 
 
+@register
 @frozen
 class ProfileRequest:
     """Anybody of the same user to a runner: record for ``seconds``, write the trace to ``path``, answer at ``endpoint``."""
@@ -185,6 +200,7 @@ class ProfileRequest:
     torch: list[str] = field(factory=list)
 
 
+@register
 @frozen
 class ProfileDone:
     """The answer: how many events the trace has, how many were dropped, who gave none; or the ``problem``."""
@@ -195,6 +211,7 @@ class ProfileDone:
     problem: str = ""
 
 
+@register
 @frozen
 class StatusReport:
     """A running pipeline: its name, the seconds since its start, health by unit, counters by process and stage."""
@@ -205,6 +222,7 @@ class StatusReport:
     statistics: dict[str, dict[str, dict[str, float]]]
 
 
+@register
 @frozen
 class PeerDownMessage:
     """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what you know of ``requests``.
@@ -218,6 +236,7 @@ class PeerDownMessage:
     requests: list[str]
 
 
+@register
 @frozen
 class PeerDownReport:
     """Process to runner, about a dead peer: what was written to it, and what had arrived from it.
@@ -232,6 +251,7 @@ class PeerDownReport:
     arrived: list[tuple[str, str, str, int, Any]] = field(factory=list)
 
 
+@register
 @frozen
 class PeerUpMessage:
     """Runner to a process: a new process reads ``endpoint``."""
@@ -239,6 +259,7 @@ class PeerUpMessage:
     endpoint: str
 
 
+@register
 @frozen
 class PeerFailedMessage:
     """Runner to a process: nothing will read ``endpoint`` any more; what is sent to ``stages`` fails for ``reason``."""
@@ -248,11 +269,13 @@ class PeerFailedMessage:
     reason: str
 
 
+@register
 @frozen
 class PingMessage:
     """Runner to a process: answer with a :class:`PongMessage`, so that it is known whether the event loop turns."""
 
 
+@register
 @frozen
 class PongMessage:
     """Process to runner: its event loop turns."""
@@ -260,6 +283,7 @@ class PongMessage:
     process: str
 
 
+@register
 @frozen
 class ShutdownMessage:
     """Coordinator to a process: finish and exit."""
@@ -267,6 +291,7 @@ class ShutdownMessage:
     reason: str = ""
 
 
+@register
 @frozen
 class ReadyMessage:
     """Process to coordinator: every stage of the process is built and reads its endpoint."""
@@ -276,6 +301,7 @@ class ReadyMessage:
     stages: list[str] = field(factory=list)
 
 
+@register
 @frozen
 class ProcessFailedMessage:
     """Process to coordinator: a stage could not be built; the process ends."""
@@ -284,6 +310,7 @@ class ProcessFailedMessage:
     error: ErrorInfo
 
 
+@register
 @frozen
 class StageStatistics:
     """Stage to coordinator, on request: counters as plain numbers (queue depth, free KV blocks, relay bytes)."""
@@ -292,6 +319,7 @@ class StageStatistics:
     counters: dict[str, dict[str, float]] = field(factory=dict)
 
 
+@register
 @frozen
 class StatisticsRequest:
     """Coordinator to a process: answer with :class:`StageStatistics`."""

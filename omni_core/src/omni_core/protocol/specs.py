@@ -10,7 +10,10 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.protocol.registry import register
 
+
+@register
 @frozen
 class RelaySpec:
     """One relay of a process, as plain data: its class, and the fields of its :class:`RelayOptions`."""
@@ -19,6 +22,7 @@ class RelaySpec:
     options: dict[str, Any] = field(factory=dict)
 
 
+@register
 @frozen(kw_only=True)
 class KernelSpec:
     """A kernel as a launch spec carries it. References are ``package.module:attribute``.
@@ -38,6 +42,7 @@ class KernelSpec:
     probe: str | None
 
 
+@register
 @frozen(kw_only=True)
 class StageSpec:
     """One stage of a process. References are ``package.module:attribute``; component names are already resolved.
@@ -63,6 +68,7 @@ class StageSpec:
     injected: dict[str, Any] = field(factory=dict)
 
 
+@register
 @frozen(kw_only=True)
 class ProcessSpec:
     """One process group: its stages, its endpoint, and where everybody else is.
@@ -103,6 +109,7 @@ class ProcessSpec:
     keys: list[str] = field(factory=list, repr=False)
 
 
+@register
 @frozen(kw_only=True)
 class UnitSpec:
     """What starts, dies and is restarted together: one replica of a process group, of one process or one per rank.

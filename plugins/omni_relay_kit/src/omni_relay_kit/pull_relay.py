@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from omni_core.errors import RelayError
-from omni_core.protocol.buffers import Buffer, address_of, copy, flat, wait_for_device
+from omni_core.protocol.tensors import Buffer, address_of, copy, flat, wait_for_device
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
 from omni_relay_kit.bounded_pool import Block, BoundedPool
 from omni_relay_kit.memory import Memory, make_memory

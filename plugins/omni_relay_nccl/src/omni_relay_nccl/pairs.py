@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from omni_core.errors import PeerDiedError, RelayError
-from omni_core.protocol.buffers import Buffer
+from omni_core.protocol.tensors import Buffer
 from omni_relay_nccl.channel import RECEIVER, SENDER, Channel, End, Transfer, common_backend, meet
 from omni_relay_nccl.meeting import MeetingStore
 from omni_relay_nccl.wire import Wire
