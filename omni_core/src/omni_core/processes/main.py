@@ -17,7 +17,7 @@ import socket
 import sys
 from typing import Any
 
-from omni_core.control.plane import Abroad
+from omni_core.control.plane import RemoteRoutes
 from omni_core.model_runner.kernels import install
 from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import ProcessFailedMessage
@@ -67,14 +67,14 @@ def _limit_gpu_memory(spec: ProcessSpec) -> None:
     limit_memory(gpus[0], spec.gpu_memory)
 
 
-def _abroad(spec: ProcessSpec, listener: int | None) -> Abroad | None:
+def _abroad(spec: ProcessSpec, listener: int | None) -> RemoteRoutes | None:
     """The way to other hosts, if there are any."""
     if not spec.keys:
         return None
     from omni_core.control.curve import CurveContext, CurveKeys
 
     heard = None if listener is None else socket.socket(fileno=listener)
-    return Abroad(CurveContext(CurveKeys(*spec.keys)), heard, spec.routes)
+    return RemoteRoutes(CurveContext(CurveKeys(*spec.keys)), heard, spec.routes)
 
 
 async def _serve(spec: ProcessSpec, listener: int | None) -> int:

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from omni_core.control.framing import Work
 from omni_core.control.lanes import Lanes, Later
-from omni_core.control.peer import Work
-from omni_core.control.plane import Abroad, ControlPlane
+from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StageFailedError, TransportError
 from omni_core.observe.profiler import Recorder, TorchRecorder, flow_of, write_events
 from omni_core.protocol import lazy_torch
@@ -24,6 +24,8 @@ from omni_core.protocol.messages import (
     CompleteMessage,
     DataReadyMessage,
     ErrorInfo,
+    InFlightReport,
+    InFlightRequest,
     OmniRequest,
     PeerDownMessage,
     PeerDownReport,
@@ -65,7 +67,7 @@ class Worker:
         abroad: its way to processes on other hosts, where there are any. Closed with it.
     """
 
-    def __init__(self, spec: ProcessSpec, abroad: Abroad | None = None) -> None:
+    def __init__(self, spec: ProcessSpec, abroad: RemoteRoutes | None = None) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
         self.lock = threading.RLock()
@@ -77,7 +79,7 @@ class Worker:
         self._torch_recorder: TorchRecorder | None = None
         self._writing: set[asyncio.Future[None]] = set()
         self._relays = Relays(spec.relays, spec.relay_towards)
-        self._control = ControlPlane(spec.endpoint, self._on_message, abroad)
+        self._control = ControlPlane(spec.endpoint, self._on_message, abroad, self._ask_in_flight)
         self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self.lock)
 
@@ -112,6 +114,9 @@ class Worker:
         message = WorkMessage(stage, items, aborted)
         for endpoint in self.spec.followers:
             self._control.send(endpoint, message)
+
+    def _ask_in_flight(self) -> None:
+        self.tell_coordinator(InFlightRequest(self.spec.endpoint))
 
     def tell_coordinator(self, message: Any) -> None:
         self._control.send(self.spec.coordinator_endpoint, message)
@@ -148,6 +153,8 @@ class Worker:
             self._control.peer_is_up(message.endpoint)
         elif isinstance(message, PeerFailedMessage):
             self._on_peer_failed(message)
+        elif isinstance(message, InFlightReport):
+            self._control.keep(message.requests)
         elif isinstance(message, ShutdownMessage):
             self.stopped.set()
         else:

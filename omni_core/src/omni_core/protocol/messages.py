@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from omni_core.protocol.codec import EncodedValue
 from omni_core.protocol.registry import register
 
 
@@ -81,7 +82,7 @@ class SubmitMessage:
 
     request_id: str
     stage: str
-    body: bytes
+    body: EncodedValue
     has_tensors: bool = False
 
 
@@ -120,7 +121,7 @@ class CompleteMessage:
 
     request_id: str
     from_stage: str
-    body: bytes | None = None
+    body: EncodedValue | None = None
     error: ErrorInfo | None = None
     has_tensors: bool = False
 
@@ -145,7 +146,7 @@ class StreamMessage:
     request_id: str
     from_stage: str
     chunk_id: int
-    body: bytes
+    body: EncodedValue
     has_tensors: bool = False
 
 
@@ -249,6 +250,22 @@ class PeerDownReport:
     process: str
     reached: list[tuple[str, str]] = field(factory=list)
     arrived: list[tuple[str, str, str, int, Any]] = field(factory=list)
+
+
+@register
+@frozen
+class InFlightRequest:
+    """A process to the runner: answer at ``endpoint`` with an :class:`InFlightReport`."""
+
+    endpoint: str
+
+
+@register
+@frozen
+class InFlightReport:
+    """Runner to a process: the requests that are in flight, as stages call them."""
+
+    requests: list[str] = field(factory=list)
 
 
 @register

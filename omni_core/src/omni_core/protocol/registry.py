@@ -23,10 +23,11 @@ def register(cls: T) -> T:
     Raises:
         TypeError: ``cls`` is no attrs class.
     """
+    registered = cls
     if not attrs.has(cls):
         raise TypeError(f"{cls!r} is not an attrs class and cannot be registered with the codec")
     fields = tuple(attribute.name for attribute in attrs.fields(cls) if attribute.init)
     name = f"{cls.__module__}.{cls.__qualname__}"
     classes[name] = (cls, fields)
     names[cls] = (name, fields)
-    return cls
+    return registered

@@ -14,9 +14,9 @@ from omni_core.control.lanes import Later
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import RelayFullError
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.tensors import empty
 from omni_core.protocol.codec import EncodedValue, decode, encode_split
 from omni_core.protocol.messages import DataReadyMessage
+from omni_core.protocol.tensors import empty
 from omni_core.relay.base import Relay
 from omni_core.relay.table import Relays
 
