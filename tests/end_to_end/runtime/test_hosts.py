@@ -265,7 +265,7 @@ async def test_nobody_there_is_said(folder: Path, key_file: Path) -> None:
     with socket.socket() as free:
         free.bind((THERE, 0))
         address = f"tcp://{THERE}:{free.getsockname()[1]}"
-    with pytest.raises(StartupError, match=r"hosts\.b: .*nobody answers there; is `omni hosts serve"):
+    with pytest.raises(StartupError, match=r"hosts\.b: .*no process answers there; is `omni hosts serve"):
         async with open_pipeline(two_hosts(folder, key_file, address)):
             pass
 
