@@ -97,6 +97,10 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
         return 1
     _tame_torch()
     host.start()
+    if spec.expects_tensors:
+        from omni_core.protocol import lazy_torch
+
+        lazy_torch.begin()
     await host.stopped.wait()
     host.close()
     return host.exit_code

@@ -59,6 +59,10 @@ class EncodedValue:
     owners: list[Any] = field(factory=list, repr=False)
     has_tensors: bool = False
 
+    def __len__(self) -> int:
+        """Bytes of the document; those of large tensors are not counted."""
+        return len(self.header)
+
     def add(self, raw: Buffer, owner: Any) -> int:
         """Append a buffer; its offset."""
         offset = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
