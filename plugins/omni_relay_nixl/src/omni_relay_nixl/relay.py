@@ -21,7 +21,7 @@ from omni_core.relay.base import RelayOptions
 from omni_relay_kit.liveness import Incarnation
 from omni_relay_kit.memory import Memory
 from omni_relay_kit.pull_relay import PulledRelay, Read
-from omni_relay_nixl.bell import Bell
+from omni_relay_nixl.doorbell import Doorbell
 from omni_relay_nixl.plugin import BUILDS, NOT_INSTALLED
 
 _KEY_BYTES = 8
@@ -55,12 +55,12 @@ class NixlRelay(PulledRelay):
         self._registered: list[Any] = []
         self._metadata: bytes | None = None
         self._peers: dict[str, str] = {}
-        self._bell: Bell | None = None
+        self._bell: Doorbell | None = None
         self._rounds: dict[str, int] = {}
 
     def open_engine(self) -> None:
         api = _nixl()
-        self._bell = Bell(self.options.directory, f"nixl-{self.token.hex()[:16]}.bell", self.look, self._answered)
+        self._bell = Doorbell(self.options.directory, f"nixl-{self.token.hex()[:16]}.bell", self.look, self._answered)
         logging.getLogger("nixl").setLevel(logging.WARNING)
         backend = self._settings.backend
         try:

@@ -12,7 +12,7 @@ _LOOK, _LOOK_AND_TELL = b"!", b"?"
 _LONGEST = 200
 
 
-class Bell:
+class Doorbell:
     """A datagram socket in the run's private folder. Rings that nobody hears are lost: who waits looks now and then anyway.
 
     Args:
