@@ -1,4 +1,4 @@
-"""The shm relay: exact bytes, views that free themselves, back-pressure, and nothing left whoever dies."""
+"""The shm relay: exact bytes, views that free themselves, back-pressure, and nothing left after a death of either side."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRe
     begin = time.monotonic()
     waiting = [asyncio.create_task(relay.empty(8 * 2**20, f"w{n}")) for n in range(4)]
     await asyncio.sleep(0.3)
-    peer.ask(do="release", hold="0")  # it moves: everybody else waits anew
+    peer.ask(do="release", hold="0")  # it moves: the others wait anew
     await asyncio.sleep(0.3)
     assert [task.done() for task in waiting] == [True, False, False, False]
     outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 3)
@@ -254,7 +254,7 @@ async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRe
 
 
 async def test_a_dead_reader_keeps_nothing_of_a_request_that_is_over(relay: ShmRelay, peer: Peer) -> None:
-    """Nobody waits for memory here, so nobody watches the reader either."""
+    """No allocation waits here, so the reader is not watched either."""
     operation = await relay.put_async(bytes(5000), "r")
     peer.ask(do="view", metadata=operation.metadata, hold="1")
     relay.cleanup("r")

@@ -39,7 +39,7 @@ class Frame:
     source: EncodedValue | None = None
 
     def own(self) -> Frame:
-        """Copy what still lies in the memory of others, who may change it once the message waits. The frame itself."""
+        """Copy the parts that lie in memory of the message's maker, which may change once the message waits. Return the frame itself."""
         if self.source is not None:
             self.parts = [memoryview(b"".join(self.parts))]
             self.source = None

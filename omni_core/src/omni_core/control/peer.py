@@ -1,4 +1,4 @@
-"""What waits to be sent to one peer, in order and bounded, and what has reached it: a state machine without IO.
+"""The messages for one peer, in order and bounded, and the record of what has reached it: a state machine without IO.
 
 Events go in (a frame to send, bytes written, the connection made or lost, the peer dead or given up, requests that are over),
 and :meth:`Peer.pending` says what to write next. The sockets are :mod:`omni_core.control.plane`'s.
@@ -16,10 +16,10 @@ HIGH_WATER_MARK = 20_000
 """Messages that may wait for one peer. Admission bounds what is in flight; a peer this far behind is not reading."""
 
 BACKLOG_MESSAGES, BACKLOG_BYTES = 1_000, 4 * 2**20
-"""What may wait for one peer before its senders are asked to wait (see :meth:`ControlPlane.room`)."""
+"""Messages and bytes that may wait for one peer before its senders are asked to wait (see :meth:`ControlPlane.room`)."""
 
 ASK_AFTER = 10_000
-"""How many pairs of request and stage are recorded for a peer before it is asked which requests are still in flight."""
+"""Pairs of request and stage that are recorded for a peer before its owner asks which requests are still in flight."""
 
 
 class Peer:

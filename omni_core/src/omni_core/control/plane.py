@@ -149,7 +149,7 @@ class ControlPlane:
         return link
 
     def room(self, endpoint: str) -> Callable[[], Awaitable[None]] | None:
-        """What to await before sending more of the same request to ``endpoint``; ``None`` while the peer keeps up."""
+        """A function to await before sending more of the same request to ``endpoint``; ``None`` while the peer keeps up."""
         sender = self._senders.get(endpoint)
         return None if sender is None or not sender.peer.is_behind else sender.room
 

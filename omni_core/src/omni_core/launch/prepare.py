@@ -136,7 +136,7 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
 def _same_gpu(
     process: PlannedProcess, leaders: list[PlannedProcess], endpoints: dict[str, str]
 ) -> dict[str, list[str]]:
-    """Where in other processes a stage uses the GPU of ``process``: what is for it there need not leave the device."""
+    """By stage, the endpoints of other processes where it uses the GPU of ``process``: tensors for it need not leave the device."""
     found: dict[str, list[str]] = {}
     if process.gpu is not None:
         for other in leaders:

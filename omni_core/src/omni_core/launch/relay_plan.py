@@ -88,7 +88,7 @@ def _choose(
     reach = [each for each in _components(registry) if each.across_hosts]
     names = [component.name for component in reach]
     name = wanted or config.relay_backend
-    if name in names or ":" in name or "." in name:  # what an unregistered class reaches is its author's business
+    if name in names or ":" in name or "." in name:  # an unregistered class declares nothing
         return name
     edge = f"stages {source.stages[-1].name} and {target.stages[0].name} are on different hosts"
     if wanted is not None:

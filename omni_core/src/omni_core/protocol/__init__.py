@@ -1,4 +1,4 @@
-"""What processes say to each other: requests, payloads and control messages, and the codec that makes bytes of them.
+"""The language between processes: requests, payloads and control messages, and the codec that makes bytes of them.
 
 Every class that travels is registered with the codec where it is defined; nothing is pickled. Tensors are handled in
 :mod:`omni_core.protocol.tensors` alone, the only module of the core that imports torch.

@@ -1,4 +1,4 @@
-"""What a runner and the hosts that start processes for it say to each other. ``run`` is the endpoint of the runner's coordinator."""
+"""Messages between a runner and the hosts that start processes for it. ``run`` is the endpoint of the runner's coordinator."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The nouns of the runtime: the request, the payload that travels between stages, and the control messages.
+"""The request, the payload that travels between stages, and the control messages.
 
-Control messages are small and carry no tensor; bulk bytes travel by relay (seed 001, "Two Planes").
+Control messages are small and carry no tensor; bulk bytes travel by relay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from omni_core.protocol.registry import register
 @register
 @define
 class OmniRequest:
-    """What a client asks of a pipeline.
+    """A client's request to a pipeline.
 
     Attributes:
         inputs: the model's inputs, usually ``{"messages": [...]}``, and for a model that can speak with the voice of a recording
@@ -25,7 +25,7 @@ class OmniRequest:
         params: sampling and generation parameters, plain data: ``{"thinker": {...}, "talker": {...}, "seed": 1}``.
         modalities: the outputs that are wanted, such as ``["text", "audio"]``; ``None`` is the pipeline's default.
         metadata: anything else that stages may read: the speaker's name, ``use_audio_in_video``.
-        stream: whether the client reads partial results. It changes delivery only, never the result.
+        stream: true if the client reads partial results. It changes delivery only, never the result.
         timeout: the deadline in seconds from admission, or ``None``.
         placement: the replica of each replicated stage that serves this request. Set by the coordinator, not by clients.
     """
@@ -46,7 +46,7 @@ class OmniRequest:
 @register
 @define
 class StagePayload:
-    """What one stage hands to the next.
+    """The value that one stage hands to the next.
 
     ``data`` is any tree of dict, list, tuple, str, bytes, numbers, ``None``, arrays, torch tensors and registered attrs
     classes. Receivers treat it as read-only: in one process it is passed by reference.
@@ -62,7 +62,7 @@ class StagePayload:
 class ErrorInfo:
     """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback.
 
-    ``peer_died``: it is not the request's fault, but the death of a process that held something of it.
+    ``peer_died``: the cause is not the request but the death of a process that held something of it.
     """
 
     stage: str | None
@@ -94,7 +94,7 @@ class DataReadyMessage:
     Attributes:
         header: the encoded value; ``None`` for a signal.
         inline: the value's out-of-band bytes, when they are few.
-        relay_metadata: where the relay holds them, when they are many (seed 001's ``shm_metadata``).
+        relay_metadata: where the relay holds them, when they are many.
         is_stream, chunk_id: a chunk of a stream, counted from 0 per request, sender and target.
         is_done: the sender's stream to this stage is complete.
         handed_to: ``[stages that get the result, stages whose stream ends]`` where a function of the pipeline chose them.
@@ -185,7 +185,7 @@ class ProfileReport:
 @register
 @frozen
 class StatusRequest:
-    """Anybody of the same user to a runner: answer at ``endpoint`` with a :class:`StatusReport`."""
+    """Any process of the same user to a runner: answer at ``endpoint`` with a :class:`StatusReport`."""
 
     endpoint: str
 
@@ -193,7 +193,7 @@ class StatusRequest:
 @register
 @frozen
 class ProfileRequest:
-    """Anybody of the same user to a runner: record for ``seconds``, write the trace to ``path``, answer at ``endpoint``."""
+    """Any process of the same user to a runner: record for ``seconds``, write the trace to ``path``, answer at ``endpoint``."""
 
     endpoint: str
     seconds: float
@@ -204,7 +204,7 @@ class ProfileRequest:
 @register
 @frozen
 class ProfileDone:
-    """The answer: how many events the trace has, how many were dropped, who gave none; or the ``problem``."""
+    """The answer: the number of events in the trace, of those dropped, the processes that gave none; or the ``problem``."""
 
     events: int = 0
     dropped: int = 0
@@ -226,7 +226,7 @@ class StatusReport:
 @register
 @frozen
 class PeerDownMessage:
-    """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what you know of ``requests``.
+    """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what is known of ``requests``.
 
     ``inquest`` numbers the deaths: one process may die again before the last answer about its predecessor has come.
     """
@@ -289,13 +289,13 @@ class PeerFailedMessage:
 @register
 @frozen
 class PingMessage:
-    """Runner to a process: answer with a :class:`PongMessage`, so that it is known whether the event loop turns."""
+    """Runner to a process: answer with a :class:`PongMessage`, which shows that the event loop runs."""
 
 
 @register
 @frozen
 class PongMessage:
-    """Process to runner: its event loop turns."""
+    """Process to runner: its event loop runs."""
 
     process: str
 

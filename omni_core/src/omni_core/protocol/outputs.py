@@ -1,4 +1,4 @@
-"""What stages send to clients: text pieces and audio pieces, in one shape for every model.
+"""Results and partial results for clients, text and audio, in one form for every model.
 
 A terminal stage streams :class:`TextChunk` or :class:`AudioChunk` and finishes with a :class:`TextResult` or an
 :class:`AudioResult`; any other plain data is allowed too and passes through as it is.

@@ -1,6 +1,6 @@
 """Tensors on their way between processes: the only module of the core that imports torch, and only for tensors.
 
-Sending finds torch imported already, because somebody made the tensor. Receiving and host memory need it only when a tensor
+A sender finds torch imported already, because the tensor was made with it. A receiver needs it when the first tensor
 arrives; :mod:`omni_core.protocol.lazy_torch` imports it beside the event loop before that. A *buffer* is a flat
 ``memoryview`` of host memory or a flat ``torch.uint8`` tensor of a GPU.
 """

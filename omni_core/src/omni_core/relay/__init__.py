@@ -1,4 +1,4 @@
-"""How bulk bytes travel: by relays, which plugins provide, while control messages say where the bytes are.
+"""The transport of bulk bytes: by relays, which plugins provide, while control messages say where the bytes are.
 
 :class:`Relay` is the contract, :class:`RelayOptions` what a relay is built from; a process's relays are in
 :mod:`omni_core.relay.table`. :mod:`omni_core.relay.transfer` sends and reads payloads, small ones inline and large ones by relay.

@@ -28,7 +28,7 @@ class Block:
 
 @frozen
 class Patience:
-    """How many seconds an allocation waits while no block is given back, for pools whose readers may keep their blocks.
+    """Limits in seconds on how long an allocation waits while no block is given back, for pools whose readers may keep blocks.
 
     Attributes:
         holding: for a request that has blocks of the pool already: requests that hold some and want more could wait for each

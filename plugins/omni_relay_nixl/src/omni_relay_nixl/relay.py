@@ -1,7 +1,7 @@
 """The NIXL relay: remote reads through UCX, or another backend of NIXL's, from the sender's registered pool.
 
 What an agent needs to know of another travels with the metadata of a put, 500 bytes, and is loaded once per peer. NIXL's
-progress thread is off: it would burn a core per idle agent. Who reads from a process of its own host rings that one's bell instead.
+progress thread is off: it would use a core per idle agent. A reader rings the doorbell of a sender on its own host instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from omni_relay_nixl.plugin import BUILDS, NOT_INSTALLED
 _KEY_BYTES = 8
 
 _ROUNDS = 20
-"""How often two processes ring at each other for one read; the poller does the rest of a long one."""
+"""Doorbell rounds between two processes for one read; the poller does the rest of a long one."""
 
 
 @frozen
@@ -121,7 +121,7 @@ class NixlRelay(PulledRelay):
         self._bell.ring(bell, tell=tell)
 
     def _answered(self, bell: str) -> None:
-        """A peer has looked: so do we, and so on while that takes a read on."""
+        """A peer has polled: poll too, and go on while a read makes progress."""
         self.look()
         left = self._rounds.pop(bell, 0)
         if left and any(read.peer[3] == bell for read in self._reads):
@@ -129,7 +129,7 @@ class NixlRelay(PulledRelay):
             self._ring(bell, tell=True)
 
     def acknowledge(self, read: Read) -> None:
-        """The notice is under way already: have the peer look."""
+        """The notice is under way already: have the peer poll."""
         self._ring(read.peer[3], tell=False)
 
     def is_read(self, read: Read) -> bool:
@@ -168,7 +168,7 @@ class NixlRelay(PulledRelay):
             self._bell.close()
 
     def _failure(self, name: str, error: Exception) -> RelayError:
-        """What a read from an agent has run into; an agent that is gone is forgotten."""
+        """The error of a read from an agent. An agent that is gone is forgotten."""
         if "DISCONNECT" not in str(error).upper() and "DISCONNECT" not in type(error).__name__.upper():
             return RelayError(f"NIXL cannot read from {name}: {type(error).__name__}: {error}")
         with contextlib.suppress(Exception):

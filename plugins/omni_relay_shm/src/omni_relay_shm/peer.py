@@ -11,7 +11,7 @@ from omni_core.errors import PeerDiedError, RelayError
 from omni_relay_shm.pool import PoolMemory
 
 _UNREAD_SECONDS = 5.0
-"""How long the pool of a dead process stays mapped: what it has sent may still wait, unread, in this process."""
+"""Seconds for which the pool of a dead process stays mapped: what it has sent may still wait, unread, in this process."""
 
 
 class PeerPool:

@@ -11,7 +11,7 @@ supports = (1, 1)
 
 
 def probe() -> str | None:
-    """Why anonymous shared memory cannot be made, or not be reached by sibling processes, or ``None``."""
+    """Return why anonymous shared memory cannot be made here or reached by sibling processes, or ``None``."""
     if sys.platform != "linux":
         return f"it needs Linux (memfd and /proc), this is {sys.platform}"
     if not os.path.isdir("/proc/self/fd"):

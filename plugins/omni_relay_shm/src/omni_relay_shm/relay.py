@@ -27,7 +27,7 @@ from omni_relay_shm.pool import DATA_START, SLOTS, PoolMemory, Word, create, fen
 _GENERATIONS = 2**32 - 1
 
 QUARANTINE_SECONDS = 60.0
-"""How long the slot of an offer that was withdrawn unread is not used again. Its reader may stand between finding the offer and
+"""Seconds for which the slot of an offer that was withdrawn unread is not used again. Its reader may stand between finding the offer and
 saying that it holds it; what it writes then must not be taken for a word about the slot's next use.
 """
 

@@ -28,7 +28,7 @@ from omni_testing.relay_peer import Peer, PeerError, described
 MIB = 2**20
 
 CREDIT_SECONDS = 5.0
-"""How long the sender may take to notice that another process has read. Some backends look only every few milliseconds."""
+"""Seconds that the sender may take to notice that another process has read. Some backends look only every few milliseconds."""
 
 
 class RelayConformance:
@@ -71,7 +71,7 @@ class RelayConformance:
             relay: Relay = load(self.relay)(RelayOptions(**mine))
             try:
                 for peer in others:
-                    await peer.ask("descriptors")  # its imports are nobody's delay
+                    await peer.ask("descriptors")  # its imports are done before time is measured
                 yield relay, others
             finally:
                 relay.close()
@@ -397,7 +397,7 @@ class RelayConformance:
                     metadata = await peer.ask("put", data=_bytes(2000, number), request_id=f"s{number}")
                     await self._read(relay, metadata, 2000, f"s{number}")
 
-            await transfers(10)  # whatever is opened once is open after these
+            await transfers(10)  # what is opened once is open after these
             before, theirs = _possessions(), await peer.ask("descriptors")
             await transfers(60)
             after = _possessions()
@@ -412,7 +412,7 @@ class RelayConformance:
 
     @driven
     async def test_closing_twice_is_closing_and_leaves_nothing(self) -> None:
-        await self._live_once()  # whatever is loaded or made once is there after this
+        await self._live_once()  # what is loaded or made once is there after this
         gc.collect()
         before = _possessions()
         await self._live_once()
@@ -506,7 +506,7 @@ def _bytes(size: int, seed: int = 0) -> bytes:
 
 
 def _digest(data: bytes | bytearray) -> str:
-    """What tests compare in place of bytes: where ``CI`` is set, pytest draws the difference in full, which takes minutes."""
+    """A digest for comparisons: with bytes, where ``CI`` is set, pytest draws the difference in full, which takes minutes."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -552,7 +552,7 @@ def _possessions() -> dict[str, Any]:
 
 
 def _descriptors() -> Counter[str]:
-    """What this process holds open, by kind: how many of each."""
+    """The number of open descriptors of this process, by kind."""
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the descriptor of the listing itself is gone
