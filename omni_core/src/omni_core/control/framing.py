@@ -21,6 +21,7 @@ Work = tuple[str, str]
 _PREFIX = struct.Struct("<II")
 _LARGEST = 2**32 - 1
 _READ_BYTES = 256 * 1024
+_NOTHING = memoryview(b"")
 
 
 @define(eq=False)
@@ -105,7 +106,7 @@ class FrameReader:
             self._cut()
         elif self._filled == len(self._buffer):
             whole, self._buffer, self._filled = self._buffer, self._shared, 0
-            self._on_frame(*parse(memoryview(whole)))
+            self._on_frame(*parse(memoryview(whole).toreadonly()))
 
     def _cut(self) -> None:
         start, wanted = 0, 0
@@ -118,7 +119,7 @@ class FrameReader:
                 begin = start + _PREFIX.size
                 start = begin + document + raw
                 with view[begin : begin + document] as part:
-                    self._on_frame(part, memoryview(bytes(view[begin + document : start])))
+                    self._on_frame(part, memoryview(bytes(view[begin + document : start])) if raw else _NOTHING)
                 wanted = 0
             left = self._filled - start
             if wanted > len(self._shared):

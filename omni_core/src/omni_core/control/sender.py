@@ -59,9 +59,11 @@ class Sender:
 
     def _flush(self) -> None:
         assert self._link is not None
+        more = True
         for _ in range(_FRAMES_AT_ONCE):
             parts = self.peer.pending()
             if not parts:
+                more = False
                 break
             try:
                 written = self._link.write(parts)
@@ -73,7 +75,7 @@ class Sender:
                 return
             if not self.peer.wrote(written):
                 break
-        self._watch(bool(self.peer.pending()))
+        self._watch(more)
         self._let_send()
 
     def _watch(self, wanted: bool) -> None:
