@@ -14,6 +14,7 @@ from attrs import define
 
 from omni_core.errors import TransportError
 from omni_core.protocol.codec import EncodedValue, encode_split
+from omni_core.protocol.messages import CompleteMessage, DataReadyMessage, StreamMessage, SubmitMessage
 
 Work = tuple[str, str]
 """A request and the stage that it is sent to."""
@@ -22,6 +23,8 @@ _PREFIX = struct.Struct("<II")
 _LARGEST = 2**32 - 1
 _READ_BYTES = 256 * 1024
 _NOTHING = memoryview(b"")
+_CHECKED = frozenset([SubmitMessage, DataReadyMessage, CompleteMessage, StreamMessage])
+"""Messages whose values were checked when they were encoded. They are sent for every request, so they are not checked again."""
 
 
 @define(eq=False)
@@ -64,7 +67,7 @@ def frame(message: Any, work: Work | None = None) -> Frame:
     Raises:
         CodecError: it holds something that cannot be sent. TransportError: it is too large.
     """
-    encoded = encode_split(message)
+    encoded = encode_split(message, checked=type(message) in _CHECKED)
     if len(encoded.header) > _LARGEST or encoded.nbytes > _LARGEST:
         size = len(encoded.header) + encoded.nbytes
         raise TransportError(f"a control message of {size} bytes is too large; at most {_LARGEST}")

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from omni_core.errors import CodecError
 from omni_core.protocol import tensors
-from omni_core.protocol.registry import classes, names, register
+from omni_core.protocol.registry import classes, names, register, values
 from omni_core.protocol.structure import check_limits, is_large, locate_failure
 from omni_core.protocol.tensors import Buffer, copy, host_bytes, on_host
 
@@ -115,18 +115,19 @@ def encode_whole(value: Any) -> tuple[EncodedValue, bool]:
     return encoded, encoded.has_tensors
 
 
-def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu") -> EncodedValue:
+def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu", checked: bool = False) -> EncodedValue:
     """``value`` with its large tensors and arrays kept apart, to be written straight into relay memory or to a socket.
 
     ``same_gpu``: the receiver uses the GPU of this process, so CUDA tensors stay there and only their handles travel.
     ``device``: where the relay's memory lies: large tensors of that GPU are gathered there and do not come to the host.
+    ``checked``: everything that users made is encoded already, so that the limits on depth and size need no check.
 
     Raises:
         CodecError: as for :func:`encode`.
     """
     encoded = EncodedValue(b"")
     encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu, device=device)
-    encoded.header = encoder.document(value)
+    encoded.header = encoder.document(value, checked)
     encoded.has_tensors = encoder.has_tensors
     return encoded
 
@@ -161,8 +162,9 @@ class _Encoder:
         self._device = device
         self.has_tensors = False
 
-    def document(self, value: Any) -> bytes:
-        check_limits(value)
+    def document(self, value: Any, checked: bool = False) -> bytes:
+        if not checked:
+            check_limits(value)
         try:
             return self._pack(value)
         except (CodecError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -185,8 +187,7 @@ class _Encoder:
             return msgpack.ExtType(_TUPLE, self._pack(list(value)))
         registered = names.get(kind)
         if registered is not None:
-            name, fields = registered
-            return msgpack.ExtType(_ATTRS, self._pack([name, *(getattr(value, each) for each in fields)]))
+            return msgpack.ExtType(_ATTRS, self._pack([registered[0], *values[kind](value)]))
         if kind is set or kind is frozenset:
             return msgpack.ExtType(_SET if kind is set else _FROZENSET, self._pack(list(value)))
         if kind is int:
@@ -291,13 +292,13 @@ def _decode_encoded(decoder: _Decoder, data: bytes) -> EncodedValue:
 
 
 def _decode_attrs(decoder: _Decoder, data: bytes) -> Any:
-    name, *values = decoder.document(data)
+    name, *given = decoder.document(data)
     if name not in classes:
         raise CodecError(
             f"class {name!r} is not registered here; import the module that registers it in this process too"
         )
     cls, fields = classes[name]
-    return cls(**{each.lstrip("_"): value for each, value in zip(fields, values, strict=True)})
+    return cls(**{each.lstrip("_"): value for each, value in zip(fields, given, strict=True)})
 
 
 _DECODERS: dict[int, Callable[[_Decoder, bytes], Any]] = {

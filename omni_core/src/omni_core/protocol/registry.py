@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import attrs
 
@@ -13,6 +15,9 @@ classes: dict[str, tuple[type, tuple[str, ...]]] = {}
 
 names: dict[type, tuple[str, tuple[str, ...]]] = {}
 """Class to its wire name and the names of its fields."""
+
+values: dict[type, Callable[[Any], tuple[Any, ...]]] = {}
+"""Class to a function that gives the values of an instance's fields."""
 
 
 def register(cls: T) -> T:
@@ -30,4 +35,7 @@ def register(cls: T) -> T:
     name = f"{cls.__module__}.{cls.__qualname__}"
     classes[name] = (cls, fields)
     names[cls] = (name, fields)
+    values[cls] = (
+        attrgetter(*fields) if len(fields) > 1 else lambda instance: tuple(getattr(instance, f) for f in fields)
+    )
     return registered

@@ -10,7 +10,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from omni_core.errors import CodecError
-from omni_core.protocol.registry import names
+from omni_core.protocol.registry import names, values
 
 MAX_DEPTH = 64
 """Containers inside each other. Decoding one extension type inside another takes 45 KB of the C stack; at about 180 of them
@@ -56,26 +56,35 @@ def count_nodes(value: Any, limit: int) -> int:
     Raises:
         CodecError: containers are nested deeper than :data:`MAX_DEPTH`.
     """
-    level, count = [value], 1
-    for _ in range(MAX_DEPTH + 1):
+    level, count, depth = [value], 1, 0
+    while depth <= MAX_DEPTH:
         below: list[Any] = []
         for node in level:
             kind = type(node)
-            if kind in _SEQUENCES:
-                children = node
+            if kind in values:
+                children = values[kind](node)
             elif kind is dict:
-                children = [*node, *node.values()]
-            elif kind in names:
-                children = [getattr(node, name) for name in names[kind][1]]
+                if not node:
+                    continue
+                count += len(node)
+                if count > limit:
+                    return count
+                below += [child for child in node if type(child) not in _LEAVES]
+                children = node.values()
+            elif kind in _SEQUENCES:
+                children = node
             else:
                 continue
             count += len(children)
             if count > limit:
                 return count
-            below += [child for child in children if type(child) not in _LEAVES]
+            for child in children:
+                if type(child) not in _LEAVES:
+                    below.append(child)
         if not below:
             return count
         level = below
+        depth += 1
     raise CodecError(f"nested too deeply: more than {MAX_DEPTH} containers in each other, or one that contains itself")
 
 
