@@ -1,4 +1,4 @@
-"""What only the Mooncake relay has; the contract is tested with everything that is installed."""
+"""Features of the Mooncake relay alone; the contract is tested with every installed relay."""
 
 from __future__ import annotations
 

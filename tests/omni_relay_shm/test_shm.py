@@ -1,4 +1,4 @@
-"""The shm relay: exact bytes, views that free themselves, back-pressure, and nothing left whoever dies."""
+"""The shm relay: exact bytes, views that free themselves, back-pressure, and nothing left after a death of either side."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ import pytest_asyncio
 
 from omni_core.errors import RelayError, RelayFullError
 from omni_core.relay.base import RelayOptions
-from omni_relay_kit.allocator import GRANULE, Allocator
+from omni_relay_kit.allocator import GRANULE
+from omni_relay_kit.bounded_pool import Patience
 from omni_relay_shm.plugin import probe
+from omni_relay_shm.pool import SLOTS, Word
 from omni_relay_shm.relay import ShmRelay
 
 
@@ -183,9 +185,39 @@ async def test_a_late_reader_does_not_touch_the_slots_next_use(relay: ShmRelay, 
     old = await relay.put_async(b"x" * 5000, "old")
     relay.cleanup("old")
     new = await relay.put_async(b"y" * 5000, "new")
-    assert new.metadata[5] == old.metadata[5], "the slot is used again"
+    assert new.metadata[7] == old.metadata[7], "the memory is used again"
     assert peer.ask(do="view", metadata=old.metadata).startswith("RelayError: the sender has freed")
-    relay.cleanup("new")  # which nobody was ever told about
+    relay.cleanup("new")  # whose metadata no reader ever got
+    assert in_use(relay) == (0, 0)
+
+
+async def test_a_late_reader_that_is_interrupted_does_not_undo_a_release(relay: ShmRelay) -> None:
+    """It finds its offer, and before it can say so the offer is withdrawn and the memory used, read and released anew."""
+    old = await relay.put_async(b"x" * 5000, "old")
+    memory = relay._own()
+    read, interrupted = memory.read, []
+
+    def interrupt(slot: int, word: Word) -> int:
+        value = read(slot, word)
+        if not interrupted:
+            interrupted.append(slot)
+            relay.cleanup("old")
+            filled = relay.reserve(5000, "new")
+            assert filled is not None
+            assert bytes(relay.get_view(relay.commit(filled))) == bytes(filled)
+        return value
+
+    memory.read = interrupt  # type: ignore[method-assign]
+    with pytest.raises(RelayError, match="the sender has freed"):
+        relay.get_view(old.metadata)
+    assert interrupted
+    assert in_use(relay) == (0, 0), "the release of the second use was lost"
+
+
+async def test_withdrawn_offers_do_not_use_up_the_slots(relay: ShmRelay) -> None:
+    for number in range(SLOTS + 10):
+        await relay.put_async(b"x", str(number))
+        relay.cleanup(str(number))
     assert in_use(relay) == (0, 0)
 
 
@@ -205,18 +237,15 @@ async def test_what_a_request_holds_is_not_waited_for_by_itself(relay: ShmRelay,
     assert len(await asyncio.wait_for(relay.empty(2**20, "stream"), 2)) == 2**20
 
 
-async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(
-    relay: ShmRelay, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("omni_relay_shm.relay.STUCK_SECONDS", 0.5)
-    monkeypatch.setattr("omni_relay_shm.relay.STILL_STUCK_SECONDS", 0.1)
+async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRelay, peer: Peer) -> None:
+    relay._pool.patience = Patience(stuck=0.5, still_stuck=0.1)
     held = [await relay.put_async(bytes(8 * 2**20), f"h{n}") for n in range(4)]
     for index, operation in enumerate(held):
         peer.ask(do="view", metadata=operation.metadata, hold=str(index))
     begin = time.monotonic()
     waiting = [asyncio.create_task(relay.empty(8 * 2**20, f"w{n}")) for n in range(4)]
     await asyncio.sleep(0.3)
-    peer.ask(do="release", hold="0")  # it moves: everybody else waits anew
+    peer.ask(do="release", hold="0")  # it moves: the others wait anew
     await asyncio.sleep(0.3)
     assert [task.done() for task in waiting] == [True, False, False, False]
     outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 3)
@@ -225,7 +254,7 @@ async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(
 
 
 async def test_a_dead_reader_keeps_nothing_of_a_request_that_is_over(relay: ShmRelay, peer: Peer) -> None:
-    """Nobody waits for memory here, so nobody watches the reader either."""
+    """No allocation waits here, so the reader is not watched either."""
     operation = await relay.put_async(bytes(5000), "r")
     peer.ask(do="view", metadata=operation.metadata, hold="1")
     relay.cleanup("r")
@@ -285,23 +314,3 @@ async def test_a_thousand_transfers_leave_no_descriptor() -> None:
     assert descriptors() == before
     with pytest.raises(RelayError, match="closed"):
         await relay.put_async(b"x")
-
-
-def test_the_allocator_never_overlaps_and_merges_what_is_freed() -> None:
-    chance = random.Random(0)
-    allocator, live = Allocator(64 * GRANULE), {}
-    for step in range(3000):
-        if live and chance.random() < 0.5:
-            offset = chance.choice(list(live))
-            allocator.free(offset, live.pop(offset))
-        size = chance.randrange(12 * GRANULE)
-        offset = allocator.allocate(size)
-        if offset is not None:
-            end = offset + Allocator.rounded(size)
-            assert end <= allocator.size
-            assert all(end <= other or other + Allocator.rounded(n) <= offset for other, n in live.items()), step
-            live[offset] = size
-    for offset, size in live.items():
-        allocator.free(offset, size)
-    assert allocator.in_use == 0
-    assert allocator.allocate(allocator.size) == 0

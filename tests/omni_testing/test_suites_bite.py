@@ -34,6 +34,7 @@ RELAYS = {
     "LeavesADescriptor": "test_transfers_leave_nothing_behind",
     "Polls": "test_idle_relays_use_no_cpu",
     "PollsSlowly": "test_idle_relays_use_no_cpu",
+    "LosesWhatShouldOutliveIt": "test_a_dead_sender_is_noticed_soon",
     "WritableViews": "test_views_are_read_only_and_free_their_bytes_at_their_end",
 }
 SCHEDULERS = {
@@ -225,6 +226,13 @@ def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
 def test_a_wrong_relay_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _RELAY_TEST.format(name=name), test)
     assert test in found, output
+
+
+def test_bytes_may_outlive_their_sender(tmp_path: Path) -> None:
+    source = _RELAY_TEST.replace("wrong:{name}", "outliving:FileRelay")
+    found, output = failed(tmp_path, source, "-k", "dead_sender or bytes_come_back")
+    assert not found, output
+    assert "2 passed" in output
 
 
 @pytest.mark.parametrize(("name", "test"), SCHEDULERS.items())

@@ -51,13 +51,17 @@ class CompletesAtOnce(ShmRelay):
 
 
 class RefusesWhenFull(ShmRelay):
-    async def _turn(self, first: bool = False) -> None:
-        raise RelayError("the pool is full")
+    async def _allocate(self, nbytes: int, request_id: str | None) -> Any:
+        self._own()
+        if (block := self._pool.try_allocate(nbytes, request_id)) is None:
+            raise RelayError("the pool is full")
+        return self._in_slot(block)
 
 
 class WaitsForEver(ShmRelay):
-    def _check(self, nbytes: int) -> None:
-        return  # what never fits waits for room
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._pool._check = lambda nbytes: None  # type: ignore[method-assign]  # what never fits waits for room
 
 
 class SendsGarbage(ShmRelay):
@@ -74,7 +78,7 @@ class ReadsLate(ShmRelay):
     async def put_async(self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None) -> Any:
         operation = await super().put_async(tensor, request_id, dst_rank)
         if isinstance(tensor, bytearray):
-            block = next(iter(self._blocks.values()))
+            block = next(iter(self._slots.values())).block
             asyncio.get_running_loop().call_soon(self._copy, tensor, block)
         return operation
 
@@ -119,7 +123,7 @@ class MistakesTheirsForMine(ShmRelay):
 
     async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> Any:
         operation = await super().get_async(metadata, dest_tensor, request_id)
-        mine = self._blocks.get(metadata[5])
+        mine = next((slot.block for slot in self._slots.values() if slot.number == metadata[5]), None)
         if mine is not None and mine.nbytes == len(dest_tensor):
             dest_tensor[:] = self._own().data(mine.offset, mine.nbytes)
         return operation
@@ -170,9 +174,17 @@ class MournsForEver(ShmRelay):
 
 
 class OpensAgain(ShmRelay):
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.options = options
+
     def close(self) -> None:
         super().close()
-        self._closed = False
+        super().__init__(self.options)
+
+
+class LosesWhatShouldOutliveIt(ShmRelay):
+    bytes_outlive_sender = True
 
 
 class LeavesADescriptor(ShmRelay):

@@ -73,10 +73,13 @@ class RelayComponent(Component):
     Attributes:
         across_hosts: whether it joins processes of different hosts. The core asks such a relay where the pipeline's own does not.
         preference: among several of those that can work, the one with the highest is taken.
+        host_memory: true if its bytes always pass through host memory: it is built with the device ``"cpu"`` unless the stage's
+            ``relay.device`` says otherwise. False: with the device that the stage computes on.
     """
 
     across_hosts: bool = field(default=False, kw_only=True)
     preference: int = field(default=0, kw_only=True)
+    host_memory: bool = field(default=False, kw_only=True)
 
 
 @frozen

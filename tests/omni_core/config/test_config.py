@@ -180,3 +180,12 @@ def test_drawings_show_every_edge() -> None:
     drawn = terminal(diamond())
     assert "⇢ end" in drawn
     assert "waits for start, left, right (by wait_for_fn)" in drawn
+
+
+def test_a_stage_takes_its_relay_as_a_mapping() -> None:
+    given = StageConfig(name="a", factory="m:f", relay={"slot_size_mb": 8, "settings": {"folder": "/tmp"}})
+    assert given.relay == RelayConfig(slot_size_mb=8, settings={"folder": "/tmp"})
+    with pytest.raises(ConfigError, match=r"relay\.slot_size: unknown field; did you mean 'slot_size_mb'"):
+        StageConfig(name="a", factory="m:f", relay={"slot_size": 8})
+    with pytest.raises(ConfigError, match="must be a RelayConfig or a mapping"):
+        StageConfig(name="a", factory="m:f", relay="shm")  # type: ignore[arg-type]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import subprocess
+import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -13,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.errors import CodecError
-from omni_core.protocol.codec import ALIGNMENT, decode, encode, encode_split
+from omni_core.protocol.codec import ALIGNMENT, decode, encode, encode_split, is_large
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import TextChunk
+from omni_core.protocol.structure import LARGE_NODES, MAX_NODES
 
 Point = collections.namedtuple("Point", "x y")
 
@@ -163,3 +167,80 @@ def test_a_tensor_outside_its_bytes_is_refused() -> None:
         decode(encoded.header, memoryview(bytearray(10)))
     with pytest.raises(CodecError, match="outside"):
         decode(encoded.header)
+
+
+def nested(wrap: Any, depth: int) -> Any:
+    value = wrap([])
+    for _ in range(depth):
+        value = wrap([value])
+    return value
+
+
+def in_dict(items: Any) -> Any:
+    return dict(enumerate(items))
+
+
+def in_payload(items: Any) -> Any:
+    return StagePayload("r", OmniRequest(), items)
+
+
+CONTAINERS = [list, tuple, frozenset, in_dict, in_payload, lambda items: OmniRequest(metadata={"a": items})]
+
+
+@pytest.mark.parametrize("wrap", CONTAINERS)
+def test_deep_values_are_refused_by_their_sender(wrap: Any) -> None:
+    with pytest.raises(CodecError, match=r"^payload.*nested too deeply"):
+        encode(nested(wrap, 400))
+    with pytest.raises(CodecError, match=r"^payload\['here'\].*nested too deeply"):
+        encode({"here": nested(wrap, 400), "there": 1})
+    assert decode(encode(nested(wrap, 15))) == nested(wrap, 15)
+
+
+def test_deep_keys_are_refused_by_their_sender() -> None:
+    with pytest.raises(CodecError, match=r"payload key \(tuple\)\[1\].*nested too deeply"):
+        encode({(1, nested(tuple, 400)): 2})
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, frozenset])
+def test_the_deepest_value_that_is_sent_can_be_decoded(wrap: Any) -> None:
+    """In a process of its own: an overflow of the C stack would end it."""
+    code = (
+        "from omni_core.protocol.codec import decode, encode\n"
+        "from omni_core.protocol.structure import MAX_DEPTH\n"
+        f"value = {wrap.__name__}([])\n"
+        f"for _ in range(MAX_DEPTH - 1): value = {wrap.__name__}([value])\n"
+        "assert decode(encode(value)) == value\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("bad", [{"end": object()}, [Point(1, 2)]])
+def test_one_bad_value_among_many_is_found_soon(bad: Any) -> None:
+    many = {index: (index if index % 2 else str(index)) for index in range(200_000)}
+    begin = time.perf_counter()
+    with pytest.raises(CodecError, match=r"payload\['data'\]\[200000\]\S+: a "):
+        encode({"data": {**many, 200_000: bad}})
+    assert time.perf_counter() - begin < 1.5
+
+
+def test_too_many_values_are_refused_at_once_and_named() -> None:
+    begin = time.perf_counter()
+    with pytest.raises(CodecError, match=r"payload\['data'\]: more than 1,000,000 values"):
+        encode({"small": [1] * 100, "data": [0] * (MAX_NODES + 1)})
+    bomb: list[Any] = []
+    for _ in range(50):
+        bomb = [bomb, bomb]
+    with pytest.raises(CodecError, match=r"more than 1,000,000 values"):
+        encode(bomb)
+    assert time.perf_counter() - begin < 3
+
+
+def test_values_that_take_long_to_encode_are_large() -> None:
+    assert not is_large(StagePayload("r", OmniRequest(), {"ids": list(range(10_000))}))
+    assert not is_large(np.zeros(10_000_000))
+    assert is_large({"x": [(index,) for index in range(LARGE_NODES)]})
+
+
+def test_integers_of_any_length_arrive() -> None:
+    for value in (10**6000, -(10**6000), 2**64, -(2**63) - 1):
+        assert decode(encode(value)) == value

@@ -13,7 +13,7 @@ import pytest
 from omni_core.errors import CodecError, RelayError, RelayFullError
 from omni_core.protocol.messages import DataReadyMessage, OmniRequest, StagePayload
 from omni_core.relay import transfer as transfer_module
-from omni_core.relay.transfer import LARGE_NODES, Sent, Transfer, is_large
+from omni_core.relay.transfer import Sent, Transfer
 
 
 class Control:
@@ -205,30 +205,3 @@ async def test_values_of_many_objects_are_encoded_and_decoded_beside_the_event_l
     assert threading.get_ident() not in threads.values()
     at_once(send(transfer, {"small": 1}))
     assert threads["encode_split"] == threading.get_ident()
-
-
-@pytest.mark.parametrize(
-    ("value", "large"),
-    [
-        (1, False),
-        ("x" * 10**6, False),
-        (np.zeros(10**6), False),
-        ({"a": [1, (2, {"b": {3}})]}, False),
-        (list(range(LARGE_NODES)), False),
-        (list(range(LARGE_NODES + 1)), True),
-        ({"a": {"b": [{"c": tuple(range(LARGE_NODES))}]}}, True),
-        ([[0] * 100 for _ in range(LARGE_NODES // 100)], True),
-        (dict.fromkeys(range(LARGE_NODES + 1)), True),
-        (([1] * (LARGE_NODES + 1), None, None), True),
-    ],
-    ids=["int", "text", "array", "nested", "at the limit", "list", "deep", "wide", "dict", "chunk"],
-)
-def test_large_is_what_holds_many_objects(value: Any, large: bool) -> None:
-    assert is_large(value) is large
-    assert is_large(StagePayload("r", OmniRequest(), value)) is large
-
-
-def test_a_value_that_contains_itself_is_looked_at_in_bounded_time() -> None:
-    value: list[Any] = []
-    value += [value, value]
-    assert is_large(value)

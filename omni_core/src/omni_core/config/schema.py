@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, fields, frozen
+
+from omni_core.errors import ConfigError, did_you_mean
 
 
 @frozen
@@ -28,6 +31,19 @@ class RelayConfig:
     device: str | None = None
     backend: str | None = None
     settings: dict[str, Any] = field(factory=dict)
+
+
+def _relay_config(value: RelayConfig | Mapping[str, Any] | None) -> RelayConfig | None:
+    """``StageConfig.relay`` as its class: in Python, a mapping may be given as in a file. Raises ConfigError."""
+    if value is None or isinstance(value, RelayConfig):
+        return value
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"relay: must be a RelayConfig or a mapping of its fields, not a {type(value).__name__}")
+    known = [attribute.name for attribute in fields(RelayConfig)]
+    for name in value:
+        if name not in known:
+            raise ConfigError(f"relay.{name}: unknown field{did_you_mean(name, known)}")
+    return RelayConfig(**value)
 
 
 @frozen
@@ -106,7 +122,7 @@ class StageConfig:
     stream_to: list[str] = field(factory=list)
     stream_done_to_fn: str | None = None
     project_payload: dict[str, str] = field(factory=dict)
-    relay: RelayConfig | None = None
+    relay: RelayConfig | None = field(default=None, converter=_relay_config)
     replicas: int = 1
     affinity_key: str | None = None
     startup_timeout: float = 600.0

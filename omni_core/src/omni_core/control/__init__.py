@@ -1,0 +1,9 @@
+"""The transport of small messages: from any process of a run to any other, in order, bounded, without a broker.
+
+:class:`ControlPlane` is one process's end; :class:`Peer` decides, without IO, what is written to another process and what has reached
+it. Connections are Unix-domain sockets within a host, and ZMQ with CurveZMQ keys between hosts.
+"""
+
+from omni_core.control.plane import ControlPlane, RemoteRoutes
+
+__all__ = ["ControlPlane", "RemoteRoutes"]

@@ -1,7 +1,7 @@
 """The control plane between hosts: ZMQ over TCP, encrypted and authenticated with CurveZMQ keys (RFC 26).
 
-All processes of a run own one key pair, which its user brings to the hosts in a file. Who does not own it is refused in
-the handshake, in both directions; nothing is ever sent in the clear. Needs ``pyzmq`` (``pip install omni-core[hosts]``).
+All processes of a run own one key pair, which its user brings to the hosts in a file. The handshake refuses every other key,
+in both directions, and nothing is ever sent in the clear. Needs ``pyzmq`` (``pip install omni-core[hosts]``).
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.control.peer import LENGTH_BYTES
+from omni_core.control.framing import parse
 from omni_core.errors import ConfigError
 
 NOT_INSTALLED = "control sockets between hosts need pyzmq; pip install omni-core[hosts]"
 
 HEARTBEAT_MS, SILENCE_MS = 1000, 3000
-"""How often a connection between hosts is tried, and after how long without an answer its host counts as gone."""
+"""The heartbeat interval of connections between hosts, and the silence after which a connection counts as lost."""
 
 _HANDSHAKE_MS = 5000
 _IN_SOCKET_MESSAGES = 64
-"""What ZMQ itself may hold per connection: little, so that what waits waits where it is bounded and counted."""
+"""Messages that ZMQ itself may hold per connection: few, because what waits is bounded and counted in ``Peer``."""
 
 
 @frozen
@@ -63,7 +63,7 @@ class CurveKeys:
         return cls(*lines)
 
     def write(self, path: str | Path) -> None:
-        """Into a new file that only its owner can read. Raises FileExistsError."""
+        """Write the keys to a new file that only its owner can read. Raises FileExistsError."""
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{self.public}\n{self.secret}\n")
 
@@ -102,7 +102,7 @@ def open_listener(host: str, port: int = 0) -> socket.socket:
 
 
 class CurveContext:
-    """What the sockets of one process share: ZMQ's I/O thread, and the judge of who may connect."""
+    """The ZMQ context of one process: an I/O thread, and the authenticator that admits peers with the run's key."""
 
     def __init__(self, keys: CurveKeys) -> None:
         self.keys = keys
@@ -111,9 +111,9 @@ class CurveContext:
         self._questions = self._context.socket(self.zmq.REP)
         self._questions.linger = 0
         self._questions.bind("inproc://zeromq.zap.01")
-        self._judging = asyncio.ensure_future(self._judge())
+        self._authenticating = asyncio.ensure_future(self._authenticate())
 
-    async def _judge(self) -> None:
+    async def _authenticate(self) -> None:
         """Answer ZMQ's question whether the owner of a key may connect (RFC 27, ZAP)."""
         mine = self.zmq.utils.z85.decode(self.keys.public)
         while True:
@@ -136,22 +136,22 @@ class CurveContext:
 
     def close(self) -> None:
         """End the I/O thread. Every socket must be closed before."""
-        self._judging.cancel()
+        self._authenticating.cancel()
         self._questions.close()
         self._context.term()
 
 
 class CurveListener:
-    """The receiving end: every document of every peer that owns the keys.
+    """The receiving end: every frame of every peer that owns the keys.
 
     Args:
         listener: a listening TCP socket, which stays its owner's.
     """
 
     def __init__(
-        self, context: CurveContext, listener: socket.socket, on_document: Callable[[memoryview], None]
+        self, context: CurveContext, listener: socket.socket, on_frame: Callable[[memoryview, memoryview], None]
     ) -> None:
-        self._on_document = on_document
+        self._on_frame = on_frame
         self._socket = context.socket(context.zmq.PULL)
         self._socket.curve_server = True
         self._socket.use_fd = os.dup(listener.fileno())
@@ -162,7 +162,7 @@ class CurveListener:
     async def _read(self) -> None:
         while True:
             frame = await self._socket.recv(copy=False)
-            self._on_document(memoryview(frame.buffer)[LENGTH_BYTES:])
+            self._on_frame(*parse(memoryview(frame.buffer)))
 
     def close(self) -> None:
         self._reading.cancel()
@@ -185,14 +185,15 @@ class CurveLink:
         self._socket = context.socket(zmq.PUSH, zmq.Socket)
         self._socket.curve_serverkey = context.keys.public.encode()
         self._socket.immediate = True
-        self._socket.reconnect_ivl = -1  # a peer that comes back is connected to anew, by whoever hears of it
+        self._socket.reconnect_ivl = -1  # the control plane connects anew when a peer is back
         self._monitor = self._socket.get_monitor_socket()
         self._watching = asyncio.ensure_future(self._watch(self._monitor))
         self._socket.connect(address)
         self._loop.add_reader(self._socket.fd, self._look)
 
-    def write(self, data: memoryview) -> int:
-        """All of a frame. Raises BlockingIOError: not now."""
+    def write(self, parts: Sequence[memoryview]) -> int:
+        """Send a whole frame. Raises BlockingIOError: not now."""
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
         try:
             self._socket.send(data, self._zmq.NOBLOCK)
         except self._zmq.Again:
@@ -208,7 +209,9 @@ class CurveLink:
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        """ZMQ's descriptor tells of changes only, and of none that happened in a call of ours, so its state is asked for."""
+        """Call back if a frame can be written. ZMQ's descriptor is edge-triggered and shows no change that a call of ours made, so
+        the socket's state is read.
+        """
         if self._callback is None or self._socket.closed:
             return
         if self._socket.events & self._zmq.POLLOUT:
@@ -221,8 +224,8 @@ class CurveLink:
 
         zmq = self._zmq
         ends = {
-            zmq.EVENT_CLOSED: "nobody answers there",
-            zmq.EVENT_CONNECT_RETRIED: "nobody answers there",
+            zmq.EVENT_CLOSED: "no process answers there",
+            zmq.EVENT_CONNECT_RETRIED: "no process answers there",
             zmq.EVENT_DISCONNECTED: "the connection has ended",
             zmq.EVENT_HANDSHAKE_FAILED_AUTH: "it refuses our key",
             zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed; do both sides have the same key file?",

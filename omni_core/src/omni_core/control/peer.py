@@ -1,182 +1,142 @@
-"""What one process sends to another: written to a link, or waiting, bounded, in order."""
+"""The messages for one peer, in order and bounded, and the record of what has reached it: a state machine without IO.
+
+Events go in (a frame to send, bytes written, the connection made or lost, the peer dead or given up, requests that are over),
+and :meth:`Peer.pending` says what to write next. The sockets are :mod:`omni_core.control.plane`'s.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import Protocol
+from collections import deque
+from collections.abc import Collection
 
+from omni_core.control.framing import Frame, Work
 from omni_core.errors import OmniError, TransportError
 
 HIGH_WATER_MARK = 20_000
 """Messages that may wait for one peer. Admission bounds what is in flight; a peer this far behind is not reading."""
 
 BACKLOG_MESSAGES, BACKLOG_BYTES = 1_000, 4 * 2**20
-"""What may wait for one peer before its senders are asked to wait (see :meth:`ControlPlane.room`)."""
+"""Messages and bytes that may wait for one peer before its senders are asked to wait (see :meth:`ControlPlane.room`)."""
 
-REMEMBERED_REQUESTS = 20_000
-"""How many requests a sender remembers to have written to one peer."""
-
-Work = tuple[str, str]
-"""A request and the stage that it is sent to."""
-
-LENGTH_BYTES = 4
-"""Before every document: its length, little-endian."""
-
-_LARGEST_MESSAGE = 2**32 - 1
-_WRITE_AT_ONCE = 64
-
-
-class Link(Protocol):
-    """The sending end of one connection."""
-
-    def write(self, data: memoryview) -> int:
-        """How many bytes of ``data`` were taken. Raises BlockingIOError: none now. OSError: none any more."""
-
-    def when_writable(self, callback: Callable[[], None] | None) -> None:
-        """Call ``callback`` whenever something can be written; ``None``: no more."""
-
-    def close(self) -> None: ...
+ASK_AFTER = 10_000
+"""Pairs of request and stage that are recorded for a peer before its owner asks which requests are still in flight."""
 
 
 class Peer:
-    """What is sent to one peer: written to the link, or waiting."""
+    """The messages for one peer.
 
-    def __init__(
-        self, endpoint: str, loop: asyncio.AbstractEventLoop, open_link: Callable[[Peer], Link | None]
-    ) -> None:
+    Attributes:
+        endpoint: its address.
+        connected: there is a connection to write to.
+    """
+
+    def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self._loop = loop
-        self._open_link = open_link
-        self._link: Link | None = None
-        self._waiting: deque[tuple[memoryview, Work | None]] = deque()
+        self.connected = False
+        self._waiting: deque[Frame] = deque()
         self._waiting_bytes = 0
-        self._senders: list[asyncio.Future[None]] = []
-        self._begun = 0  # bytes of the first waiting message that are written already
-        self._reached: OrderedDict[Work, None] = OrderedDict()
+        self._written = 0  # bytes of the first waiting frame
         self._failure: OmniError | None = None
+        self._reached: set[Work] = set()
+        self._asked_about: set[Work] = set()
+        self._ask_at = ASK_AFTER
 
-    def connect(self) -> None:
-        """Connect and write what waits. A peer that is not there yet is connected to when it is said to be up."""
-        if self._link is not None:
-            return
-        self._link = self._open_link(self)
-        if self._link is not None and self._waiting:
-            self._link.when_writable(self._flush)
+    # --- what is to be sent --------------------------------------------------------------------------------------------
+    def push(self, frame: Frame) -> None:
+        """Add a frame behind those that wait.
 
-    def lose(self, link: Link) -> bool:
-        """A link has ended by itself. Whether it was the one in use."""
-        if link is not self._link:
-            return False
-        self._drop_link()
-        return True
-
-    def send(self, document: bytes, work: Work | None) -> None:
+        Raises:
+            TransportError: :data:`HIGH_WATER_MARK` wait already. OmniError: the peer was given up (see :meth:`fail`).
+        """
         if self._failure is not None:
             raise self._failure
-        if len(document) > _LARGEST_MESSAGE:
-            raise TransportError(f"a control message of {len(document)} bytes is too large; at most {_LARGEST_MESSAGE}")
         if len(self._waiting) >= HIGH_WATER_MARK:
             raise TransportError(f"{self.endpoint} has left {HIGH_WATER_MARK} messages unread; is its process stopped?")
-        frame = len(document).to_bytes(LENGTH_BYTES, "little") + document
-        if self._link is None or self._waiting:
-            self._keep(frame, work)
-            return
-        try:
-            written = self._link.write(memoryview(frame))
-        except BlockingIOError:
-            written = 0
-        except OSError:
-            # The process has died, which its parent will tell. This message is the successor's.
-            self._drop_link()
-            self._keep(frame, work)
-            return
-        self._note(work)
-        if written < len(frame):
-            self._keep(frame, work)
-            self._begun = written
-            self._link.when_writable(self._flush)
+        if self._waiting or not self.connected:
+            frame.own()
+        self._waiting.append(frame)
+        self._waiting_bytes += frame.nbytes
 
-    def _keep(self, frame: bytes, work: Work | None) -> None:
-        self._waiting.append((memoryview(frame), work))
-        self._waiting_bytes += len(frame)
+    def pending(self) -> list[memoryview]:
+        """The bytes to write next, in pieces: the rest of the first frame; empty if nothing can be written."""
+        if not self._waiting or not self.connected:
+            return []
+        return self._waiting[0].after(self._written)
+
+    def wrote(self, count: int) -> bool:
+        """``count`` bytes of :meth:`pending` were written. Return whether they were all."""
+        frame = self._waiting[0]
+        if count and not self._written and frame.work is not None:
+            self._reached.add(frame.work)
+        self._written += count
+        if self._written < frame.nbytes:
+            frame.own()
+            return False
+        self._remove_first()
+        return True
+
+    def _remove_first(self) -> None:
+        self._waiting_bytes -= self._waiting.popleft().nbytes
+        self._written = 0
 
     @property
     def is_behind(self) -> bool:
         return len(self._waiting) > BACKLOG_MESSAGES or self._waiting_bytes > BACKLOG_BYTES
 
-    async def room(self) -> None:
-        """Return when the peer is no longer behind."""
-        while self.is_behind:
-            sender = self._loop.create_future()
-            self._senders.append(sender)
-            try:
-                await sender
-            finally:
-                if sender in self._senders:
-                    self._senders.remove(sender)
+    def forget(self, request_id: str) -> None:
+        """Drop what waits for a request that is over. A frame that is half written has to be finished."""
+        if not self._waiting:
+            return
+        first = [self._waiting[0]] if self._written else []
+        rest = list(self._waiting)[len(first) :]
+        kept = [frame for frame in rest if frame.work is None or frame.work[0] != request_id]
+        if len(kept) < len(rest):
+            self._waiting = deque([*first, *kept])
+            self._waiting_bytes = sum(frame.nbytes for frame in self._waiting)
 
-    def _let_send(self) -> None:
-        """Something that waited is gone."""
-        if self._senders and not self.is_behind:
-            senders, self._senders = self._senders, []
-            for sender in senders:
-                if not sender.done():
-                    sender.set_result(None)
+    # --- connections that come and go ------------------------------------------------------------------------------------
+    def up(self) -> None:
+        """There is a connection."""
+        self.connected = True
 
-    def _flush(self) -> None:
-        assert self._link is not None
-        for _ in range(_WRITE_AT_ONCE):
-            if not self._waiting:
-                self._link.when_writable(None)
-                return
-            frame, work = self._waiting[0]
-            self._note(work)
-            try:
-                self._begun += self._link.write(frame[self._begun :])
-            except BlockingIOError:
-                return
-            except OSError:
-                self._drop_link()
-                return
-            if self._begun < len(frame):
-                return
-            self._waiting.popleft()
-            self._waiting_bytes -= len(frame)
-            self._begun = 0
-            self._let_send()
+    def closed(self) -> None:
+        """The connection has ended. A frame that was written in part waits for the next connection, in full."""
+        self.connected = False
+        self._written = 0
 
-    def _note(self, work: Work | None) -> None:
-        if work is not None and work not in self._reached:
-            self._reached[work] = None
-            if len(self._reached) > REMEMBERED_REQUESTS:
-                self._reached.popitem(last=False)
-
-    def _drop_link(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
-        self._begun = 0  # the successor gets the whole message
-
-    def fail(self, error: OmniError) -> list[Work]:
-        self._failure = error
-        self._drop_link()
-        waiting = [work for _, work in self._waiting if work is not None]
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._let_send()
-        return waiting
-
-    def disconnect(self) -> list[Work]:
-        self._drop_link()
-        reached, self._reached = list(self._reached), OrderedDict()
+    def down(self) -> list[Work]:
+        """The peer's process has died. What waits is its successor's; the work of which something was written to it is returned."""
+        self.closed()
+        reached = [*self._reached, *(self._asked_about - self._reached)]
+        self._reached, self._asked_about = set(), set()
         return reached
 
-    def forget(self, request_id: str) -> None:
-        if self._waiting:
-            first = [self._waiting[0]] if self._begun else []  # half of it is written: it has to be finished
-            kept = [each for each in list(self._waiting)[len(first) :] if each[1] is None or each[1][0] != request_id]
-            self._waiting = deque([*first, *kept])
-            self._waiting_bytes = sum(len(frame) for frame, _ in self._waiting)
-            self._let_send()
+    def fail(self, error: OmniError) -> list[Work]:
+        """Nothing will ever read what is sent: :meth:`push` raises ``error`` from now on. The work that waited is returned."""
+        self.closed()
+        self._failure = error
+        waiting = [frame.work for frame in self._waiting if frame.work is not None]
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        return waiting
+
+    # --- what has reached it ---------------------------------------------------------------------------------------------
+    @property
+    def must_ask(self) -> bool:
+        """True if so much was recorded that the owner must call :meth:`ask`."""
+        return len(self._reached) >= self._ask_at
+
+    def ask(self) -> None:
+        """The owner asks now which requests are in flight; :meth:`keep` gets the answer."""
+        self._asked_about |= self._reached
+        self._reached = set()
+
+    def keep(self, in_flight: Collection[str]) -> None:
+        """Of the work recorded before :meth:`ask`, forget all but that of these requests.
+
+        Later work is kept: its requests may have begun after the answer was given.
+        """
+        still = {work for work in self._asked_about if work[0] in in_flight}
+        self._reached |= still
+        self._asked_about = set()
+        self._ask_at = max(ASK_AFTER, 2 * len(self._reached))

@@ -2,8 +2,8 @@
 
 One connection per sender and receiver, made at the first message, so messages between two processes keep their order. What
 was sent lies in the kernel and arrives even if the sender dies. A message for a peer that does not read, or is not up, waits
-here, bounded (:mod:`omni_core.control.peer`). See ``docs/decisions/0004-direct-sockets.md`` for why there is no broker and no I/O
-thread in between. The sockets of one host are those of :mod:`omni_core.control.unix`; peers on other hosts are reached over TCP
+in its :class:`~omni_core.control.peer.Peer`. ``docs/decisions/0004-direct-sockets.md`` says why there is no broker and no I/O
+thread. Sockets of one host are in :mod:`omni_core.control.unix`; peers on other hosts are reached over TCP
 (:mod:`omni_core.control.curve`), and nothing else is different for them.
 """
 
@@ -13,16 +13,17 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from omni_core.control.framing import Frame, Work, frame
 from omni_core.control.lanes import in_task
-from omni_core.control.peer import Link, Peer, Work
+from omni_core.control.sender import Link, Sender
 from omni_core.control.unix import UnixLink, UnixListener
 from omni_core.errors import CodecError, OmniError
-from omni_core.protocol.codec import decode, encode
+from omni_core.protocol.codec import decode
 
 if TYPE_CHECKING:
     from omni_core.control.curve import CurveListener
@@ -31,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 
 @frozen
-class Abroad:
-    """How a process reaches, and is reached from, other hosts.
+class RemoteRoutes:
+    """The ways of a process to other hosts, and theirs to it.
 
     Attributes:
         context: keys and sockets, a :class:`omni_core.control.curve.CurveContext`. Closed by the control plane.
-        listener: the TCP socket that others reach this process by; ``None``: nobody has to.
+        listener: the TCP socket by which other hosts reach this process; ``None`` if none has to.
         routes: endpoint of a peer on another host to the ``tcp://`` address that reaches it.
         on_lost: called with endpoint and reason when a connection to another host has ended, or cannot be made.
     """
@@ -50,21 +51,30 @@ class Abroad:
 class ControlPlane:
     """One process's end of the control plane, bound to its event loop. :meth:`send` may be called from any thread.
 
-    It sends from the beginning, and reads from :meth:`listen` on: until then connections are refused, so that nobody gives work
-    to a process that is not ready for it.
+    It sends from the beginning, and reads from :meth:`listen` on: until then connections are refused, so that no work reaches a
+    process that is not ready for it.
 
     Args:
         endpoint: the address that this process reads, ``ipc://PATH``; its folder must be private (0700).
         on_message: called on the event loop with every decoded message.
-        abroad: where peers live on other hosts.
+        remote: where peers live on other hosts.
+        ask_in_flight: called when many requests have been sent on: find out which are in flight, then call :meth:`keep`.
     """
 
-    def __init__(self, endpoint: str, on_message: Callable[[Any], None], abroad: Abroad | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        on_message: Callable[[Any], None],
+        remote: RemoteRoutes | None = None,
+        ask_in_flight: Callable[[], None] = lambda: None,
+    ) -> None:
         self._on_message = on_message
-        self._abroad = abroad
+        self._remote = remote
+        self._ask_in_flight = ask_in_flight
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._peers: dict[str, Peer] = {}
+        self._senders: dict[str, Sender] = {}
+        self._asking = False
         self._closed = False
         self._endpoint = endpoint
         self._listeners: list[UnixListener | CurveListener] = []
@@ -75,11 +85,11 @@ class ControlPlane:
         Raises:
             TransportError: its socket cannot be made.
         """
-        self._listeners.append(UnixListener(self._endpoint, self._loop, self._on_document))
-        if self._abroad is not None and self._abroad.listener is not None:
+        self._listeners.append(UnixListener(self._endpoint, self._loop, self._on_frame))
+        if self._remote is not None and self._remote.listener is not None:
             from omni_core.control.curve import CurveListener
 
-            self._listeners.append(CurveListener(self._abroad.context, self._abroad.listener, self._on_document))
+            self._listeners.append(CurveListener(self._remote.context, self._remote.listener, self._on_frame))
 
     def send(self, endpoint: str, message: Any, work: Work | None = None) -> None:
         """Queue ``message`` for the process at ``endpoint``; never blocks.
@@ -92,54 +102,63 @@ class ControlPlane:
             CodecError: the message holds something that cannot be sent.
             TransportError: the peer has left :data:`~omni_core.control.peer.HIGH_WATER_MARK` messages unread.
         """
-        document = encode(message)
+        made = frame(message, work)
         if threading.get_ident() == self._thread:
-            self._send_bytes(endpoint, document, work)
+            self._send(endpoint, made)
         else:
-            self._loop.call_soon_threadsafe(self._send_late, endpoint, document, work)
+            self._loop.call_soon_threadsafe(self._send_late, endpoint, made.own())
 
-    def _send_bytes(self, endpoint: str, document: bytes, work: Work | None) -> None:
+    def _send(self, endpoint: str, made: Frame) -> None:
         if self._closed:
             return
-        peer = self._peers.get(endpoint)
-        if peer is None:
-            peer = self._peers[endpoint] = self._make_peer(endpoint)
-            peer.connect()
-        peer.send(document, work)
+        sender = self._senders.get(endpoint)
+        if sender is None:
+            sender = self._sender(endpoint)
+            sender.connect()
+        sender.send(made)
+        if sender.peer.must_ask and not self._asking:
+            self._asking = True
+            for each in self._senders.values():
+                each.peer.ask()
+            self._ask_in_flight()
 
-    def _make_peer(self, endpoint: str) -> Peer:
-        return Peer(endpoint, self._loop, self._open_link)
-
-    def _open_link(self, peer: Peer) -> Link | None:
-        """A connection to a peer, or ``None`` if it is not there."""
-        abroad = self._abroad
-        if abroad is None or peer.endpoint not in abroad.routes:
-            return UnixLink.open(peer.endpoint, self._loop)
-        from omni_core.control.curve import CurveLink
-
-        def lost(reason: str) -> None:
-            if peer.lose(link):
-                abroad.on_lost(peer.endpoint, reason)
-
-        link = CurveLink(abroad.context, abroad.routes[peer.endpoint], lost)
-        return link
-
-    def _send_late(self, endpoint: str, document: bytes, work: Work | None) -> None:
+    def _send_late(self, endpoint: str, made: Frame) -> None:
         try:
-            self._send_bytes(endpoint, document, work)
+            self._send(endpoint, made)
         except OmniError:
             logger.exception("a message to %s was lost", endpoint)
 
+    def _sender(self, endpoint: str) -> Sender:
+        """The sender to an endpoint, made if there is none."""
+        sender = self._senders.get(endpoint)
+        if sender is None:
+            sender = self._senders[endpoint] = Sender(endpoint, self._loop, self._open_link)
+        return sender
+
+    def _open_link(self, sender: Sender) -> Link | None:
+        """A connection to a peer, or ``None`` if it is not there."""
+        endpoint, remote = sender.peer.endpoint, self._remote
+        if remote is None or endpoint not in remote.routes:
+            return UnixLink.open(endpoint, self._loop)
+        from omni_core.control.curve import CurveLink
+
+        def lost(reason: str) -> None:
+            if sender.lose(link):
+                remote.on_lost(endpoint, reason)
+
+        link = CurveLink(remote.context, remote.routes[endpoint], lost)
+        return link
+
     def is_behind(self, endpoint: str) -> bool:
         """Return True if so much waits for a peer that senders must await :meth:`room` before they send more of a request."""
-        peer = self._peers.get(endpoint)
-        return peer is not None and peer.is_behind
+        sender = self._senders.get(endpoint)
+        return sender is not None and sender.peer.is_behind
 
     async def room(self, endpoint: str) -> None:
         """Wait until the peer at ``endpoint`` is no longer behind."""
         await in_task()
         if self.is_behind(endpoint):
-            await self._peers[endpoint].room()
+            await self._senders[endpoint].room()
 
     # --- peers that die and come back ----------------------------------------------------------------------------------
     def peer_is_down(self, endpoint: str) -> list[Work]:
@@ -147,37 +166,41 @@ class ControlPlane:
 
         Returns the work of which something was written to that process; what waits is kept for its successor.
         """
-        peer = self._peers.get(endpoint)
-        return [] if peer is None else peer.disconnect()
+        sender = self._senders.get(endpoint)
+        return [] if sender is None else sender.down()
 
     def peer_is_up(self, endpoint: str) -> None:
         """A new process reads ``endpoint``: send it what waits."""
-        peer = self._peers.get(endpoint)
-        if peer is not None:
-            peer.connect()
+        sender = self._senders.get(endpoint)
+        if sender is not None:
+            sender.connect()
 
     def peer_has_failed(self, endpoint: str, error: OmniError) -> list[Work]:
         """Nothing will read ``endpoint`` any more: later messages to it raise ``error``. Returns the work that waited."""
-        peer = self._peers.get(endpoint)
-        if peer is None:
-            peer = self._peers[endpoint] = self._make_peer(endpoint)
-        return peer.fail(error)
+        return self._sender(endpoint).fail(error)
 
     def drop(self, endpoint: str) -> None:
         """Forget a peer for good: its connection, and what waits for it."""
-        peer = self._peers.pop(endpoint, None)
-        if peer is not None:
-            peer.disconnect()
+        sender = self._senders.pop(endpoint, None)
+        if sender is not None:
+            sender.down()
 
     def forget(self, request_id: str) -> None:
         """Drop what waits for any peer on behalf of a request that is over."""
-        for peer in self._peers.values():
-            peer.forget(request_id)
+        for sender in self._senders.values():
+            sender.forget(request_id)
+
+    def keep(self, in_flight: Collection[str]) -> None:
+        """The answer to ``ask_in_flight``: what was sent of other requests before the question need not be remembered."""
+        known = frozenset(in_flight)
+        self._asking = False
+        for sender in self._senders.values():
+            sender.peer.keep(known)
 
     # --- reading -------------------------------------------------------------------------------------------------------
-    def _on_document(self, document: memoryview) -> None:
+    def _on_frame(self, document: memoryview, raw: memoryview) -> None:
         try:
-            message = decode(document)
+            message = decode(document, raw)
         except CodecError as error:
             logger.error("a control message was dropped: %s", error)
             return
@@ -185,7 +208,7 @@ class ControlPlane:
             return
         try:
             self._on_message(message)
-        except Exception:  # the documents behind it in the stream are others' business
+        except Exception:  # the frames behind it in the stream must still be handled
             logger.exception("a %s could not be handled", type(message).__name__)
 
     def close(self) -> None:
@@ -193,9 +216,9 @@ class ControlPlane:
         if self._closed:
             return
         self._closed = True
-        for peer in self._peers.values():
-            peer.disconnect()
+        for sender in self._senders.values():
+            sender.down()
         for listener in self._listeners:
             listener.close()
-        if self._abroad is not None:
-            self._abroad.context.close()
+        if self._remote is not None:
+            self._remote.context.close()

@@ -6,26 +6,26 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from omni_core.control.peer import LENGTH_BYTES
+from omni_core.control.framing import FrameReader
 from omni_core.errors import TransportError
 
-_READ_BYTES = 256 * 1024
+_PARTS_AT_ONCE = 256
+"""The most pieces of memory per system call; Linux takes 1024."""
 
 
 class UnixLink:
-    """The sending end: a :class:`omni_core.control.peer.Link`."""
+    """The sending end: a :class:`omni_core.control.sender.Link`."""
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._socket = connection
         self._loop = loop
-        self.write = connection.send
         connection.setblocking(False)
 
     @classmethod
     def open(cls, endpoint: str, loop: asyncio.AbstractEventLoop) -> UnixLink | None:
-        """Connect, if somebody listens there."""
+        """Connect; ``None`` if no process listens there."""
         path = _path(endpoint)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -34,6 +34,11 @@ class UnixLink:
             connection.close()
             return None
         return cls(connection, loop)
+
+    def write(self, parts: Sequence[memoryview]) -> int:
+        if len(parts) == 1:
+            return self._socket.send(parts[0])
+        return self._socket.sendmsg(parts[:_PARTS_AT_ONCE])
 
     def when_writable(self, callback: Callable[[], None] | None) -> None:
         if callback is None:
@@ -47,7 +52,7 @@ class UnixLink:
 
 
 class UnixListener:
-    """The receiving end: every document of everybody who connects.
+    """The receiving end: every frame of every process that connects.
 
     Args:
         endpoint: ``ipc://PATH``; its folder must be private (0700).
@@ -57,10 +62,10 @@ class UnixListener:
     """
 
     def __init__(
-        self, endpoint: str, loop: asyncio.AbstractEventLoop, on_document: Callable[[memoryview], None]
+        self, endpoint: str, loop: asyncio.AbstractEventLoop, on_frame: Callable[[memoryview, memoryview], None]
     ) -> None:
         self._loop = loop
-        self._on_document = on_document
+        self._on_frame = on_frame
         self._incoming: set[_Incoming] = set()
         self._socket = _listen(_path(endpoint))
         loop.add_reader(self._socket.fileno(), self._accept)
@@ -68,7 +73,7 @@ class UnixListener:
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             connection, _ = self._socket.accept()
-            self._incoming.add(_Incoming(connection, self._loop, self._on_document, self._incoming.discard))
+            self._incoming.add(_Incoming(connection, self._loop, self._on_frame, self._incoming.discard))
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket.fileno())
@@ -78,55 +83,34 @@ class UnixListener:
 
 
 class _Incoming:
-    """One connection: cuts the stream into documents."""
+    """One connection of another process to us."""
 
     def __init__(
         self,
         connection: socket.socket,
         loop: asyncio.AbstractEventLoop,
-        on_document: Callable[[memoryview], None],
+        on_frame: Callable[[memoryview, memoryview], None],
         on_close: Callable[[_Incoming], None],
     ) -> None:
         self._socket = connection
         self._loop = loop
-        self._on_document = on_document
+        self._frames = FrameReader(on_frame)
         self._on_close = on_close
-        self._buffer = bytearray(_READ_BYTES)
-        self._filled = 0
         connection.setblocking(False)
         loop.add_reader(connection.fileno(), self._read)
 
     def _read(self) -> None:
-        with memoryview(self._buffer) as view:
+        with self._frames.room() as room:
             try:
-                count = self._socket.recv_into(view[self._filled :])
+                count = self._socket.recv_into(room)
             except BlockingIOError:
                 return
             except OSError:
                 count = 0
-            if not count:
-                self.close()
-                return
-            self._filled += count
-            taken, wanted = self._cut(view)
-            if taken:
-                self._filled -= taken
-                view[: self._filled] = view[taken : taken + self._filled]
-        if wanted > len(self._buffer):
-            self._buffer.extend(bytes(wanted - len(self._buffer)))
-        elif not self._filled and len(self._buffer) > _READ_BYTES:
-            self._buffer = bytearray(_READ_BYTES)  # a large message came and went
-
-    def _cut(self, view: memoryview) -> tuple[int, int]:
-        """Hand on every complete document. How many bytes those took, and how many the next one needs in all."""
-        start = 0
-        while self._filled - start >= LENGTH_BYTES:
-            end = start + LENGTH_BYTES + int.from_bytes(view[start : start + LENGTH_BYTES], "little")
-            if end > self._filled:
-                return start, end - start
-            self._on_document(view[start + LENGTH_BYTES : end])
-            start = end
-        return start, 0
+        if count:
+            self._frames.received(count)
+        else:
+            self.close()
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:

@@ -23,7 +23,7 @@ from omni_core.errors import OmniError
 from omni_core.observe.profiler import Recorder, flow_of
 from omni_core.observe.telemetry import Telemetry
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.codec import decode, encode_whole
+from omni_core.protocol.codec import decode, encode, encode_whole
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import (
     AbortMessage,
@@ -314,7 +314,7 @@ def _wake(tracked: TrackedRequest) -> None:
 def _digest(request: OmniRequest) -> bytes | None:
     """A digest of a request's content, or ``None`` where it cannot be encoded."""
     try:
-        body, _ = encode_whole([request.inputs, request.params, request.modalities, request.metadata])
+        body = encode([request.inputs, request.params, request.modalities, request.metadata])
     except Exception:
         return None
     return hashlib.blake2b(body, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Runtime prep: from a validated config to the launch specs of its processes (seed 000, "Runtime Prep and Runner").
+"""Preparation of a run: from a validated config to the launch specs of its processes.
 
 Everything that needs the plugins is resolved here, in the parent, so that a child discovers nothing.
 """
@@ -17,7 +17,8 @@ from omni_core.control.curve import CurveKeys
 from omni_core.coordinator.replicas import ReplicatedGroup
 from omni_core.errors import PluginError
 from omni_core.hookspecs import KernelComponent
-from omni_core.launch.relay_plan import plan_relays
+from omni_core.launch.relay_plan import plan_relays, sends
+from omni_core.launch.requirements import needs_torch
 from omni_core.machines.addresses import Places
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
@@ -31,7 +32,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 @frozen
 class PreparedPipeline:
-    """What the runner needs: the units to launch, and what the coordinator has to know."""
+    """The units to launch, and the facts that the coordinator needs."""
 
     name: str
     units: list[UnitSpec]
@@ -66,6 +67,9 @@ def prepare(
             stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
     relays = plan_relays(config, registry, leaders, endpoints, places)
     specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
+    with_torch = {
+        process.group for process in leaders if any(needs_torch(specs[stage.name].factory) for stage in process.stages)
+    }
     kernels = kernel_specs(registry)
     units = []
     for leader in leaders:
@@ -84,6 +88,10 @@ def prepare(
                 same_gpu=_same_gpu(process, leaders, endpoints),
                 gpu_memory=_memory(process),
                 kernels=kernels,
+                expects_tensors=any(
+                    sends(other, process) and other.group != process.group and other.group in with_torch
+                    for other in leaders
+                ),
                 env={**ENVIRONMENT, **config.env_defaults},
                 routes=places.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
@@ -128,7 +136,7 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
 def _same_gpu(
     process: PlannedProcess, leaders: list[PlannedProcess], endpoints: dict[str, str]
 ) -> dict[str, list[str]]:
-    """Where in other processes a stage uses the GPU of ``process``: what is for it there need not leave the device."""
+    """By stage, the endpoints of other processes where it uses the GPU of ``process``: tensors for it need not leave the device."""
     found: dict[str, list[str]] = {}
     if process.gpu is not None:
         for other in leaders:
@@ -207,7 +215,7 @@ def _resolve_scheduler(stage: StageConfig, registry: PluginRegistry) -> str:
         return registry.resolve_reference("omni_schedulers", stage.scheduler)
     except PluginError as error:
         raise PluginError(
-            f"stages[{stage.name}].scheduler: {error}. Install the plugin (for example: pip install omni-{stage.scheduler})"
+            f"stages[{stage.name}].scheduler: {str(error).rstrip('.?')}; install the plugin that provides it"
         ) from error
 
 

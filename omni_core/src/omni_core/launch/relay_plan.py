@@ -1,4 +1,4 @@
-"""Which relay carries the bytes of which edge: what a stage or the pipeline says, else what reaches the other process."""
+"""The relay of each edge between processes: the one that a stage or the pipeline names, else one that reaches the other process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plan_relays(
     endpoints: Mapping[str, str],
     places: Places,
 ) -> dict[str, RelayPlan]:
-    """By process, its relays.
+    """The relays of each process, by its name.
 
     Raises:
         PluginError: a relay that is named is not installed. ConfigError: one cannot reach where it would have to, or stages of
@@ -47,19 +47,21 @@ def plan_relays(
             if settings.setdefault(name, own.settings) != own.settings:
                 raise ConfigError(f"stages have different `relay.settings` for the relay {name!r}; make them equal")
         for target in leaders:
-            if target.group != source.group and _sends(source, target):
+            if target.group != source.group and sends(source, target):
                 name = _choose(config, registry, own.backend, source, target)
                 plans[source.name].towards[endpoints[target.name]] = name
                 used[source.name].add(name)
                 used[target.name].add(name)
+    in_host_memory = {component.name for component in _components(registry) if component.host_memory}
     for process in leaders:
         for name in sorted(used[process.name]):
-            options = _options(config, process, name, settings.get(name, {}), places)
+            options = _options(process, name in in_host_memory, settings.get(name, {}), places)
             plans[process.name].specs[name] = RelaySpec(_resolve(config, registry, name), options)
     return plans
 
 
-def _sends(source: PlannedProcess, target: PlannedProcess) -> bool:
+def sends(source: PlannedProcess, target: PlannedProcess) -> bool:
+    """Return whether a stage of ``source`` hands results or chunks to a stage of ``target``."""
     there = {stage.name for stage in target.stages}
     return any(not there.isdisjoint((*stage.next_stages, *stage.stream_to)) for stage in source.stages)
 
@@ -83,11 +85,10 @@ def _choose(
 ) -> str:
     if source.host == target.host:
         return wanted or config.relay_backend
-    found = [component for component, _ in registry.components("omni_relays")]
-    reach = [each for each in found if isinstance(each, RelayComponent) and each.across_hosts]
+    reach = [each for each in _components(registry) if each.across_hosts]
     names = [component.name for component in reach]
     name = wanted or config.relay_backend
-    if name in names or ":" in name or "." in name:  # what an unregistered class reaches is its author's business
+    if name in names or ":" in name or "." in name:  # an unregistered class declares nothing
         return name
     edge = f"stages {source.stages[-1].name} and {target.stages[0].name} are on different hosts"
     if wanted is not None:
@@ -104,8 +105,13 @@ def _choose(
     reasons = f" ({'; '.join(problems)})" if problems else ""
     raise ConfigError(
         f"{edge}, and no relay that can work here joins them{reasons}; "
-        "install one, for example: pip install omni-relay-nixl[cu12]"
+        "`omni plugins list` shows the relays that are installed"
     )
+
+
+def _components(registry: PluginRegistry) -> list[RelayComponent]:
+    """The installed relays that say more of themselves than their names."""
+    return [each for each, _ in registry.components("omni_relays") if isinstance(each, RelayComponent)]
 
 
 def _resolve(config: PipelineConfig, registry: PluginRegistry, name: str) -> str:
@@ -114,19 +120,15 @@ def _resolve(config: PipelineConfig, registry: PluginRegistry, name: str) -> str
     except PluginError as error:
         where = "relay_backend" if name == config.relay_backend else "relay.backend"
         raise PluginError(
-            f"{where}: stages of this pipeline live in different processes, and {error}. "
-            f"Install the plugin (for example: pip install omni-relay-{name}), "
-            "or give every stage the same `process`"
+            f"{where}: stages of this pipeline live in different processes, and {str(error).rstrip('.?')}; "
+            "install the plugin that provides it, or give every stage the same `process`"
         ) from error
 
 
-def _options(
-    config: PipelineConfig, process: PlannedProcess, name: str, settings: dict[str, Any], places: Places
-) -> dict[str, Any]:
+def _options(process: PlannedProcess, host_memory: bool, settings: dict[str, Any], places: Places) -> dict[str, Any]:
     own = _own(process)
     place = places.of(process.host)
-    # shm copies through host memory whatever the stage computes on (seed 000, "relay device").
-    inferred = f"cuda:{process.gpu}" if process.gpu is not None and name != "shm" else "cpu"
+    inferred = f"cuda:{process.gpu}" if process.gpu is not None and not host_memory else "cpu"
     return {
         "slot_size_mb": own.slot_size_mb,
         "credits": own.credits,

@@ -32,6 +32,8 @@ from omni_core.processes.supervisor import Unit, UnitState
 from omni_core.protocol.messages import (
     CompleteMessage,
     ErrorInfo,
+    InFlightReport,
+    InFlightRequest,
     PeerDownMessage,
     PeerDownReport,
     PeerFailedMessage,
@@ -174,7 +176,10 @@ class MultiProcessPipelineRunner:
         self._janitor = Janitor(directory)
         self._hosts = Hosts(self._config, directory)
         abroad = self._hosts.abroad()
-        self._control = ControlPlane(f"ipc://{directory}/coordinator.sock", self._on_message, abroad)
+        endpoint = f"ipc://{directory}/coordinator.sock"
+        self._control = ControlPlane(
+            endpoint, self._on_message, abroad, lambda: self.control.keep(self.coordinator.attempts())
+        )
         self._control.listen()
         places = await self._hosts.open(self._control)
         prepared = prepare(self._config, self._registry or load_plugins(), places, self._hosts.keys)
@@ -251,6 +256,8 @@ class MultiProcessPipelineRunner:
             waiting_report = self._profile_reports.get(message.process)
             if waiting_report is not None and not waiting_report.done():
                 waiting_report.set_result(message)
+        elif isinstance(message, InFlightRequest):
+            self._tell(message.endpoint, InFlightReport(list(self.coordinator.attempts())))
         elif isinstance(message, StatusRequest):
             self._spawn(self._answer(message.endpoint))
         elif isinstance(message, ProfileRequest):

@@ -14,7 +14,7 @@ from omni_core.config.addresses import join_address
 from omni_core.config.placement import PlannedProcess, plan
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.curve import CurveContext, CurveKeys, open_listener
-from omni_core.control.plane import Abroad, ControlPlane
+from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StartupError
 from omni_core.machines.addresses import Place, Places
 from omni_core.processes.main import pack_spec
@@ -53,7 +53,7 @@ class Hosts:
         self.keys: CurveKeys | None = None
         self._coordinator: socket.socket | None = None
 
-    def abroad(self) -> Abroad | None:
+    def abroad(self) -> RemoteRoutes | None:
         """The control plane's way to the other hosts, if there are any.
 
         Raises:
@@ -66,7 +66,7 @@ class Hosts:
         self._coordinator = open_listener(endpoints.address)
         self._listeners = [open_listener(endpoints.address) for process in self._planned if process.host is None]
         routes = {host.endpoint: host.address for host in self._others.values()}
-        return Abroad(CurveContext(self.keys), self._coordinator, routes, self._lost)
+        return RemoteRoutes(CurveContext(self.keys), self._coordinator, routes, self._lost)
 
     async def open(self, control: ControlPlane) -> Places:
         """Have every other host make room for its processes.

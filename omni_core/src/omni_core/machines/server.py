@@ -18,7 +18,7 @@ from attrs import define, field
 from omni_core import __version__
 from omni_core.config.addresses import join_address, split_address
 from omni_core.control.curve import CurveContext, CurveKeys, open_listener
-from omni_core.control.plane import Abroad, ControlPlane
+from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import ConfigError, OmniError
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.processes.run_directory import Janitor, run_directory
@@ -67,7 +67,7 @@ class HostServer:
         self._closing: set[asyncio.Task[None]] = set()
         self._directory = run_directory(None)
         self._janitor = Janitor(self._directory)
-        abroad = Abroad(CurveContext(keys), self._listener, self._routes, self._runner_is_gone)
+        abroad = RemoteRoutes(CurveContext(keys), self._listener, self._routes, self._runner_is_gone)
         self._control = ControlPlane(f"ipc://{self._directory}/host.sock", self._on_message, abroad)
         self._control.listen()
 

@@ -171,16 +171,9 @@ class TorchRecorder:
     """torch's own profiler over every thread of this process, on the same clock."""
 
     def __init__(self) -> None:
-        import torch
-        from torch._C._profiler import _ExperimentalConfig
+        from omni_core.protocol.tensors import start_profiler
 
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(
-            activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True)
-        )
-        self._profile.start()
+        self._profile = start_profiler()
 
     def finish(self, scratch: Path) -> list[Event]:
         """Its events, from Unix time to the monotonic clock. ``scratch`` is a file that is written and removed."""

@@ -17,16 +17,11 @@ import socket
 import sys
 from typing import Any
 
-from omni_core.control.plane import Abroad
+from omni_core.control.plane import RemoteRoutes
 from omni_core.model_runner.kernels import install
-from omni_core.protocol.codec import decode, encode, register
+from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import ProcessFailedMessage
-from omni_core.protocol.specs import KernelSpec, ProcessSpec, RelaySpec, StageSpec
-
-register(KernelSpec)
-register(RelaySpec)
-register(StageSpec)
-register(ProcessSpec)
+from omni_core.protocol.specs import ProcessSpec
 
 _PR_SET_PDEATHSIG = 1
 
@@ -67,21 +62,19 @@ def _limit_gpu_memory(spec: ProcessSpec) -> None:
     gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
     if not gpus or not spec.gpu_memory:
         return
-    import torch
+    from omni_core.protocol.tensors import limit_memory
 
-    capacity = torch.cuda.get_device_properties(gpus[0]).total_memory
-    share = sum(each["share"] or each["nbytes"] / capacity for each in spec.gpu_memory)
-    torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpus[0])
+    limit_memory(gpus[0], spec.gpu_memory)
 
 
-def _abroad(spec: ProcessSpec, listener: int | None) -> Abroad | None:
+def _abroad(spec: ProcessSpec, listener: int | None) -> RemoteRoutes | None:
     """The way to other hosts, if there are any."""
     if not spec.keys:
         return None
     from omni_core.control.curve import CurveContext, CurveKeys
 
     heard = None if listener is None else socket.socket(fileno=listener)
-    return Abroad(CurveContext(CurveKeys(*spec.keys)), heard, spec.routes)
+    return RemoteRoutes(CurveContext(CurveKeys(*spec.keys)), heard, spec.routes)
 
 
 async def _serve(spec: ProcessSpec, listener: int | None) -> int:
@@ -104,6 +97,10 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
         return 1
     _tame_torch()
     host.start()
+    if spec.expects_tensors:
+        from omni_core.protocol import lazy_torch
+
+        lazy_torch.begin()
     await host.stopped.wait()
     host.close()
     return host.exit_code

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from omni_core.control.framing import Work
 from omni_core.control.lanes import Lanes
-from omni_core.control.peer import Work
-from omni_core.control.plane import Abroad, ControlPlane
+from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StageFailedError
 from omni_core.observe.profiler import Recorder, TorchRecorder, flow_of, write_events
 from omni_core.protocol.messages import (
@@ -21,6 +21,8 @@ from omni_core.protocol.messages import (
     CompleteMessage,
     DataReadyMessage,
     ErrorInfo,
+    InFlightReport,
+    InFlightRequest,
     PeerDownMessage,
     PeerDownReport,
     PeerFailedMessage,
@@ -62,13 +64,13 @@ class Worker:
         abroad: reaches processes on other machines, where there are any. Closed with the worker.
     """
 
-    def __init__(self, spec: ProcessSpec, abroad: Abroad | None = None) -> None:
+    def __init__(self, spec: ProcessSpec, abroad: RemoteRoutes | None = None) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
         self.exit_code = 0
         self._loop = asyncio.get_running_loop()
         self._relays = Relays(spec.relays, spec.relay_towards)
-        self._control = ControlPlane(spec.endpoint, self._on_message, abroad)
+        self._control = ControlPlane(spec.endpoint, self._on_message, abroad, self._ask_in_flight)
         self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
         self._outbound = Outbound(spec, self._control, self._transfer, self._relays)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self._outbound.lock)
@@ -103,6 +105,9 @@ class Worker:
         message = WorkMessage(stage, items, aborted)
         for endpoint in self.spec.followers:
             self._control.send(endpoint, message)
+
+    def _ask_in_flight(self) -> None:
+        self.tell_coordinator(InFlightRequest(self.spec.endpoint))
 
     def tell_coordinator(self, message: Any) -> None:
         """Send a control message to the coordinator. From any thread."""
@@ -146,6 +151,8 @@ class Worker:
             self._control.peer_is_up(message.endpoint)
         elif isinstance(message, PeerFailedMessage):
             self._on_peer_failed(message)
+        elif isinstance(message, InFlightReport):
+            self._control.keep(message.requests)
         elif isinstance(message, ShutdownMessage):
             self.stopped.set()
         else:

@@ -1,25 +1,26 @@
 """The wire codec: msgpack with extension types for what msgpack lacks; never pickle.
 
 Tuples stay tuples, dict keys keep their types, and tensors, arrays and registered attrs classes travel as extension
-types, so nothing a user sends can be mistaken for one. Large tensors may be kept out of the message: see
+types, so nothing a user sends can be mistaken for one. Large tensors may be kept out of the document: see
 :func:`encode_split`. Neither torch nor numpy is imported unless a value of theirs arrives.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
-import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-import attrs
 import msgpack
 from attrs import define, field
 
 from omni_core.errors import CodecError
-from omni_core.protocol import messages, outputs
-from omni_core.protocol.buffers import Buffer, copy, flat, host_bytes, on_host
+from omni_core.protocol import tensors
+from omni_core.protocol.registry import classes, names, register, values
+from omni_core.protocol.structure import check_limits, is_large, locate_failure
+from omni_core.protocol.tensors import Buffer, copy, host_bytes, on_host
+
+__all__ = ["EncodedValue", "decode", "encode", "encode_split", "encode_whole", "is_large", "register"]
 
 ALIGNMENT = 64
 """Every out-of-band buffer starts at a multiple of this many bytes."""
@@ -28,22 +29,26 @@ OUT_OF_BAND_BYTES = 2048
 """Tensors below this size stay in the header even in :func:`encode_split`: a copy is cheaper than its bookkeeping."""
 
 _PACK_BUFFER_BYTES = 4096
-"""Where packing starts. msgpack's own default of 1 MiB costs a fresh mapping for every nested value: 10 us each, measured."""
+"""Initial size of msgpack's buffer. Its own default of 1 MiB costs a fresh mapping for every nested value: 10 us each, measured."""
 
-_TUPLE, _SET, _FROZENSET, _BIG_INTEGER, _BYTEARRAY, _ATTRS, _TENSOR, _ARRAY, _SCALAR, _CUDA, _STAYING = range(1, 12)
-
-T = TypeVar("T", bound=type)
+_TUPLE, _SET, _FROZENSET, _BIG_INTEGER, _BYTEARRAY, _ATTRS, _TENSOR, _ARRAY, _SCALAR, _CUDA, _STAYING, _ENCODED = range(
+    1, 13
+)
 
 
 @define
 class EncodedValue:
     """A value in two parts: ``header`` (msgpack) and the raw bytes of its large tensors.
 
+    It may itself be part of a message. Its buffers are then out-of-band bytes of the message, not copied into the document, and its
+    reader finds them in ``buffers`` as one piece.
+
     Attributes:
         header: the msgpack document; large tensors in it are offsets into the bytes that follow.
-        buffers: flat byte buffers, in order, with the objects that own their memory; on a GPU for tensors that stay there.
+        buffers: flat byte buffers, in order; on a GPU for tensors that stay there.
         offsets: where each buffer starts; multiples of :data:`ALIGNMENT`.
         nbytes: total size of the out-of-band bytes, padding included; 0 when there are none.
+        owners: the objects that own the memory of ``buffers``.
         has_tensors: torch tensors are in it, large or small.
     """
 
@@ -53,6 +58,29 @@ class EncodedValue:
     nbytes: int = 0
     owners: list[Any] = field(factory=list, repr=False)
     has_tensors: bool = False
+
+    def __len__(self) -> int:
+        """Bytes of the document; those of large tensors are not counted."""
+        return len(self.header)
+
+    def add(self, raw: Buffer, owner: Any) -> int:
+        """Append a buffer; its offset."""
+        offset = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+        self.buffers.append(raw)
+        self.offsets.append(offset)
+        self.owners.append(owner)
+        self.nbytes = offset + raw.nbytes
+        return offset
+
+    def parts(self) -> list[Buffer]:
+        """The buffers with the padding between them: concatenated, they are the out-of-band bytes."""
+        found, end = [], 0
+        for offset, buffer in zip(self.offsets, self.buffers, strict=True):
+            if offset > end:
+                found.append(memoryview(bytes(offset - end)))
+            found.append(buffer)
+            end = offset + buffer.nbytes
+        return found
 
     def joined(self) -> bytes:
         """The out-of-band bytes in one piece, on the host."""
@@ -68,60 +96,43 @@ class EncodedValue:
             copy(destination[offset : offset + buffer.nbytes], buffer)
 
 
-_classes: dict[str, tuple[type, tuple[str, ...]]] = {}
-_names: dict[type, tuple[str, tuple[str, ...]]] = {}
-
-
-def register(cls: T) -> T:
-    """Let instances of an attrs class travel. Both sides must have imported the module that registers it.
-
-    Usable as a decorator. The wire name is the class's module and qualified name; fields travel by position.
-
-    Raises:
-        TypeError: ``cls`` is no attrs class.
-    """
-    registered = cls
-    if not attrs.has(cls):
-        raise TypeError(f"{cls!r} is not an attrs class and cannot be registered with the codec")
-    names = tuple(attribute.name for attribute in attrs.fields(cls) if attribute.init)
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    _classes[name] = (cls, names)
-    _names[cls] = (name, names)
-    return registered
-
-
 def encode(value: Any) -> bytes:
     """``value`` as one self-contained document.
 
     Raises:
-        CodecError: something in it cannot be sent; the message names its path.
+        CodecError: something in it cannot be sent, or there is too much of it; the message names its path.
     """
     return _Encoder(out_of_band=None).document(value)
 
 
-def encode_whole(value: Any) -> tuple[bytes, bool]:
-    """As :func:`encode`, and whether torch tensors are in it, so that its reader needs torch."""
-    encoder = _Encoder(out_of_band=None)
-    return encoder.document(value), encoder.has_tensors
+def encode_whole(value: Any) -> tuple[EncodedValue, bool]:
+    """``value`` for a field of a message, and whether torch tensors are in it, so that its reader needs torch.
+
+    Raises:
+        CodecError: as for :func:`encode`.
+    """
+    encoded = encode_split(value)
+    return encoded, encoded.has_tensors
 
 
-def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu") -> EncodedValue:
-    """``value`` with its large tensors and arrays kept apart, to be written straight into relay memory.
+def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu", checked: bool = False) -> EncodedValue:
+    """``value`` with its large tensors and arrays kept apart, to be written straight into relay memory or to a socket.
 
     ``same_gpu``: the receiver uses the GPU of this process, so CUDA tensors stay there and only their handles travel.
     ``device``: where the relay's memory lies: large tensors of that GPU are gathered there and do not come to the host.
+    ``checked``: everything that users made is encoded already, so that the limits on depth and size need no check.
 
     Raises:
-        CodecError: something in it cannot be sent; the message names its path.
+        CodecError: as for :func:`encode`.
     """
     encoded = EncodedValue(b"")
     encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu, device=device)
-    encoded.header = encoder.document(value)
+    encoded.header = encoder.document(value, checked)
     encoded.has_tensors = encoder.has_tensors
     return encoded
 
 
-def decode(document: bytes | memoryview, buffer: Buffer | None = None) -> Any:
+def decode(document: bytes | memoryview | EncodedValue, buffer: Buffer | None = None) -> Any:
     """The value of :func:`encode` or, with the out-of-band bytes in ``buffer``, of :func:`encode_split`.
 
     A ``buffer`` on a GPU keeps the tensors that were sent from one; everything else comes to the host. Tensors are views of ``buffer``
@@ -130,7 +141,10 @@ def decode(document: bytes | memoryview, buffer: Buffer | None = None) -> Any:
     Raises:
         CodecError: the bytes are not a document of this codec.
     """
-
+    if isinstance(document, EncodedValue):
+        if document.nbytes:
+            buffer = document.buffers[0] if len(document.buffers) == 1 else memoryview(document.joined())
+        document = document.header
     try:
         return _Decoder(buffer).document(document)
     except CodecError:
@@ -148,11 +162,14 @@ class _Encoder:
         self._device = device
         self.has_tensors = False
 
-    def document(self, value: Any) -> bytes:
+    def document(self, value: Any, checked: bool = False) -> bytes:
+        if not checked:
+            check_limits(value)
         try:
             return self._pack(value)
-        except (CodecError, TypeError, ValueError, OverflowError, RecursionError, UnicodeError) as error:
-            raise CodecError(_explain(value, error)) from error
+        except (CodecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            path, reason = locate_failure(value, error, _Encoder(EncodedValue(b""))._pack)
+            raise CodecError(f"{path}: {reason}") from error
 
     def _pack(self, value: Any) -> bytes:
         packed: bytes = msgpack.packb(
@@ -168,43 +185,31 @@ class _Encoder:
         kind = type(value)
         if kind is tuple:
             return msgpack.ExtType(_TUPLE, self._pack(list(value)))
-        registered = _names.get(kind)
+        registered = names.get(kind)
         if registered is not None:
-            name, names = registered
-            fields = [name, *(getattr(value, each) for each in names)]
-            return msgpack.ExtType(_ATTRS, self._pack(fields))
+            return msgpack.ExtType(_ATTRS, self._pack([registered[0], *values[kind](value)]))
         if kind is set or kind is frozenset:
             return msgpack.ExtType(_SET if kind is set else _FROZENSET, self._pack(list(value)))
         if kind is int:
-            return msgpack.ExtType(_BIG_INTEGER, str(value).encode())
+            return msgpack.ExtType(_BIG_INTEGER, hex(value).encode())
         if kind is bytearray:
             return msgpack.ExtType(_BYTEARRAY, bytes(value))
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(value, torch.Tensor):
-            return self._tensor(torch, value)
+        if kind is EncodedValue:
+            return self._encoded(value)
+        if tensors.is_tensor(value):
+            return self._tensor(value)
         numpy = sys.modules.get("numpy")
         if numpy is not None and isinstance(value, numpy.generic | numpy.ndarray):
             return self._array(numpy, value)
         raise CodecError(f"a {kind.__module__}.{kind.__qualname__} cannot be sent")
 
-    def _tensor(self, torch: Any, tensor: Any) -> msgpack.ExtType:
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise CodecError(f"a tensor of layout {tensor.layout} cannot be sent; make it dense first")
+    def _tensor(self, tensor: Any) -> msgpack.ExtType:
+        description = tensors.describe(tensor)
         self.has_tensors = True
         if self._same_gpu and tensor.is_cuda:
-            from omni_core.protocol import cuda_ipc
-
-            return msgpack.ExtType(_CUDA, msgpack.packb(cuda_ipc.export(tensor.detach())))
-        tensor = tensor.detach().resolve_conj().resolve_neg()
-        if tensor.is_cuda and str(tensor.device) == self._device and tensor.nbytes >= OUT_OF_BAND_BYTES:
-            tensor = tensor.contiguous()
-            description = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
-            return self._with_bytes(_STAYING, description, flat(tensor), owner=tensor)
-        tensor = tensor.to("cpu").contiguous()
-        size = tensor.numel() * tensor.element_size()
-        raw = memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B") if size else memoryview(b"")
-        description = [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]
-        return self._with_bytes(_TENSOR, description, raw, owner=tensor)
+            return msgpack.ExtType(_CUDA, msgpack.packb(tensors.export(tensor)))
+        raw, owner = tensors.bytes_of(tensor, self._device if tensor.nbytes >= OUT_OF_BAND_BYTES else "cpu")
+        return self._with_bytes(_TENSOR if on_host(raw) else _STAYING, description, raw, owner)
 
     def _array(self, numpy: Any, array: Any) -> msgpack.ExtType:
         code = _SCALAR if isinstance(array, numpy.generic) else _ARRAY
@@ -216,16 +221,21 @@ class _Encoder:
         raw = memoryview(plain.reshape(-1).view(numpy.uint8)) if plain.size else memoryview(b"")
         return self._with_bytes(code, [plain.dtype.str, list(plain.shape)], raw, owner=plain)
 
+    def _encoded(self, value: EncodedValue) -> msgpack.ExtType:
+        description: list[Any] = [value.header, value.has_tensors, value.nbytes]
+        apart = self._out_of_band
+        if apart is None:
+            return msgpack.ExtType(_ENCODED, msgpack.packb([*description, value.joined()]))
+        place = -(-apart.nbytes // ALIGNMENT) * ALIGNMENT
+        for part, owner in zip(value.buffers, value.owners, strict=True):
+            apart.add(part, owner)
+        return msgpack.ExtType(_ENCODED, msgpack.packb([*description, place]))
+
     def _with_bytes(self, code: int, description: list[Any], raw: Buffer, owner: Any) -> msgpack.ExtType:
         apart = self._out_of_band
         if apart is None or raw.nbytes < OUT_OF_BAND_BYTES:
             return msgpack.ExtType(code, msgpack.packb([*description, host_bytes(raw)]))
-        offset = -(-apart.nbytes // ALIGNMENT) * ALIGNMENT
-        apart.buffers.append(raw)
-        apart.offsets.append(offset)
-        apart.owners.append(owner)
-        apart.nbytes = offset + raw.nbytes
-        return msgpack.ExtType(code, msgpack.packb([*description, offset]))
+        return msgpack.ExtType(code, msgpack.packb([*description, apart.add(raw, owner)]))
 
 
 class _Decoder:
@@ -240,147 +250,68 @@ class _Decoder:
     def __call__(self, code: int, data: bytes) -> Any:
         return _DECODERS[code](self, data)
 
-
-def _located(data: bytes, item_bytes: Callable[[str], int], buffer: Buffer | None) -> tuple[str, list[int], Any]:
-    """Dtype, shape and the bytes of a tensor, wherever they lie, checked to be there in full."""
-    dtype, shape, place = msgpack.unpackb(data)
-    size = item_bytes(dtype)
-    for length in shape:
-        size *= length
-    if isinstance(place, bytes):
-        raw: Any = memoryview(place)
-    elif buffer is None or place < 0 or place + size > buffer.nbytes:
-        raise CodecError(
-            f"a tensor of {size} bytes at offset {place} lies outside the bytes that came with the message"
-        )
-    else:
-        raw = buffer[place : place + size]
-    if raw.nbytes != size:
-        raise CodecError(f"a tensor of shape {shape} needs {size} bytes, {raw.nbytes} came")
-    return dtype, shape, raw
+    def bytes_at(self, place: bytes | int, size: int) -> Buffer:
+        """``size`` bytes: ``place`` itself, or those at that offset of the out-of-band bytes."""
+        if isinstance(place, bytes):
+            raw: Buffer = memoryview(place)
+        elif self.buffer is None or place < 0 or place + size > self.buffer.nbytes:
+            raise CodecError(f"{size} bytes at offset {place} lie outside the bytes that came with the message")
+        else:
+            raw = self.buffer[place : place + size]
+        if raw.nbytes != size:
+            raise CodecError(f"{size} bytes are needed, {raw.nbytes} came")
+        return raw
 
 
 def _decode_tensor(decoder: _Decoder, data: bytes, stays: bool = False) -> Any:
-    import torch
-
-    dtype, shape, raw = _located(data, lambda name: _torch_dtype(torch, name).itemsize, decoder.buffer)
-    kind = _torch_dtype(torch, dtype)
-    if not on_host(raw):
-        tensor = raw.view(kind).reshape(shape)
-        return tensor if stays else tensor.cpu()
-    if raw.nbytes == 0:
-        return torch.empty(shape, dtype=kind)
-    if raw.readonly:
-        # Payloads are read-only by contract; torch has no read-only tensors and would warn once per process.
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-    return torch.frombuffer(raw, dtype=kind).reshape(shape)
-
-
-def _decode_cuda(decoder: _Decoder, data: bytes) -> Any:
-    from omni_core.protocol import cuda_ipc
-
-    return cuda_ipc.rebuild(msgpack.unpackb(data))
-
-
-def _torch_dtype(torch: Any, name: str) -> Any:
-    kind = getattr(torch, name, None)
-    if not isinstance(kind, torch.dtype):
-        raise CodecError(f"{name!r} is not a torch dtype")
-    return kind
+    dtype, shape, place = msgpack.unpackb(data)
+    raw = decoder.bytes_at(place, _size(shape, tensors.itemsize(dtype)))
+    return tensors.rebuild(dtype, shape, raw, stays)
 
 
 def _decode_array(decoder: _Decoder, data: bytes) -> Any:
     import numpy
 
-    dtype, shape, raw = _located(data, lambda name: numpy.dtype(name).itemsize, decoder.buffer)
+    dtype, shape, place = msgpack.unpackb(data)
+    raw = decoder.bytes_at(place, _size(shape, numpy.dtype(dtype).itemsize))
     return numpy.frombuffer(raw if on_host(raw) else host_bytes(raw), dtype=dtype).reshape(shape)
 
 
+def _size(shape: list[int], itemsize: int) -> int:
+    for length in shape:
+        itemsize *= length
+    return itemsize
+
+
+def _decode_encoded(decoder: _Decoder, data: bytes) -> EncodedValue:
+    header, has_tensors, nbytes, place = msgpack.unpackb(data)
+    found = EncodedValue(header, has_tensors=has_tensors)
+    if nbytes:
+        found.add(decoder.bytes_at(place, nbytes), None)
+    return found
+
+
 def _decode_attrs(decoder: _Decoder, data: bytes) -> Any:
-    name, *values = decoder.document(data)
-    if name not in _classes:
+    name, *given = decoder.document(data)
+    if name not in classes:
         raise CodecError(
             f"class {name!r} is not registered here; import the module that registers it in this process too"
         )
-    cls, names = _classes[name]
-    return cls(**{each.lstrip("_"): value for each, value in zip(names, values, strict=True)})
+    cls, fields = classes[name]
+    return cls(**{each.lstrip("_"): value for each, value in zip(fields, given, strict=True)})
 
 
 _DECODERS: dict[int, Callable[[_Decoder, bytes], Any]] = {
     _TUPLE: lambda decoder, data: tuple(decoder.document(data)),
     _SET: lambda decoder, data: set(decoder.document(data)),
     _FROZENSET: lambda decoder, data: frozenset(decoder.document(data)),
-    _BIG_INTEGER: lambda decoder, data: int(data),
+    _BIG_INTEGER: lambda decoder, data: int(data, 16),
     _BYTEARRAY: lambda decoder, data: bytearray(data),
     _ATTRS: _decode_attrs,
     _TENSOR: _decode_tensor,
     _ARRAY: _decode_array,
     _SCALAR: lambda decoder, data: _decode_array(decoder, data)[()],
-    _CUDA: _decode_cuda,
+    _CUDA: lambda decoder, data: tensors.open_exported(msgpack.unpackb(data)),
     _STAYING: lambda decoder, data: _decode_tensor(decoder, data, stays=True),
+    _ENCODED: _decode_encoded,
 }
-
-
-def _explain(value: Any, error: BaseException) -> str:
-    """Where in ``value`` the first thing lies that cannot be sent, found by encoding leaf after leaf."""
-    if isinstance(error, RecursionError) or "recursion limit" in str(error):
-        return "the payload is nested too deeply, or contains itself"
-    path, leaf_error = _first_failure(value, "payload", error)
-    return f"{path}: {leaf_error}"
-
-
-def _first_failure(value: Any, path: str, error: BaseException) -> tuple[str, BaseException]:
-    for child_path, child in _children(value, path):
-        try:
-            _Encoder(out_of_band=EncodedValue(b""))._pack(child)
-        except Exception as child_error:
-            return _first_failure(child, child_path, child_error)
-    return path, error
-
-
-def _children(value: Any, path: str) -> list[tuple[str, Any]]:
-    if type(value) is dict:
-        keys = [(f"{path} key {key!r}", key) for key in value]
-        return keys + [(f"{path}[{key!r}]", child) for key, child in value.items()]
-    if type(value) in (list, tuple, set, frozenset):
-        return [(f"{path}[{index}]", child) for index, child in enumerate(value)]
-    if type(value) in _names:
-        return [(f"{path}.{name}", getattr(value, name)) for name in _names[type(value)][1]]
-    return []
-
-
-for _cls in (
-    messages.OmniRequest,
-    messages.StagePayload,
-    messages.ErrorInfo,
-    messages.SubmitMessage,
-    messages.DataReadyMessage,
-    messages.CompleteMessage,
-    messages.StageSpan,
-    messages.StreamMessage,
-    messages.AbortMessage,
-    messages.ProfileMessage,
-    messages.ProfileReport,
-    messages.ProfileRequest,
-    messages.ProfileDone,
-    messages.StatusRequest,
-    messages.StatusReport,
-    messages.PeerDownMessage,
-    messages.PeerDownReport,
-    messages.PeerUpMessage,
-    messages.PeerFailedMessage,
-    messages.PingMessage,
-    messages.PongMessage,
-    messages.ShutdownMessage,
-    messages.ReadyMessage,
-    messages.ProcessFailedMessage,
-    messages.StageStatistics,
-    messages.StatisticsRequest,
-    messages.WaitingReport,
-    messages.WaitingRequest,
-    outputs.TextChunk,
-    outputs.AudioChunk,
-    outputs.TextResult,
-    outputs.AudioResult,
-):
-    register(_cls)

@@ -1,29 +1,23 @@
-"""torch, imported beside the event loop when the first tensor arrives: it takes a second or more, and most processes never need it.
+"""Import torch beside the event loop: it takes a second or more, and most processes never need it.
 
-Who decodes a value that holds tensors asks :func:`is_here` first and awaits :func:`bring` where it is not. The thread loads
-the large libraries before the import does: the loader of Python's extension modules would keep every other thread waiting.
+A caller that decodes a value with tensors checks :func:`is_here` first and awaits :func:`bring` if it is false.
+:func:`begin` starts the import ahead of the first tensor.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
-import importlib
-import importlib.util
-import os
 import threading
 from concurrent.futures import Future
-from pathlib import Path
 
-_LIBRARIES = ("libc10.so", "libtorch_cpu.so")
+from omni_core.protocol.tensors import import_torch
 
 _lock = threading.Lock()
 _coming: Future[None] | None = None
 
 
 def is_here() -> bool:
-    """Whether tensors can be decoded at once. (A half imported torch is in ``sys.modules`` as well.)"""
+    """Return whether tensors can be decoded at once. (A half imported torch is in ``sys.modules`` as well.)"""
     return _coming is not None and _coming.done() and _coming.exception() is None
 
 
@@ -31,12 +25,13 @@ async def bring() -> None:
     """Return when torch is imported.
 
     Raises:
-        ImportError: there is none, or it is broken.
+        ImportError: torch is not installed, or it is broken.
     """
-    await asyncio.shield(asyncio.wrap_future(_begin()))
+    await asyncio.shield(asyncio.wrap_future(begin()))
 
 
-def _begin() -> Future[None]:
+def begin() -> Future[None]:
+    """Begin the import in a thread unless it has begun; the future is done when it is. After a failure it is tried again."""
     global _coming
     with _lock:
         if _coming is None or (_coming.done() and _coming.exception() is not None):
@@ -47,21 +42,8 @@ def _begin() -> Future[None]:
 
 def _import(coming: Future[None]) -> None:
     try:
-        _load_libraries()
-        importlib.import_module("torch")
+        import_torch()
     except BaseException as error:
         coming.set_exception(error if isinstance(error, ImportError) else ImportError(f"torch: {error}"))
     else:
         coming.set_result(None)
-
-
-def _load_libraries() -> None:
-    """A head start only: the import loads whatever is missing, and says what is wrong."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return
-    with contextlib.suppress(AttributeError, OSError):
-        load = ctypes.CDLL(None).dlopen  # a foreign call, during which other threads run
-        load.restype = ctypes.c_void_p
-        for name in _LIBRARIES:
-            load(os.fsencode(Path(spec.origin).parent / "lib" / name), os.RTLD_LAZY)

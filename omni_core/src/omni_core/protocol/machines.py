@@ -1,12 +1,13 @@
-"""What a runner and the hosts that start processes for it say to each other. ``run`` is the endpoint of the runner's coordinator."""
+"""Messages between a runner and the hosts that start processes for it. ``run`` is the endpoint of the runner's coordinator."""
 
 from __future__ import annotations
 
 from attrs import field, frozen
 
-from omni_core.protocol.codec import register
+from omni_core.protocol.registry import register
 
 
+@register
 @frozen
 class OpenRun:
     """Make room for ``processes`` processes of a run. ``host``: how the run calls the host; ``address``: the ``tcp://`` address
@@ -20,6 +21,7 @@ class OpenRun:
     version: str
 
 
+@register
 @frozen
 class RunOpened:
     """A host has made room: the folder, its address, and where each process will be reached; or says what the ``problem`` is."""
@@ -32,6 +34,7 @@ class RunOpened:
     problem: str = ""
 
 
+@register
 @frozen
 class LaunchProcess:
     """Start a process with an encoded launch spec; it is reached at the host's ``listener``-th address of the run."""
@@ -43,6 +46,7 @@ class LaunchProcess:
     spec: bytes = field(repr=False)
 
 
+@register
 @frozen
 class ProcessStarted:
     """A process runs, or could not be started."""
@@ -54,6 +58,7 @@ class ProcessStarted:
     problem: str = ""
 
 
+@register
 @frozen
 class ProcessWrote:
     """A line of a process's standard error."""
@@ -64,6 +69,7 @@ class ProcessWrote:
     line: str
 
 
+@register
 @frozen
 class ProcessEnded:
     """A process has ended with an exit code; negative: by that signal."""
@@ -74,6 +80,7 @@ class ProcessEnded:
     code: int
 
 
+@register
 @frozen
 class EndProcess:
     """End a process: by closing its standard input, or at once."""
@@ -83,12 +90,9 @@ class EndProcess:
     kill: bool
 
 
+@register
 @frozen
 class CloseRun:
     """The run is over: end what is left of it."""
 
     run: str
-
-
-for _cls in (OpenRun, RunOpened, LaunchProcess, ProcessStarted, ProcessWrote, ProcessEnded, EndProcess, CloseRun):
-    register(_cls)

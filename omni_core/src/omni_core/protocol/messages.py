@@ -1,6 +1,6 @@
-"""The nouns of the runtime: the request, the payload that travels between stages, and the control messages.
+"""The request, the payload that travels between stages, and the control messages.
 
-Control messages are small and carry no tensor; bulk bytes travel by relay (seed 001, "Two Planes").
+Control messages are small and carry no tensor; bulk bytes travel by relay.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from typing import Any
 
 from attrs import define, field, frozen
 
+from omni_core.protocol.codec import EncodedValue
+from omni_core.protocol.registry import register
 
+
+@register
 @define
 class OmniRequest:
-    """What a client asks of a pipeline.
+    """A client's request to a pipeline.
 
     Attributes:
         inputs: the model's inputs, usually ``{"messages": [...]}``, and for a model that can speak with the voice of a recording
@@ -21,7 +25,7 @@ class OmniRequest:
         params: sampling and generation parameters, plain data: ``{"thinker": {...}, "talker": {...}, "seed": 1}``.
         modalities: the outputs that are wanted, such as ``["text", "audio"]``; ``None`` is the pipeline's default.
         metadata: anything else that stages may read: the speaker's name, ``use_audio_in_video``.
-        stream: whether the client reads partial results. It changes delivery only, never the result.
+        stream: true if the client reads partial results. It changes delivery only, never the result.
         timeout: the deadline in seconds from admission, or ``None``.
         placement: the replica of each replicated stage that serves this request. Set by the coordinator, not by clients.
     """
@@ -39,9 +43,10 @@ class OmniRequest:
         return OmniRequest(None, self.params, self.modalities, self.metadata, self.stream, self.timeout, self.placement)
 
 
+@register
 @define
 class StagePayload:
-    """What one stage hands to the next.
+    """The value that one stage hands to the next.
 
     ``data`` is any tree of dict, list, tuple, str, bytes, numbers, ``None``, arrays, torch tensors and registered attrs
     classes. Receivers treat it as read-only: in one process it is passed by reference.
@@ -52,11 +57,12 @@ class StagePayload:
     data: Any = None
 
 
+@register
 @frozen
 class ErrorInfo:
     """An exception as plain data: where it happened, its type's name, its message, and optionally its traceback.
 
-    ``peer_died``: it is not the request's fault, but the death of a process that held something of it.
+    ``peer_died``: the cause is not the request but the death of a process that held something of it.
     ``is_invalid_request``: the stage found the request itself at fault.
     """
 
@@ -68,6 +74,7 @@ class ErrorInfo:
     is_invalid_request: bool = False
 
 
+@register
 @frozen
 class SubmitMessage:
     """Coordinator to entry stage: start this request. ``body`` is an encoded :class:`StagePayload`.
@@ -77,10 +84,11 @@ class SubmitMessage:
 
     request_id: str
     stage: str
-    body: bytes
+    body: EncodedValue
     has_tensors: bool = False
 
 
+@register
 @frozen
 class DataReadyMessage:
     """Stage to stage: a payload or a stream chunk is ready to be read, or a stream's end (``is_done``).
@@ -88,7 +96,7 @@ class DataReadyMessage:
     Attributes:
         header: the encoded value; ``None`` for a signal.
         inline: the value's out-of-band bytes, when they are few.
-        relay_metadata: where the relay holds them, when they are many (seed 001's ``shm_metadata``).
+        relay_metadata: where the relay holds them, when they are many.
         is_stream, chunk_id: a chunk of a stream, counted from 0 per request, sender and target.
         is_done: the sender's stream to this stage is complete.
         handed_to: ``[stages that get the result, stages whose stream ends]`` where a function of the pipeline chose them.
@@ -108,17 +116,19 @@ class DataReadyMessage:
     has_tensors: bool = False
 
 
+@register
 @frozen
 class CompleteMessage:
     """Terminal stage to coordinator: the stage's final result, encoded, or its error."""
 
     request_id: str
     from_stage: str
-    body: bytes | None = None
+    body: EncodedValue | None = None
     error: ErrorInfo | None = None
     has_tensors: bool = False
 
 
+@register
 @frozen
 class StageSpan:
     """A stage to the coordinator: the time of a traced request in it, from arrival to end, in ``time.time_ns`` nanoseconds."""
@@ -130,6 +140,7 @@ class StageSpan:
     error: str = ""
 
 
+@register
 @frozen
 class StreamMessage:
     """Stage to coordinator: one partial result for the client, encoded. ``chunk_id`` counts from 0 per stage."""
@@ -137,10 +148,11 @@ class StreamMessage:
     request_id: str
     from_stage: str
     chunk_id: int
-    body: bytes
+    body: EncodedValue
     has_tensors: bool = False
 
 
+@register
 @frozen
 class AbortMessage:
     """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
@@ -148,6 +160,7 @@ class AbortMessage:
     request_id: str
 
 
+@register
 @frozen
 class WaitingRequest:
     """Coordinator to a process: say what ``attempt``, whose deadline has passed, does in your stages."""
@@ -155,6 +168,7 @@ class WaitingRequest:
     attempt: str
 
 
+@register
 @frozen
 class WaitingReport:
     """A process to the coordinator: by stage, what a request waits for there. Stages without the request are left out."""
@@ -175,6 +189,7 @@ class ProfileMessage:
     torch: list[str] = field(factory=list)
 
 
+@register
 @frozen
 class ProfileReport:
     """A process to the runner: it records now, or its events are in the file at ``path``; or why not."""
@@ -185,16 +200,18 @@ class ProfileReport:
     problem: str = ""
 
 
+@register
 @frozen
 class StatusRequest:
-    """Anybody of the same user to a runner: answer at ``endpoint`` with a :class:`StatusReport`."""
+    """Any process of the same user to a runner: answer at ``endpoint`` with a :class:`StatusReport`."""
 
     endpoint: str
 
 
+@register
 @frozen
 class ProfileRequest:
-    """Anybody of the same user to a runner: record for ``seconds``, write the trace to ``path``, answer at ``endpoint``."""
+    """Any process of the same user to a runner: record for ``seconds``, write the trace to ``path``, answer at ``endpoint``."""
 
     endpoint: str
     seconds: float
@@ -202,9 +219,10 @@ class ProfileRequest:
     torch: list[str] = field(factory=list)
 
 
+@register
 @frozen
 class ProfileDone:
-    """The answer: how many events the trace has, how many were dropped, who gave none; or the ``problem``."""
+    """The answer: the number of events in the trace, of those dropped, the processes that gave none; or the ``problem``."""
 
     events: int = 0
     dropped: int = 0
@@ -212,6 +230,7 @@ class ProfileDone:
     problem: str = ""
 
 
+@register
 @frozen
 class StatusReport:
     """A running pipeline: its name, the seconds since its start, health by unit, counters by process and stage."""
@@ -222,9 +241,10 @@ class StatusReport:
     statistics: dict[str, dict[str, dict[str, float]]]
 
 
+@register
 @frozen
 class PeerDownMessage:
-    """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what you know of ``requests``.
+    """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what is known of ``requests``.
 
     ``inquest`` numbers the deaths: one process may die again before the last answer about its predecessor has come.
     """
@@ -235,6 +255,7 @@ class PeerDownMessage:
     requests: list[str]
 
 
+@register
 @frozen
 class PeerDownReport:
     """Process to runner, about a dead peer: what was written to it, and what had arrived from it.
@@ -249,6 +270,23 @@ class PeerDownReport:
     arrived: list[tuple[str, str, str, int, Any]] = field(factory=list)
 
 
+@register
+@frozen
+class InFlightRequest:
+    """A process to the runner: answer at ``endpoint`` with an :class:`InFlightReport`."""
+
+    endpoint: str
+
+
+@register
+@frozen
+class InFlightReport:
+    """Runner to a process: the requests that are in flight, as stages call them."""
+
+    requests: list[str] = field(factory=list)
+
+
+@register
 @frozen
 class PeerUpMessage:
     """Runner to a process: a new process reads ``endpoint``."""
@@ -256,6 +294,7 @@ class PeerUpMessage:
     endpoint: str
 
 
+@register
 @frozen
 class PeerFailedMessage:
     """Runner to a process: nothing will read ``endpoint`` any more; what is sent to ``stages`` fails for ``reason``."""
@@ -265,18 +304,21 @@ class PeerFailedMessage:
     reason: str
 
 
+@register
 @frozen
 class PingMessage:
-    """Runner to a process: answer with a :class:`PongMessage`, so that it is known whether the event loop turns."""
+    """Runner to a process: answer with a :class:`PongMessage`, which shows that the event loop runs."""
 
 
+@register
 @frozen
 class PongMessage:
-    """Process to runner: its event loop turns."""
+    """Process to runner: its event loop runs."""
 
     process: str
 
 
+@register
 @frozen
 class ShutdownMessage:
     """Coordinator to a process: finish and exit."""
@@ -284,6 +326,7 @@ class ShutdownMessage:
     reason: str = ""
 
 
+@register
 @frozen
 class ReadyMessage:
     """Process to coordinator: every stage of the process is built and reads its endpoint."""
@@ -293,6 +336,7 @@ class ReadyMessage:
     stages: list[str] = field(factory=list)
 
 
+@register
 @frozen
 class ProcessFailedMessage:
     """Process to coordinator: a stage could not be built; the process ends."""
@@ -301,6 +345,7 @@ class ProcessFailedMessage:
     error: ErrorInfo
 
 
+@register
 @frozen
 class StageStatistics:
     """Stage to coordinator, on request: counters as plain numbers (queue depth, free KV blocks, relay bytes)."""
@@ -309,6 +354,7 @@ class StageStatistics:
     counters: dict[str, dict[str, float]] = field(factory=dict)
 
 
+@register
 @frozen
 class StatisticsRequest:
     """Coordinator to a process: answer with :class:`StageStatistics`."""

@@ -1,4 +1,4 @@
-"""What stages send to clients: text pieces and audio pieces, in one shape for every model.
+"""Results and partial results for clients, text and audio, in one form for every model.
 
 A terminal stage streams :class:`TextChunk` or :class:`AudioChunk` and finishes with a :class:`TextResult` or an
 :class:`AudioResult`; any other plain data is allowed too and passes through as it is.
@@ -10,7 +10,10 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.protocol.registry import register
 
+
+@register
 @frozen
 class TextChunk:
     """A piece of text as it was made."""
@@ -18,6 +21,7 @@ class TextChunk:
     text: str
 
 
+@register
 @frozen
 class AudioChunk:
     """A piece of mono audio: ``samples`` is float32, shape ``[n]``, in [-1, 1]; ``sample_rate`` in Hz."""
@@ -26,6 +30,7 @@ class AudioChunk:
     sample_rate: int
 
 
+@register
 @frozen
 class TextResult:
     """The whole text. ``token_ids`` are the generated ids; ``finish_reason`` is ``stop``, ``length`` or ``abort``."""
@@ -37,6 +42,7 @@ class TextResult:
     notices: list[str] = field(factory=list)
 
 
+@register
 @frozen
 class AudioResult:
     """The whole audio: float32 ``samples`` of shape ``[n]``, ``sample_rate`` in Hz; ``codes`` are the codec frames if asked for."""

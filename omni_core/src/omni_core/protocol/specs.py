@@ -1,6 +1,6 @@
 """Launch specs: everything a child process needs, resolved and as plain data, so that it discovers and compiles nothing.
 
-The parent makes one :class:`ProcessSpec` per process group from the config (``runtime/prepare.py``); the child imports
+The parent makes one :class:`ProcessSpec` per process group from the config (:mod:`omni_core.launch.prepare`); the child imports
 exactly the references that its spec names.
 """
 
@@ -10,7 +10,10 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.protocol.registry import register
 
+
+@register
 @frozen
 class RelaySpec:
     """One relay of a process, as plain data: its class, and the fields of its :class:`RelayOptions`."""
@@ -19,6 +22,7 @@ class RelaySpec:
     options: dict[str, Any] = field(factory=dict)
 
 
+@register
 @frozen(kw_only=True)
 class KernelSpec:
     """A kernel as a launch spec carries it. References are ``package.module:attribute``.
@@ -38,6 +42,7 @@ class KernelSpec:
     probe: str | None
 
 
+@register
 @frozen(kw_only=True)
 class StageSpec:
     """One stage of a process. References are ``package.module:attribute``; component names are already resolved.
@@ -63,9 +68,10 @@ class StageSpec:
     injected: dict[str, Any] = field(factory=dict)
 
 
+@register
 @frozen(kw_only=True)
 class ProcessSpec:
-    """One process group: its stages, its endpoint, and where everybody else is.
+    """One process group: its stages, its endpoint, and the addresses of all others.
 
     Attributes:
         name: the process group's name.
@@ -81,6 +87,8 @@ class ProcessSpec:
         same_gpu: stage name to the endpoints of other processes where it uses the GPU that this process's stages use.
         gpu_memory: budgets of its stages on its device, ``{"nbytes": int}`` or ``{"share": float}``; empty: no limit.
         kernels: operation to the installed kernels for it.
+        expects_tensors: another process sends it payloads of a stage that computes with torch, so torch is imported in the
+            background once the process is ready, before the first tensor arrives.
         env: environment defaults, set before any factory is imported; existing values take precedence.
         routes: endpoint of each process on another host to the ``tcp://`` address that reaches it.
         keys: public and secret key of the run, where processes live on several hosts.
@@ -98,14 +106,16 @@ class ProcessSpec:
     same_gpu: dict[str, list[str]] = field(factory=dict)
     gpu_memory: list[dict[str, Any]] = field(factory=list)
     kernels: dict[str, list[KernelSpec]] = field(factory=dict)
+    expects_tensors: bool = False
     env: dict[str, str] = field(factory=dict)
     routes: dict[str, str] = field(factory=dict)
     keys: list[str] = field(factory=list, repr=False)
 
 
+@register
 @frozen(kw_only=True)
 class UnitSpec:
-    """What starts, dies and is restarted together: one replica of a process group, of one process or one per rank.
+    """The processes that start, die and are restarted together: one replica of a process group, of one process or one per rank.
 
     Attributes:
         name: unique; the process group's name, with ``.N`` for the N-th replica where there are several.

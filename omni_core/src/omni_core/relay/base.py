@@ -1,4 +1,4 @@
-"""The relay contract: moving one flat run of bytes from a producer's process to a consumer's (seed 001).
+"""The relay contract: moving one flat run of bytes from a producer's process to a consumer's.
 
 A relay moves bytes and nothing else: it routes no request and reads no payload.
 """
@@ -18,7 +18,7 @@ S = TypeVar("S", bound=attrs.AttrsInstance)
 
 @frozen
 class RelayOptions:
-    """What a relay is built from: ``RelayConfig`` resolved for one stage's process, plain data.
+    """The arguments of a relay: ``RelayConfig`` resolved for one stage's process, plain data.
 
     Attributes:
         slot_size_mb: the size of one credit's worth of pool memory, in MiB.
@@ -29,7 +29,7 @@ class RelayOptions:
         owner: the name of the process that owns this relay (for messages and system-wide names).
         directory: a private (0700) folder of this run, for sockets and pool files. Removed by the parent at the end.
         host: the address at which peers reach this process, for backends that use a network.
-        settings: what only this backend knows, checked by :meth:`read_settings`.
+        settings: settings of this backend alone, checked by :meth:`read_settings`.
     """
 
     slot_size_mb: int = 64
@@ -86,20 +86,23 @@ class Relay(ABC):
     """One process's end of a data transport. Created with :class:`RelayOptions` by the target a plugin registers.
 
     Buffers are flat: a contiguous tensor of the host or of the relay's :attr:`device`, or anything that offers a C-contiguous
-    buffer (``memoryview``, numpy). Called from one event loop only. A relay finds out by itself that a peer has died: what it
+    buffer (``memoryview``, numpy). Called from one event loop only. A relay detects by itself that a peer has died: what it
     waits for from that peer fails with :class:`~omni_core.errors.PeerDiedError`, in milliseconds and without being told.
 
-    Two optional capabilities remove copies; a relay that has them says so:
+    Optional capabilities; a relay that has them declares so:
 
-    * ``has_empty``: :meth:`empty` hands out relay memory that the producer writes straight into, then passes to ``put_async``.
+    * ``has_empty``: :meth:`empty` returns relay memory that the producer writes straight into, then passes to ``put_async``.
     * ``has_view``: :meth:`get_view` returns a read-only view of the bytes where they lie.
+    * ``bytes_outlive_sender``: bytes that were put can be read after their sender has died (files, object stores). Reading from
+      a dead sender is then no error.
     """
 
     has_empty: ClassVar[bool] = False
     has_view: ClassVar[bool] = False
+    bytes_outlive_sender: ClassVar[bool] = False
 
     device: str = "cpu"
-    """Where the buffers are best: payloads are gathered there before a put and arrive there after a get. ``"cuda:N"`` only where
+    """The preferred place of buffers: payloads are gathered there before a put and arrive there after a get. ``"cuda:N"`` only where
     bytes then never touch the host.
     """
 

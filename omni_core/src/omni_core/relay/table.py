@@ -1,4 +1,4 @@
-"""The relays of one process: which one reaches which peer, and the one that a message's bytes came by."""
+"""The relays of one process, by name and by the peers that they reach."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from omni_core.relay.base import Relay, RelayOptions
 
 
 class Relays:
-    """Made at the start of a process, so that a relay that cannot work here is found out then.
+    """The relays of one process, built at its start, so that one that cannot work here fails then.
 
     Args:
         specs: by name, every relay that this process sends or is sent by.
@@ -39,7 +39,7 @@ class Relays:
         return name, self._relays[name]
 
     def device_towards(self, endpoint: str) -> str:
-        """Where payloads for a peer are best gathered."""
+        """The device on which to gather payloads for a peer."""
         name = self._towards.get(endpoint)
         return "cpu" if name is None else self._relays[name].device
 

@@ -16,9 +16,9 @@ from omni_core.control.lanes import in_task, in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import RelayFullError
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.buffers import empty
-from omni_core.protocol.codec import EncodedValue, decode, encode_split
-from omni_core.protocol.messages import DataReadyMessage, StagePayload
+from omni_core.protocol.codec import EncodedValue, decode, encode_split, is_large
+from omni_core.protocol.messages import DataReadyMessage
+from omni_core.protocol.tensors import empty
 from omni_core.relay.base import Relay
 from omni_core.relay.table import Relays
 
@@ -27,13 +27,8 @@ INLINE_BYTES = 32 * 1024
 (36,000 against 17,000), at the price of a sixth more latency for a single one; measured with shm.
 """
 
-LARGE_NODES = 10_000
-"""Objects in a value from which on it is encoded in a thread: the event loop is never held for more than about 20 ms."""
-
 LARGE_HEADER_BYTES = 2**18
 """Bytes of an encoded value, those of its large tensors not counted, from which on it is decoded in a thread."""
-
-_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 
 
 @define
@@ -132,7 +127,7 @@ class Transfer:
         return await read_document(message.header, message.has_tensors, buffer)
 
 
-async def read_document(document: bytes, has_tensors: bool, buffer: Any = None) -> Any:
+async def read_document(document: bytes | EncodedValue, has_tensors: bool, buffer: Any = None) -> Any:
     """Decode a value (see :func:`~omni_core.protocol.codec.decode`), in a thread if it is large.
 
     Waits for torch to be imported where the value holds the first tensors that this process gets.
@@ -143,18 +138,3 @@ async def read_document(document: bytes, has_tensors: bool, buffer: Any = None) 
     if len(document) > LARGE_HEADER_BYTES:
         return await in_thread(decode, document, buffer)
     return decode(document, buffer)
-
-
-def is_large(value: Any, limit: int = LARGE_NODES) -> bool:
-    """Return True if the containers in ``value`` hold more than ``limit`` objects. Looks at few more than that many."""
-    value = value.data if type(value) is StagePayload else value
-    count = 0
-    containers = [value] if type(value) in _CONTAINERS else []
-    for container in containers:
-        count += len(container)
-        if count > limit:
-            return True
-        items = container.values() if type(container) is dict else container
-        if not _CONTAINERS.isdisjoint(map(type, items)):
-            containers += [item for item in items if type(item) in _CONTAINERS]
-    return False

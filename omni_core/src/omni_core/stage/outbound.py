@@ -11,7 +11,7 @@ from omni_core.control.lanes import in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import TransportError
 from omni_core.observe.profiler import Recorder, flow_of
-from omni_core.protocol.codec import encode_whole
+from omni_core.protocol.codec import encode_whole, is_large
 from omni_core.protocol.messages import (
     CompleteMessage,
     DataReadyMessage,
@@ -22,7 +22,7 @@ from omni_core.protocol.messages import (
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer, is_large
+from omni_core.relay.transfer import Transfer
 
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage

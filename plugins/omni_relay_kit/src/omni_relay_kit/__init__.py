@@ -1,4 +1,5 @@
-"""Parts that relays share: a bounded pool of blocks with back-pressure, the base class of relays whose receiver pulls, and peer liveness.
+"""Parts for relay backends: a bounded pool with back-pressure, the base class of relays whose receiver pulls, and peer liveness.
 
-A relay backend may use them or not; the core knows none of them. The contract that a relay keeps is :mod:`omni_core.relay.base`.
+A relay may use them or not, and the core imports none of them. The contract of relays is :mod:`omni_core.relay.base`; the modules here
+are ``bounded_pool``, ``allocator``, ``pull_relay``, ``memory`` and ``liveness``.
 """

@@ -1,4 +1,4 @@
-"""Which bytes of a pool are free: first fit at the lowest address, neighbours merged when freed.
+"""The allocator of a pool's bytes: first fit at the lowest address, neighbours merged when freed.
 
 The lowest address first means that the same pages are used again and again: a page's first touch costs far more than
 a copy into it (see ``docs/decisions/0001-shm-relay.md``).

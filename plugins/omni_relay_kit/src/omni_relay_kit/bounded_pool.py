@@ -1,14 +1,16 @@
-"""The book-keeping of a relay's pool: who has which bytes, who waits for some, in which order. The bytes are the relay's."""
+"""The bookkeeping of a relay's pool: which blocks are used, and the queue of transfers that wait for memory. It holds no bytes."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 
-from attrs import define, field
+from attrs import define, field, frozen
 
-from omni_core.errors import RelayError
+from omni_core.errors import RelayError, RelayFullError
 from omni_relay_kit.allocator import Allocator
 
 
@@ -24,21 +26,52 @@ class Block:
     freed: list[asyncio.Future[None]] = field(factory=list)
 
 
+@frozen
+class Patience:
+    """Limits in seconds on how long an allocation waits while no block is given back, for pools whose readers may keep blocks.
+
+    Attributes:
+        holding: for a request that has blocks of the pool already: requests that hold some and want more could wait for each
+            other for ever.
+        stuck: for any other request: the readers may wait for a sender that waits for its own pool.
+        still_stuck: for the next one, when an allocation has failed for that reason and its going has not helped.
+    """
+
+    holding: float = 0.05
+    stuck: float = 5.0
+    still_stuck: float = 0.5
+
+
 class BoundedPool:
-    """Blocks of a pool of ``size`` bytes, given out in the order of asking. Used from one event loop.
+    """Blocks of a pool of ``size`` bytes, allocated in the order of asking. Used from one event loop.
 
     Args:
         owner: the process, and side: which of its stages' settings bound the pool; both for messages.
+        patience: how long to wait while the pool does not move; ``None``: as long as it takes.
+        prepare: called before every attempt to allocate; frees what readers have released. No block is made if it returns False.
+        on_wait: called when an allocation begins to wait.
     """
 
-    def __init__(self, size: int, owner: str, side: str = "sending") -> None:
+    def __init__(
+        self,
+        size: int,
+        owner: str,
+        side: str = "sending",
+        patience: Patience | None = None,
+        prepare: Callable[[], bool] = lambda: True,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
         self.size = size
+        self.patience = patience
         self._owner = owner
         self._side = side
+        self._prepare = prepare
+        self._on_wait = on_wait
         self._allocator = Allocator(size)
         self._blocks: dict[int, Block] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._keys = count(1)
+        self._moved = 0.0  # when a block was made or freed last
         self._closed = False
 
     async def allocate(self, nbytes: int, request_id: str | None) -> Block:
@@ -46,19 +79,26 @@ class BoundedPool:
 
         Raises:
             RelayError: it can never fit, or the pool was closed.
+            RelayFullError: it has waited for as long as :attr:`patience` allows.
         """
-        first = False
-        while (block := self._try(nbytes, request_id, first)) is None:
-            await self._turn(first)
-            first = True
-        self._wake_next()
+        if (block := self.try_allocate(nbytes, request_id)) is not None:
+            return block
+        try:
+            first = False
+            while block is None:
+                await self._turn(request_id, first)
+                first = True  # it keeps its place until there is enough
+                block = self._try(nbytes, request_id)
+        finally:
+            self.wake_next()
         return block
 
     def try_allocate(self, nbytes: int, request_id: str | None) -> Block | None:
         """Like :meth:`allocate`, at once; ``None`` where that would have to wait."""
-        return self._try(nbytes, request_id, first=False)
+        self._check(nbytes)
+        return None if self._waiting else self._try(nbytes, request_id)
 
-    def _try(self, nbytes: int, request_id: str | None, first: bool) -> Block | None:
+    def _check(self, nbytes: int) -> None:
         if Allocator.rounded(nbytes) > self.size:
             raise RelayError(
                 f"{nbytes} bytes can never fit the relay pool of {self.size} bytes in process {self._owner!r}; "
@@ -66,29 +106,54 @@ class BoundedPool:
             )
         if self._closed:
             raise RelayError("the relay is closed")
-        offset = self._allocator.allocate(nbytes) if first or not self._waiting else None
+
+    def _try(self, nbytes: int, request_id: str | None) -> Block | None:
+        self._check(nbytes)
+        offset = self._allocator.allocate(nbytes) if self._prepare() else None
         if offset is None:
             return None
         block = Block(next(self._keys), offset, nbytes, request_id)
         self._blocks[block.key] = block
+        self._moved = time.monotonic()
         return block
 
-    async def _turn(self, first: bool) -> None:
-        """Sleep until something was freed. The one whose turn it was keeps its place."""
+    async def _turn(self, request_id: str | None, first: bool) -> None:
+        """Sleep until something was freed.
+
+        Raises:
+            RelayFullError: nothing was for too long.
+        """
+        begin = time.monotonic()
         turn = asyncio.get_running_loop().create_future()
         if first:
             self._waiting.appendleft(turn)
         else:
             self._waiting.append(turn)
+        self._on_wait()
         try:
-            await turn
-        except asyncio.CancelledError:
+            while not turn.done():
+                left = self._patience_left(request_id, begin)
+                if left is not None and left <= 0:
+                    raise RelayFullError("the pool is full, and nothing of it was given back for some time")
+                await asyncio.wait([turn], timeout=left)
+        finally:
             if turn in self._waiting:
                 self._waiting.remove(turn)
-            self._wake_next()
-            raise
 
-    def _wake_next(self) -> None:
+    def _patience_left(self, request_id: str | None, begin: float) -> float | None:
+        """Seconds that a request that has waited since ``begin`` may go on waiting, unless the pool moves meanwhile."""
+        patience, now = self.patience, time.monotonic()
+        if patience is None:
+            return None
+        if any(block.request_id == request_id for block in self._blocks.values()):
+            return self._moved + patience.holding - now
+        left = max(self._moved, begin) + patience.stuck - now
+        if left <= 0:
+            self._moved = now + patience.still_stuck - patience.stuck
+        return left
+
+    def wake_next(self) -> None:
+        """Let the first that waits try again."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -101,8 +166,13 @@ class BoundedPool:
 
     @property
     def offered(self) -> bool:
-        """Whether any block's bytes were put and are not given back."""
+        """True if the bytes of any block were put and are not given back."""
         return any(block.offered for block in self._blocks.values())
+
+    @property
+    def is_waited_for(self) -> bool:
+        """True if an allocation waits for memory, or anything for the end of a block."""
+        return bool(self._waiting) or any(block.freed for block in self._blocks.values())
 
     def at(self, offset: int) -> Block | None:
         """The block that begins at ``offset``, while it lives."""
@@ -117,20 +187,22 @@ class BoundedPool:
         if self._blocks.pop(block.key, None) is None:
             return
         self._allocator.free(block.offset, block.nbytes)
+        self._moved = time.monotonic()
         for waiting in block.freed:
             if not waiting.done():
                 waiting.set_result(None)
-        self._wake_next()
+        self.wake_next()
 
     async def until_freed(self, block: Block) -> None:
         """Return when the block is given back; at once if it was."""
         if block.key in self._blocks:
             waiting = asyncio.get_running_loop().create_future()
             block.freed.append(waiting)
+            self._on_wait()
             await waiting
 
     def close(self) -> None:
-        """Free everything; who waits gets a RelayError."""
+        """Free everything. What waits for memory gets a RelayError."""
         self._closed = True
         for block in list(self._blocks.values()):
             self.free(block)

@@ -1,4 +1,4 @@
-"""Whether a process of this host still runs: known at once, where a network library would find out after seconds."""
+"""Detection of dead peers on this host: at once, where a network library takes seconds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Incarnation:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is, or was, a process of this host whose number means the same to us."""
+        """True if it is or was a process of this host and of our PID namespace."""
         return self.host == _host()
 
     def check(self, name: str) -> None:

@@ -1,5 +1,5 @@
-"""What relays share whose receivers pull: the sender keeps the bytes in registered memory, the receiver reads them from there
-and says so, which is the sender's credit. A backend only starts its engine, registers memory, begins reads and looks.
+"""The base class of relays whose receivers pull: the sender keeps the bytes in registered memory, the receiver reads them and
+acknowledges, which is the sender's credit. A backend only starts its engine, registers memory, begins reads and polls.
 
 Every block is marked before and behind its bytes, so that a reader of freed memory, or of another process's, notices. There is
 no thread: one poller per relay runs while transfers are outstanding, and only then; none where the backend is told of events.
@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from attrs import define, field
 
 from omni_core.errors import RelayError
-from omni_core.protocol.buffers import Buffer, address_of, copy, flat, wait_for_device
+from omni_core.protocol.tensors import Buffer, address_of, copy, flat, wait_for_device
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
 from omni_relay_kit.bounded_pool import Block, BoundedPool
 from omni_relay_kit.memory import Memory, make_memory
@@ -52,7 +52,7 @@ class Read:
 
     @property
     def is_late(self) -> bool:
-        """Whether it takes so long that it is worth asking after its peer."""
+        """True if it takes so long that its peer may have died."""
         return time.monotonic() - self.began > LATE_SECONDS
 
 
@@ -83,7 +83,7 @@ class PulledRelay(Relay):
     has_empty = True
 
     needs_polling: ClassVar[bool] = True
-    """Whether events must be looked for. A backend that is told of each, and calls :meth:`look` then, has no poller."""
+    """True if events must be polled for. A backend that is notified of each, and calls :meth:`look` then, has no poller."""
 
     eager_seconds: ClassVar[float] = 0.0
     """For so long after :meth:`hurry` the poller looks in every turn of the loop. For engines that move on only when looked at."""
@@ -132,10 +132,10 @@ class PulledRelay(Relay):
 
     @abstractmethod
     def is_read(self, read: Read) -> bool:
-        """Whether a read has ended well. Raises RelayError if it has failed. Called until it says either."""
+        """Return whether a read has succeeded. Raises RelayError if it has failed. Called until one of the two."""
 
     def give_up(self, read: Read) -> bool:
-        """Let go of a read, however it ended. Whether nothing will write its memory any more; asked again until then."""
+        """Release a read, however it ended. Return whether nothing will write its memory any more; called again until then."""
         return True
 
     def acknowledge(self, read: Read) -> None:
@@ -229,7 +229,9 @@ class PulledRelay(Relay):
         finish = asyncio.ensure_future(self._finish(read, self._target, block, destination, mark))
         self._finishing.add(finish)
         finish.add_done_callback(self._finishing.discard)
-        finish.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever waits is told
+        finish.add_done_callback(
+            lambda task: task.cancelled() or task.exception()
+        )  # the waiting side gets the exception
         return _Get(metadata, finish)
 
     async def _finish(self, read: Read, memory: Memory, block: Block, destination: Buffer, mark: memoryview) -> None:
@@ -261,7 +263,7 @@ class PulledRelay(Relay):
 
     # --- progress ----------------------------------------------------------------------------------------------------
     def hurry(self) -> None:
-        """Look eagerly for a while. It costs a core, and on a busy machine the peer may be the one that is kept from it."""
+        """Poll without pauses for a while. It takes a core, which on a busy machine the peer may need."""
         self._hurried = time.monotonic()
 
     def _poll(self) -> None:
@@ -284,7 +286,7 @@ class PulledRelay(Relay):
             self._poller = None
 
     def look(self) -> bool:
-        """Look for notices and finished reads now; whether there were any. A backend that knows of one calls it."""
+        """Process notices and finished reads now. Return whether there were any. A backend that is notified of one calls it."""
         if self._closed:
             return False
         before = len(self._reads)
@@ -318,7 +320,7 @@ class PulledRelay(Relay):
             read.done.set_result(None)
         else:
             read.done.set_exception(error)
-            read.done.exception()  # whoever waits is told
+            read.done.exception()  # the waiting side gets the exception
 
     def offered_bytes(self, key: int, address: int, nbytes: int) -> Buffer | None:
         """Our block of that key, marks included, for engines whose sender takes part in a read.

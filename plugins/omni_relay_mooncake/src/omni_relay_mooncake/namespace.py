@@ -35,7 +35,7 @@ class NetworkNamespace:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Be in the namespace, in this thread, for as long as the context lasts."""
+        """Enter the namespace in this thread for the duration of the context."""
         before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             self._enter(self._descriptor)

@@ -13,11 +13,11 @@ supports = (1, 1)
 NOT_INSTALLED = "Mooncake is not installed; pip install omni-relay-mooncake[cpu], or [cuda] where there are GPUs"
 
 _LIBRARIES = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}
-"""What the engine is linked with and does not bring, by Debian package."""
+"""Libraries that the engine is linked with and does not contain, with their Debian packages."""
 
 
 def missing_libraries() -> str | None:
-    """Which system libraries the engine lacks here, and how to get them."""
+    """The system libraries that the engine lacks here, and how to install them; ``None`` if none."""
     missing = []
     for name, package in _LIBRARIES.items():
         try:
@@ -31,7 +31,7 @@ def missing_libraries() -> str | None:
 
 
 def probe() -> str | None:
-    """Whether the Transfer Engine is installed and what it is linked with is here."""
+    """Return why the Transfer Engine cannot be used here, or ``None``: it and the libraries that it is linked with must be installed."""
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}"
     if find_spec("mooncake") is None:

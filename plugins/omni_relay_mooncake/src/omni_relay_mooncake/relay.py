@@ -1,8 +1,8 @@
 """The Mooncake relay: remote reads by the Transfer Engine out of the sender's registered pool; no metadata server is needed.
 
-The engine has threads of its own, tells the end of a read only to who asks, cancels none, blocks while it notifies, and
+The engine has threads of its own, reports the end of a read only when asked, cancels none, blocks while it notifies, and
 takes a second to notice that a peer is gone. So a thread watches the reads under way and sleeps while there are none; notices
-(credits) go out in another, after the bytes are here; and a read that takes long has its peer asked whether it lives.
+(credits) go out in another, after the bytes are here; and for a read that takes long, the peer is probed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MooncakeSettings:
 
 @define(eq=False)
 class _Handle:
-    """A read that the engine has begun, and the question whether its peer lives."""
+    """A read that the engine has begun, and the probe of its peer."""
 
     transfer: Transfer
     question: Future[bool] | None = None
@@ -96,7 +96,7 @@ class MooncakeRelay(PulledRelay):
         if self._namespace is None:
             logger.warning(
                 "mooncake: process %r listens on every network interface (port %d and another), without authentication: "
-                "whoever reaches it can read and write the relay's memory; use relay.settings.network_namespace or a firewall",
+                "any host that reaches it can read and write the relay's memory; use relay.settings.network_namespace or a firewall",
                 self.options.owner,
                 port,
             )
@@ -172,7 +172,7 @@ class MooncakeRelay(PulledRelay):
 
     # --- notices -----------------------------------------------------------------------------------------------------
     def acknowledge(self, read: Read) -> None:
-        """A notice travels with a transfer, so the block's first mark is read once more, into memory that nobody looks at."""
+        """A notice travels with a transfer, so the block's first mark is read once more, into memory that is not used."""
         assert self._scratch is not None
         notice = self._api.TransferNotify(read.token.hex(), str(read.key))
         where = [read.peer[0], self._scratch.address, read.remote[0], MARK_BYTES]
@@ -201,7 +201,7 @@ def _lives(engine: Any, session: str) -> bool:
 def _notify(engine: Any, read: Any, where: list[Any], notice: Any) -> None:
     session, local, remote, nbytes = where
     if engine.transfer_sync(session, local, remote, nbytes, read, notice) != 0:
-        logger.debug("the sender %s has not heard that its bytes were read; it has ended", session)
+        logger.debug("the sender %s was not notified that its bytes were read; it has ended", session)
 
 
 def _module() -> Any:

@@ -1,4 +1,4 @@
-"""Waits for the engine's transfers in a thread, which sleeps while there are none."""
+"""A thread that waits for the engine's transfers and sleeps while there are none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNNING, DONE = 0, 1
 
 _SHORT_SECONDS, _LONG_SECONDS = 0.0001, 0.005
 _LONG_AFTER_SECONDS = 0.1
-"""How long the thread sleeps between two looks, and after how long without an event it takes its time."""
+"""Pauses of the thread between two polls, and the time without an event after which they are the long ones."""
 
 _CLOSE_SECONDS = 2.0
 
@@ -39,7 +39,7 @@ class Watcher:
         self._thread.start()
 
     def watch(self, batch: int) -> Transfer:
-        """A transfer of that number. The engine forgets it as soon as it has told its end, so nobody else may ask."""
+        """A transfer of that number. The engine forgets it once it has reported its end, so no other caller may ask."""
         transfer = Transfer(batch, self._engine.transfer_check_status(batch))
         if transfer.state == RUNNING:
             self._new.put(transfer)

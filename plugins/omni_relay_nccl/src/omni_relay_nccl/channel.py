@@ -1,7 +1,7 @@
 """A process group of two, and the thread that waits for its transfers: one after the other, in the order of asking.
 
 NCCL matches sends with receives by their order alone, so both sides ask for the same transfers in the same order. Waiting
-blocks, and must: a work of gloo's is not complete before somebody waits for it.
+blocks, and is necessary: a work of gloo's does not complete unless it is waited for.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import torch
 import torch.distributed as distributed
 from attrs import define, field, frozen
 
-from omni_core.protocol.buffers import Buffer, as_tensor, copy, flat
+from omni_core.protocol.tensors import Buffer, as_tensor, copy, flat
 from omni_relay_nccl.meeting import MeetingStore
 
 SENDER, RECEIVER = 0, 1
 """The ranks of a pair."""
 
 _CONNECT = timedelta(seconds=5)
-"""How long gloo tries to connect two processes that know each other's addresses; it tries five times."""
+"""Time limit for gloo to connect two processes that know each other's addresses; it tries five times."""
 
 _STALLED = timedelta(seconds=60)
-"""How long a piece of a gloo transfer may take. Only a peer that is stopped takes that long, or one that has died."""
+"""Time limit for a piece of a gloo transfer. Only a peer that is stopped or has died takes that long."""
 
 _NO_LIMIT = timedelta(days=30)
 
@@ -43,7 +43,7 @@ _CLOSE_SECONDS = 2.0
 
 @frozen
 class End:
-    """What one side of a pair has: its backend, ``"nccl"`` or ``"gloo"``, and with nccl which GPU."""
+    """One side of a pair: its backend, ``"nccl"`` or ``"gloo"``, and with nccl which GPU."""
 
     backend: str
     gpu: str = ""
@@ -82,7 +82,7 @@ class _Group(ABC):
     """A group of two processes."""
 
     fills_by_copy = True
-    """Whether a block is only written by :meth:`Transfer.fill`."""
+    """True if a block is written by :meth:`Transfer.fill` only."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -105,7 +105,7 @@ class _Group(ABC):
 class _Gloo(_Group):
     """Over TCP on the loopback interface: both processes are on this host.
 
-    When a peer dies in the middle of a message, gloo forgets to tell who waits for it, and nothing but time frees the thread. So
+    When a peer dies in the middle of a message, gloo does not report it to the waiting thread, which only its time limit frees. So
     it receives into memory of its own, and blocks are free as soon as the wire has ended.
     """
 
@@ -250,7 +250,7 @@ class Channel:
 
     @property
     def fills_by_copy(self) -> bool:
-        """Whether a block that was taken away from its transfer is free."""
+        """True if a block that was taken away from its transfer is free."""
         return self._group is None or self._group.fills_by_copy
 
     def join(self) -> None:

@@ -1,4 +1,4 @@
-"""How the two processes of a group find each other: torch asks a store for the other's address, ours asks the other process."""
+"""Rendezvous of the two processes of a group: a store that torch asks for the other's address, and that asks the other process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 PATIENCE_SECONDS = 30.0
-"""How long one side waits for the other to come, where it does not die instead, whatever torch would wait."""
+"""Seconds that one side waits for the other, unless that dies earlier; torch's own limit is not used."""
 
 
 class MeetingStore(Store):
@@ -29,7 +29,7 @@ class MeetingStore(Store):
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """The other side is gone: who waits for it gets an error."""
+        """The other side is gone: a waiting call gets an error."""
         with self._changed:
             self._alone = True
             self._changed.notify_all()

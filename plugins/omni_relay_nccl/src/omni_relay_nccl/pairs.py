@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from omni_core.errors import PeerDiedError, RelayError
-from omni_core.protocol.buffers import Buffer
+from omni_core.protocol.tensors import Buffer
 from omni_relay_nccl.channel import RECEIVER, SENDER, Channel, End, Transfer, common_backend, meet
 from omni_relay_nccl.meeting import MeetingStore
 from omni_relay_nccl.wire import Wire
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Side(ABC):
-    """What both sides have: a wire, a store to meet by, later a channel, and an end."""
+    """The common part of both sides: a wire, a store for the rendezvous, later a channel."""
 
     def __init__(self, rank: int, end: End, device: str) -> None:
         self._rank, self._end, self._device = rank, end, device
@@ -38,7 +38,7 @@ class _Side(ABC):
 
     def _soon(self, function: Callable[..., object], *arguments: Any) -> None:
         """On the event loop, from the channel's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _tell(self, key: str, value: bytes) -> None:
@@ -72,7 +72,7 @@ class _Side(ABC):
 
     @abstractmethod
     def ended(self, transfer: Transfer) -> None:
-        """A transfer has: tell who waits."""
+        """A transfer has ended: notify what waits for it."""
 
     def close(self) -> None:
         """Let go of the peer; :meth:`join` waits for the thread's end."""
@@ -151,7 +151,7 @@ class Incoming(_Side):
         on_end: called when the sender is gone.
 
     Raises:
-        PeerDiedError: nobody answers.
+        PeerDiedError: no process listens there.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Incoming(_Side):
         self.wire.send([transfer.number])
 
     def state(self, transfer: Transfer) -> bool:
-        """Whether it has ended well. Raises RelayError if it has not."""
+        """Return whether it has succeeded. Raises RelayError if it has failed."""
         if transfer.ended and transfer.error is None:
             return True
         if self._lost_error is not None:
@@ -197,7 +197,7 @@ class Incoming(_Side):
         return False
 
     def let_go(self, transfer: Transfer) -> bool:
-        """Whether nothing will write its block any more; what both sides have agreed on happens, wanted or not, while both live."""
+        """Return whether nothing will write its block any more. What both sides have agreed on happens, wanted or not, while both live."""
         if transfer.ended:
             return True
         if self._lost_error is None:

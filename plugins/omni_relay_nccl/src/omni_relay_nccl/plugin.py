@@ -16,7 +16,7 @@ _DRIVERS = ("libcuda.so.1", "libamdhip64.so")
 
 
 def probe() -> str | None:
-    """Whether torch is installed; a remark where its processes could only talk by gloo."""
+    """Return why the relay cannot be used here, a remark where only gloo can be used, or ``None``."""
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}"
     spec = find_spec("torch")
@@ -31,7 +31,7 @@ def probe() -> str | None:
 
 
 def _device_is_here() -> bool:
-    """Whether a driver is here and has a device. Asked of the driver itself: importing torch takes seconds."""
+    """Return whether a driver is installed and has a device. Asks the driver itself: importing torch takes seconds."""
     for name in _DRIVERS:
         try:
             driver = ctypes.CDLL(name)

@@ -47,7 +47,7 @@ class _Handle:
 
 
 class NcclRelay(PulledRelay):
-    """See the module. Where NCCL cannot be used, ``device`` is the host's, whatever the options say."""
+    """See the module. Where NCCL cannot be used, ``device`` is ``"cpu"`` regardless of the options."""
 
     needs_polling = False
 
@@ -74,7 +74,7 @@ class NcclRelay(PulledRelay):
             raise RelayError(f"the nccl relay needs the run's private folder, and {self.options.directory!r} is none")
 
     def register(self, memory: Memory) -> None:
-        """Any memory will do."""
+        """Nothing to do: any memory can be sent."""
 
     def peer_address(self) -> list[Any]:
         if self._listener is None:
@@ -154,7 +154,7 @@ class NcclRelay(PulledRelay):
 
 
 def _why_not_nccl(device: str) -> str | None:
-    """Why this process cannot use NCCL, if so."""
+    """Return why this process cannot use NCCL, or ``None`` if it can."""
     if not distributed.is_available() or not distributed.is_gloo_available():
         raise RelayError("this torch is built without torch.distributed and gloo; install another build")
     if device == "cpu":
@@ -165,5 +165,5 @@ def _why_not_nccl(device: str) -> str | None:
 
 
 def _gpu(device: str) -> str:
-    """Which GPU that is, by a name that processes with different CUDA_VISIBLE_DEVICES share."""
+    """The UUID of a GPU, which is the same in processes with different CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(device).uuid)

@@ -14,7 +14,7 @@ class Wire(asyncio.Protocol):
     """One end. What is sent before the connection is up goes out when it is.
 
     Args:
-        on_message: called with each message; whatever it raises closes the connection.
+        on_message: called with each message; an exception from it closes the connection.
         on_end: called once when the connection has ended, with the reason where the fault was in a message.
     """
 

@@ -14,7 +14,7 @@ NOT_INSTALLED = "NIXL is not installed; pip install omni-relay-nixl[cu12] (it ne
 
 
 def probe() -> str | None:
-    """Whether a build of NIXL is installed."""
+    """Return how to install NIXL, or ``None`` if a build of it is installed."""
     if not any(find_spec(name) for name in BUILDS):
         return NOT_INSTALLED
     return None

@@ -1,7 +1,7 @@
 """The NIXL relay: remote reads through UCX, or another backend of NIXL's, from the sender's registered pool.
 
 What an agent needs to know of another travels with the metadata of a put, 500 bytes, and is loaded once per peer. NIXL's
-progress thread is off: it would burn a core per idle agent. Who reads from a process of its own host rings that one's bell instead.
+progress thread is off: it would use a core per idle agent. A reader rings the doorbell of a sender on its own host instead.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from omni_core.relay.base import RelayOptions
 from omni_relay_kit.liveness import Incarnation
 from omni_relay_kit.memory import Memory
 from omni_relay_kit.pull_relay import PulledRelay, Read
-from omni_relay_nixl.bell import Bell
+from omni_relay_nixl.doorbell import Doorbell
 from omni_relay_nixl.plugin import BUILDS, NOT_INSTALLED
 
 _KEY_BYTES = 8
 
 _ROUNDS = 20
-"""How often two processes ring at each other for one read; the poller does the rest of a long one."""
+"""Doorbell rounds between two processes for one read; the poller does the rest of a long one."""
 
 
 @frozen
@@ -55,12 +55,12 @@ class NixlRelay(PulledRelay):
         self._registered: list[Any] = []
         self._metadata: bytes | None = None
         self._peers: dict[str, str] = {}
-        self._bell: Bell | None = None
+        self._bell: Doorbell | None = None
         self._rounds: dict[str, int] = {}
 
     def open_engine(self) -> None:
         api = _nixl()
-        self._bell = Bell(self.options.directory, f"nixl-{self.token.hex()[:16]}.bell", self.look, self._answered)
+        self._bell = Doorbell(self.options.directory, f"nixl-{self.token.hex()[:16]}.bell", self.look, self._answered)
         logging.getLogger("nixl").setLevel(logging.WARNING)
         backend = self._settings.backend
         try:
@@ -121,7 +121,7 @@ class NixlRelay(PulledRelay):
         self._bell.ring(bell, tell=tell)
 
     def _answered(self, bell: str) -> None:
-        """A peer has looked: so do we, and so on while that takes a read on."""
+        """A peer has polled: poll too, and go on while a read makes progress."""
         self.look()
         left = self._rounds.pop(bell, 0)
         if left and any(read.peer[3] == bell for read in self._reads):
@@ -129,7 +129,7 @@ class NixlRelay(PulledRelay):
             self._ring(bell, tell=True)
 
     def acknowledge(self, read: Read) -> None:
-        """The notice is under way already: have the peer look."""
+        """The notice is under way already: have the peer poll."""
         self._ring(read.peer[3], tell=False)
 
     def is_read(self, read: Read) -> bool:
@@ -168,7 +168,7 @@ class NixlRelay(PulledRelay):
             self._bell.close()
 
     def _failure(self, name: str, error: Exception) -> RelayError:
-        """What a read from an agent has run into; an agent that is gone is forgotten."""
+        """The error of a read from an agent. An agent that is gone is forgotten."""
         if "DISCONNECT" not in str(error).upper() and "DISCONNECT" not in type(error).__name__.upper():
             return RelayError(f"NIXL cannot read from {name}: {type(error).__name__}: {error}")
         with contextlib.suppress(Exception):

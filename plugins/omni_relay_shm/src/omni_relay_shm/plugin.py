@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, RelayComponent, hookimpl
 
 supports = (1, 1)
 
 
 def probe() -> str | None:
-    """Whether anonymous shared memory can be made and reached by sibling processes here."""
+    """Return why anonymous shared memory cannot be made here or reached by sibling processes, or ``None``."""
     if sys.platform != "linux":
         return f"it needs Linux (memfd and /proc), this is {sys.platform}"
     if not os.path.isdir("/proc/self/fd"):
@@ -25,6 +25,5 @@ def probe() -> str | None:
 
 @hookimpl
 def omni_relays() -> list[Component]:
-    return [
-        Component("shm", "omni_relay_shm.relay:ShmRelay", "pooled host shared memory, for one machine", probe=probe)
-    ]
+    summary = "pooled host shared memory, for one machine"
+    return [RelayComponent("shm", "omni_relay_shm.relay:ShmRelay", summary, probe=probe, host_memory=True)]

@@ -16,7 +16,8 @@ from enum import IntEnum
 from omni_core.errors import RelayError
 
 PAGE = 4096
-SLOTS = 1024
+SLOTS = 16384
+"""Uses of the pool at one time, and offers that were withdrawn lately. Only pages of the table that are used take memory."""
 SLOT_WORDS = 4
 HEADER_BYTES = 64
 TOKEN_BYTES = 16

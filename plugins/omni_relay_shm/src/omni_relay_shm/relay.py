@@ -10,53 +10,45 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import select
 import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
-from attrs import define, field
+from attrs import define
 
-from omni_core.errors import PeerDiedError, RelayError, RelayFullError
+from omni_core.errors import RelayError
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
-from omni_relay_kit.allocator import Allocator
+from omni_relay_kit.bounded_pool import Block, BoundedPool, Patience
+from omni_relay_shm.peer import PeerPool, has_ended
 from omni_relay_shm.pool import DATA_START, SLOTS, PoolMemory, Word, create, fence
 
 _GENERATIONS = 2**32 - 1
 
-HOLDING_SECONDS = 0.05
-"""How long a request that holds blocks waits for more while no block is given back. Requests that hold some and want more could
-wait for each other for ever.
+QUARANTINE_SECONDS = 60.0
+"""Seconds for which the slot of an offer that was withdrawn unread is not used again. Its reader may stand between finding the offer and
+saying that it holds it; what it writes then must not be taken for a word about the slot's next use.
 """
-
-STUCK_SECONDS = 5.0
-"""How long others wait while no block is given back: their readers may wait for a sender that waits for its own pool."""
-
-STILL_STUCK_SECONDS = 0.5
-"""When one has gone another way for that reason, how long the next one waits if that has not helped."""
 
 
 @define(eq=False)
-class _Block:
-    """One allocation of the own pool. ``doomed``: to be freed as soon as its reader lets go."""
+class _Slot:
+    """A block of the own pool and the slot that describes it to its reader.
 
-    slot: int
+    ``pending_free``: to be freed as soon as its reader lets go.
+    """
+
+    number: int
     generation: int
-    offset: int
-    nbytes: int
-    request_id: str | None
-    offered: bool = False
-    doomed: bool = False
-    freed: list[asyncio.Future[None]] = field(factory=list)
+    block: Block
+    pending_free: bool = False
 
 
 class _Put(RelayOperation):
     """An offered block. Complete when its reader has let it go (or it was cleaned up)."""
 
-    def __init__(self, relay: ShmRelay, block: _Block, metadata: list[Any]) -> None:
+    def __init__(self, relay: ShmRelay, block: Block, metadata: list[Any]) -> None:
         self.metadata = metadata
         self._relay, self._block = relay, block
 
@@ -75,74 +67,6 @@ class _Done(RelayOperation):
         return None
 
 
-_UNREAD_SECONDS = 5.0
-"""How long the pool of a dead process stays mapped: what it has sent may still wait, unread, in this process."""
-
-
-class _Peer:
-    """A mapping of another process's pool and the pipe that wakes its owner. ``on_death`` is called some time after its death."""
-
-    def __init__(
-        self, pid: int, descriptor: int, pipe: int, size: int, token: bytes, on_death: Callable[[bytes], None]
-    ) -> None:
-        try:
-            source = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) or _has_ended(pid):
-                raise PeerDiedError(f"process {pid}, whose pool holds the bytes, has ended") from error
-            raise RelayError(f"the pool of process {pid} cannot be opened: {error}") from error
-        try:
-            self.memory = PoolMemory(source, size)
-            if self.memory.token != token:
-                self.memory.close()
-                raise PeerDiedError(f"process {pid} holds another pool than the message says; the sender has ended")
-        except (OSError, ValueError) as error:
-            raise RelayError(f"the pool of process {pid} cannot be mapped: {error}") from error
-        finally:
-            os.close(source)
-        try:
-            self.pipe: int | None = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            self.pipe = None  # the owner is ending: nobody waits for our releases
-        self._token = token
-        self._on_death = on_death
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._pidfd = -1
-        try:
-            self._pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._died()
-        else:
-            self._loop.add_reader(self._pidfd, self._died)
-
-    def _died(self) -> None:
-        self._unwatch()
-        self._timer = self._loop.call_later(_UNREAD_SECONDS, self._on_death, self._token)
-
-    def _unwatch(self) -> None:
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
-
-    def wake(self) -> None:
-        if self.pipe is not None:
-            try:
-                os.write(self.pipe, b"\0")
-            except (BlockingIOError, BrokenPipeError):
-                return  # a full pipe wakes its reader as well; a broken one has none
-
-    def close(self) -> None:
-        self._unwatch()
-        if self._timer is not None:
-            self._timer.cancel()
-        self.memory.close()
-        if self.pipe is not None:
-            os.close(self.pipe)
-            self.pipe = None
-
-
 class ShmRelay(Relay):
     """See the module. Built from :class:`RelayOptions`; the pool has ``slot_size_mb * credits`` MiB and is made at the first put.
 
@@ -153,19 +77,23 @@ class ShmRelay(Relay):
     has_view = True
 
     def __init__(self, options: RelayOptions) -> None:
-        self._size = options.slot_size_mb * options.credits * 2**20
-        self._options = options
-        self._allocator = Allocator(self._size)
+        self._size = options.pool_bytes
+        self._pool = BoundedPool(
+            self._size,
+            options.owner,
+            patience=Patience(),
+            prepare=self._has_free_slot,
+            on_wait=self._watch_for_releases,
+        )
         self._memory: PoolMemory | None = None
         self._descriptor = -1
         self._pipe: tuple[int, int] | None = None
         self._base = 0
-        self._blocks: dict[int, _Block] = {}
+        self._slots: dict[int, _Slot] = {}  # by the key of the block
         self._free_slots = list(range(SLOTS - 1, -1, -1))
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._quarantine: deque[tuple[float, int]] = deque()  # when a slot may be used again
         self._watched: dict[int, int] = {}
-        self._peers: dict[bytes, _Peer] = {}
-        self._moved = 0.0
+        self._peers: dict[bytes, PeerPool] = {}
         self._closed = False
 
     # --- producer ----------------------------------------------------------------------------------------------------
@@ -174,8 +102,9 @@ class ShmRelay(Relay):
         return self._own().data(block.offset, nbytes)
 
     def reserve(self, nbytes: int, request_id: str | None = None) -> memoryview | None:
-        block = None if self._waiting else self._try_allocate(nbytes, request_id)
-        return None if block is None else self._own().data(block.offset, nbytes)
+        memory = self._own()
+        block = self._pool.try_allocate(nbytes, request_id)
+        return None if block is None else memory.data(self._in_slot(block).offset, nbytes)
 
     def commit(self, memory: memoryview) -> list[Any]:
         block = self._block_of(memory)
@@ -192,115 +121,52 @@ class ShmRelay(Relay):
                 self._own().data(block.offset, source.nbytes)[:] = source
         return _Put(self, block, self._offer(block))
 
-    def _offer(self, block: _Block) -> list[Any]:
+    def _offer(self, block: Block) -> list[Any]:
         block.offered = True
+        slot = self._slots[block.key]
         assert self._pipe is not None
         place = [os.getpid(), self._descriptor, self._pipe[1], self._size, self._own().token]
-        return [*place, block.slot, block.generation, block.offset, block.nbytes]
+        return [*place, slot.number, slot.generation, block.offset, block.nbytes]
 
-    async def wait_until_freed(self, block: _Block) -> None:
+    async def wait_until_freed(self, block: Block) -> None:
         """Return when ``block`` was released or cleaned up."""
         self._reclaim()
-        if self._blocks.get(block.slot) is not block:
-            return
-        freed = asyncio.get_running_loop().create_future()
-        block.freed.append(freed)
-        self._watch_for_releases()
-        await freed
+        await self._pool.until_freed(block)
 
-    async def _allocate(self, nbytes: int, request_id: str | None) -> _Block:
-        self._check(nbytes)
-        try:
-            if self._waiting:
-                await self._turn(request_id)
-            while (block := self._try_allocate(nbytes, request_id)) is None:
-                await self._turn(request_id, first=True)
-        finally:
-            self._wake_next()
-        return block
+    async def _allocate(self, nbytes: int, request_id: str | None) -> Block:
+        self._own()
+        return self._in_slot(await self._pool.allocate(nbytes, request_id))
 
-    def _check(self, nbytes: int) -> None:
-        if self._closed:
-            raise RelayError("the relay is closed")
-        if Allocator.rounded(nbytes) > self._size:
-            raise RelayError(
-                f"{nbytes} bytes can never fit the relay pool of {self._size} bytes in process {self._options.owner!r}; "
-                "raise relay.slot_size_mb or relay.credits of the sending stage"
-            )
-
-    def _try_allocate(self, nbytes: int, request_id: str | None) -> _Block | None:
-        """A block, or ``None`` while there is no room.
-
-        Raises:
-            RelayError: there never will be.
-        """
-        self._check(nbytes)
+    def _in_slot(self, block: Block) -> Block:
+        """Give a new block a slot, and the slot a generation. The block itself."""
         memory = self._own()
-        self._reclaim()
-        offset = self._allocator.allocate(nbytes) if self._free_slots else None
-        if offset is None:
-            return None
-        slot = self._free_slots.pop()
-        generation = memory.read(slot, Word.GENERATION) % _GENERATIONS + 1
-        memory.write(slot, Word.HOLDER, 0)
-        memory.write(slot, Word.GENERATION, generation)
-        block = self._blocks[slot] = _Block(slot, generation, offset, nbytes, request_id)
-        self._moved = time.monotonic()
+        number = self._free_slots.pop()
+        generation = memory.read(number, Word.GENERATION) % _GENERATIONS + 1
+        memory.write(number, Word.HOLDER, 0)
+        memory.write(number, Word.GENERATION, generation)
+        self._slots[block.key] = _Slot(number, generation, block)
         return block
 
-    async def _turn(self, request_id: str | None, first: bool = False) -> None:
-        """Sleep until memory was given back; in the order of asking, except that the one whose turn it is keeps it.
-
-        Raises:
-            RelayFullError: none was for as long as this request may wait.
-        """
-        begin = time.monotonic()
-        future = asyncio.get_running_loop().create_future()
-        if first:
-            self._waiting.appendleft(future)
-        else:
-            self._waiting.append(future)
-        self._watch_for_releases()
-        try:
-            while not future.done():
-                left = self._patience(request_id, begin)
-                if left <= 0:
-                    raise RelayFullError("the pool is full, and nothing of it was given back for some time")
-                await asyncio.wait([future], timeout=left)
-        finally:
-            if future in self._waiting:
-                self._waiting.remove(future)
-        if self._closed:
-            raise RelayError("the relay was closed while a transfer waited for memory")
-
-    def _patience(self, request_id: str | None, begin: float) -> float:
-        """Seconds that a request that has waited since ``begin`` may go on waiting, unless the pool moves meanwhile."""
-        now = time.monotonic()
-        if any(block.request_id == request_id for block in self._blocks.values()):
-            return self._moved + HOLDING_SECONDS - now
-        left = max(self._moved, begin) + STUCK_SECONDS - now
-        if left <= 0:
-            self._moved = now + STILL_STUCK_SECONDS - STUCK_SECONDS
-        return left
-
-    def _wake_next(self) -> None:
-        if self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
+    def _has_free_slot(self) -> bool:
+        """Free what readers have let go; True if there is a slot for one more block."""
+        self._reclaim()
+        while self._quarantine and self._quarantine[0][0] <= time.monotonic():
+            self._free_slots.append(self._quarantine.popleft()[1])
+        if not self._free_slots and self._quarantine:  # thousands were withdrawn since: no reader is that late
+            self._free_slots.append(self._quarantine.popleft()[1])
+        return bool(self._free_slots)
 
     def _watch_for_releases(self) -> None:
         """Ask readers for a wake-up, then look once more: a release between looking and asking would be missed."""
         memory = self._own()
         memory.owner_waits = True
         fence()
-        for block in self._blocks.values():
-            self._watch_process(memory.read(block.slot, Word.HOLDER))
-        if self._reclaim():
-            self._wake_next()
+        for slot in self._slots.values():
+            self._watch_process(memory.read(slot.number, Word.HOLDER))
+        self._reclaim()
 
     def _watch_process(self, pid: int) -> None:
-        """While we wait, a reader's death is a release."""
+        """While an allocation waits, a reader's death is a release."""
         if pid in (0, os.getpid()) or pid in self._watched:
             return
         try:
@@ -314,9 +180,9 @@ class ShmRelay(Relay):
     def _reader_died(self, pid: int) -> None:
         self._unwatch(pid)
         memory = self._own()
-        for block in self._blocks.values():
-            if memory.read(block.slot, Word.HOLDER) == pid:
-                memory.write(block.slot, Word.RELEASED, block.generation)
+        for slot in self._slots.values():
+            if memory.read(slot.number, Word.HOLDER) == pid:
+                memory.write(slot.number, Word.RELEASED, slot.generation)
         self._on_release()
 
     def _unwatch(self, pid: int) -> None:
@@ -326,44 +192,42 @@ class ShmRelay(Relay):
             os.close(descriptor)
 
     def _on_release(self) -> None:
-        """Somebody gave memory back while we waited."""
+        """A reader gave memory back while an allocation waited."""
         assert self._pipe is not None
         with contextlib.suppress(BlockingIOError):  # woken by a death, not by a byte
             os.read(self._pipe[0], 4096)
         self._reclaim()
-        self._wake_next()
-        if self._waiting or any(block.freed for block in self._blocks.values()):
+        self._pool.wake_next()
+        if self._pool.is_waited_for:
             self._watch_for_releases()
         elif self._memory is not None:
             self._memory.owner_waits = False
             for pid in list(self._watched):
                 self._unwatch(pid)
 
-    def _reclaim(self) -> bool:
-        """Free every block whose reader let go. Whether there was one."""
-        if self._memory is None:
-            return False
+    def _reclaim(self) -> None:
+        """Free every block whose reader let go."""
         memory = self._memory
+        if memory is None:
+            return
         released = [
-            block
-            for block in self._blocks.values()
-            if memory.read(block.slot, Word.RELEASED) == block.generation
+            slot
+            for slot in self._slots.values()
+            if memory.read(slot.number, Word.RELEASED) == slot.generation
             # Its request is over, and so is its reader: no release will come.
-            or (block.doomed and _has_ended(memory.read(block.slot, Word.HOLDER)))
+            or (slot.pending_free and has_ended(memory.read(slot.number, Word.HOLDER)))
         ]
-        for block in released:
-            self._free(block)
-        if released:
-            self._moved = time.monotonic()
-        return bool(released)
+        for slot in released:
+            self._free(slot)
 
-    def _free(self, block: _Block) -> None:
-        del self._blocks[block.slot]
-        self._free_slots.append(block.slot)
-        self._allocator.free(block.offset, block.nbytes)
-        for future in block.freed:
-            if not future.done():
-                future.set_result(None)
+    def _free(self, slot: _Slot, withdrawn: bool = False) -> None:
+        """Give a block and its slot back. ``withdrawn``: the block was offered, and its reader has not been heard of."""
+        del self._slots[slot.block.key]
+        if withdrawn:
+            self._quarantine.append((time.monotonic() + QUARANTINE_SECONDS, slot.number))
+        else:
+            self._free_slots.append(slot.number)
+        self._pool.free(slot.block)
 
     # --- consumer ----------------------------------------------------------------------------------------------------
     def get_view(self, metadata: Any, request_id: str | None = None) -> memoryview:
@@ -385,7 +249,11 @@ class ShmRelay(Relay):
         return _Done(metadata)
 
     def _claim(self, metadata: Any) -> tuple[PoolMemory, Any, int, int, int, int]:
-        """Take hold of an offered slot, or find that it is gone."""
+        """Take hold of an offered slot.
+
+        Raises:
+            RelayError: the offer was withdrawn, or there was none.
+        """
         try:
             pid, descriptor, pipe, size, token, slot, generation, offset, nbytes = metadata
             sane = 0 <= slot < SLOTS and offset >= 0 and nbytes >= 0 and offset + nbytes <= size
@@ -399,7 +267,7 @@ class ShmRelay(Relay):
             fence()
             if memory.read(slot, Word.GENERATION) == generation:
                 return memory, wake, slot, generation, offset, nbytes
-            memory.write(slot, Word.RELEASED, generation)
+            memory.write(slot, Word.RELEASED, generation)  # the slot is in quarantine, so these words are still its own
         # Otherwise the slot's words belong to its next use by now.
         raise RelayError("the sender has freed these bytes: its request was aborted or has failed")
 
@@ -408,7 +276,7 @@ class ShmRelay(Relay):
             return self._memory, self._wake_myself
         peer = self._peers.get(token)
         if peer is None:
-            peer = self._peers[token] = _Peer(pid, descriptor, pipe, size, token, self._let_go)
+            peer = self._peers[token] = PeerPool(pid, descriptor, pipe, size, token, self._let_go)
         return peer.memory, peer.wake
 
     def _let_go(self, token: bytes) -> None:
@@ -423,27 +291,28 @@ class ShmRelay(Relay):
         memory = self._memory
         if memory is None:
             return
-        for block in [each for each in self._blocks.values() if each.request_id == request_id and not each.doomed]:
-            memory.write(block.slot, Word.GENERATION, block.generation % _GENERATIONS + 1)  # late readers see it
+        for block in self._pool.of(request_id):
+            slot = self._slots[block.key]
+            if slot.pending_free:
+                continue
+            memory.write(slot.number, Word.GENERATION, slot.generation % _GENERATIONS + 1)  # late readers see it
             fence()
-            if memory.read(block.slot, Word.HOLDER) and memory.read(block.slot, Word.RELEASED) != block.generation:
-                block.doomed = True  # a view is out; its end releases the block
+            released = memory.read(slot.number, Word.RELEASED) == slot.generation
+            if memory.read(slot.number, Word.HOLDER) and not released:
+                slot.pending_free = True  # a view is out; its end releases the block
             else:
-                self._free(block)
-        self._wake_next()
+                self._free(slot, withdrawn=block.offered and not released)
 
     def statistics(self) -> dict[str, float]:
         self._reclaim()
-        return {"bytes_in_use": float(self._allocator.in_use), "slots_in_use": float(len(self._blocks))}
+        return {"bytes_in_use": float(self._pool.bytes_in_use), "slots_in_use": float(len(self._pool))}
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        for future in [*self._waiting, *(each for block in self._blocks.values() for each in block.freed)]:
-            if not future.done():
-                future.set_result(None)
-        self._waiting.clear()
+        self._pool.close()
+        self._slots.clear()
         for pid in list(self._watched):
             self._unwatch(pid)
         for peer in self._peers.values():
@@ -469,15 +338,12 @@ class ShmRelay(Relay):
             asyncio.get_running_loop().add_reader(self._pipe[0], self._on_release)
         return self._memory
 
-    def _block_of(self, source: memoryview) -> _Block | None:
-        """The block that ``source`` lies in, if it came from :meth:`empty`."""
+    def _block_of(self, source: memoryview) -> Block | None:
+        """The block that ``source`` lies in, if it came from :meth:`empty` or :meth:`reserve`."""
         if self._memory is None or source.readonly or not source.nbytes:
             return None
-        offset = _address(source) - self._base - DATA_START
-        for block in self._blocks.values():
-            if block.offset == offset and not block.offered and block.nbytes == source.nbytes:
-                return block
-        return None
+        block = self._pool.at(_address(source) - self._base - DATA_START)
+        return block if block is not None and not block.offered and block.nbytes == source.nbytes else None
 
 
 def _release(memory: PoolMemory, wake: Any, slot: int, generation: int) -> None:
@@ -491,26 +357,12 @@ def _release(memory: PoolMemory, wake: Any, slot: int, generation: int) -> None:
         return  # the relay was closed first, and took its mapping along
 
 
-def _has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only its parent has not noticed yet."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        end = select.poll()
-        end.register(descriptor, select.POLLIN)
-        return bool(end.poll(0))
-    finally:
-        os.close(descriptor)
-
-
 def _address(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 def _bytes_of(tensor: Any) -> memoryview:
-    """A flat byte view of a contiguous CPU tensor or of anything with a C-contiguous buffer."""
+    """A flat byte view of a contiguous CPU tensor or of any object with a C-contiguous buffer."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.device.type != "cpu" or not tensor.is_contiguous():

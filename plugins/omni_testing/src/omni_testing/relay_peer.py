@@ -1,4 +1,4 @@
-"""The other process of :class:`omni_testing.RelayConformance`: obeys commands on its standard input, one per line."""
+"""The other process of :class:`omni_testing.RelayConformance`: runs commands from its standard input, one per line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from omni_testing.idleness import wake_ups
 
 
 class PeerError(Exception):
-    """What went wrong in the other process."""
+    """An error of the other process."""
 
 
 class Peer:

@@ -1,4 +1,4 @@
-"""A bell that the processes of one host ring at each other: NIXL moves on only when looked at, so who reads says that it does."""
+"""A doorbell between processes of one host: NIXL makes progress only when polled, so a reader asks the sender to poll."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _LOOK, _LOOK_AND_TELL = b"!", b"?"
 _LONGEST = 200
 
 
-class Bell:
-    """A datagram socket in the run's private folder. Rings that nobody hears are lost: who waits looks now and then anyway.
+class Doorbell:
+    """A datagram socket in the run's private folder. Rings that are not received are lost; a waiting process polls now and then anyway.
 
     Args:
-        directory: the folder; where it is none there is no bell.
+        directory: the folder; without one, nothing rings.
         name: of the socket in it.
-        on_ring: called in the event loop when another process asks us to look.
-        on_answer: called with the path of a process that has looked as we asked it.
+        on_ring: called in the event loop when another process asks us to poll.
+        on_answer: called with the path of a process that has polled as we asked.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Bell:
             self._loop.add_reader(self._socket.fileno(), self._heard)
 
     def ring(self, path: str, *, tell: bool = False) -> None:
-        """Have another process look, by the ``path`` of its bell, and answer if it is to ``tell``."""
+        """Ask another process, by the ``path`` of its doorbell, to poll, and to answer if ``tell``."""
         if path:
             self._send(_LOOK_AND_TELL + self.path.encode() if tell else _LOOK, path)
 

@@ -99,7 +99,7 @@ def test_only_stages_on_the_same_gpu_get_handles(run_folder: Path, monkeypatch: 
 
 
 def test_tensors_of_the_relays_gpu_are_gathered_there_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.protocol.buffers.wait_for_device", lambda buffer: None)  # there is no driver to ask
+    monkeypatch.setattr("omni_core.protocol.tensors.wait_for_device", lambda buffer: None)  # there is no driver to ask
     on_gpu = torch.arange(3000.0).reshape(30, 100).as_subclass(OnGpu)
     value = {
         "gpu": on_gpu,

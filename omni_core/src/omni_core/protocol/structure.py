@@ -1,0 +1,147 @@
+"""The structure of values to be sent: how many nodes they have, how deep they are, and the path of one that cannot be sent.
+
+The limits protect processes from each other: a receiver's stack from depth, a sender's event loop from millions of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import chain, repeat
+from typing import Any
+
+from omni_core.errors import CodecError
+from omni_core.protocol.registry import names, values
+
+MAX_DEPTH = 64
+"""Containers inside each other. Decoding one extension type inside another takes 45 KB of the C stack; at about 180 of them
+the usual stack of 8 MiB overflows and the process dies.
+"""
+
+MAX_NODES = 1_000_000
+"""Containers and leaves of one value; each takes up to a microsecond to encode. An array or a tensor is one."""
+
+LARGE_NODES = 20_000
+"""Values with more nodes are large: encoding them may hold an event loop for more than 20 ms."""
+
+_LEAVES = frozenset([type(None), bool, int, float, str, bytes, bytearray])
+_SEQUENCES = frozenset([list, tuple, set, frozenset])
+
+
+def is_large(value: Any) -> bool:
+    """Return whether a value has more than :data:`LARGE_NODES` nodes: it is better encoded in a thread than on an event loop.
+
+    Raises:
+        CodecError: it is nested too deeply.
+    """
+    return count_nodes(value, LARGE_NODES) > LARGE_NODES
+
+
+def check_limits(value: Any) -> None:
+    """Return if a value keeps both limits.
+
+    Raises:
+        CodecError: it has more nodes than :data:`MAX_NODES`, or is deeper than :data:`MAX_DEPTH`; the message names the path.
+    """
+    try:
+        if count_nodes(value, MAX_NODES) > MAX_NODES:
+            raise CodecError(f"more than {MAX_NODES:,} values; send numbers as an array or a tensor, or less at a time")
+    except CodecError as error:
+        path, _ = locate_failure(value, error, lambda leaf: None, budget=LARGE_NODES)
+        raise CodecError(f"{path}: {error}") from None
+
+
+def count_nodes(value: Any, limit: int) -> int:
+    """Count containers and leaves level by level, and stop where there are more than ``limit``.
+
+    Raises:
+        CodecError: containers are nested deeper than :data:`MAX_DEPTH`.
+    """
+    level, count, depth = [value], 1, 0
+    while depth <= MAX_DEPTH:
+        below: list[Any] = []
+        for node in level:
+            kind = type(node)
+            if kind in values:
+                children = values[kind](node)
+            elif kind is dict:
+                if not node:
+                    continue
+                count += len(node)
+                if count > limit:
+                    return count
+                below += [child for child in node if type(child) not in _LEAVES]
+                children = node.values()
+            elif kind in _SEQUENCES:
+                children = node
+            else:
+                continue
+            count += len(children)
+            if count > limit:
+                return count
+            for child in children:
+                if type(child) not in _LEAVES:
+                    below.append(child)
+        if not below:
+            return count
+        level = below
+        depth += 1
+    raise CodecError(f"nested too deeply: more than {MAX_DEPTH} containers in each other, or one that contains itself")
+
+
+def locate_failure(
+    value: Any, error: Exception, check: Callable[[Any], object], budget: int = MAX_NODES
+) -> tuple[str, Exception]:
+    """The path of the first node that cannot be sent, and the reason.
+
+    Args:
+        error: why the whole value cannot be sent; the answer for ``value`` itself where no part of it fails alone.
+        check: called with every node that is neither a container nor a plain leaf; raises if it cannot be sent.
+        budget: how many nodes to visit; the answer is then the container that has the next one.
+    """
+    level: list[Any] = [
+        (value, None, "", None)
+    ]  # a node, its parent's entry, the kind of its step and its key or index
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for entry in level:
+            node = entry[0]
+            kind = type(node)
+            if kind is dict:
+                children: Iterable[tuple[str, Any, Any]] = chain(
+                    zip(repeat("key"), node, node, strict=False), zip(repeat("[]"), node, node.values(), strict=False)
+                )
+                budget -= 2 * len(node)
+            elif kind in _SEQUENCES:
+                children = zip(repeat("[]"), range(len(node)), node, strict=False)
+                budget -= len(node)
+            elif kind in names:
+                children = [(".", name, getattr(node, name)) for name in names[kind][1]]
+            else:
+                try:
+                    check(node)
+                except Exception as node_error:
+                    return _path(entry), node_error
+                continue
+            if budget < 0:
+                return _path(entry), error
+            below += [(child, entry, step, key) for step, key, child in children if type(child) not in _LEAVES]
+        if not below:
+            return "payload", error
+        level = below
+    return _path(level[0]), error
+
+
+def _path(entry: Any) -> str:
+    steps = []
+    while entry[1] is not None:
+        _, parent, step, key = entry
+        steps.append(f".{key}" if step == "." else f" key {_short(key)}" if step == "key" else f"[{_short(key)}]")
+        entry = parent
+    text = "payload" + "".join(reversed(steps))
+    return text if len(text) <= 300 else f"{text[:200]} ... {text[-80:]}"
+
+
+def _short(key: Any) -> str:
+    """A dict key or an index, for a message: keys that are no plain data are named by their type."""
+    text = repr(key) if type(key) in _LEAVES else f"({type(key).__qualname__})"
+    return text if len(text) <= 80 else f"{text[:77]}..."
