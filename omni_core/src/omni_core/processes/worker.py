@@ -17,6 +17,7 @@ from omni_core.control.peer import Work
 from omni_core.control.plane import Abroad, ControlPlane
 from omni_core.errors import StageFailedError, TransportError
 from omni_core.observe.profiler import Recorder, TorchRecorder, flow_of, write_events
+from omni_core.processes.watch import ComputeWatch, MemoryWatch
 from omni_core.protocol import lazy_torch
 from omni_core.protocol.codec import decode, encode_whole
 from omni_core.protocol.messages import (
@@ -44,9 +45,8 @@ from omni_core.protocol.messages import (
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
-from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import build_scheduler
-from omni_core.stage.ranks import Follower, LeaderInbox, WorkMessage
+from omni_core.stage.ranks import Follower, ItemMessage, Leader, RankError, WorkMessage
 from omni_core.stage.stage import Stage
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._stages: dict[str, Stage] = {}
         self._followers: dict[str, Follower] = {}
+        self._leaders: dict[str, Leader] = {}
         self.recorder: Recorder | None = None
         self._torch_recorder: TorchRecorder | None = None
         self._writing: set[asyncio.Future[None]] = set()
@@ -80,6 +81,8 @@ class Worker:
         self._control = ControlPlane(spec.endpoint, self._on_message, abroad)
         self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self.lock)
+        self._computes = ComputeWatch()
+        self._memory = MemoryWatch()
 
     def _endpoint(self, stage: str, request: OmniRequest | None) -> str:
         """The process that serves ``request`` in ``stage``."""
@@ -91,12 +94,15 @@ class Worker:
         for stage in self.spec.stages:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
+            self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
-                self._followers[stage.name] = Follower(stage.name, scheduler, self.scheduler_died)
+                on_error = partial(self._rank_error, stage.name)
+                self._followers[stage.name] = Follower(stage.name, scheduler, on_error, self.scheduler_died)
             elif self.spec.followers:
-                inbox = LeaderInbox(partial(self._publish, stage.name), scheduler.abort)
-                scheduler.inbox = inbox
-                self._stages[stage.name] = Stage(stage, scheduler, self, inbox.request_abort)
+                ranks = 1 + len(self.spec.followers)
+                leader = Leader(stage.name, scheduler, ranks, self._publish, self.scheduler_died)
+                self._leaders[stage.name] = leader
+                self._stages[stage.name] = Stage(stage, scheduler, self, leader.inbox.request_abort)
             else:
                 self._stages[stage.name] = Stage(stage, scheduler, self)
 
@@ -107,11 +113,17 @@ class Worker:
         self._control.listen()
         self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages]))
 
-    def _publish(self, stage: str, items: list[IncomingMessage], aborted: list[str]) -> None:
-        """Rank 0's scheduler has looked into its inbox. Called in its thread."""
-        message = WorkMessage(stage, items, aborted)
+    def _publish(self, message: ItemMessage | WorkMessage) -> None:
+        """Send a message of rank 0 to the other ranks. From any thread."""
         for endpoint in self.spec.followers:
             self._control.send(endpoint, message)
+
+    def _rank_error(self, stage: str, request_id: str, error: str) -> None:
+        """Tell rank 0 of a request that has failed on this rank. Called in the scheduler's thread."""
+        leaders = self.spec.stage_endpoints[stage]
+        self._control.send(
+            leaders[self.spec.stages[0].injected["replica"]], RankError(stage, self.spec.rank, request_id, error)
+        )
 
     def tell_coordinator(self, message: Any) -> None:
         self._control.send(self.spec.coordinator_endpoint, message)
@@ -136,10 +148,12 @@ class Worker:
             self.abort(message.request_id)
         elif isinstance(message, StatisticsRequest):
             self.tell_coordinator(StageStatistics(self.spec.name, self.statistics()))
-        elif isinstance(message, WorkMessage):
+        elif isinstance(message, ItemMessage | WorkMessage):
             self._followers[message.stage].feed(message)
+        elif isinstance(message, RankError):
+            self._leaders[message.stage].take(message)
         elif isinstance(message, PingMessage):
-            self.tell_coordinator(PongMessage(self.spec.name))
+            self.tell_coordinator(PongMessage(self.spec.name, self._computes.long_computes()))
         elif isinstance(message, ProfileMessage):
             self._on_profile(message)
         elif isinstance(message, PeerDownMessage):
@@ -167,7 +181,7 @@ class Worker:
             for source, what in stage.arrivals(request).items()
             if source in message.stages
         ]
-        self.tell_coordinator(PeerDownReport(message.inquest, self.spec.name, reached, arrived))
+        self.tell_coordinator(PeerDownReport(message.death, self.spec.name, reached, arrived))
 
     def _on_peer_failed(self, message: PeerFailedMessage) -> None:
         error = StageFailedError(message.stages[0], message.reason)
@@ -313,6 +327,12 @@ class Worker:
             self._record_result(begin, request_id, stage, None)
         except TransportError:
             logger.exception("the coordinator does not read; the end of request %s is lost", request_id)
+        if error is not None and self._memory.must_end(error.error_type, self._completed):
+            logger.error("MemoryError for several requests in a row, and no memory to be had: this process ends")
+            self.scheduler_died()
+
+    def _completed(self) -> float:
+        return sum(stage.statistics()["completed"] for stage in self._stages.values())
 
     def stream_to_client(self, request_id: str, stage: str, chunk_id: int, data: Any) -> None:
         begin = time.monotonic_ns()

@@ -371,6 +371,7 @@ for _cls in (
     messages.PeerFailedMessage,
     messages.PingMessage,
     messages.PongMessage,
+    messages.RunningCompute,
     messages.ShutdownMessage,
     messages.ReadyMessage,
     messages.ProcessFailedMessage,

@@ -92,3 +92,12 @@ class CloseRun:
 
 for _cls in (OpenRun, RunOpened, LaunchProcess, ProcessStarted, ProcessWrote, ProcessEnded, EndProcess, CloseRun):
     register(_cls)
+
+
+@register
+@frozen
+class RunClosed:
+    """A host has heard that the run is over. The answer to :class:`CloseRun`."""
+
+    run: str
+    host: str

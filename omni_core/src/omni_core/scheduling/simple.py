@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ class SimpleScheduler:
         self._max_batch_size = max_batch_size
         self._lock = threading.Lock()
         self._known: set[str] = set()
+        self._running: dict[str, float] = {}
         self._batches = self._computed = 0
 
     def start(self) -> None:
@@ -53,6 +55,10 @@ class SimpleScheduler:
             "computed": float(self._computed),
         }
 
+    def running(self) -> dict[str, float]:
+        """The requests of the running compute, with the ``time.monotonic()`` of its begin. From any thread."""
+        return self._running
+
     def _serve_once(self) -> bool:
         """Wait for work and do it. Its own function, so that an idle scheduler keeps no payload (and no relay memory) alive."""
         first = self.inbox.get()
@@ -68,18 +74,22 @@ class SimpleScheduler:
         with self._lock:
             self._known.update(payload.request_id for payload in batch)
         if self._batch_compute is not None and len(batch) > 1:
+            self._running = dict.fromkeys([payload.request_id for payload in batch], time.monotonic())
             try:
                 results = self._batch_compute(batch)
                 if len(results) != len(batch):
                     raise ValueError(f"batch_compute returned {len(results)} results for {len(batch)} requests")
             except BaseException:
                 results = None
+            self._running = {}
             if results is not None:
                 for payload, result in zip(batch, results, strict=True):
                     self._finish(OutgoingMessage(payload.request_id, "result", result))
                 return
         for payload in batch:
+            self._running = {payload.request_id: time.monotonic()}
             self._finish(self._outcome(payload))
+        self._running = {}
 
     def _outcome(self, payload: StagePayload) -> OutgoingMessage:
         """Its own function, so that no frame of an error's traceback holds the error: such a cycle would keep the payload,
