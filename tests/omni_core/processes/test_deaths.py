@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from omni_core.processes.deaths import LossReport, lost_requests
-from omni_core.protocol.specs import StageSpec
+from omni_core.processes.deaths import DeathReport, LossReport, concerns, lost_requests
+from omni_core.protocol.messages import OmniRequest, PeerDownReport
+from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 from omni_core.stage.stage import DONE, PAYLOAD
 
 
@@ -83,3 +84,35 @@ SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
 )
 def test_what_is_lost(stages: list[StageSpec], report: LossReport, holder: str | None) -> None:
     assert lost_requests(["r"], stages, report) == ({} if holder is None else {"r": holder})
+
+
+def test_a_death_report_waits_for_every_survivor() -> None:
+    report = DeathReport({"a", "c"}, ["r", "s"], {("r", "b")})
+    assert report.missing == {"a", "c"}
+    report.take(PeerDownReport(1, "a", reached=[("s", "b")]))
+    assert report.missing == {"c"}
+    report.take(PeerDownReport(1, "c", arrived=[("r", "b", "c", PAYLOAD, None)]))
+    assert report.missing == set()
+    assert report.losses(LINE, lambda request, stage: False) == {"s": "b"}
+
+
+def test_a_survivor_that_dies_is_not_waited_for_but_missed() -> None:
+    report = DeathReport({"a"}, ["r"], set())
+    report.drop("a")
+    assert report.missing == set()
+    assert report.losses(LINE, lambda request, stage: False) == {"r": "b"}
+
+
+def test_what_the_coordinator_has_is_not_lost() -> None:
+    report = DeathReport(set(), ["r", "s"], {("r", "b"), ("s", "b")})
+    assert report.losses(END, lambda request, stage: request == "r") == {"s": "b"}
+
+
+def test_a_request_concerns_the_replica_that_it_was_placed_on() -> None:
+    process = ProcessSpec(
+        name="b.1", stages=LINE, endpoint="ipc://e", coordinator_endpoint="ipc://c", stage_endpoints={}
+    )
+    unit = UnitSpec(name="b.1", group="b", replica=1, processes=[process])
+    assert concerns(OmniRequest(placement={"b": 1}), unit)
+    assert concerns(OmniRequest(placement={"other": 0}), unit)
+    assert not concerns(OmniRequest(placement={"b": 0}), unit)

@@ -243,14 +243,36 @@ def test_a_stalled_process_that_drops_no_aborted_request_is_ended() -> None:
     assert "aborted" in unit.reason
 
 
-def test_an_abort_before_the_stall_was_answered() -> None:
+def test_an_abort_that_was_read_before_the_stall_does_not_count() -> None:
+    unit = ready(make())
+    unit.request_is_over(0.1)
+    unit.beat(1.0)
+    unit.answered("p", [], {}, 1.1)
+    unit.beat(2.0)
+    unit.beat(2.0 + STALL_SECONDS)
+    assert unit.beat(3.0 + ABORT_GRACE_SECONDS) == []
+
+
+def test_an_answer_to_an_earlier_ping_does_not_tell_that_an_abort_was_read() -> None:
     unit = ready(make())
     unit.beat(0.0)
     unit.request_is_over(0.1)
     unit.answered("p", [], {}, 0.2)
     unit.beat(1.0)
     unit.beat(1.0 + STALL_SECONDS)
-    assert unit.beat(3.0 + ABORT_GRACE_SECONDS) == []
+    assert unit.beat(0.1 + ABORT_GRACE_SECONDS)[0] == Kill()
+
+
+def test_of_several_aborts_the_first_unread_counts() -> None:
+    unit = ready(make())
+    unit.request_is_over(0.1)
+    unit.beat(1.0)
+    unit.request_is_over(1.5)
+    unit.answered("p", [], {}, 1.6)
+    unit.beat(2.0)
+    unit.beat(2.0 + STALL_SECONDS)
+    assert unit.beat(1.4 + ABORT_GRACE_SECONDS) == []
+    assert unit.beat(1.5 + ABORT_GRACE_SECONDS)[0] == Kill()
 
 
 # --- computes --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ the actions.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -112,8 +113,10 @@ class _Process:
     is_ready: bool = False
     pinged: float | None = None
     """The time of the ping that it has not answered."""
+    answered: float = -math.inf
+    """The time of the last ping that it has answered."""
     computes: bool = False
-    """True if its last answer named a compute that takes long."""
+    """True if its last answer named a running compute."""
 
 
 @frozen
@@ -153,8 +156,8 @@ class Unit:
     _deaths: deque[float] = field(init=False, factory=deque)
     _orphans: dict[tuple[str, str], float] = field(init=False, factory=dict)
     """``(stage, request)`` of computes whose request is over, and the time when that was first seen."""
-    _aborted_at: float | None = field(init=False, default=None)
-    """The time of the first abort that a process without an answer may not have read."""
+    _aborts: tuple[float, float] | None = field(init=False, default=None)
+    """The times of the first and the last abort that a process may not have read: it has answered no later ping."""
 
     @property
     def serves(self) -> bool:
@@ -180,7 +183,7 @@ class Unit:
         self._start_by = now + self.startup_timeout
         self._exits.clear()
         self._orphans.clear()
-        self._aborted_at = None
+        self._aborts = None
         return [Launch()]
 
     def launch_failed(self, launched: Iterable[str], reason: str, now: float) -> list[Action]:
@@ -287,7 +290,7 @@ class Unit:
             if self.state is UnitState.STALLED and silent >= limit:
                 return [*actions, *self._down(f"its process {name!r} has not answered for {silent:.0f} s", now)]
             grace = min(limit, ABORT_GRACE_SECONDS)
-            if self.state is UnitState.STALLED and self._aborted_at is not None and now - self._aborted_at >= grace:
+            if self.state is UnitState.STALLED and self._aborts is not None and now - self._aborts[0] >= grace:
                 reason = (
                     f"its process {name!r} has not answered for {silent:.0f} s and drops no request that was aborted"
                 )
@@ -296,8 +299,7 @@ class Unit:
 
     def request_is_over(self, now: float) -> None:
         """A request was aborted, or has failed elsewhere: its processes must drop it."""
-        if self._aborted_at is None and any(each.pinged is not None for each in self._processes.values()):
-            self._aborted_at = now
+        self._aborts = (now, now) if self._aborts is None else (self._aborts[0], now)
 
     def answered(
         self, name: str, running: Sequence[RunningCompute], in_flight: Mapping[str, object], now: float
@@ -305,19 +307,22 @@ class Unit:
         """A process has answered a ping.
 
         Args:
-            running: its computes that take long.
+            running: its running computes.
             in_flight: the requests that are not over.
         """
         if not self.serves:
             return []
         process = self._processes[name]
-        process.pinged = None
+        if process.pinged is not None:
+            process.answered, process.pinged = process.pinged, None
         process.computes = bool(running)
         actions: list[Action] = []
-        if all(each.pinged is None for each in self._processes.values()):
-            self._aborted_at = None
-            if self.state is UnitState.STALLED:
-                actions += self._enter(UnitState.READY)
+        if self.state is UnitState.STALLED and all(each.pinged is None for each in self._processes.values()):
+            actions += self._enter(UnitState.READY)
+        if self._aborts is not None:
+            read = min(each.answered for each in self._processes.values())
+            if read >= self._aborts[0]:
+                self._aborts = None if read >= self._aborts[1] else (self._aborts[1], self._aborts[1])
         return actions + self._check(running, in_flight, now)
 
     def _check(self, running: Sequence[RunningCompute], in_flight: Mapping[str, object], now: float) -> list[Action]:

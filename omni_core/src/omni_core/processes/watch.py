@@ -1,4 +1,4 @@
-"""What a process observes of itself: computes that take long, and that its memory has run out."""
+"""A process observes itself: its running computes, and if its memory has run out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from omni_core.errors import ConfigError
 from omni_core.protocol.messages import RunningCompute
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import Scheduler
-
-REPORTED_SECONDS = 1.0
-"""Computes that take less are not reported."""
 
 MEMORY_ERRORS = 3
 """Requests in a row that fail with MemoryError before the process is replaced."""
@@ -43,14 +40,13 @@ class ComputeWatch:
                 "method `running`), so they cannot be limited; remove the field"
             )
 
-    def long_computes(self) -> list[RunningCompute]:
-        """The computes that have run for at least :data:`REPORTED_SECONDS`. From any thread."""
+    def computes(self) -> list[RunningCompute]:
+        """The running computes. From any thread."""
         now = self._clock()
         return [
             RunningCompute(stage, request_id, now - since)
             for stage, running in self._running.items()
             for request_id, since in running().items()
-            if now - since >= REPORTED_SECONDS
         ]
 
 

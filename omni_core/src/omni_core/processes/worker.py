@@ -153,7 +153,7 @@ class Worker:
         elif isinstance(message, RankError):
             self._leaders[message.stage].take(message)
         elif isinstance(message, PingMessage):
-            self.tell_coordinator(PongMessage(self.spec.name, self._computes.long_computes()))
+            self.tell_coordinator(PongMessage(self.spec.name, self._computes.computes()))
         elif isinstance(message, ProfileMessage):
             self._on_profile(message)
         elif isinstance(message, PeerDownMessage):

@@ -264,7 +264,7 @@ class RunningCompute:
 
 @frozen
 class PongMessage:
-    """Process to runner: its event loop turns. ``running`` holds its computes that take long."""
+    """Process to runner: its event loop turns. ``running`` holds its running computes, as far as its schedulers report them."""
 
     process: str
     running: list[RunningCompute] = field(factory=list)
