@@ -25,6 +25,7 @@ from omni_core.observe.profiler import ProfileSummary
 from omni_core.observe.telemetry import telemetry
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.processes.deaths import Deaths
+from omni_core.processes.heartbeat import Heartbeat
 from omni_core.processes.run_directory import DirectoryCleaner, run_directory
 from omni_core.processes.supervisor import Supervisor
 from omni_core.processes.unit import UnitState
@@ -48,9 +49,6 @@ logger = logging.getLogger(__name__)
 
 Progress = Callable[[str, str], None]
 """Called with a stage's name and its state: ``starting``, ``ready``, ``stalled``, ``restarting``, ``failed``."""
-
-PING_SECONDS = 1.0
-"""While requests are in flight, every process is pinged this often. An idle pipeline sends nothing."""
 
 
 class MultiProcessPipelineRunner:
@@ -89,8 +87,7 @@ class MultiProcessPipelineRunner:
         self._control: ControlPlane | None = None
         self._coordinator: Coordinator | None = None
         self._observation: Observation | None = None
-        self._heartbeat: asyncio.TimerHandle | None = None
-        self._has_aborted = False
+        self._heartbeat: Heartbeat | None = None
         self._stopping = False
 
     async def __aenter__(self) -> MultiProcessPipelineRunner:
@@ -145,9 +142,8 @@ class MultiProcessPipelineRunner:
             remote.routes.update(prepared.routes)
         self._coordinator = self._make_coordinator(prepared)
         self._deaths = Deaths(self._coordinator, self._control, self._tell)
-        self._observation = Observation(
-            self._config, directory, self._units, self._coordinator, self._control, self._tell
-        )
+        parts = self._units, self._coordinator, self._control, self._tell
+        self._observation = Observation(self._config, directory, *parts)
         try:
             async with asyncio.timeout(self._startup_timeout):
                 for spec in prepared.units:
@@ -157,9 +153,8 @@ class MultiProcessPipelineRunner:
                     self.unit_changed(unit)
                     unit.launch()
                     await asyncio.sleep(0)
-                done, _ = await asyncio.wait(
-                    [unit.started for unit in self._units.values()], return_when=asyncio.FIRST_EXCEPTION
-                )
+                starts = [unit.started for unit in self._units.values()]
+                done, _ = await asyncio.wait(starts, return_when=asyncio.FIRST_EXCEPTION)
                 for each in done:
                     each.result()
         except TimeoutError:
@@ -169,8 +164,8 @@ class MultiProcessPipelineRunner:
             raise StartupError(f"not ready within {self._startup_timeout:g} s: {names}{log}") from None
 
     def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
-        self._choice = ReplicaChoice(prepared.replicated, self._available_replicas)
         entry = prepared.stage_endpoints[prepared.entry_stage]
+        heartbeat = self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
         return Coordinator(
             entry_stage=prepared.entry_stage,
             terminal_stages=prepared.terminal_stages,
@@ -179,10 +174,10 @@ class MultiProcessPipelineRunner:
                 entry[request.placement.get(message.stage, 0)], message, (message.request_id, message.stage)
             ),
             broadcast=self._broadcast,
-            place=self._choice,
+            place=ReplicaChoice(prepared.replicated, self._available_replicas),
             max_in_flight=self._max_in_flight,
             retries=self._config.retries,
-            on_busy=self._begin_heartbeat,
+            on_busy=heartbeat.begin,
             telemetry=telemetry(prepared.name),
         )
 
@@ -209,9 +204,7 @@ class MultiProcessPipelineRunner:
             self._unit_of[message.process].process_is_ready(message.process, message.pid)
         elif isinstance(message, ProcessFailedMessage):
             self._unit_of[message.process].start_failed(message.error)
-        elif self._observation is not None and self._observation.handle(message):
-            pass
-        elif self._hosts is None or not self._hosts.handle(message):
+        elif not any(each is not None and each.handle(message) for each in (self._observation, self._hosts)):
             logger.error("the coordinator cannot handle a %s", type(message).__name__)
 
     def _tell(self, endpoint: str, message: Any) -> None:
@@ -229,10 +222,8 @@ class MultiProcessPipelineRunner:
         request_id = getattr(message, "request_id", None)
         if request_id is not None:
             self.control.forget(request_id)
-            for unit in self._units.values():
-                unit.request_is_over()
-            self._has_aborted = True
-            self._begin_heartbeat()
+            if self._heartbeat is not None:
+                self._heartbeat.request_is_over()
 
     # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
     def unit_changed(self, unit: Supervisor) -> None:
@@ -277,21 +268,6 @@ class MultiProcessPipelineRunner:
     def _serving_but(self, unit: Supervisor) -> list[Supervisor]:
         return [other for other in self._units.values() if other is not unit and other.serves]
 
-    # --- heartbeat -----------------------------------------------------------------------------------------------------
-    def _begin_heartbeat(self) -> None:
-        if self._heartbeat is None and not self._stopping:
-            self._heartbeat = asyncio.get_running_loop().call_later(PING_SECONDS, self._beat)
-
-    def _beat(self) -> None:
-        self._heartbeat = None
-        has_aborted, self._has_aborted = self._has_aborted, False
-        watched = any(unit.must_be_watched for unit in self._units.values())
-        # Once more after an abort: a process may still compute for the request that is over.
-        if self.coordinator.in_flight or has_aborted or watched:
-            for unit in list(self._units.values()):
-                unit.beat()
-            self._begin_heartbeat()
-
     # --- what can be seen (see Observation) ------------------------------------------------------------------------------
     async def statistics(self, timeout: float = 10.0) -> dict[str, dict[str, dict[str, float]]]:
         return await self.observation.statistics(timeout)
@@ -315,7 +291,7 @@ class MultiProcessPipelineRunner:
         """Abort what runs, end every process, and remove every socket. Idempotent."""
         self._stopping = True
         if self._heartbeat is not None:
-            self._heartbeat.cancel()
+            self._heartbeat.close()
         try:
             if self._coordinator is not None:
                 self._coordinator.close()

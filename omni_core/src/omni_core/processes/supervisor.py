@@ -51,7 +51,7 @@ class Supervisor:
     def __init__(self, spec: UnitSpec, policy: RestartConfig, owner: Owner, launch: Launch) -> None:
         self.spec = spec
         self.processes: list[SupervisedProcess] = []
-        timeouts = {each.name: each.compute_timeout for each in spec.stages if each.compute_timeout is not None}
+        timeouts = {each.name: each.compute_timeout or unit.COMPUTE_SECONDS for each in spec.stages}
         names = [process.name for process in spec.processes]
         self._unit = Unit(self.label, names, policy, spec.startup_timeout, timeouts)
         self._owner = owner

@@ -136,7 +136,7 @@ class Unit:
     Args:
         label: the name that messages use: the stage's, or the process group's if it holds several stages.
         names: the processes, the leader first.
-        compute_timeouts: by stage, the limit of one compute in seconds, where the config sets one.
+        compute_timeouts: by stage, the limit of one compute in seconds.
     """
 
     label: str
@@ -278,7 +278,7 @@ class Unit:
         if not self.serves:
             return []
         actions: list[Action] = []
-        limit = max(self.compute_timeouts.values(), default=COMPUTE_SECONDS)
+        limit = max(self.compute_timeouts.values(), default=COMPUTE_SECONDS)  # any of its stages may hold the process
         for name, process in self._processes.items():
             if process.pinged is None:
                 process.pinged = now
