@@ -168,7 +168,7 @@ async def test_a_host_that_is_gone_fails_its_requests(folder: Path, key_file: Pa
     ):
         await total(client, 10)
         child = psutil.Process(client.process_ids["total"])
-        folders = janitors_of(server.pid)
+        folders = cleaners_of(server.pid)
         assert len(folders) == 2  # the server's own, and the run's
         waiting = asyncio.ensure_future(client.submit(OmniRequest({"count": 10}, params={"seconds": 30.0})))
         await asyncio.sleep(0.3)
@@ -205,7 +205,7 @@ async def test_a_runner_that_is_killed_leaves_nothing_on_the_other_host(
         assert runner.stdout is not None
         assert await asyncio.wait_for(runner.stdout.readline(), 30) == b"up\n"
         children = [each for each in psutil.Process(server.pid).children(recursive=True) if not of_the_server(each)]
-        folders = [each for each in janitors_of(server.pid) if list(each.glob("*.sock")) != [each / "host.sock"]]
+        folders = [each for each in cleaners_of(server.pid) if list(each.glob("*.sock")) != [each / "host.sock"]]
         assert folders
         assert all(each.is_dir() for each in folders)
         runner.kill()
@@ -215,16 +215,16 @@ async def test_a_runner_that_is_killed_leaves_nothing_on_the_other_host(
         assert not any(each.exists() for each in folders)
 
 
-def janitors_of(pid: int) -> list[Path]:
+def cleaners_of(pid: int) -> list[Path]:
     """The folders that are removed when a process or one of its runs ends."""
     lines = [each.cmdline() for each in psutil.Process(pid).children()]
-    return [Path(line[-1]) for line in lines if "omni-janitor" in line]
+    return [Path(line[-1]) for line in lines if "omni-directory-cleaner" in line]
 
 
 def of_the_server(process: psutil.Process) -> bool:
-    """Whether a child of a host's server is its own janitor, which stays."""
+    """Whether a child of a host's server is its own directory cleaner, which stays."""
     line = process.cmdline()
-    return "omni-janitor" in line and (Path(line[-1]) / "host.sock").exists()
+    return "omni-directory-cleaner" in line and (Path(line[-1]) / "host.sock").exists()
 
 
 async def test_another_key_is_refused(folder: Path, key_file: Path, on_path: None) -> None:

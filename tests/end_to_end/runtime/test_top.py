@@ -19,7 +19,7 @@ from omni_core.cli.top import table
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError
-from omni_core.observe.status_client import Onlooker, running
+from omni_core.observe.status_client import StatusClient, running
 from omni_core.protocol.messages import OmniRequest
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
@@ -88,17 +88,17 @@ async def test_watching_costs_nothing_and_a_killed_watcher_leaves_nothing(run_fo
 async def test_rates_are_since_the_last_look(run_folder: Path) -> None:
     async with open_pipeline(two(run_folder)) as client:
         (folder,) = running(run_folder)
-        with Onlooker(folder) as onlooker:
-            first = await onlooker.look()
+        with StatusClient(folder) as status_client:
+            first = await status_client.status()
             for n in range(10):
                 await client.submit(OmniRequest({"n": n}))
-            second = await onlooker.look()
+            second = await status_client.status()
         shown = table(second, first)
         rates = [float(cell) for cell in _cells(shown, "per s")]
         expected = 10 / (second.uptime - first.uptime)
         assert rates == pytest.approx([expected] * 2, rel=0.1)
-    with pytest.raises(OmniError, match="does not answer"), Onlooker(folder) as onlooker:
-        await onlooker.look()
+    with pytest.raises(OmniError, match="does not answer"), StatusClient(folder) as client:
+        await client.status()
 
 
 async def test_a_running_pipeline_is_profiled_from_outside(run_folder: Path, tmp_path: Path) -> None:

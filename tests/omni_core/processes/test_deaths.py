@@ -1,11 +1,12 @@
-"""Which requests die with a process: every case of what the survivors may know."""
+"""The requests that die with a process: every case of what the survivors may know."""
 
 from __future__ import annotations
 
 import pytest
 
-from omni_core.processes.deaths import Survey, lost_requests
-from omni_core.protocol.specs import StageSpec
+from omni_core.processes.deaths import DeathReport, LossReport, concerns, lost_requests
+from omni_core.protocol.messages import OmniRequest, PeerDownReport
+from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 from omni_core.stage.requests import DONE, PAYLOAD
 
 
@@ -25,58 +26,93 @@ SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
 
 
 @pytest.mark.parametrize(
-    ("stages", "survey", "holder"),
+    ("stages", "report", "holder"),
     [
-        pytest.param(LINE, Survey(), None, id="it had not come"),
-        pytest.param(LINE, Survey(reached={("r", "b")}), "b", id="it had come"),
-        pytest.param(
-            LINE, Survey(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}), None, id="it had gone on"
-        ),
-        pytest.param(LINE, Survey(reached={("other", "b")}), None, id="another had come"),
-        pytest.param(LINE, Survey(complete=False), "b", id="somebody is silent"),
+        pytest.param(LINE, LossReport(), None, id="it had not come"),
+        pytest.param(LINE, LossReport(reached={("r", "b")}), "b", id="it had come"),
         pytest.param(
             LINE,
-            Survey(arrived={("r", "b", "c"): (PAYLOAD, None)}, complete=False),
+            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
             None,
-            id="somebody is silent, but it had gone on",
+            id="it had gone on",
         ),
-        pytest.param(FUSED, Survey(reached={("r", "b")}), "c", id="two stages, in either: the last is named"),
+        pytest.param(LINE, LossReport(reached={("other", "b")}), None, id="another had come"),
+        pytest.param(LINE, LossReport(complete=False), "b", id="a survivor is silent"),
         pytest.param(
-            FUSED, Survey(reached={("r", "b")}, arrived={("r", "c", "d"): (PAYLOAD, None)}), None, id="through both"
+            LINE,
+            LossReport(arrived={("r", "b", "c"): (PAYLOAD, None)}, complete=False),
+            None,
+            id="a survivor is silent, but it had gone on",
+        ),
+        pytest.param(FUSED, LossReport(reached={("r", "b")}), "c", id="two stages, in either: the last is named"),
+        pytest.param(
+            FUSED, LossReport(reached={("r", "b")}, arrived={("r", "c", "d"): (PAYLOAD, None)}), None, id="through both"
         ),
         pytest.param(
             FAN_OUT,
-            Survey(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
+            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
             "b",
             id="one of two branches has it",
         ),
         pytest.param(
             FAN_OUT,
-            Survey(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, [["c"], []])}),
+            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, [["c"], []])}),
             None,
             id="the one branch that was chosen has it",
         ),
         pytest.param(
             STREAM,
-            Survey(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
+            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
             "b",
             id="the payload has come, the stream's end has not",
         ),
         pytest.param(
             STREAM,
-            Survey(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD | DONE, None)}),
+            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD | DONE, None)}),
             None,
             id="payload and stream have come",
         ),
-        pytest.param(END, Survey(reached={("r", "b")}), "b", id="the result was not told"),
-        pytest.param(END, Survey(reached={("r", "b")}, completed={("r", "b")}), None, id="the result was told"),
+        pytest.param(END, LossReport(reached={("r", "b")}), "b", id="the result was not told"),
+        pytest.param(END, LossReport(reached={("r", "b")}, completed={("r", "b")}), None, id="the result was told"),
         pytest.param(
             SKIP,
-            Survey(reached={("r", "b")}, arrived={("r", "b", "x"): (PAYLOAD, None)}),
+            LossReport(reached={("r", "b")}, arrived={("r", "b", "x"): (PAYLOAD, None)}),
             "c",
             id="the outer branch has it, the inner stage still held it",
         ),
     ],
 )
-def test_what_is_lost(stages: list[StageSpec], survey: Survey, holder: str | None) -> None:
-    assert lost_requests(["r"], stages, survey) == ({} if holder is None else {"r": holder})
+def test_what_is_lost(stages: list[StageSpec], report: LossReport, holder: str | None) -> None:
+    assert lost_requests(["r"], stages, report) == ({} if holder is None else {"r": holder})
+
+
+def test_a_death_report_waits_for_every_survivor() -> None:
+    report = DeathReport({"a", "c"}, ["r", "s"], {("r", "b")})
+    assert report.missing == {"a", "c"}
+    report.take(PeerDownReport(1, "a", reached=[("s", "b")]))
+    assert report.missing == {"c"}
+    report.take(PeerDownReport(1, "c", arrived=[("r", "b", "c", PAYLOAD, None)]))
+    assert report.missing == set()
+    assert report.losses(LINE, lambda request, stage: False) == {"s": "b"}
+
+
+def test_a_survivor_that_dies_is_not_waited_for_but_missed() -> None:
+    report = DeathReport({"a"}, ["r"], set())
+    report.drop("a")
+    assert report.missing == set()
+    assert report.losses(LINE, lambda request, stage: False) == {"r": "b"}
+
+
+def test_what_the_coordinator_has_is_not_lost() -> None:
+    report = DeathReport(set(), ["r", "s"], {("r", "b"), ("s", "b")})
+    assert report.losses(END, lambda request, stage: request == "r") == {"s": "b"}
+
+
+def test_a_request_concerns_the_replica_that_it_was_placed_on() -> None:
+    process = ProcessSpec(
+        name="b.1", stages=LINE, endpoint="ipc://e", coordinator_endpoint="ipc://c", stage_endpoints={}
+    )
+    unit = UnitSpec(name="b.1", group="b", replica=1, processes=[process])
+    assert concerns(OmniRequest(placement={"b": 1}), unit)
+    assert concerns(OmniRequest(placement={"other": 0}), unit)
+    assert not concerns(OmniRequest(placement={"b": 0}), unit)

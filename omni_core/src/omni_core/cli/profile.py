@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from omni_core.observe.status_client import Onlooker, only_run
+from omni_core.observe.status_client import StatusClient, only_run
 from omni_core.protocol.messages import ProfileDone
 
 
@@ -29,5 +29,5 @@ def profile(run: Path | None, seconds: float, out: Path, torch: tuple[str, ...])
 
 
 async def _record(folder: Path, seconds: float, out: Path, torch: tuple[str, ...]) -> ProfileDone:
-    with Onlooker(folder) as onlooker:
-        return await onlooker.profile(seconds, out, torch)
+    with StatusClient(folder) as client:
+        return await client.profile(seconds, out, torch)

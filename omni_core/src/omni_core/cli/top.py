@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from omni_core.observe.status_client import Onlooker, only_run
+from omni_core.observe.status_client import StatusClient, only_run
 from omni_core.protocol.messages import StatusReport
 
 
@@ -32,21 +32,21 @@ def top(run: Path | None, once: bool, as_json: bool, interval: float) -> None:
 
 
 async def _watch(folder: Path, *, once: bool, as_json: bool, interval: float) -> None:
-    with Onlooker(folder) as onlooker:
-        report = await onlooker.look()
+    with StatusClient(folder) as client:
+        report = await client.status()
         if as_json:
             click.echo(json.dumps(attrs.asdict(report), indent=2))
         elif once:
             Console().print(table(report, None))
         else:
-            await _live(onlooker, report, interval)
+            await _live(client, report, interval)
 
 
-async def _live(onlooker: Onlooker, report: StatusReport, interval: float) -> None:
+async def _live(client: StatusClient, report: StatusReport, interval: float) -> None:
     with Live(table(report, None), auto_refresh=False) as live:
         while True:
             await asyncio.sleep(interval)
-            report, before = await onlooker.look(), report
+            report, before = await client.status(), report
             live.update(table(report, before), refresh=True)
 
 

@@ -102,6 +102,8 @@ class StageConfig:
             request goes to one of them, in turn. ``gpu`` may list one device per replica and rank.
         affinity_key: requests whose ``metadata`` hold equal values under this key go to the same replica while it lives.
         startup_timeout: seconds until this stage must be ready.
+        compute_timeout: seconds that one compute (a call of the stage's function) may take; then the stage's process is ended and
+            restarted, and what it held fails. By default 600 for functions, and none for schedulers that do not report their computes.
     """
 
     name: str
@@ -126,6 +128,7 @@ class StageConfig:
     replicas: int = 1
     affinity_key: str | None = None
     startup_timeout: float = 600.0
+    compute_timeout: float | None = None
 
     @property
     def next_stages(self) -> list[str]:

@@ -104,6 +104,8 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
             yield f"{path}.replicas: must be at least 1, is {stage.replicas}"
         if stage.startup_timeout <= 0:
             yield f"{path}.startup_timeout: must be positive, is {stage.startup_timeout:g}"
+        if stage.compute_timeout is not None and stage.compute_timeout <= 0:
+            yield f"{path}.compute_timeout: must be positive, is {stage.compute_timeout:g}"
         if isinstance(stage.gpu, list) and len(stage.gpu) != stage.tp_size * stage.replicas:
             wanted = "tp_size" if stage.replicas == 1 else "replicas * tp_size"
             yield f"{path}.{wanted}: is {stage.tp_size * stage.replicas}, but `gpu` lists {len(stage.gpu)} devices"

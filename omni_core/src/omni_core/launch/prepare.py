@@ -170,6 +170,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         stream_from=[other.name for other in config.stages if stage.name in other.stream_to],
         stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
         project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
+        compute_timeout=stage.compute_timeout,
         injected=injected,
     )
 

@@ -1,4 +1,4 @@
-"""Where the processes of a run are reached: a Unix-domain socket each, and a TCP address where there are several hosts."""
+"""The addresses of a run's processes: a Unix-domain socket each, and a TCP address each if there are several hosts."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Places:
         return self.here if host is None else self.others[host]
 
     def endpoints(self, planned: Sequence[PlannedProcess]) -> dict[str, str]:
-        """By process, its endpoint, which is what everybody calls it."""
+        """The endpoint of each process by its name. An endpoint is the same on every host."""
         return {
             process.name: f"ipc://{self.of(process.host).directory}/{number}.sock"
             for number, process in enumerate(planned)
         }
 
     def routes(self, host: str | None, planned: Sequence[PlannedProcess]) -> dict[str, str]:
-        """By endpoint, the ``tcp://`` address of every process that is not on ``host``."""
+        """The ``tcp://`` address of every process that is not on ``host``, by its endpoint."""
         if self.coordinator is None:
             return {}
         routes = {} if host is None else {self.coordinator_endpoint: self.coordinator}

@@ -1,10 +1,10 @@
-"""The hosts of a run, as its runner sees them: this one, and those where ``omni hosts serve`` starts processes for it."""
+"""The hosts of a run as its runner sees them: this one, and those where ``omni hosts serve`` starts processes for it."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,19 @@ from omni_core.protocol.machines import (
     ProcessEnded,
     ProcessStarted,
     ProcessWrote,
+    RunClosed,
     RunOpened,
 )
 from omni_core.protocol.specs import ProcessSpec
 
 _ANSWER_SECONDS = 10.0
+_CLOSE_SECONDS = 1.0
 _LOST = -9
-"""The exit code of a process whose host is gone: it ends with the host, or as soon as the host notices."""
+"""The exit code of a process whose host is gone: the process ends with the host, or as soon as the host notices."""
 
 
 class Hosts:
-    """What a runner needs of hosts: where processes are reached, and how they are started there.
+    """Opens the hosts of a run, starts processes there, and knows their addresses.
 
     Args:
         directory: this host's folder for the run.
@@ -53,8 +55,8 @@ class Hosts:
         self.keys: CurveKeys | None = None
         self._coordinator: socket.socket | None = None
 
-    def abroad(self) -> RemoteRoutes | None:
-        """The control plane's way to the other hosts, if there are any.
+    def remote_routes(self) -> RemoteRoutes | None:
+        """The control plane's routes to the other hosts, if there are any.
 
         Raises:
             ConfigError: the key file or this host's address cannot be used, or pyzmq is missing.
@@ -69,10 +71,10 @@ class Hosts:
         return RemoteRoutes(CurveContext(self.keys), self._coordinator, routes, self._lost)
 
     async def open(self, control: ControlPlane) -> Places:
-        """Have every other host make room for its processes.
+        """Let every other host make room for its processes.
 
         Raises:
-            StartupError: a host does not answer, refuses our key, or cannot.
+            StartupError: a host does not answer, refuses our key, or cannot make room.
         """
         here = Place(self._directory)
         if self._coordinator is None:
@@ -90,7 +92,7 @@ class Hosts:
         return [process for process in self._planned if process.host == host]
 
     def launch(self, host: str | None) -> Launch:
-        """What starts processes on a host."""
+        """The function that starts processes on a host."""
         numbers = {process.name: number for number, process in enumerate(self._of(host))}
         if host is not None:
             other = self._others[host]
@@ -100,8 +102,8 @@ class Hosts:
         return lambda spec, on_exit: StageProcess(spec, on_exit, self._listeners[numbers[spec.name]])
 
     def handle(self, message: Any) -> bool:
-        """Whether a message was from a host; if so, it is dealt with."""
-        if isinstance(message, RunOpened | ProcessStarted | ProcessWrote | ProcessEnded):
+        """Handle a message of a host. Returns False if it is for others."""
+        if isinstance(message, RunOpened | RunClosed | ProcessStarted | ProcessWrote | ProcessEnded):
             self._others[message.host].handle(message)
             return True
         return False
@@ -111,13 +113,19 @@ class Hosts:
             if host.endpoint == endpoint:
                 host.lost(reason)
 
-    def close(self) -> None:
-        for host in self._others.values():
-            host.close()
+    async def close(self) -> None:
+        """Tell every other host that the run is over, and wait briefly until it has heard: closing a socket drops what it holds."""
+        await _finish(host.close() for host in self._others.values())
         for listener in (*self._listeners, *([self._coordinator] if self._coordinator else [])):
             listener.close()
         self._listeners.clear()
         self._coordinator = None
+
+
+async def _finish(closing: Iterable[asyncio.Future[None] | None]) -> None:
+    waiting = [each for each in closing if each is not None]
+    if waiting:
+        await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
 
 
 def _address(listener: socket.socket) -> str:
@@ -136,6 +144,7 @@ class _Host:
         self._control: ControlPlane | None = None
         self._run = ""
         self._opened: asyncio.Future[RunOpened] | None = None
+        self._closed: asyncio.Future[None] | None = None
         self._problem = ""
 
     async def open(self, control: ControlPlane, run: str, address: str, processes: int) -> Place:
@@ -168,7 +177,10 @@ class _Host:
     def end(self, number: int, kill: bool) -> None:
         self.say(EndProcess(self._run, number, kill))
 
-    def handle(self, message: RunOpened | ProcessStarted | ProcessWrote | ProcessEnded) -> None:
+    def handle(self, message: RunOpened | RunClosed | ProcessStarted | ProcessWrote | ProcessEnded) -> None:
+        if isinstance(message, RunClosed):
+            self._end_close()
+            return
         if isinstance(message, RunOpened):
             if self._opened is not None and not self._opened.done():
                 self._opened.set_result(message)
@@ -177,7 +189,7 @@ class _Host:
         if process is None:
             return
         if isinstance(message, ProcessStarted):
-            process.pid = message.pid
+            process.has_pid(message.pid)
             if message.problem:
                 process.keep(f"it could not be started: {message.problem}")
                 self._over(message.number, 1)
@@ -190,19 +202,30 @@ class _Host:
         self._processes.pop(number).end(code)
 
     def lost(self, reason: str) -> None:
-        """There is no connection to it any more, or never was."""
+        """The connection to it has ended, or could not be made."""
         if self._opened is not None and not self._opened.done():
             advice = f"is `omni hosts serve --listen {self.address} --key FILE` running there, with the same key?"
             self._opened.set_result(RunOpened(self._run, self.name, problem=f"{reason}; {advice}"))
             return
         self._problem = reason
+        self._end_close()
         for number in list(self._processes):
             self._processes[number].lost = f"its host {self.name!r} is gone: {reason}"
             self._over(number, _LOST)
 
-    def close(self) -> None:
-        if self._control is not None and not self._problem:
-            self.say(CloseRun(self._run))
+    def close(self) -> asyncio.Future[None] | None:
+        """Tell the host that the run is over; done when it has heard. ``None``: there is no connection."""
+        if self._control is None or self._problem or self._opened is None or not self._opened.done():
+            return None
+        if self._opened.cancelled() or self._opened.result().problem:
+            return None
+        self._closed = asyncio.get_running_loop().create_future()
+        self.say(CloseRun(self._run))
+        return self._closed
+
+    def _end_close(self) -> None:
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
 
 
 class _RemoteProcess(SupervisedProcess):
@@ -230,8 +253,14 @@ class _RemoteProcess(SupervisedProcess):
         if self.running:
             self._host.end(self._number, kill=True)
 
+    def has_pid(self, pid: int) -> None:
+        """Its host has started it."""
+        self.pid = pid
+        self.launched.set_result(None)
+
     def end(self, code: int) -> None:
         """Its host says that it has ended."""
         self.code = code
+        self.launched.cancel()
         self.ended.set_result(None)
         self._on_exit(self)

@@ -1,7 +1,7 @@
-"""``omni hosts serve``: starts and watches the processes that pipelines of other hosts have here.
+"""``omni hosts serve``: starts and watches processes for the pipelines of other hosts.
 
-Who owns the keys may start any program that this user may start, as a launch spec names what is imported. A run whose
-runner is gone is ended, with all that it had here.
+An owner of the keys may start any program that this user may start, as a launch spec names what is imported. A run whose
+runner is gone is ended, with all its processes and files here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from omni_core.control.curve import CurveContext, CurveKeys, open_listener
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import ConfigError, OmniError
 from omni_core.processes.process import StageProcess, SupervisedProcess
-from omni_core.processes.run_directory import Janitor, run_directory
+from omni_core.processes.run_directory import DirectoryCleaner, run_directory
 from omni_core.protocol.codec import decode
 from omni_core.protocol.machines import (
     CloseRun,
@@ -31,6 +31,7 @@ from omni_core.protocol.machines import (
     ProcessEnded,
     ProcessStarted,
     ProcessWrote,
+    RunClosed,
     RunOpened,
 )
 
@@ -39,12 +40,12 @@ logger = logging.getLogger(__name__)
 
 @define
 class _Run:
-    """What one run has here."""
+    """The processes, sockets and folder of one run on this host."""
 
     name: str
     host: str
     directory: Path
-    janitor: Janitor
+    cleaner: DirectoryCleaner
     listeners: list[socket.socket]
     processes: dict[int, StageProcess] = field(factory=dict)
 
@@ -53,10 +54,10 @@ class HostServer:
     """Serves runs from its start until :meth:`close`. Made on an event loop.
 
     Args:
-        address: ``tcp://HOST:PORT``, where to listen; its host is also the address by which processes here are reached.
+        address: ``tcp://HOST:PORT``, the address to listen on; its host is also the address of the processes here.
 
     Raises:
-        ConfigError: it cannot be listened on.
+        ConfigError: the address cannot be listened on.
     """
 
     def __init__(self, address: str, keys: CurveKeys) -> None:
@@ -66,14 +67,14 @@ class HostServer:
         self._runs: dict[str, _Run] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._directory = run_directory(None)
-        self._janitor = Janitor(self._directory)
-        abroad = RemoteRoutes(CurveContext(keys), self._listener, self._routes, self._runner_is_gone)
-        self._control = ControlPlane(f"ipc://{self._directory}/host.sock", self._on_message, abroad)
+        self._cleaner = DirectoryCleaner(self._directory)
+        remote = RemoteRoutes(CurveContext(keys), self._listener, self._routes, self._runner_is_gone)
+        self._control = ControlPlane(f"ipc://{self._directory}/host.sock", self._on_message, remote)
         self._control.listen()
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address that it listens on."""
         return join_address(self._host, self._listener.getsockname()[1])
 
     def _on_message(self, message: Any) -> None:
@@ -84,6 +85,8 @@ class HostServer:
         elif isinstance(message, EndProcess):
             self._end(message)
         elif isinstance(message, CloseRun):
+            if message.run in self._runs:
+                self._tell(message.run, RunClosed(message.run, self._runs[message.run].host))
             self._close_run(message.run)
         else:
             logger.error("a host cannot handle a %s", type(message).__name__)
@@ -107,7 +110,7 @@ class HostServer:
         except ConfigError as error:
             self._tell(message.run, RunOpened(message.run, message.host, problem=str(error)))
             return
-        self._runs[message.run] = _Run(message.run, message.host, directory, Janitor(directory), listeners)
+        self._runs[message.run] = _Run(message.run, message.host, directory, DirectoryCleaner(directory), listeners)
         listening = [join_address(*listener.getsockname()[:2]) for listener in listeners]
         self._tell(message.run, RunOpened(message.run, message.host, str(directory), self._host, listening))
         logger.warning("a run of %s begins here: %d processes", message.address, message.processes)
@@ -131,7 +134,7 @@ class HostServer:
         for listener in run.listeners:
             listener.close()
         await asyncio.to_thread(shutil.rmtree, run.directory, ignore_errors=True)
-        await asyncio.to_thread(run.janitor.dismiss)
+        await asyncio.to_thread(run.cleaner.dismiss)
         self._control.drop(run.name)
         self._routes.pop(run.name, None)
 
@@ -178,4 +181,4 @@ class HostServer:
         self._control.close()
         self._listener.close()
         shutil.rmtree(self._directory, ignore_errors=True)
-        self._janitor.dismiss()
+        self._cleaner.dismiss()

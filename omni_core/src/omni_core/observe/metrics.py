@@ -1,4 +1,4 @@
-"""What a stage counts: plain numbers, cheap enough to be always on, read over the control channel.
+"""The counters of a stage: plain numbers, cheap enough to be always on, read over the control channel.
 
 Times are seconds. A histogram's buckets grow by powers of two, so a quantile is right within a factor of two and usually far
 better (it is interpolated).
@@ -21,6 +21,7 @@ class Histogram:
     total: float = 0.0
 
     def observe(self, seconds: float) -> None:
+        """Count a duration."""
         self.total += seconds
         self.counts[min(_BUCKETS, max(0, int(seconds / _SMALLEST)).bit_length())] += 1
 
@@ -54,7 +55,7 @@ def _bound(index: int) -> float:
 
 @define
 class EdgeCounters:
-    """What went to one target: messages, their bytes (0 for what stayed in the process), and the seconds of sending them."""
+    """Counters of one target: messages, their bytes (0 within a process), and the seconds of sending them."""
 
     messages: int = 0
     nbytes: int = 0
@@ -72,6 +73,7 @@ class StageMetrics:
     edges: dict[str, EdgeCounters] = field(factory=dict)
 
     def sent(self, target: str, nbytes: int, seconds: float) -> None:
+        """Count a message to ``target``."""
         edge = self.edges.get(target)
         if edge is None:
             edge = self.edges[target] = EdgeCounters()
@@ -80,6 +82,7 @@ class StageMetrics:
         edge.seconds += seconds
 
     def as_counters(self) -> dict[str, float]:
+        """All counters by name; those of a target as ``edge.TARGET.messages``, ``.bytes`` and ``.seconds``."""
         counters = {
             "completed": float(self.completed),
             "failed": float(self.failed),

@@ -1,4 +1,4 @@
-"""Where a request's time goes: every process records while profiling is on, and the parent merges one Chrome trace.
+"""Profiles of requests: every process records events while profiling is on, and the parent merges them into one Chrome trace.
 
 Times are ``CLOCK_MONOTONIC``, which the processes of a host share. Format: Chrome's Trace Event Format, as Perfetto's importer reads
 it (https://ui.perfetto.dev; ``src/trace_processor/importers/json`` in its sources). A request has an asynchronous track in the client
@@ -44,7 +44,7 @@ def flow_id(name: str) -> str:
 
 @frozen
 class ProfileSummary:
-    """What a profile holds: events and dropped events over all processes, and the processes that did not answer."""
+    """The size of a profile: events and dropped events over all processes, and the processes that did not answer."""
 
     events: int
     dropped: int
@@ -91,7 +91,7 @@ class Recorder:
         self.events.append({**arrow, **identity, **place})
 
     def finish(self) -> list[Event]:
-        """Every event, with what is still open closed, and the names of process and threads."""
+        """Close the spans that are still open; return every event, and the names of the process and its threads."""
         for request_id, name in reversed(list(self._open)):
             self.end(request_id, name, unfinished=True)
         names = [{"ph": "M", "name": "process_name", "pid": os.getpid(), "args": {"name": self.process}}]
@@ -110,7 +110,7 @@ class Recorder:
         return thread
 
     def _has_room(self, count: int) -> bool:
-        """Whether ``count`` more events fit beside the ends of what is open; otherwise they count as dropped."""
+        """Return whether ``count`` more events fit beside the ends of the open spans; otherwise count them as dropped."""
         fits = len(self.events) + len(self._open) + count <= MAX_EVENTS
         if not fits:
             self.dropped += count
@@ -118,7 +118,7 @@ class Recorder:
 
 
 class _Message(Protocol):
-    """What goes through a stage's queues."""
+    """A message in a stage's queues."""
 
     @property
     def request_id(self) -> str: ...
@@ -128,7 +128,7 @@ class _Message(Protocol):
 
 
 class StageRecorder:
-    """A stage's phases, seen at its scheduler's queues: a request is queued until the scheduler takes it, then computing."""
+    """Records a stage's phases at its scheduler's queues: a request is queued until the scheduler takes it, then computing."""
 
     def __init__(self, recorder: Recorder, stage: str) -> None:
         self._recorder = recorder
@@ -186,7 +186,7 @@ class TorchRecorder:
 
 
 def torch_events(events: Iterable[Event], pid: int, shift_ns: int) -> list[Event]:
-    """What kineto recorded in process ``pid``, ``shift_ns`` later.
+    """Convert the events that kineto recorded in process ``pid``, shifted by ``shift_ns``.
 
     Kineto numbers flows, devices and streams alike in every process (libkineto/src/output_json.cpp), so here flows get ids of the
     process, and a device's stream becomes a thread of it. Tracks of kineto's own, like its iterations, are left out.
@@ -206,7 +206,7 @@ def torch_events(events: Iterable[Event], pid: int, shift_ns: int) -> list[Event
         place = {"pid": pid, "tid": thread, "ts": begin_ns / 1e3, "cat": f"torch,{category or ''}"}
         identity = {"id": flow_id(f"{pid}/{event['id']}")} if "id" in event else {}
         moved.append({**event, **place, **identity})
-    # Of what begins at once, first the slice that encloses the rest, last the flows that bind to it.
+    # Of events that begin at once, first the slice that encloses the others, last the flows that bind to it.
     moved.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
     names = {thread: f"device {device} stream {stream}" for (device, stream), thread in streams.items()}
     return [*(_thread_name(pid, thread, name) for thread, name in names.items()), *moved]
@@ -217,14 +217,14 @@ def _thread_name(pid: int, thread: int, name: str) -> Event:
 
 
 def write_events(path: Path, events: Iterable[Event]) -> int:
-    """One process's part of a trace; how many events it has."""
+    """Write one process's part of a trace; return the number of its events."""
     listed = list(events)
     path.write_text(json.dumps(listed))
     return len(listed)
 
 
 def merge(parts: Iterable[Path], own: Iterable[Event], destination: Path) -> int:
-    """Write one trace out of every process's part; how many events it has."""
+    """Merge every process's part into one trace; return the number of its events."""
     events = list(own)
     for part in parts:
         events += json.loads(part.read_text())

@@ -1,4 +1,4 @@
-"""Finding a running pipeline on this machine, and asking it: what ``omni top`` and ``omni profile`` share."""
+"""Finds a running pipeline on this machine and asks it, for ``omni top`` and ``omni profile``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ _WRITING_SECONDS = 120.0
 
 
 def running(base: Path | None = None) -> list[Path]:
-    """The folders of the pipelines of this user that run now."""
+    """The folders of this user's pipelines that run now."""
     folders = (base or Path(tempfile.gettempdir())).glob("omni-*")
     return sorted(folder for folder in folders if (folder / "coordinator.sock").exists() and os.access(folder, os.W_OK))
 
 
 def only_run() -> Path:
+    """The folder of the one pipeline that runs.
+
+    Raises:
+        ConfigError: none runs, or several do.
+    """
     found = running()
     if not found:
         raise ConfigError(
@@ -34,38 +39,38 @@ def only_run() -> Path:
     return found[0]
 
 
-class Onlooker:
-    """Asks a running pipeline, in its run's folder, for something. Nobody there waits for it. A context manager."""
+class StatusClient:
+    """Asks a running pipeline by the sockets in its run's folder. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._target = f"ipc://{folder}/coordinator.sock"
-        self._own = tempfile.TemporaryDirectory(prefix="omnilook-")
-        self._endpoint = f"ipc://{self._own.name}/look.sock"
+        self._own = tempfile.TemporaryDirectory(prefix="omnistat-")
+        self._endpoint = f"ipc://{self._own.name}/status.sock"
         self._answer: asyncio.Future[Any] | None = None
         self._control = ControlPlane(self._endpoint, self._on_message)
         self._control.listen()
 
-    def __enter__(self) -> Onlooker:
+    def __enter__(self) -> StatusClient:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._control.close()
         self._own.cleanup()
 
-    async def look(self) -> StatusReport:
-        """How it is now.
+    async def status(self) -> StatusReport:
+        """The state of the pipeline now.
 
         Raises:
-            OmniError: it does not answer.
+            OmniError: the pipeline does not answer.
         """
         report: StatusReport = await self._ask(StatusRequest(self._endpoint), _ANSWER_SECONDS)
         return report
 
     async def profile(self, seconds: float, path: Path, torch: Sequence[str]) -> ProfileDone:
-        """Have it record for ``seconds``, and write the trace to ``path``.
+        """Record for ``seconds``, and write the trace to ``path``.
 
         Raises:
-            OmniError: it does not answer, or cannot.
+            OmniError: the pipeline does not answer, or cannot record.
         """
         request = ProfileRequest(self._endpoint, seconds, str(path), list(torch))
         done: ProfileDone = await self._ask(request, seconds + _WRITING_SECONDS)

@@ -1,4 +1,4 @@
-"""OpenTelemetry: a span for every request, in it a span for every stage, as part of the caller's trace.
+"""OpenTelemetry: a span for every request, with a span for each of its stages, as part of the caller's trace.
 
 Spans are made in the parent, where the application has set up its SDK; stage processes only report times. So nothing of it is
 imported, and nothing is sent, unless the application uses OpenTelemetry. A caller's trace goes on if the request's metadata hold a
@@ -19,11 +19,11 @@ from omni_core.protocol.messages import OmniRequest, StageSpan
 TRACEPARENT = "traceparent"
 
 _REMEMBERED = 1_000
-"""Requests that have ended, whose last stages' times may still be on their way."""
+"""Requests that have ended and are remembered: the times of their last stages may come later."""
 
 
 def telemetry(pipeline: str) -> Telemetry | None:
-    """What makes spans, if this process uses OpenTelemetry: its API was imported and has a provider that records."""
+    """Return a maker of spans if this process uses OpenTelemetry: its API was imported and has a provider that records."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace
@@ -44,7 +44,7 @@ class Telemetry:
         self._ended: OrderedDict[str, Any] = OrderedDict()
 
     def begin(self, request_id: str, request: OmniRequest) -> OmniRequest:
-        """Open the span of a request; the request with the context that its stages see."""
+        """Open the span of a request; return the request with the context that its stages see."""
         from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 

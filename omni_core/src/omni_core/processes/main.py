@@ -1,8 +1,7 @@
 """The entry point of a stage process: ``python -m omni_core.processes.main DESCRIPTOR [LISTENER]``, a fresh interpreter.
 
 The launch spec is read from an inherited descriptor; a process that other hosts reach inherits its listening TCP socket too.
-Standard input stays open as long as the parent lives: its end means that the parent is gone. The process imports only what its
-spec names.
+Standard input stays open as long as the parent lives. The process imports only what its spec names.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def pack_spec(spec: ProcessSpec) -> bytes:
-    """A spec as the child reads it."""
+    """Encode a spec for the child."""
     return encode(spec)
 
 
@@ -39,8 +38,8 @@ def _read_spec(descriptor: int) -> ProcessSpec:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends; the closed pipe covers systems without it, and a parent that has ended
-    already: nothing else would be heard before every stage is built.
+    """Ask the kernel for SIGKILL when the parent ends. The pipe tells of a parent that has ended already, or of one on a system
+    without that signal, which would go unnoticed until every stage is built.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -50,15 +49,15 @@ def _die_with_parent() -> None:
         os._exit(1)
 
 
-def _tame_torch() -> None:
-    """One thread per process, where a factory has imported torch without looking at the environment."""
+def _limit_torch_threads() -> None:
+    """Give torch as many threads as ``OMP_NUM_THREADS`` says, by default one. Torch reads it only if it is set before the import."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 
 
 def _limit_gpu_memory(spec: ProcessSpec) -> None:
-    """Hold torch's allocator to the budgets of the stages, if they have any."""
+    """Limit torch's allocator to the memory budgets of the stages, if they have any."""
     gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
     if not gpus or not spec.gpu_memory:
         return
@@ -67,14 +66,14 @@ def _limit_gpu_memory(spec: ProcessSpec) -> None:
     limit_memory(gpus[0], spec.gpu_memory)
 
 
-def _abroad(spec: ProcessSpec, listener: int | None) -> RemoteRoutes | None:
-    """The way to other hosts, if there are any."""
+def _remote_routes(spec: ProcessSpec, listener: int | None) -> RemoteRoutes | None:
+    """The routes to other hosts, if there are any."""
     if not spec.keys:
         return None
     from omni_core.control.curve import CurveContext, CurveKeys
 
-    heard = None if listener is None else socket.socket(fileno=listener)
-    return RemoteRoutes(CurveContext(CurveKeys(*spec.keys)), heard, spec.routes)
+    inherited = None if listener is None else socket.socket(fileno=listener)
+    return RemoteRoutes(CurveContext(CurveKeys(*spec.keys)), inherited, spec.routes)
 
 
 async def _serve(spec: ProcessSpec, listener: int | None) -> int:
@@ -82,33 +81,33 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     from omni_core.protocol.error_info import describe
 
     loop = asyncio.get_running_loop()
-    host = Worker(spec, _abroad(spec, listener))
-    # Whatever way the parent ends, this end of file follows; what a stage computes then has no reader.
-    loop.add_reader(0, host.stopped.set)
-    loop.add_signal_handler(signal.SIGTERM, host.stopped.set)
+    worker = Worker(spec, _remote_routes(spec, listener))
+    # The end of file means that the parent is gone: what a stage computes then has no reader.
+    loop.add_reader(0, worker.stopped.set)
+    loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)
     current = [spec.name]
     try:
         _limit_gpu_memory(spec)
         install(spec.kernels)
-        host.build(lambda name: current.__setitem__(0, name))
+        worker.build(lambda name: current.__setitem__(0, name))
     except BaseException as error:
-        host.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
-        host.close()
+        worker.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
+        worker.close()
         return 1
-    _tame_torch()
-    host.start()
+    _limit_torch_threads()
+    worker.start()
     if spec.expects_tensors:
         from omni_core.protocol import lazy_torch
 
         lazy_torch.begin()
-    await host.stopped.wait()
-    host.close()
-    return host.exit_code
+    await worker.stopped.wait()
+    worker.close()
+    return worker.exit_code
 
 
 def main() -> None:
     """Run one stage process until it is told to stop or its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _die_with_parent()
     logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
     spec = _read_spec(int(sys.argv[1]))

@@ -1,7 +1,7 @@
 """One stage process as its parent sees it: started, read, watched, ended.
 
 Its end is an event (a pidfd), never a poll; its standard input stays open as long as the parent lives; its standard error is
-read line by line and the last lines are kept for messages.
+read line by line, and the last lines are kept for messages.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
+from omni_core.processes.log_lines import LogLines
 from omni_core.processes.main import pack_spec
 from omni_core.protocol.specs import ProcessSpec
 
@@ -25,26 +26,28 @@ logger = logging.getLogger(__name__)
 KEPT_LOG_LINES = 40
 _SHOWN_LOG_LINES = 8
 _READ_BYTES = 65536
+_LAST_READS = 16
+"""Reads of the pipe of a process that has ended: a grandchild that holds it may write for ever."""
 
 
 class SupervisedProcess(ABC):
-    """What a supervisor knows of a process, wherever it runs. Methods are called on the event loop of the parent.
+    """A process as its supervisor sees it, on any machine. Methods are called on the event loop of the parent.
 
     Attributes:
-        spec: what it was started with. pid: 0 while that is not known. ended: done when it has ended.
-        is_ready, unanswered_since: kept by the supervisor.
+        spec: the launch spec. pid: 0 until it is known. launched: done when the pid is known.
+        ended: done when the process has ended. code: its exit code, or the negative number of the signal that killed it.
     """
 
     where = ""
-    """Said behind the pid in messages."""
+    """Follows the pid in messages."""
 
     def __init__(self, spec: ProcessSpec) -> None:
+        loop = asyncio.get_running_loop()
         self.spec = spec
         self.pid = 0
         self.log: deque[str] = deque(maxlen=KEPT_LOG_LINES)
-        self.is_ready = False
-        self.unanswered_since: float | None = None
-        self.ended = asyncio.get_running_loop().create_future()
+        self.launched: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
         self.code: int | None = None
 
     @property
@@ -53,10 +56,10 @@ class SupervisedProcess(ABC):
 
     @property
     def reason(self) -> str:
-        """How it ended."""
+        """The cause of its end."""
         process = f"its process (pid {self.pid}{self.where})"
         if self.code is not None and self.code < 0:
-            return f"{process} was killed by signal {-self.code} ({signal.Signals(-self.code).name})"
+            return f"{process} was killed by signal {_signal(-self.code)}"
         return f"{process} ended with code {self.code}"
 
     @property
@@ -65,17 +68,25 @@ class SupervisedProcess(ABC):
         return "".join(f"\n  {line}" for line in list(self.log)[-_SHOWN_LOG_LINES:])
 
     def keep(self, line: str) -> None:
-        """A line of its log."""
+        """Keep a line of its log."""
         self.log.append(line)
         logger.info("%s: %s", self.spec.name, line)
 
     @abstractmethod
     def say_stop(self) -> None:
-        """Close its standard input: heard even by a process that is still building its stages."""
+        """Close its standard input, which even a process that is still building its stages notices."""
 
     @abstractmethod
     def kill(self) -> None:
         """End it at once. Idempotent."""
+
+
+def _signal(number: int) -> str:
+    """The number of a signal with its name, if it has one (most real-time signals have none)."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 Launch = Callable[[ProcessSpec, Callable[[SupervisedProcess], None]], SupervisedProcess]
@@ -83,11 +94,11 @@ Launch = Callable[[ProcessSpec, Callable[[SupervisedProcess], None]], Supervised
 
 
 class StageProcess(SupervisedProcess):
-    """Starts ``spec``'s process on this host.
+    """Starts ``spec``'s process on this machine.
 
     Args:
-        on_exit: called once, with this object, when the process has ended and its last words are read.
-        listener: a listening TCP socket that other hosts reach it by.
+        on_exit: called once, with this object, when the process has ended and the rest of its log is read.
+        listener: a listening TCP socket that other machines reach it by.
         on_line: called with each line of its log.
 
     Raises:
@@ -105,7 +116,7 @@ class StageProcess(SupervisedProcess):
         self._on_exit = on_exit
         self._on_line = on_line
         self._loop = asyncio.get_running_loop()
-        self._partial = b""
+        self._lines = LogLines()
         document = os.memfd_create("omni-spec", 0)
         inherited = [document] if listener is None else [document, listener.fileno()]
         try:
@@ -124,6 +135,7 @@ class StageProcess(SupervisedProcess):
         finally:
             os.close(document)
         self.pid = self._process.pid
+        self.launched.set_result(None)
         assert self._process.stderr is not None
         self._errors = self._process.stderr.fileno()
         os.set_blocking(self._errors, False)
@@ -139,44 +151,36 @@ class StageProcess(SupervisedProcess):
         if self.running:
             self._process.kill()
 
-    def _read_errors(self) -> None:
+    def _read_errors(self) -> bool:
+        """Read a piece of its log. Returns False if there is none now."""
         try:
             data = os.read(self._errors, _READ_BYTES)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._loop.remove_reader(self._errors)
-            return
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            self._keep(line)
+        self._keep(self._lines.feed(data))
+        return bool(data)
 
-    def _keep(self, line: bytes) -> None:
-        text = line.decode(errors="replace").rstrip()
-        self.keep(text)
-        if self._on_line is not None:
-            self._on_line(text)
+    def _keep(self, lines: list[str]) -> None:
+        for line in lines:
+            self.keep(line)
+            if self._on_line is not None:
+                self._on_line(line)
 
     def _exited(self) -> None:
         self.code = self._process.wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._read_last_words()
+        # Not until the end of the pipe: a grandchild may hold it open.
+        for _ in range(_LAST_READS):
+            if not self._read_errors():
+                break
+        self._keep(self._lines.finish())
+        self._loop.remove_reader(self._errors)
         assert self._process.stdin is not None
         assert self._process.stderr is not None
         self._process.stdin.close()
         self._process.stderr.close()
         self.ended.set_result(None)
         self._on_exit(self)
-
-    def _read_last_words(self) -> None:
-        """What lies in the pipe now. Not until its end: a grandchild may hold it open."""
-        try:
-            while data := os.read(self._errors, _READ_BYTES):
-                self._partial += data
-        except BlockingIOError:
-            pass
-        for line in self._partial.split(b"\n"):
-            if line:
-                self._keep(line)
-        self._loop.remove_reader(self._errors)

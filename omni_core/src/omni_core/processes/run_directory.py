@@ -1,4 +1,4 @@
-"""The folder of a run: private, short enough for socket addresses, and gone when its owner is, however that ended."""
+"""The folder of a run: private, short enough for socket addresses, and removed when its owner ends in any way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from omni_core.errors import ConfigError
 
 LONGEST_SOCKET_PATH = 107
-"""Bytes that the address of a Unix-domain socket may have."""
+"""The limit of the address of a Unix-domain socket in bytes."""
 
 
 def run_directory(base_path: str | None) -> Path:
@@ -31,12 +31,18 @@ def run_directory(base_path: str | None) -> Path:
         raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
 
 
-class Janitor:
-    """Removes a run's folder when its owner ends, however it ends: a shell that waits for the end of a pipe."""
+class DirectoryCleaner:
+    """Removes a run's folder when its owner ends in any way: a shell that waits for the end of a pipe."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", 'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"', "omni-janitor", str(directory)],
+            [
+                "/bin/sh",
+                "-c",
+                'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"',
+                "omni-directory-cleaner",
+                str(directory),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -44,7 +50,7 @@ class Janitor:
         )
 
     def dismiss(self) -> None:
-        """Have it remove what is left of the folder, now."""
+        """Remove what is left of the folder now."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

@@ -1,82 +1,64 @@
-"""The life of one unit: launched, ready, stalled, dead, restarted with a bounded back-off, at last declared failed.
-
-A unit is what starts and dies together: one process, or the ranks of a tensor parallel stage. A process that is stopped or too
-busy to answer is *stalled*: that is reported, and nothing else is done about it, because it may go on.
-"""
+"""Carries out the decisions of a :class:`~omni_core.processes.unit.Unit`: starts, watches and ends its processes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import deque
-from enum import Enum
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from omni_core.config.schema import RestartConfig
 from omni_core.errors import StartupError
+from omni_core.processes import unit
 from omni_core.processes.process import Launch, SupervisedProcess
-from omni_core.protocol.messages import ErrorInfo
-from omni_core.protocol.specs import UnitSpec
+from omni_core.processes.unit import Action, Unit, UnitState
+from omni_core.protocol.messages import ErrorInfo, RunningCompute
+from omni_core.protocol.specs import ProcessSpec, UnitSpec
 from omni_core.stage.ranks import with_rendezvous
 
 logger = logging.getLogger(__name__)
 
 
-_LAST_MESSAGE_SECONDS = 0.05
-
-
-class UnitState(Enum):
-    """Where a unit is in its life."""
-
-    STARTING = "starting"
-    READY = "ready"
-    STALLED = "stalled"
-    RESTARTING = "restarting"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
 class Owner(Protocol):
-    """Who is told about a unit."""
+    """The callbacks of a supervisor."""
 
-    def unit_changed(self, unit: Unit) -> None:
-        """Its ``state`` has changed."""
+    def unit_changed(self, supervisor: Supervisor) -> None:
+        """The ``state`` of the unit has changed."""
 
-    def unit_died(self, unit: Unit, reason: str) -> None:
-        """It was serving, or about to, and its processes are gone or going. A restart or :meth:`unit_failed` follows."""
+    def unit_died(self, supervisor: Supervisor, reason: str) -> None:
+        """The unit was serving, or about to, and its processes are gone or going. A restart or :meth:`unit_failed` follows."""
 
-    def unit_is_ready(self, unit: Unit) -> None:
-        """All its processes read their sockets: for the first time, or after a restart, when :meth:`unit_is_back` follows."""
+    def unit_is_ready(self, supervisor: Supervisor) -> None:
+        """All processes of the unit read their sockets; ``unit_is_back`` follows if this is after a restart."""
 
-    def unit_is_back(self, unit: Unit) -> None:
-        """It serves again after a restart."""
+    def unit_is_back(self, supervisor: Supervisor) -> None:
+        """The unit serves again after a restart."""
 
-    def unit_failed(self, unit: Unit, reason: str) -> None:
-        """It will not be restarted any more."""
+    def unit_failed(self, supervisor: Supervisor, reason: str) -> None:
+        """The unit will not be restarted any more."""
+
+    def ping(self, process: ProcessSpec) -> None:
+        """Ask a process for an answer, which comes back by :meth:`Supervisor.answered`."""
 
 
-class Unit:
+class Supervisor:
     """Supervises the processes of one :class:`UnitSpec`. All methods are called from the parent's event loop.
 
     Args:
-        launch: starts a process where the unit's host is.
+        launch: starts a process on the unit's machine.
     """
 
     def __init__(self, spec: UnitSpec, policy: RestartConfig, owner: Owner, launch: Launch) -> None:
         self.spec = spec
-        self.state = UnitState.STARTING
         self.processes: list[SupervisedProcess] = []
-        self.restarts = 0
-        self.reason = ""
-        self._policy = policy
+        timeouts = {each.name: each.compute_timeout or unit.COMPUTE_SECONDS for each in spec.stages}
+        names = [process.name for process in spec.processes]
+        self._unit = Unit(self.label, names, policy, spec.startup_timeout, timeouts)
         self._owner = owner
         self._launch = launch
         self._loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self._loop.create_future()
-        self._deaths: deque[float] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._launched = False  # whether its processes are meant to live
         self._was_starting = True
 
     @property
@@ -85,150 +67,134 @@ class Unit:
 
     @property
     def label(self) -> str:
-        """How messages call it: by its stage, or by its process group's name if that holds several."""
+        """The name that messages use: the stage's, or the process group's if it holds several stages."""
         return self.spec.stage_names[0] if len(self.spec.stage_names) == 1 else self.spec.name
 
     @property
-    def serves(self) -> bool:
-        return self.state in (UnitState.READY, UnitState.STALLED)
+    def state(self) -> UnitState:
+        return self._unit.state
 
-    # --- start ---------------------------------------------------------------------------------------------------------
+    @property
+    def serves(self) -> bool:
+        return self._unit.serves
+
+    @property
+    def restarts(self) -> int:
+        return self._unit.restarts
+
+    @property
+    def reason(self) -> str:
+        return self._unit.reason
+
+    @property
+    def must_be_watched(self) -> bool:
+        return self._unit.must_be_watched
+
+    # --- events --------------------------------------------------------------------------------------------------------
     def launch(self) -> None:
         """Start every process; :attr:`started` ends when all stages are ready for the first time, or cannot be."""
-        self._timer = None
-        self._launched = True
-        self.processes = []
-        try:
-            for spec in with_rendezvous(self.spec.processes):
-                self.processes.append(self._launch(spec, self._exited))
-        except OSError as error:
-            self._down(f"its process could not be started: {error}")
-            return
-        self._timer = self._loop.call_later(self.spec.startup_timeout, self._too_late)
+        self._carry_out(self._unit.launch(self._loop.time()))
 
-    def process_is_ready(self, name: str) -> None:
-        """A process says that its stages are built."""
+    def process_is_ready(self, name: str, pid: int) -> None:
+        """The process ``pid`` has built its stages. A late message of a predecessor is told by its pid, and ignored."""
         for process in self.processes:
-            if process.spec.name == name:
-                process.is_ready = True
-        if not all(process.is_ready and process.running for process in self.processes):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        first = not self.started.done()
-        self._enter(UnitState.READY)
-        self._owner.unit_is_ready(self)
-        if first:
-            self.started.set_result(None)
-        else:
-            logger.warning("stage %s: serves again (pid %d)", self.label, self.processes[0].pid)
-            self._owner.unit_is_back(self)
+            if process.spec.name != name:
+                continue
+            if not process.launched.done():  # another machine has not said yet which pid it has
+                process.launched.add_done_callback(lambda _: self.process_is_ready(name, pid))
+            elif process.pid == pid:
+                self._carry_out(self._unit.process_is_ready(name, self._loop.time()))
 
     def start_failed(self, error: ErrorInfo) -> None:
         """A process says why a stage cannot be built; it ends by itself."""
-        if self.state not in (UnitState.STARTING, UnitState.RESTARTING):
-            return
-        text = f"stage {error.stage!r} could not be started: {error.error_type}: {error.message}"
-        self._down(f"{error.error_type}: {error.message}", StartupError(f"{text}\n{error.traceback}".rstrip()))
+        problem = f"{error.error_type}: {error.message}"
+        self._carry_out(self._unit.start_failed(error.stage, problem, error.traceback, self._loop.time()))
 
-    def _too_late(self) -> None:
-        late = [process for process in self.processes if not process.is_ready]
-        log = "".join(process.last_lines for process in late)
-        reason = f"not ready within its startup_timeout of {self.spec.startup_timeout:g} s"
-        self._down(reason, StartupError(f"stage {self.label!r}: {reason}{log or '; it has written nothing'}"))
-
-    # --- death ---------------------------------------------------------------------------------------------------------
     def _exited(self, process: SupervisedProcess) -> None:
-        if self._launched and not process.is_ready:
-            # It may have said why, in a message that is read a moment later.
-            self._loop.call_later(_LAST_MESSAGE_SECONDS, self._gone, process)
-        else:
-            self._gone(process)
+        if process in self.processes:
+            self._carry_out(self._unit.exited(process.spec.name, process.reason, self._loop.time()))
 
-    def _gone(self, process: SupervisedProcess) -> None:
-        if not self._launched:
-            self._relaunch_when_gone()
-        elif process in self.processes:
-            where = f" (rank process {process.spec.name!r})" if len(self.processes) > 1 else ""
-            error = StartupError(
-                f"stage {self.label!r} could not be started: {process.reason}{where}{process.last_lines}"
-            )
-            self._down(f"{process.reason}{where}", error, process.last_lines)
+    def beat(self) -> None:
+        """Ping every process, and look after those that do not answer. Called from time to time."""
+        self._carry_out(self._unit.beat(self._loop.time()))
 
-    def _down(self, reason: str, error: StartupError | None = None, log: str = "") -> None:
-        if not self._launched:
-            return
-        self._launched = False
+    def request_is_over(self) -> None:
+        """A request was aborted or has failed."""
+        self._unit.request_is_over(self._loop.time())
+
+    def answered(self, name: str, running: Sequence[RunningCompute], in_flight: Mapping[str, object]) -> None:
+        """A process of the unit has answered a ping (see :meth:`Unit.answered`)."""
+        self._carry_out(self._unit.answered(name, running, in_flight, self._loop.time()))
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._carry_out(self._unit.clock(self._loop.time()))
+
+    # --- actions -------------------------------------------------------------------------------------------------------
+    def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            if isinstance(action, unit.Launch):
+                self._start_processes()
+            elif isinstance(action, unit.Kill):
+                for process in self.processes:
+                    process.kill()
+            elif isinstance(action, unit.Ping):
+                self._owner.ping(next(each.spec for each in self.processes if each.spec.name == action.process))
+            elif isinstance(action, unit.Changed):
+                self._owner.unit_changed(self)
+            elif isinstance(action, unit.Stalled):
+                pid = next(each.pid for each in self.processes if each.spec.name == action.process)
+                logger.warning(
+                    "stage %s: process %d does not answer (stopped, or busy); its requests wait", self.label, pid
+                )
+            elif isinstance(action, unit.Ready):
+                self._owner.unit_is_ready(self)
+                if action.again:
+                    logger.warning("stage %s: serves again (pid %d)", self.label, self.processes[0].pid)
+                    self._owner.unit_is_back(self)
+            elif isinstance(action, unit.Started):
+                self._end_start(action)
+            elif isinstance(action, unit.Died):
+                log = "".join(process.last_lines for process in self.processes if not process.running)
+                logger.error("stage %s: %s%s", self.label, action.reason, log)
+                self._owner.unit_died(self, action.reason)
+            else:
+                logger.error("stage %s has died %d times in a short while: given up", self.label, action.deaths)
+                self._owner.unit_failed(self, action.reason)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        first = not self.started.done()
-        self.reason = reason
-        for process in self.processes:
-            process.kill()
-        if first:
-            self._enter(UnitState.FAILED)
-            self.started.set_exception(error or StartupError(f"stage {self.label!r} could not be started: {reason}"))
+        deadline = self._unit.deadline
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
+
+    def _start_processes(self) -> None:
+        self.processes = []
+        try:
+            for spec in with_rendezvous(self.spec.processes, self.restarts):
+                self.processes.append(self._launch(spec, self._exited))
+        except OSError as error:
+            names = [process.spec.name for process in self.processes]
+            self._carry_out(self._unit.launch_failed(names, str(error), self._loop.time()))
+
+    def _end_start(self, action: unit.Started) -> None:
+        if self.started.done():
             return
-        now = time.monotonic()
-        self._deaths.append(now)
-        while self._deaths[0] < now - self._policy.window:
-            self._deaths.popleft()
-        gives_up = len(self._deaths) > self._policy.limit
-        logger.error("stage %s: %s%s", self.label, reason, log)
-        self._enter(UnitState.FAILED if gives_up else UnitState.RESTARTING)
-        # Also if it was not ready yet: that it was may lie unread here, and others may have written to it.
-        self._owner.unit_died(self, reason)
-        if gives_up:
-            logger.error(
-                "stage %s has died %d times in %g s: given up", self.label, len(self._deaths), self._policy.window
-            )
-            self._owner.unit_failed(self, reason)
-        else:
-            self._relaunch_when_gone()
-
-    def _relaunch_when_gone(self) -> None:
-        if self.state is not UnitState.RESTARTING or self._timer is not None:
+        if not action.problem:
+            self.started.set_result(None)
             return
-        if not any(process.running for process in self.processes):
-            before = len(self._deaths) - 1
-            pause = min(self._policy.backoff * 2 ** (before - 1), self._policy.backoff_limit) if before > 0 else 0.0
-            self._timer = self._loop.call_later(pause, self._relaunch)
-
-    def _relaunch(self) -> None:
-        self.restarts += 1
-        self.launch()
-
-    # --- stalls --------------------------------------------------------------------------------------------------------
-    def look(self, now: float, patience: float) -> None:
-        """Called from time to time: has every process answered within ``patience`` seconds?"""
-        late = [p for p in self.processes if p.unanswered_since is not None and now - p.unanswered_since >= patience]
-        if late and self.state is UnitState.READY:
-            logger.warning(
-                "stage %s: process %d has not answered for %.0f s (stopped, or busy); its requests wait",
-                self.label,
-                late[0].pid,
-                patience,
-            )
-            self._enter(UnitState.STALLED)
-
-    def answered(self, name: str) -> None:
-        """A process of the unit turns."""
-        for process in self.processes:
-            if process.spec.name == name:
-                process.unanswered_since = None
-        if self.state is UnitState.STALLED and all(p.unanswered_since is None for p in self.processes):
-            logger.warning("stage %s: answers again", self.label)
-            self._enter(UnitState.READY)
+        log = "".join(process.last_lines for process in self.processes if process.spec.name in action.late)
+        if action.late and not log:
+            log = "; it has written nothing"
+        self.started.set_exception(StartupError(f"{action.problem}{log}"))
 
     # --- stop ----------------------------------------------------------------------------------------------------------
     def begin_stop(self) -> None:
         """From now on its processes are meant to end."""
         self._was_starting = not self.serves
-        self._launched = False
-        self.state = UnitState.STOPPED
-        if self._timer is not None:
-            self._timer.cancel()
+        self._unit.stop()
+        self._set_timer()
 
     async def finish_stop(self, timeout: float) -> None:
         """Wait until every process has ended; kill those that have not within ``timeout`` seconds."""
@@ -243,8 +209,3 @@ class Unit:
             await asyncio.gather(*endings)
         if not self.started.done():
             self.started.cancel()
-
-    def _enter(self, state: UnitState) -> None:
-        if state is not self.state:
-            self.state = state
-            self._owner.unit_changed(self)

@@ -16,6 +16,7 @@ from omni_core.control.lanes import Lanes
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StageFailedError
 from omni_core.observe.profiler import Recorder, TorchRecorder, flow_of, write_events
+from omni_core.processes.watch import ComputeWatch, MemoryWatch
 from omni_core.protocol.messages import (
     AbortMessage,
     CompleteMessage,
@@ -42,10 +43,9 @@ from omni_core.protocol.messages import (
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer, read_document
-from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import build_scheduler
 from omni_core.stage.outbound import Outbound
-from omni_core.stage.ranks import Follower, LeaderInbox, WorkMessage
+from omni_core.stage.ranks import Follower, ItemMessage, Leader, RankError, WorkMessage
 from omni_core.stage.stage import Stage
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,10 @@ class Worker:
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self._outbound.lock)
         self._stages = self._outbound.local
         self._followers: dict[str, Follower] = {}
+        self._leaders: dict[str, Leader] = {}
+        self._computes = ComputeWatch()
+        self._memory = MemoryWatch()
+        self._outbound.on_failure = self._check_memory
         self._torch_recorder: TorchRecorder | None = None
         self._writing: set[asyncio.Future[None]] = set()
 
@@ -84,13 +88,17 @@ class Worker:
         for stage in self.spec.stages:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
+            self._computes.add(stage, scheduler)
+            self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
-                self._followers[stage.name] = Follower(stage.name, scheduler, self._scheduler_died)
+                on_error = partial(self._rank_error, stage.name)
+                self._followers[stage.name] = Follower(stage.name, scheduler, on_error, self._scheduler_died)
                 continue
             abort = scheduler.abort
             if self.spec.followers:
-                inbox = LeaderInbox(partial(self._publish, stage.name), scheduler.abort)
-                scheduler.inbox, abort = inbox, inbox.request_abort
+                ranks = 1 + len(self.spec.followers)
+                leader = Leader(stage.name, scheduler, ranks, self._publish, self._scheduler_died)
+                self._leaders[stage.name], abort = leader, leader.inbox.request_abort
             self._stages[stage.name] = Stage(stage, scheduler, self._outbound, self._scheduler_died, abort)
 
     def start(self) -> None:
@@ -100,11 +108,15 @@ class Worker:
         self._control.listen()
         self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages]))
 
-    def _publish(self, stage: str, items: list[IncomingMessage], aborted: list[str]) -> None:
-        """Send what rank 0's scheduler took from its inbox to the other ranks. Called in its thread."""
-        message = WorkMessage(stage, items, aborted)
+    def _publish(self, message: ItemMessage | WorkMessage) -> None:
+        """Send a message of rank 0 to the other ranks. From any thread."""
         for endpoint in self.spec.followers:
             self._control.send(endpoint, message)
+
+    def _rank_error(self, stage: str, request_id: str, error: str) -> None:
+        """Tell rank 0 of a request that has failed on this rank. Called in the scheduler's thread."""
+        leader = self.spec.stage_endpoints[stage][self.spec.stages[0].injected["replica"]]
+        self._control.send(leader, RankError(stage, self.spec.rank, request_id, error))
 
     def _ask_in_flight(self) -> None:
         self.tell_coordinator(InFlightRequest(self.spec.endpoint))
@@ -117,6 +129,11 @@ class Worker:
         """End the process, so that a new one with a new scheduler takes its place. From any thread."""
         self.exit_code = 1
         self._loop.call_soon_threadsafe(self.stopped.set)
+
+    def _check_memory(self, error: ErrorInfo) -> None:
+        if self._memory.must_end(error.error_type, lambda: sum(each.completed for each in self._stages.values())):
+            logger.error("MemoryError for several requests in a row, and no memory to be had: this process ends")
+            self._scheduler_died()
 
     def close(self) -> None:
         """Stop every scheduler, then give back the relay's memory and the sockets."""
@@ -139,10 +156,12 @@ class Worker:
             self.tell_coordinator(WaitingReport(message.attempt, found))
         elif isinstance(message, StatisticsRequest):
             self.tell_coordinator(StageStatistics(self.spec.name, self._statistics()))
-        elif isinstance(message, WorkMessage):
+        elif isinstance(message, ItemMessage | WorkMessage):
             self._followers[message.stage].feed(message)
+        elif isinstance(message, RankError):
+            self._leaders[message.stage].take(message)
         elif isinstance(message, PingMessage):
-            self.tell_coordinator(PongMessage(self.spec.name))
+            self.tell_coordinator(PongMessage(self.spec.name, self._computes.computes()))
         elif isinstance(message, ProfileMessage):
             self._on_profile(message)
         elif isinstance(message, PeerDownMessage):
@@ -172,7 +191,7 @@ class Worker:
             for source, what in stage.arrivals(request).items()
             if source in message.stages
         ]
-        self.tell_coordinator(PeerDownReport(message.inquest, self.spec.name, reached, arrived))
+        self.tell_coordinator(PeerDownReport(message.death, self.spec.name, reached, arrived))
 
     def _on_peer_failed(self, message: PeerFailedMessage) -> None:
         error = StageFailedError(message.stages[0], message.reason)

@@ -96,3 +96,12 @@ class CloseRun:
     """The run is over: end what is left of it."""
 
     run: str
+
+
+@register
+@frozen
+class RunClosed:
+    """A host has heard that the run is over. The answer to :class:`CloseRun`."""
+
+    run: str
+    host: str

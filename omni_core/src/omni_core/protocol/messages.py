@@ -246,10 +246,10 @@ class StatusReport:
 class PeerDownMessage:
     """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what is known of ``requests``.
 
-    ``inquest`` numbers the deaths: one process may die again before the last answer about its predecessor has come.
+    ``death`` numbers the deaths: one process may die again before the last answer about its predecessor has come.
     """
 
-    inquest: int
+    death: int
     endpoint: str
     stages: list[str]
     requests: list[str]
@@ -264,7 +264,7 @@ class PeerDownReport:
     handed_to)`` (see :mod:`omni_core.processes.deaths`).
     """
 
-    inquest: int
+    death: int
     process: str
     reached: list[tuple[str, str]] = field(factory=list)
     arrived: list[tuple[str, str, str, int, Any]] = field(factory=list)
@@ -312,10 +312,21 @@ class PingMessage:
 
 @register
 @frozen
+class RunningCompute:
+    """A compute that has run for ``seconds`` in a stage of a process, and has not ended."""
+
+    stage: str
+    request_id: str
+    seconds: float
+
+
+@register
+@frozen
 class PongMessage:
-    """Process to runner: its event loop runs."""
+    """Process to runner: its event loop turns. ``running`` holds its running computes, as far as its schedulers report them."""
 
     process: str
+    running: list[RunningCompute] = field(factory=list)
 
 
 @register

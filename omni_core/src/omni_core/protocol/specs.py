@@ -65,6 +65,7 @@ class StageSpec:
     stream_done_to_fn: str | None = None
     project_payload: dict[str, str] = field(factory=dict)
     gpu: int | None = None
+    compute_timeout: float | None = None
     injected: dict[str, Any] = field(factory=dict)
 
 

@@ -41,7 +41,8 @@ class SimpleScheduler(LoopScheduler):
         self._batch_compute = batch_compute if max_batch_size > 1 else None
         self._max_batch_size = max_batch_size
         self._batch_wait = batch_wait
-        self._batches = self._computed = self._running = 0
+        self._running: dict[str, float] = {}
+        self._batches = self._computed = 0
 
     @classmethod
     def of_batches(cls, batch_compute: BatchCompute, batch_size: Any = 1, batch_wait: Any = 0.0) -> SimpleScheduler:
@@ -67,10 +68,14 @@ class SimpleScheduler(LoopScheduler):
     def statistics(self) -> dict[str, float]:
         return {
             "waiting": float(len(self.inbox)),
-            "running": float(self._running),
+            "running": float(len(self._running)),
             "steps": float(self._batches),
             "computed": float(self._computed),
         }
+
+    def running(self) -> dict[str, float]:
+        """The requests of the running compute, with the ``time.monotonic()`` of its begin. From any thread."""
+        return self._running
 
     def _serve_once(self) -> bool:
         first = self.inbox.get()
@@ -95,23 +100,24 @@ class SimpleScheduler(LoopScheduler):
         batch = [payload for payload in batch if not self._is_aborted(payload.request_id)]
         self._batches += bool(batch)
         self._computed += len(batch)
-        self._running = len(batch)
         if self._batch_compute is not None and len(batch) > 1:
+            self._running = dict.fromkeys([payload.request_id for payload in batch], time.monotonic())
             try:
                 results = self._batch_compute(batch)
                 if len(results) != len(batch):
                     raise ValueError(f"the batch function returned {len(results)} results for {len(batch)} requests")
             except BaseException:
                 results = None
+            self._running = {}
             if results is not None:
-                self._running = 0
                 for payload, result in zip(batch, results, strict=True):
                     self._put(OutgoingMessage(payload.request_id, "result", result))
                 return
         for payload in batch:
-            outcome = None if self._is_aborted(payload.request_id) else self._outcome(payload)
-            self._running -= 1
-            if outcome is not None:
+            if not self._is_aborted(payload.request_id):
+                self._running = {payload.request_id: time.monotonic()}
+                outcome = self._outcome(payload)
+                self._running = {}
                 self._put(outcome)
 
     def _outcome(self, payload: StagePayload) -> OutgoingMessage:

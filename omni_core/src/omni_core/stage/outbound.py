@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from omni_core.control.lanes import in_thread
@@ -37,12 +38,14 @@ class Outbound:
         lock: held around every change of any stage of the process.
         local: the stages of this process by name; a value for one of these is handed over by reference.
         recorder: where sends are recorded while a profile is on.
+        on_failure: called with each failure of a request that was reported.
     """
 
     def __init__(self, spec: ProcessSpec, control: ControlPlane, transfer: Transfer, relays: Relays) -> None:
         self.lock = threading.RLock()
         self.local: dict[str, Stage] = {}
         self.recorder: Recorder | None = None
+        self.on_failure: Callable[[ErrorInfo], None] = lambda error: None
         self._spec = spec
         self._control = control
         self._transfer = transfer
@@ -107,6 +110,7 @@ class Outbound:
         """Report the failure of a request to the coordinator, and free what the relays hold for it."""
         self._tell_end(CompleteMessage(request_id, source, None, error))
         self._relays.cleanup(request_id)
+        self.on_failure(error)
 
     def span(self, source: str, request_id: str, seconds: float, error: str) -> None:
         """Report the time of a traced request in a stage, which ends now."""

@@ -102,6 +102,11 @@ class Stage:
         self.scheduler.inbox.tap = self._phases.inbox if self._phases is not None else None
         self.scheduler.outbox.tap = self._phases.outbox if self._phases is not None else None
 
+    @property
+    def completed(self) -> int:
+        """The requests that this stage has completed."""
+        return self._metrics.completed
+
     def statistics(self) -> dict[str, float]:
         """The scheduler's counters and how many requests are inside this stage."""
         offered = getattr(self.scheduler, "statistics", None)

@@ -1,0 +1,361 @@
+"""The life of one unit as a state machine without IO: events and the time in, actions out.
+
+A unit is what starts and dies together: one process, or the ranks of a tensor parallel stage. It is launched, becomes ready, may
+stall, dies, is restarted with a bounded back-off, and is at last declared failed. :mod:`omni_core.processes.supervisor` carries out
+the actions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+
+from attrs import define, field, frozen
+
+from omni_core.config.schema import RestartConfig
+from omni_core.protocol.messages import RunningCompute
+
+LAST_MESSAGE_SECONDS = 0.05
+"""A process that ends before it is ready may have said why, in a message that is read up to this much later."""
+
+STALL_SECONDS = 3.0
+"""A process that has left a ping unanswered for so long is stalled."""
+
+COMPUTE_SECONDS = 600.0
+"""The ``compute_timeout`` of stage functions that set none, and the longest stall."""
+
+ABORT_GRACE_SECONDS = 30.0
+"""The time that the compute of an aborted request has to end, or the stage's ``compute_timeout`` if that is shorter."""
+
+
+class UnitState(Enum):
+    """The state of a unit."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STALLED = "stalled"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@frozen
+class Launch:
+    """Start every process of the unit."""
+
+
+@frozen
+class Kill:
+    """Kill every process of the unit that still runs."""
+
+
+@frozen
+class Ping:
+    """Ask a process for an answer (:meth:`Unit.answered`)."""
+
+    process: str
+
+
+@frozen
+class Changed:
+    """Report the new state of the unit."""
+
+    state: UnitState
+
+
+@frozen
+class Started:
+    """Report the end of the first start. ``problem`` says why it failed; the logs of ``late`` processes explain it."""
+
+    problem: str = ""
+    late: Sequence[str] = ()
+
+
+@frozen
+class Ready:
+    """Report that every process of the unit reads its socket; ``again``: after a restart."""
+
+    again: bool
+
+
+@frozen
+class Stalled:
+    """Report that a process does not answer."""
+
+    process: str
+
+
+@frozen
+class Died:
+    """Report that the unit was serving, or about to, and that its processes are gone or going."""
+
+    reason: str
+
+
+@frozen
+class Failed:
+    """Report that the unit will not be restarted any more, after so many ``deaths``."""
+
+    reason: str
+    deaths: int
+
+
+Action = Launch | Kill | Ping | Changed | Started | Ready | Stalled | Died | Failed
+
+
+@define
+class _Process:
+    """One process of the unit since its last launch."""
+
+    is_running: bool = True
+    is_ready: bool = False
+    pinged: float | None = None
+    """The time of the ping that it has not answered."""
+    answered: float = -math.inf
+    """The time of the last ping that it has answered."""
+    computes: bool = False
+    """True if its last answer named a running compute."""
+
+
+@frozen
+class _Exit:
+    """The end of a process during a start: treated as a death when ``due``, unless a message has told the cause by then."""
+
+    due: float
+    reason: str
+
+
+@define
+class Unit:
+    """Decides over the processes of a unit. Every event takes the time in seconds and returns the actions to carry out, in order.
+
+    Call :meth:`clock` when :attr:`deadline` has come.
+
+    Args:
+        label: the name that messages use: the stage's, or the process group's if it holds several stages.
+        names: the processes, the leader first.
+        compute_timeouts: by stage, the limit of one compute in seconds.
+    """
+
+    label: str
+    names: Sequence[str]
+    policy: RestartConfig
+    startup_timeout: float
+    compute_timeouts: Mapping[str, float] = field(factory=dict)
+    state: UnitState = UnitState.STARTING
+    restarts: int = 0
+    reason: str = ""
+    _processes: dict[str, _Process] = field(init=False, factory=dict)
+    _is_launched: bool = field(init=False, default=False)  # its processes are meant to live
+    _has_started: bool = field(init=False, default=False)
+    _start_by: float | None = field(init=False, default=None)
+    _restart_at: float | None = field(init=False, default=None)
+    _exits: list[_Exit] = field(init=False, factory=list)
+    _deaths: deque[float] = field(init=False, factory=deque)
+    _orphans: dict[tuple[str, str], float] = field(init=False, factory=dict)
+    """``(stage, request)`` of computes whose request is over, and the time when that was first seen."""
+    _aborts: tuple[float, float] | None = field(init=False, default=None)
+    """The times of the first and the last abort that a process may not have read: it has answered no later ping."""
+
+    @property
+    def serves(self) -> bool:
+        return self.state in (UnitState.READY, UnitState.STALLED)
+
+    @property
+    def must_be_watched(self) -> bool:
+        """True if :meth:`beat` must be called although no request is in flight."""
+        return self.serves and any(each.computes or each.pinged is not None for each in self._processes.values())
+
+    @property
+    def deadline(self) -> float | None:
+        """The time when :meth:`clock` must be called, if any."""
+        times = [self._start_by, self._restart_at, *(each.due for each in self._exits)]
+        return min((each for each in times if each is not None), default=None)
+
+    # --- start -------------------------------------------------------------------------------------------------------
+    def launch(self, now: float) -> list[Action]:
+        """Begin the first start."""
+        self._is_launched = True
+        self._restart_at = None
+        self._processes = {name: _Process() for name in self.names}
+        self._start_by = now + self.startup_timeout
+        self._exits.clear()
+        self._orphans.clear()
+        self._aborts = None
+        return [Launch()]
+
+    def launch_failed(self, launched: Iterable[str], reason: str, now: float) -> list[Action]:
+        """A process could not be started; those of ``launched`` were."""
+        kept = set(launched)
+        for name, process in self._processes.items():
+            process.is_running = name in kept
+        return self._down(f"its process could not be started: {reason}", now)
+
+    def process_is_ready(self, name: str, now: float) -> list[Action]:
+        """A process has built its stages."""
+        self._processes[name].is_ready = True
+        starting = self.state in (UnitState.STARTING, UnitState.RESTARTING) and self._is_launched
+        if not starting or not all(each.is_ready and each.is_running for each in self._processes.values()):
+            return []
+        self._start_by = None
+        again, self._has_started = self._has_started, True
+        return [*self._enter(UnitState.READY), Ready(again), *([] if again else [Started()])]
+
+    def start_failed(self, stage: str | None, problem: str, trace: str, now: float) -> list[Action]:
+        """A process cannot build a stage, and says why; it ends by itself."""
+        if self.state not in (UnitState.STARTING, UnitState.RESTARTING):
+            return []
+        text = f"stage {stage!r} could not be started: {problem}\n{trace}".rstrip()
+        return self._down(problem, now, Started(text))
+
+    # --- death ---------------------------------------------------------------------------------------------------------
+    def exited(self, name: str, reason: str, now: float) -> list[Action]:
+        """A process has ended."""
+        process = self._processes[name]
+        process.is_running = False
+        where = f" (rank process {name!r})" if len(self.names) > 1 else ""
+        if self._is_launched and not process.is_ready:
+            self._exits.append(_Exit(now + LAST_MESSAGE_SECONDS, f"{reason}{where}"))
+            return []
+        return self._gone(f"{reason}{where}", now)
+
+    def clock(self, now: float) -> list[Action]:
+        """Do what is due."""
+        actions: list[Action] = []
+        due = [each for each in self._exits if each.due <= now]
+        self._exits = [each for each in self._exits if each.due > now]
+        for each in due:
+            actions += self._gone(each.reason, now)
+        if self._start_by is not None and self._start_by <= now:
+            late = [name for name, process in self._processes.items() if not process.is_ready]
+            reason = f"not ready within its startup_timeout of {self.startup_timeout:g} s"
+            actions += self._down(reason, now, Started(f"stage {self.label!r}: {reason}", late))
+        if self._restart_at is not None and self._restart_at <= now:
+            self.restarts += 1
+            actions += self.launch(now)
+        return actions
+
+    def _gone(self, reason: str, now: float) -> list[Action]:
+        if not self._is_launched:
+            self._restart_when_all_are_gone(now)
+            return []
+        gone = [name for name, process in self._processes.items() if not process.is_running]
+        return self._down(reason, now, Started(f"stage {self.label!r} could not be started: {reason}", gone))
+
+    def _down(self, reason: str, now: float, start: Started | None = None) -> list[Action]:
+        if not self._is_launched:
+            return []
+        self._is_launched = False
+        self._start_by = None
+        self.reason = reason
+        if not self._has_started:
+            self._has_started = True
+            failure = start or Started(f"stage {self.label!r} could not be started: {reason}")
+            return [Kill(), *self._enter(UnitState.FAILED), failure]
+        self._deaths.append(now)
+        while self._deaths[0] < now - self.policy.window:
+            self._deaths.popleft()
+        # Died also if it was not ready yet: that it was may lie unread here, and others may have written to it.
+        if len(self._deaths) > self.policy.limit:
+            return [Kill(), *self._enter(UnitState.FAILED), Died(reason), Failed(reason, len(self._deaths))]
+        actions = [Kill(), *self._enter(UnitState.RESTARTING), Died(reason)]
+        self._restart_when_all_are_gone(now)
+        return actions
+
+    def _restart_when_all_are_gone(self, now: float) -> None:
+        if self.state is not UnitState.RESTARTING or self._restart_at is not None:
+            return
+        if not any(process.is_running for process in self._processes.values()):
+            before = len(self._deaths) - 1
+            pause = min(self.policy.backoff * 2 ** (before - 1), self.policy.backoff_limit) if before > 0 else 0.0
+            self._restart_at = now + pause
+
+    # --- stalls and computes that do not end -----------------------------------------------------------------------------
+    def beat(self, now: float) -> list[Action]:
+        """Look after processes that do not answer, and ping the others. Called once a second while there is work."""
+        if not self.serves:
+            return []
+        actions: list[Action] = []
+        limit = max(self.compute_timeouts.values(), default=COMPUTE_SECONDS)  # any of its stages may hold the process
+        for name, process in self._processes.items():
+            if process.pinged is None:
+                process.pinged = now
+                actions.append(Ping(name))
+                continue
+            silent = now - process.pinged
+            if silent >= STALL_SECONDS and self.state is UnitState.READY:
+                actions += [Stalled(name), *self._enter(UnitState.STALLED)]
+            if self.state is UnitState.STALLED and silent >= limit:
+                return [*actions, *self._down(f"its process {name!r} has not answered for {silent:.0f} s", now)]
+            grace = min(limit, ABORT_GRACE_SECONDS)
+            if self.state is UnitState.STALLED and self._aborts is not None and now - self._aborts[0] >= grace:
+                reason = (
+                    f"its process {name!r} has not answered for {silent:.0f} s and drops no request that was aborted"
+                )
+                return [*actions, *self._down(reason, now)]
+        return actions
+
+    def request_is_over(self, now: float) -> None:
+        """A request was aborted, or has failed elsewhere: its processes must drop it."""
+        self._aborts = (now, now) if self._aborts is None else (self._aborts[0], now)
+
+    def answered(
+        self, name: str, running: Sequence[RunningCompute], in_flight: Mapping[str, object], now: float
+    ) -> list[Action]:
+        """A process has answered a ping.
+
+        Args:
+            running: its running computes.
+            in_flight: the requests that are not over.
+        """
+        if not self.serves:
+            return []
+        process = self._processes[name]
+        if process.pinged is not None:
+            process.answered, process.pinged = process.pinged, None
+        process.computes = bool(running)
+        actions: list[Action] = []
+        if self.state is UnitState.STALLED and all(each.pinged is None for each in self._processes.values()):
+            actions += self._enter(UnitState.READY)
+        if self._aborts is not None:
+            read = min(each.answered for each in self._processes.values())
+            if read >= self._aborts[0]:
+                self._aborts = None if read >= self._aborts[1] else (self._aborts[1], self._aborts[1])
+        return actions + self._check(running, in_flight, now)
+
+    def _check(self, running: Sequence[RunningCompute], in_flight: Mapping[str, object], now: float) -> list[Action]:
+        orphans = {(each.stage, each.request_id) for each in running if each.request_id not in in_flight}
+        self._orphans = {each: self._orphans.get(each, now) for each in orphans}
+        for each in running:
+            limit = self.compute_timeouts.get(each.stage, COMPUTE_SECONDS)
+            request = each.request_id.partition("~")[0]  # without the number of its attempt
+            if each.seconds >= limit:
+                return self._down(
+                    f"the compute of request {request!r} in stage {each.stage!r} has not ended within its "
+                    f"compute_timeout of {limit:g} s",
+                    now,
+                )
+            since = self._orphans.get((each.stage, each.request_id), now)
+            if now - since >= min(limit, ABORT_GRACE_SECONDS):
+                return self._down(
+                    f"the compute of request {request!r} in stage {each.stage!r} goes on "
+                    f"{now - since:.0f} s after the request was aborted",
+                    now,
+                )
+        return []
+
+    # --- stop ----------------------------------------------------------------------------------------------------------
+    def stop(self) -> None:
+        """From now on its processes are meant to end."""
+        self._is_launched = False
+        self.state = UnitState.STOPPED
+        self._start_by = self._restart_at = None
+        self._exits.clear()
+
+    def _enter(self, state: UnitState) -> list[Action]:
+        if state is self.state:
+            return []
+        self.state = state
+        return [Changed(state)]
