@@ -116,13 +116,14 @@ class SimpleScheduler(LoopScheduler):
         for payload in batch:
             if not self._is_aborted(payload.request_id):
                 self._running = {payload.request_id: time.monotonic()}
-                outcome = self._outcome(payload)
+                self._put(self._outcome(payload))  # no local: see _outcome
                 self._running = {}
-                self._put(outcome)
 
     def _outcome(self, payload: StagePayload) -> OutgoingMessage:
-        """Compute one request. Its own function, so that no frame of an error's traceback holds the error: such a cycle would keep
-        the payload, and its relay memory, until the next garbage collection.
+        """Compute one request.
+
+        Its own function, and its caller keeps the result in no local: a traceback's frames, and the frames that called them, must not
+        refer to the error, or the cycle would keep the payload and its relay memory until the next garbage collection.
         """
         try:
             result = self._compute(payload)
