@@ -19,7 +19,7 @@ from sglang_toy import MODEL
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
+from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler

@@ -11,7 +11,7 @@ from right_runners import RightFeedback, RightRunner, StreamedRunner
 from toy_model import SumFeedback
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, ForwardOutput, RandomStream
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 
 Sampled = list[tuple[ARRequest, int]]

@@ -14,7 +14,7 @@ import torch
 from attrs import define
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import (
+from omni_core.model_runner import (
     ARModel,
     ARRequest,
     FinishReason,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import ARModel
+from omni_core.model_runner import ARModel
 from omni_qwen3.checkpoint import Checkpoint, sources
 from omni_qwen3.config import QwenConfig
 

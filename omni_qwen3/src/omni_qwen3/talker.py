@@ -16,7 +16,7 @@ from attrs import define, evolve, field
 from torch import nn
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import (
+from omni_core.model_runner import (
     ARModel,
     ARRequest,
     ForwardBatch,

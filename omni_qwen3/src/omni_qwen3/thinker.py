@@ -11,7 +11,7 @@ from attrs import define
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import (
+from omni_core.model_runner import (
     ARModel,
     ARRequest,
     ContentSpan,

@@ -16,10 +16,11 @@ from omni_core.config.validation import validate
 from omni_core.control.curve import CurveKeys
 from omni_core.coordinator.replicas import ReplicatedGroup
 from omni_core.errors import PluginError
-from omni_core.hookspecs import KernelComponent
+from omni_core.hookspecs import KernelComponent, SchedulerComponent
 from omni_core.launch.relay_plan import plan_relays
 from omni_core.machines.addresses import Places
 from omni_core.plugins import PluginRegistry
+from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import normalize
 
@@ -119,9 +120,10 @@ def prepare(
 
 
 def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> StageSpec:
-    """``spec`` for one replica and rank: its GPU, and what its factory may ask for."""
+    """Complete ``spec`` for one replica and rank: its GPU, and what its factory or parts may ask for."""
     gpu = process.gpus.get(stage.name)
-    place = {"gpu_id": gpu, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
+    device = "cpu" if gpu is None else f"cuda:{gpu}"
+    place = {"device": device, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 
@@ -145,12 +147,17 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
-    injected = {"model_path": config.model_path, "stage_name": stage.name}
-    if stage.scheduler is not None:
-        injected["scheduler"] = _resolve_scheduler(stage, registry)
+    parts = {}
+    if stage.model_runner is not None:
+        parts = {
+            "model_runner": _part(stage, "model_runner", stage.model_runner, registry),
+            "feedback": None if stage.feedback is None else _part(stage, "feedback", stage.feedback, registry),
+            "scheduler": _part(stage, "scheduler", stage.scheduler or _preferred_scheduler(stage, registry), registry),
+        }
     return StageSpec(
         name=stage.name,
-        factory=registry.resolve_reference("omni_schedulers", stage.factory),
+        factory=None if stage.factory is None else registry.resolve_reference("omni_schedulers", stage.factory),
+        **parts,
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,
@@ -162,7 +169,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         stream_from=[other.name for other in config.stages if stage.name in other.stream_to],
         stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
         project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
-        injected=injected,
+        injected={"model_path": config.model_path, "stage_name": stage.name},
     )
 
 
@@ -201,14 +208,57 @@ def _kernel(component: KernelComponent) -> KernelSpec:
     )
 
 
-def _resolve_scheduler(stage: StageConfig, registry: PluginRegistry) -> str:
-    assert stage.scheduler is not None
+_HOOKS = {
+    "model_runner": "omni_model_runners",
+    "feedback": "omni_feedback_strategies",
+    "scheduler": "omni_schedulers",
+}
+"""The hook of each part of a stage."""
+
+
+def _part(stage: StageConfig, part: str, name: str, registry: PluginRegistry) -> str:
+    """Resolve a part of a stage.
+
+    Raises:
+        PluginError: no plugin provides a part of that name, or it is a scheduler that drives no model runner.
+    """
+    path, hook = f"stages[{stage.name}].{part}", _HOOKS[part]
     try:
-        return registry.resolve_reference("omni_schedulers", stage.scheduler)
+        reference = registry.resolve_reference(hook, name)
     except PluginError as error:
+        raise PluginError(f"{path}: {error}") from error
+    if part == "scheduler" and name in registry.names(hook):
+        component = registry.get(hook, name)
+        if isinstance(component, SchedulerComponent) and not component.runs_model_runners:
+            raise PluginError(f"{path}: {name!r} drives no model runner; {_drivers(registry)}")
+    return reference
+
+
+def _preferred_scheduler(stage: StageConfig, registry: PluginRegistry) -> str:
+    """The name of the scheduler for a stage of parts that leaves it open.
+
+    Raises:
+        PluginError: none is installed that can work here.
+    """
+    found = [each for each in _model_schedulers(registry) if problem_of(each) is None]
+    if not found:
+        reasons = "".join(f"; {each.name!r}: {problem_of(each)}" for each in _model_schedulers(registry))
+        suspects = "".join(f"; {each}" for each in registry.suspects())
         raise PluginError(
-            f"stages[{stage.name}].scheduler: {error}. Install the plugin (for example: pip install omni-{stage.scheduler})"
-        ) from error
+            f"stages[{stage.name}].scheduler: no scheduler that can drive {stage.model_runner!r} is installed: "
+            f"pip install omni-engine (or omni-sglang){reasons}{suspects}"
+        )
+    return max(found, key=lambda each: (each.preference, each.name)).name
+
+
+def _model_schedulers(registry: PluginRegistry) -> list[SchedulerComponent]:
+    installed = [component for component, _ in registry.components("omni_schedulers")]
+    return [each for each in installed if isinstance(each, SchedulerComponent) and each.runs_model_runners]
+
+
+def _drivers(registry: PluginRegistry) -> str:
+    names = ", ".join(sorted(each.name for each in _model_schedulers(registry)))
+    return f"those that do: {names}" if names else "none is installed that does: pip install omni-engine"
 
 
 def _required(name: str, registry: PluginRegistry) -> str:

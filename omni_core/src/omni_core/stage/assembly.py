@@ -1,86 +1,181 @@
-"""From a stage's spec to its scheduler: import the factory, inject what it accepts, wrap plain functions."""
+"""From a stage's spec to its scheduler: call its factory, or compose ``scheduler(runner(feedback))`` from named parts.
+
+Every argument is checked against the signatures before anything is called, because the first call may read weights for minutes.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
+from attrs import frozen
+
+from omni_core.config.validation import nearest
 from omni_core.errors import ConfigError
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import load
 from omni_core.scheduling.base import Scheduler
 from omni_core.scheduling.simple import SimpleScheduler
 
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
 
 def build_scheduler(spec: StageSpec) -> Scheduler:
-    """The scheduler of a stage.
+    """Build the scheduler of a stage.
 
-    The factory returns a :class:`Scheduler`, or a function from payload to data, which a :class:`SimpleScheduler` runs.
+    A factory returns a :class:`Scheduler`, or a function from payload to data, which a :class:`SimpleScheduler` runs.
     A factory whose only required parameter is the payload *is* such a function.
 
     Raises:
-        ConfigError: ``factory_args`` do not fit the factory, or it returned something else.
+        ConfigError: ``factory_args`` do not fit, or what was called returned something else than it should.
     """
-    factory = load(spec.factory)
-    if not callable(factory):
-        raise ConfigError(f"stages[{spec.name}].factory: {spec.factory!r} is not callable")
-    if not spec.factory_args and _is_compute(factory):
-        return SimpleScheduler(factory)
-    product = factory(**_arguments(factory, spec))
+    if spec.model_runner is not None:
+        return _assemble(spec)
+    factory = _Callable.load(spec, "factory")
+    if not spec.factory_args and factory.is_compute:
+        return SimpleScheduler(factory.target)
+    product = factory.target(**_factory_arguments(factory, spec))
     if isinstance(product, Scheduler):
         return product
     if callable(product):
         return SimpleScheduler(product)
     raise ConfigError(
-        f"stages[{spec.name}].factory: {spec.factory!r} returned a {type(product).__name__}; "
+        f"{factory.path}: {factory.reference!r} returned a {type(product).__name__}; "
         "it must return a scheduler or a function from payload to data"
     )
 
 
-def _parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(factory).parameters)
+@frozen
+class _Callable:
+    """A callable that a stage's spec names, and its parameters by name.
+
+    Attributes:
+        kind: the spec's field that names it. path: that field, for messages.
+    """
+
+    kind: str
+    path: str
+    reference: str
+    target: Callable[..., Any]
+    parameters: dict[str, inspect.Parameter]
+
+    @classmethod
+    def load(cls, spec: StageSpec, kind: str) -> _Callable:
+        """Import it and read its signature."""
+        path, reference = f"stages[{spec.name}].{kind}", getattr(spec, kind)
+        target = load(reference)
+        if not callable(target):
+            raise ConfigError(f"{path}: {reference!r} is not callable")
+        return cls(kind, path, reference, target, dict(inspect.signature(target).parameters))
+
+    @property
+    def named(self) -> list[str]:
+        """The parameters that can be given by name."""
+        return [name for name, parameter in self.parameters.items() if parameter.kind not in _VARIADIC]
+
+    @property
+    def required(self) -> list[str]:
+        return [name for name in self.named if self.parameters[name].default is inspect.Parameter.empty]
+
+    @property
+    def takes_any(self) -> bool:
+        return any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values())
+
+    @property
+    def is_compute(self) -> bool:
+        """True for a stage function itself: exactly one required parameter, called ``payload``."""
+        return not inspect.isclass(self.target) and self.required == ["payload"]
+
+    def check_rank(self, spec: StageSpec) -> None:
+        """Raise ConfigError if the stage has several ranks and this callable cannot be one of them."""
+        if spec.injected.get("tp_size", 1) > 1 and "tp_rank" not in self.named and not self.takes_any:
+            raise ConfigError(
+                f"stages[{spec.name}].tp_size: {self.reference!r} takes no `tp_rank`, so it cannot be one rank of several"
+            )
+
+    def injected(self, spec: StageSpec) -> dict[str, Any]:
+        """Return what it accepts of the stage's context; ``factory_args`` replace values of the context."""
+        return {name: spec.factory_args.get(name, spec.injected[name]) for name in spec.injected if name in self.named}
+
+    def check_complete(self, spec: StageSpec, arguments: dict[str, Any]) -> None:
+        missing = [name for name in self.required if name not in arguments]
+        if missing:
+            raise ConfigError(f"stages[{spec.name}].factory_args.{missing[0]}: {self.reference!r} needs it")
 
 
-def _is_compute(factory: Callable[..., Any]) -> bool:
-    """Whether a callable is a stage function itself: exactly one required parameter, called ``payload``."""
-    if inspect.isclass(factory):
-        return False
-    required = [
-        name
-        for name, parameter in _parameters(factory).items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    return required == ["payload"]
-
-
-def _arguments(factory: Callable[..., Any], spec: StageSpec) -> dict[str, Any]:
-    parameters = _parameters(factory)
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    unknown = [name for name in spec.factory_args if name not in parameters]
-    if unknown and not takes_any:
-        near = get_close_matches(unknown[0], parameters, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(parameters) or 'nothing'}"
+def _factory_arguments(factory: _Callable, spec: StageSpec) -> dict[str, Any]:
+    unknown = [name for name in spec.factory_args if name not in factory.named]
+    if unknown and not factory.takes_any:
         raise ConfigError(
-            f"stages[{spec.name}].factory_args.{unknown[0]}: {spec.factory!r} has no such parameter{hint}"
+            f"stages[{spec.name}].factory_args.{unknown[0]}: {factory.reference!r} has no such parameter"
+            f"{nearest(unknown[0], factory.named)}"
         )
-    if spec.injected.get("tp_size", 1) > 1 and "tp_rank" not in parameters and not takes_any:
+    factory.check_rank(spec)
+    arguments = {**factory.injected(spec), **spec.factory_args}
+    factory.check_complete(spec, arguments)
+    return arguments
+
+
+def _assemble(spec: StageSpec) -> Scheduler:
+    """Compose ``scheduler(runner(feedback))``."""
+    parts = [_Callable.load(spec, kind) for kind in ("feedback", "model_runner", "scheduler") if getattr(spec, kind)]
+    *feedback, runner, scheduler = parts
+    _check_joints(runner, scheduler, has_feedback=bool(feedback))
+    runner.check_rank(spec)
+    arguments = _shared_out(spec, parts)
+    inner = {"feedback": feedback[0].target(**arguments["feedback"])} if feedback else {}
+    product = scheduler.target(runner=runner.target(**inner, **arguments["model_runner"]), **arguments["scheduler"])
+    if not isinstance(product, Scheduler):
         raise ConfigError(
-            f"stages[{spec.name}].tp_size: {spec.factory!r} takes no `tp_rank`, so it cannot be one rank of several"
+            f"{scheduler.path}: {scheduler.reference!r} returned a {type(product).__name__}, no scheduler"
         )
-    if "scheduler" in spec.injected and "scheduler" not in parameters:
-        raise ConfigError(f"stages[{spec.name}].scheduler: {spec.factory!r} takes no `scheduler`; it brings its own")
-    arguments = {name: value for name, value in spec.injected.items() if name in parameters}
-    arguments.update(spec.factory_args)
-    missing = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and name not in arguments
-    ]
-    if missing:
-        raise ConfigError(f"stages[{spec.name}].factory_args.{missing[0]}: {spec.factory!r} needs it")
+    return product
+
+
+_JOINTS = {"model_runner": "feedback", "scheduler": "runner"}
+"""The parameter of a part that takes the part before it."""
+
+
+def _check_joints(runner: _Callable, scheduler: _Callable, *, has_feedback: bool) -> None:
+    if "runner" not in scheduler.named:
+        raise ConfigError(
+            f"{scheduler.path}: {scheduler.reference!r} takes no `runner`, so it cannot drive a model runner"
+        )
+    if has_feedback and "feedback" not in runner.named:
+        raise ConfigError(
+            f"{runner.path.rpartition('.')[0]}.feedback: {runner.reference!r} takes no `feedback`; it runs no feedback loop"
+        )
+    if not has_feedback and "feedback" in runner.required:
+        raise ConfigError(
+            f"{runner.path.rpartition('.')[0]}.feedback: required, because {runner.reference!r} runs a feedback loop"
+        )
+
+
+def _shared_out(spec: StageSpec, parts: list[_Callable]) -> dict[str, dict[str, Any]]:
+    """Return each part's arguments. A key belongs to the one part whose signature has it; a part takes none by ``**kwargs``.
+
+    Raises:
+        ConfigError: a key that no part or more than one part takes, or a part that lacks one.
+    """
+    options = {
+        part.kind: [name for name in part.named if name != _JOINTS.get(part.kind) and name not in spec.injected]
+        for part in parts
+    }
+    arguments = {part.kind: part.injected(spec) for part in parts}
+    for name, value in spec.factory_args.items():
+        path = f"stages[{spec.name}].factory_args.{name}"
+        owners = [part for part in parts if name in options[part.kind]]
+        if len(owners) > 1:
+            both = " and ".join(f"{part.kind} {part.reference!r}" for part in owners)
+            raise ConfigError(f"{path}: ambiguous: {both} take it")
+        if owners:
+            arguments[owners[0].kind][name] = value
+        elif not any(name in given for given in arguments.values()):
+            every = [f"{part.kind} {part.reference!r}" for part in parts]
+            known = [option for part in parts for option in options[part.kind]]
+            raise ConfigError(f"{path}: no part has such a parameter ({', '.join(every)}){nearest(name, known)}")
+    for part in parts:
+        joint = {_JOINTS[part.kind]: None} if part.kind in _JOINTS else {}
+        part.check_complete(spec, arguments[part.kind] | joint)
     return arguments

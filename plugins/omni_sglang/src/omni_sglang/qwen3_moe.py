@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import ForwardBatch, ForwardOutput, KVLayout
+from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_sglang.adapter import RadixPagedAttention, ReadWeight, build_qwen3_moe, run_qwen3_moe
 
 DEEPSTACK_LAYERS = 3

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import define
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner.types import ARRequest
+from omni_core.model_runner import ARRequest
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
 from omni_torch.feedback import FeedbackARModelRunner

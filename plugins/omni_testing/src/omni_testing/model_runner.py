@@ -16,7 +16,7 @@ import torch
 from attrs import evolve
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, ForwardOutput, RandomStream
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_testing.runner_driver import Answer, Driver, alike, remembers
 from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
