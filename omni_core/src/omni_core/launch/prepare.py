@@ -147,17 +147,12 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
-    parts = {}
-    if stage.model_runner is not None:
-        parts = {
-            "model_runner": _part(stage, "model_runner", stage.model_runner, registry),
-            "feedback": None if stage.feedback is None else _part(stage, "feedback", stage.feedback, registry),
-            "scheduler": _part(stage, "scheduler", stage.scheduler or _preferred_scheduler(stage, registry), registry),
-        }
     return StageSpec(
         name=stage.name,
         factory=None if stage.factory is None else registry.resolve_reference("omni_schedulers", stage.factory),
-        **parts,
+        model_runner=_part(stage, "model_runner", stage.model_runner, registry),
+        feedback=_part(stage, "feedback", stage.feedback, registry),
+        scheduler=_part(stage, "scheduler", _scheduler(stage, registry), registry),
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,
@@ -216,12 +211,14 @@ _HOOKS = {
 """The hook of each part of a stage."""
 
 
-def _part(stage: StageConfig, part: str, name: str, registry: PluginRegistry) -> str:
-    """Resolve a part of a stage.
+def _part(stage: StageConfig, part: str, name: str | None, registry: PluginRegistry) -> str | None:
+    """Resolve a part of a stage, if it has it.
 
     Raises:
         PluginError: no plugin provides a part of that name, or it is a scheduler that drives no model runner.
     """
+    if name is None:
+        return None
     path, hook = f"stages[{stage.name}].{part}", _HOOKS[part]
     try:
         reference = registry.resolve_reference(hook, name)
@@ -234,12 +231,14 @@ def _part(stage: StageConfig, part: str, name: str, registry: PluginRegistry) ->
     return reference
 
 
-def _preferred_scheduler(stage: StageConfig, registry: PluginRegistry) -> str:
-    """The name of the scheduler for a stage of parts that leaves it open.
+def _scheduler(stage: StageConfig, registry: PluginRegistry) -> str | None:
+    """Return the scheduler of a stage of parts: its own, or the installed one with the highest preference.
 
     Raises:
         PluginError: none is installed that can work here.
     """
+    if stage.model_runner is None or stage.scheduler is not None:
+        return stage.scheduler
     found = [each for each in _model_schedulers(registry) if problem_of(each) is None]
     if not found:
         reasons = "".join(f"; {each.name!r}: {problem_of(each)}" for each in _model_schedulers(registry))

@@ -18,6 +18,9 @@ from omni_core.references import load
 from omni_core.scheduling.base import Scheduler
 from omni_core.scheduling.simple import SimpleScheduler
 
+CONTEXT = ("model_path", "device", "stage_name", "replica", "tp_rank", "tp_size", "tp_rendezvous")
+"""The arguments that every callable of a stage is given if it accepts them; ``factory_args`` may replace their values."""
+
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -43,6 +46,15 @@ def build_scheduler(spec: StageSpec) -> Scheduler:
     raise ConfigError(
         f"{factory.path}: {factory.reference!r} returned a {type(product).__name__}; "
         "it must return a scheduler or a function from payload to data"
+    )
+
+
+def assemble(model_runner: str, scheduler: str, feedback: str | None = None, **arguments: Any) -> Scheduler:
+    """Build a stage of parts outside a pipeline, from dotted references and the arguments of all parts."""
+    return build_scheduler(
+        StageSpec(
+            name="stage", model_runner=model_runner, feedback=feedback, scheduler=scheduler, factory_args=arguments
+        )
     )
 
 
@@ -96,7 +108,8 @@ class _Callable:
 
     def injected(self, spec: StageSpec) -> dict[str, Any]:
         """Return what it accepts of the stage's context; ``factory_args`` replace values of the context."""
-        return {name: spec.factory_args.get(name, spec.injected[name]) for name in spec.injected if name in self.named}
+        given = {**spec.injected, **spec.factory_args}
+        return {name: given[name] for name in CONTEXT if name in self.named and name in given}
 
     def check_complete(self, spec: StageSpec, arguments: dict[str, Any]) -> None:
         missing = [name for name in self.required if name not in arguments]
@@ -159,7 +172,7 @@ def _shared_out(spec: StageSpec, parts: list[_Callable]) -> dict[str, dict[str, 
         ConfigError: a key that no part or more than one part takes, or a part that lacks one.
     """
     options = {
-        part.kind: [name for name in part.named if name != _JOINTS.get(part.kind) and name not in spec.injected]
+        part.kind: [name for name in part.named if name != _JOINTS.get(part.kind) and name not in CONTEXT]
         for part in parts
     }
     arguments = {part.kind: part.injected(spec) for part in parts}
