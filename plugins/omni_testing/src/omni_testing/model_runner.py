@@ -437,7 +437,7 @@ class ModelRunnerConformance:
             assert watched.calls == calls
             return chosen
 
-        runner.execute = checked  # type: ignore[method-assign]
+        runner.execute = checked  # type: ignore[assignment, method-assign]
         for part in (None, 2) if self.splits_prompts else (None,):
             found = self._together(self._wanted("greedy"), runner, part=part)
             assert not _errors(found)
