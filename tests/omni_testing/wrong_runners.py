@@ -125,10 +125,12 @@ class ChoosesItself(RightRunner):
 
 
 class NeverStops(RightRunner):
-    def _append(self, request: ARRequest, token: int) -> None:
-        request.output_ids.append(token)
-        if len(request.output_ids) >= request.sampling.max_new_tokens:
-            request.finish_reason = "length"
+    def execute(self, batch: ForwardBatch) -> Sampled:
+        sampled = super().execute(batch)
+        for request, _ in sampled:
+            if len(request.output_ids) < request.sampling.max_new_tokens:
+                request.finish_reason = None
+        return sampled
 
 
 class SkipsAHook(RightRunner):

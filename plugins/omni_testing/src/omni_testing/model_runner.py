@@ -334,8 +334,9 @@ class ModelRunnerConformance:
         def fails_once(hidden: torch.Tensor) -> torch.Tensor:
             calls.append(1)
             if len(calls) == 3:
-                raise RuntimeError("the device has had a bad moment")
-            return compute(hidden)
+                raise RuntimeError("a fault of the device")
+            logits: torch.Tensor = compute(hidden)
+            return logits
 
         with _replaced(runner.model, "compute_logits", fails_once):
             found = self._together(wanted, runner)
