@@ -65,6 +65,7 @@ def test_a_process_with_int8_weights_holds_much_less_memory(name: str, mid: Path
     """Of its own, as the system counts it: kernels could keep what they were given, and the allocator what was freed."""
     program = """
 import re, sys
+import omni_engine.scheduler, omni_qwen3.thinker
 from omni_core.stage.assembly import assemble
 
 def private():
