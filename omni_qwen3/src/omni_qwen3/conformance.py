@@ -6,12 +6,13 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from omni_core.config.schema import PipelineConfig
+from omni_core.model_runner import FeedbackStrategy
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_qwen3.config import QwenConfig, read_config
@@ -56,11 +57,13 @@ def _drawn(seed: int, *shape: int) -> torch.Tensor:
 
 
 class ThinkerConformance(ModelRunnerConformance):
-    """Prompts with and without features of images (deepstack included), with speech."""
+    """Prompts with and without features of images (deepstack included), with speech. A subclass may name another runner."""
+
+    runner: ClassVar[type[ThinkerRunner]] = ThinkerRunner
 
     def make(self) -> ARModelRunner:
         model, config = _thinker()
-        return ThinkerRunner(model, config, speech_enabled=True)
+        return self.runner(model, config, speech_enabled=True)
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
         model, config = _thinker()
@@ -79,10 +82,12 @@ class ThinkerConformance(ModelRunnerConformance):
 
 
 class TalkerConformance(ModelRunnerConformance):
-    """The talker with its code predictor; the text comes as a stream."""
+    """The talker with its code predictor; the text comes as a stream. A subclass may name another strategy."""
+
+    feedback: ClassVar[type[FeedbackStrategy]] = TalkerFeedback
 
     def make(self) -> ARModelRunner:
-        return TalkerRunner(*_talker(), feedback=TalkerFeedback())
+        return TalkerRunner(*_talker(), feedback=self.feedback())
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
         width = _talker()[1].talker.thinker_hidden_size
