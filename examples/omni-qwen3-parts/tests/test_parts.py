@@ -69,10 +69,10 @@ async def test_argmax_codes_change_sampled_speech_and_nothing_else(model: Path) 
     for (ids, _), (others, _) in zip(plain, swapped, strict=True):
         assert ids == others, "the text changed"
     sampled, greedy = [(one[1], other[1]) for one, other in zip(plain, swapped, strict=True)]
-    np.testing.assert_array_equal(*greedy, err_msg="greedy speech chooses its codes by argmax anyway")
+    np.testing.assert_allclose(*greedy, atol=1e-4, err_msg="greedy speech chooses its codes by argmax anyway")
     assert sampled[0].shape != sampled[1].shape or np.abs(sampled[0] - sampled[1]).max() > 1e-3
     (again,) = await answers(model, asked[:1], FEEDBACK)
-    np.testing.assert_array_equal(again[1], sampled[1])
+    np.testing.assert_allclose(again[1], sampled[1], atol=1e-4)
 
 
 async def test_a_bias_changes_its_request_and_no_other(model: Path) -> None:
