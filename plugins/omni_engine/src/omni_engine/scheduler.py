@@ -7,7 +7,7 @@ import logging
 import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner import ARRequest, ForwardBatch, ModelRunner
+from omni_core.model_runner import ARRequest, ModelRunner
 from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
 from omni_engine.graphs import DecodeGraphs
@@ -191,9 +191,14 @@ class EngineScheduler:
 
     def _execute(self, plan: Plan, result: StepResult) -> None:
         """Compute the plan. If the batch fails, its requests are computed one by one, so that only the failing one fails."""
+        requests = [request for request, _ in plan.work]
+        starts, lengths = [request.computed for request in requests], [count for _, count in plan.work]
+        graphs, runner = self._graphs, self._runner
         try:
-            forward = None if self._graphs is None else self._graphs.forward
-            sampled = run_batch(self._runner, self._batch(plan), self._max_context, forward)
+            attention = (graphs or self.attention).plan(requests, starts, lengths)
+            keep = attention.keep if runner.kept_width else None
+            batch = packed_batch(requests, starts, lengths, attention, runner.device, keep)
+            sampled = run_batch(runner, batch, self._max_context, None if graphs is None else graphs.forward)
         except BaseException as error:
             if len(plan.work) == 1:
                 result.failed[plan.work[0][0].request_id] = error
@@ -203,20 +208,11 @@ class EngineScheduler:
                 self._execute(Plan([each]), result)
             return
         self.steps += 1
-        self.rows += len(plan.work)
-        self.positions += sum(count for _, count in plan.work)
+        self.rows += len(requests)
+        self.positions += sum(lengths)
         self.tokens += len(sampled)
         self.batcher.computed(plan)
         result.sampled += sampled
-
-    def _batch(self, plan: Plan) -> ForwardBatch:
-        requests = [request for request, _ in plan.work]
-        starts = [request.computed for request in requests]
-        lengths = [count for _, count in plan.work]
-        planner = self.attention if self._graphs is None else self._graphs
-        attention = planner.plan(requests, starts, lengths)
-        keep = attention.keep if self._runner.kept_width else None
-        return packed_batch(requests, starts, lengths, attention, self._runner.device, keep)
 
 
 def _cache_bytes(
