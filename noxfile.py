@@ -17,7 +17,18 @@ from packaging.requirements import Requirement
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "types", "docs", "bare", "old-plugin", "example", "kernels", "sglang", "tests"]
+nox.options.sessions = [
+    "lint",
+    "types",
+    "docs",
+    "bare",
+    "old-plugin",
+    "example",
+    "example-parts",
+    "kernels",
+    "sglang",
+    "tests",
+]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
@@ -56,6 +67,7 @@ TESTS = {
 """What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
 TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
 EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
+PARTS_EXAMPLE = ROOT / "examples/omni-qwen3-parts"
 KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
 # Needs versions that the others cannot have beside it, so it is built with them and installed in its own session only.
 SGLANG = "omni-sglang"
@@ -315,6 +327,17 @@ def example(session: nox.Session) -> None:
     if not isinstance(answer, str) or "You said: hello\n" not in answer:
         session.error(f"the example answered {answer!r}")
     session.chdir(EXAMPLE)
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
+
+
+@nox.session(name="example-parts", requires=["build"], reuse_venv=False)
+def example_parts(session: nox.Session) -> None:
+    """The example of a third party's model runner and feedback strategy, installed beside Qwen3-Omni, passes its own tests."""
+    install_wheels(session, "omni-core", "omni-qwen3", "omni-engine", extra=("hatchling", "pytest-asyncio"))
+    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", f"{PARTS_EXAMPLE}[test]")
+    session.run("python", "-m", "pip", "check")
+    session.run("omni", "plugins", "check")
+    session.chdir(PARTS_EXAMPLE)
     session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
 
 

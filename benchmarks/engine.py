@@ -25,10 +25,9 @@ from report import alone as median
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.stage.assembly import assemble
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.config import QwenConfig, read_config
-from omni_qwen3.talker import create_talker
-from omni_qwen3.thinker import create_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch.packed_linear import packed, product
 from omni_torch.quantized_linear import QUANTIZATIONS
@@ -85,6 +84,26 @@ class Reference:
         return frames / self.seconds["talker"]
 
 
+ENGINE = "omni_engine.scheduler:EngineScheduler"
+
+
+def create_thinker(checkpoint: Path, **arguments: Any) -> EngineScheduler:
+    """The thinker's stage on the engine."""
+    stage = assemble(
+        "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", ENGINE, model_path=str(checkpoint), **arguments
+    )
+    assert isinstance(stage, EngineScheduler)
+    return stage
+
+
+def create_talker(checkpoint: Path, **arguments: Any) -> EngineScheduler:
+    """The talker's stage on the engine."""
+    runner, feedback = "omni_qwen3.talker:TalkerRunner.from_checkpoint", "omni_qwen3.talker_feedback:TalkerFeedback"
+    stage = assemble(runner, ENGINE, feedback, model_path=str(checkpoint), **arguments)
+    assert isinstance(stage, EngineScheduler)
+    return stage
+
+
 class Ours:
     """Our thinker and talker stages, driven through their schedulers."""
 
@@ -97,8 +116,8 @@ class Ours:
         **thinker: Any,
     ) -> None:
         weights = {"dtype": dtype, "quantization": quantization}
-        self.thinker_stage = create_thinker(str(checkpoint), **weights, **{"prefix_cache": False, **thinker})
-        self.talker_stage = create_talker(str(checkpoint), **weights, prefix_cache=False)
+        self.thinker_stage = create_thinker(checkpoint, **weights, **{"prefix_cache": False, **thinker})
+        self.talker_stage = create_talker(checkpoint, **weights, prefix_cache=False)
         for stage in (self.thinker_stage, self.talker_stage):
             threading.Thread(target=stage.start, daemon=True).start()
         self.prompt = prompt[0]
@@ -258,7 +277,7 @@ def own_cost(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
     for requests in (1, 8, 32):
         samples = []
         for _ in range(rounds):
-            stage = create_thinker(str(checkpoint), prefix_cache=False)
+            stage = create_thinker(checkpoint, prefix_cache=False)
             inputs = opening(read_config(checkpoint), 48)[0]
             data = {
                 "input_ids": inputs, "positions": torch.arange(len(inputs)).expand(3, -1), "position_delta": 0,
@@ -277,21 +296,21 @@ def _seconds_outside_the_runner(stage: EngineScheduler, requests: int) -> float:
     runner, inside = stage._runner, 0.0
     execute = runner.execute
 
-    def timed(batch: Any) -> Any:
+    def timed(batch: Any, forward: Any = None) -> Any:
         nonlocal inside
         begin = time.thread_time()
         try:
-            return execute(batch)
+            return execute(batch, forward)
         finally:
             inside += time.thread_time() - begin
 
     runner.execute = timed  # type: ignore[method-assign]
     with torch.inference_mode():
         while stage.tokens < 2 * requests:
-            stage._serve_once()
+            stage.loop.turn()
         steps, inside, begin = stage.steps, 0.0, time.thread_time()
         while stage.statistics()["running"]:
-            stage._serve_once()
+            stage.loop.turn()
         return (time.thread_time() - begin - inside) / (stage.steps - steps)
 
 

@@ -28,12 +28,12 @@ from report import Row, alone, compare, json_option, publish, quick_option
 from omni_core.client import open_pipeline
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
+from omni_core.stage.assembly import assemble
 from omni_fish_s2.codec.memory import StreamState
 from omni_fish_s2.codec.weights import CodecFile
 from omni_fish_s2.config import read_config
 from omni_fish_s2.pipeline import fish_s2
 from omni_fish_s2.prompt import PromptBuilder
-from omni_fish_s2.semantic import create_semantic_ar
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_fish_s2.vocoder import Vocoder
 
@@ -89,7 +89,12 @@ class Ours:
     """Our semantic_ar stage, driven through its scheduler, and our vocoder."""
 
     def __init__(self, checkpoint: Path) -> None:
-        self._stage = create_semantic_ar(str(checkpoint))
+        self._stage = assemble(
+            "omni_fish_s2.semantic:SpeechRunner.from_checkpoint",
+            "omni_engine.scheduler:EngineScheduler",
+            "omni_fish_s2.frame_feedback:FrameFeedback",
+            model_path=str(checkpoint),
+        )
         threading.Thread(target=self._stage.start, daemon=True).start()
         self._inputs = PromptBuilder(str(checkpoint), read_config(checkpoint)).build([TEXT], [])
         self._vocoder = Vocoder(str(checkpoint))

@@ -39,8 +39,11 @@ from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Schedule
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code2wav import Vocoder, create_code2wav
 from omni_qwen3.config import DecoderConfig, QwenConfig, parse_config
-from omni_qwen3.talker import Talker, TalkerRunner
-from omni_qwen3.thinker import Thinker, ThinkerRunner
+from omni_qwen3.talker import TalkerRunner
+from omni_qwen3.talker_feedback import TalkerFeedback
+from omni_qwen3.talker_network import Talker
+from omni_qwen3.thinker import ThinkerRunner
+from omni_qwen3.thinker_network import Thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
@@ -103,7 +106,7 @@ class Pipeline:
         place, width = str(device), self.config.thinker.hidden_size
         special = torch.randn(3, width, dtype=torch.bfloat16) * width**-0.5
         runner = ThinkerRunner(drawn(thinker, device), self.config, speech_enabled=True, device=place)  # type: ignore[arg-type]
-        speaker = TalkerRunner(drawn(talker, device), self.config, special, device=place)  # type: ignore[arg-type]
+        speaker = TalkerRunner(drawn(talker, device), self.config, special, TalkerFeedback(), place)  # type: ignore[arg-type]
         options = {"prefix_cache": False, "kv_cache_mb": kv_cache_mb}
         self.thinker = EngineScheduler(runner, **options)  # type: ignore[arg-type]
         self.talker = EngineScheduler(speaker, **options)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from typing import Any
 
 from toy_model import FeedbackRunner, ToyModel
 
-from omni_core.model_runner.types import SamplingParams
+from omni_core.model_runner import SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_engine.scheduler import EngineScheduler
 

@@ -17,11 +17,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput, SamplingParams
+from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, ForwardOutput, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_engine.attention import AttentionBackend, SdpaBackend
-from omni_engine.graphs import DecodeGraphs, Graphs, Named
+from omni_engine.graphs import DecodeGraphs
 from omni_engine.kv_cache import KVCache
+from omni_torch.graphs import Graphs, Named
 
 GHOST = torch.device("meta")
 

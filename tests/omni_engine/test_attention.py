@@ -17,7 +17,7 @@ from engine_harness import Driven
 from toy_model import ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
+from omni_core.model_runner import ARRequest, KVLayout, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_engine.attention import BACKENDS, AttentionBackend, SdpaBackend, choose, sdpa
 from omni_engine.attention.flash_attention import FlashAttentionBackend

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 
-from omni_core.model_runner.types import SamplingParams
+from omni_core.model_runner import SamplingParams
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_engine.scheduler import EngineScheduler
 from omni_testing import SchedulerConformance

@@ -20,15 +20,15 @@ from asking import PROMPTS, SAMPLINGS, ask, collect, feedback_alone
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
+from omni_core.model_runner import ARRequest, KVLayout, ModelRunner, SamplingParams
 from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage, Scheduler
+from omni_core.stage.assembly import build_scheduler
 from omni_engine.attention import PagedAttention
 from omni_engine.batching import Batcher
 from omni_engine.kv_cache import KVCache
 from omni_engine.scheduler import EngineScheduler
-from omni_torch.model_runner import ModelRunner
-from omni_torch.scheduler import check_options
 
 MODEL = ToyModel()
 Open = Callable[..., EngineScheduler]
@@ -216,10 +216,10 @@ def test_no_message_follows_an_abort_made_during_a_step() -> None:
 
     scheduler = EngineScheduler(Aborting(MODEL), kv_blocks=20, max_context=100)
     ask(scheduler, "r", [1, 2], sampling=SamplingParams(max_new_tokens=1))
-    assert scheduler._serve_once()
+    assert scheduler.loop.turn()
     assert scheduler.statistics()["steps"] == 1
     assert scheduler.outbox.drain() == []
-    scheduler._drop_aborted()
+    scheduler.loop._drop_aborted()
     assert resting(scheduler)
 
 
@@ -275,18 +275,18 @@ def test_one_that_waits_for_its_stream_does_not_hold_up_those_behind_it() -> Non
 
 def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(engine: Open) -> None:
     class Choking(toy_model.SumFeedback):
-        def extract_output(self, model: Any, batch: Any, output: Any, requests: Any, outbox: Any) -> None:
-            super().extract_output(model, batch, output, requests, outbox)
+        def extract_output(self, batch: Any, output: Any, requests: Any) -> Any:
+            produced = super().extract_output(batch, output, requests)
             if any(request.state.get("poison") == "extract" for request, _ in requests):
                 raise ArithmeticError("the second network choked")
+            return produced
 
-    runner = FeedbackRunner(MODEL)
-    runner.strategy = Choking()
+    runner = FeedbackRunner(MODEL, Choking())
     scheduler = EngineScheduler(runner, kv_blocks=50, max_context=100)
     ask(scheduler, "good", [1, 2], sampling=SamplingParams(max_new_tokens=6))
     ask(scheduler, "bad", [3, 4], sampling=SamplingParams(max_new_tokens=6), poison="extract")
     while scheduler.statistics()["steps"] < 6:
-        assert scheduler._serve_once()
+        assert scheduler.loop.turn()
     messages = scheduler.outbox.drain()
     ids = [message.data[0] for message in messages if message.type == "stream" and message.request_id == "good"]
     (result,) = [message.data for message in messages if message.type == "result"]
@@ -359,11 +359,55 @@ def test_its_thread_uses_the_runner_s_gpu(monkeypatch: pytest.MonkeyPatch) -> No
     assert used == [torch.device("cuda:1")]
 
 
+def weights() -> ModelRunner:
+    """A runner's loader that must not be called."""
+    raise AssertionError("weights were read")
+
+
 @pytest.mark.parametrize(
     ("name", "hint"), [("chunk_sise", "did you mean 'chunk_size'"), ("colour", "there are: max_running, ")]
 )
 def test_an_option_that_it_does_not_have_is_named_before_weights_are_read(name: str, hint: str) -> None:
-    with pytest.raises(ConfigError, match=f"factory_args.{name}: EngineScheduler has no such option; {hint}"):
-        check_options(EngineScheduler, {"block_size": 4, name: 1})
-    check_options(EngineScheduler, {"block_size": 4})
-    check_options(lambda runner, **options: None, {name: 1})
+    spec = StageSpec(
+        name="talker",
+        model_runner="test_engine:weights",
+        scheduler="omni_engine.scheduler:EngineScheduler",
+        factory_args={"block_size": 4, name: 1},
+    )
+    with pytest.raises(
+        ConfigError, match=rf"stages\[talker\].factory_args.{name}: no part has such a parameter .*; {hint}"
+    ):
+        build_scheduler(spec)
+
+
+def test_ranks_must_agree_on_the_cache_and_record_no_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"kv_fraction: the ranks must agree .* give kv_cache_mb"):
+        EngineScheduler(ToyRunner(MODEL), kv_fraction=0.5, tp_size=2)
+    wanted: list[Any] = []
+    monkeypatch.setattr("omni_engine.scheduler.Graphs.choose", lambda device, wish: wanted.append(wish))
+    for options in ({"tp_size": 2}, {}, {"tp_size": 2, "cuda_graphs": True}):
+        EngineScheduler(ToyRunner(MODEL), kv_blocks=8, **options)
+    assert wanted == [False, True, True]
+
+
+def test_the_context_is_the_runner_s_unless_it_is_set() -> None:
+    runner = ToyRunner(MODEL)
+    runner.max_context = 5
+    for options, fits in (({}, False), ({"max_context": 50}, True)):
+        scheduler = EngineScheduler(runner, kv_blocks=8, **options)
+        ask(scheduler, "r", [1] * 6, sampling=SamplingParams(max_new_tokens=1))
+        threading.Thread(target=scheduler.start, daemon=True).start()
+        final = collect(scheduler, 1)["r"]
+        scheduler.stop()
+        assert (final.type == "result") is fits, final.data
+
+
+def test_a_model_of_another_scheduler_is_refused() -> None:
+    model = ToyModel()
+    model.required_scheduler = "elsewhere.scheduler:Other"  # type: ignore[attr-defined]
+    with pytest.raises(
+        ConfigError, match=r"ToyModel computes on elsewhere.scheduler:Other only, not on EngineScheduler"
+    ):
+        EngineScheduler(ToyRunner(model), kv_blocks=8)
+    model.required_scheduler = "omni_engine.scheduler:EngineScheduler"  # type: ignore[attr-defined]
+    EngineScheduler(ToyRunner(model), kv_blocks=8)

@@ -17,7 +17,7 @@ import toy_model
 from engine_harness import Driven
 from toy_model import ToyModel, ToyRunner, generate
 
-from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
+from omni_core.model_runner import ARRequest, KVLayout, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_engine.batching import Batcher
 from omni_engine.kv_cache import KVCache

@@ -26,15 +26,14 @@ from test_attention import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper
 from test_engine import EXPECTED
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
-from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
+from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, ModelRunner, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage
 from omni_engine.attention import BACKENDS
 from omni_engine.attention.static import DecodeTables, StaticAttention
-from omni_engine.graphs import EagerRecorder, Graphs, Named, padded
 from omni_engine.kv_cache import KVCache
 from omni_engine.scheduler import EngineScheduler
-from omni_torch.model_runner import ModelRunner
+from omni_torch.graphs import EagerRecorder, Graphs, Named, padded
 
 MODEL = ToyModel()
 CPU = torch.device("cpu")
@@ -123,7 +122,7 @@ def test_whatever_comes_and_goes(seed: int) -> None:
                 aborted.add(alive[-1])
                 stage.abort(alive[-1])
             if alive:
-                assert stage._serve_once()
+                assert stage.loop.turn()
             finished |= {m.request_id: m.data["ids"] for m in stage.outbox.drain() if m.type == "result"}
     assert stage.statistics()["graph_steps"] > 20
     assert finished.keys() | aborted == asked.keys()
@@ -182,13 +181,13 @@ def test_rows_of_padding_touch_no_block_and_read_no_scratch() -> None:
     for index, prompt in enumerate(prompts):
         data = {"prompt": prompt, "sampling": GREEDY}
         stage.inbox.put(IncomingMessage(str(index), "new_request", data, None, None, OmniRequest()))
-    assert stage._serve_once()
+    assert stage.loop.turn()
     cache = stage.cache
     for step in range(1, 12):
         for each in (*cache.keys, *cache.values):
             each[cache.scratch :] = float("nan") if step % 2 else 1e6
         before = [each.clone() for each in (*cache.keys, *cache.values)]
-        assert stage._serve_once()
+        assert stage.loop.turn()
         newest = [
             cache.slot_numbers(str(index), len(p) + step - 1, len(p) + step)[0] for index, p in enumerate(prompts)
         ]
@@ -197,7 +196,7 @@ def test_rows_of_padding_touch_no_block_and_read_no_scratch() -> None:
             assert set(changed.tolist()) == {*newest, *range(cache.scratch, cache.scratch + 3)}
     assert stage.statistics()["graph_steps"] == 11
     while len(stage._requests) > 0:
-        assert stage._serve_once()
+        assert stage.loop.turn()
     results = {m.request_id: m.data["ids"] for m in stage.outbox.drain() if m.type == "result"}
     assert [results[str(index)] for index in range(5)] == [generate(MODEL, prompt, GREEDY) for prompt in prompts]
 
@@ -221,7 +220,7 @@ def test_rows_of_padding_are_those_of_the_shortest_request() -> None:
         data = {"prompt": prompt, "sampling": GREEDY}
         stage.inbox.put(IncomingMessage(str(index), "new_request", data, None, None, OmniRequest()))
     for _ in range(4):
-        assert stage._serve_once()
+        assert stage.loop.turn()
     for each in steps[-3:]:
         for read in each:
             assert len(read) == 4
@@ -426,7 +425,7 @@ def test_constants_of_a_hook_have_graphs_of_their_own_and_tensors_have_none() ->
     data = {"prompt": [1, 2], "sampling": SamplingParams(max_new_tokens=9)}
     stage.inbox.put(IncomingMessage("r", "new_request", data, None, None, OmniRequest()))
     while stage.statistics()["tokens"] < 9:
-        assert stage._serve_once()
+        assert stage.loop.turn()
     assert [message.data for message in stage.outbox.drain() if message.type == "error"] == []
     assert stage.statistics()["graph_steps"] == 5
     assert [sorted(each) for each in seen[-3:]] == [["layer", "rows"]] * 3

@@ -18,7 +18,7 @@ from engine_harness import Driven
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import (
+from omni_core.model_runner import (
     ARRequest,
     ContentSpan,
     ForwardBatch,

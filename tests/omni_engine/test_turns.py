@@ -15,10 +15,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
-from omni_core.model_runner.types import ARRequest, SamplingParams
+from omni_core.model_runner import ARRequest, ModelRunner, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
-from omni_torch.model_runner import ModelRunner
+from omni_torch.continuation import extend
 
 MODEL = ToyModel()
 STOPS = frozenset(range(0, 97, 9))
@@ -36,7 +36,7 @@ class TurnsRunner(ToyRunner):
         yield from super().emit(request, token_id)
         if request.finish_reason is not None and request.state["turns"]:
             request.state.setdefault("said", []).append(list(request.output_ids))
-            request.extend(request.state["turns"].pop(0))
+            extend(request, request.state["turns"].pop(0))
 
     def result(self, request: ARRequest) -> dict[str, Any]:
         return {"said": [*request.state.get("said", []), list(request.output_ids)]}
@@ -107,7 +107,7 @@ def test_a_turn_draws_anew_and_remembers_what_it_has_seen() -> None:
     first, second = answers["one"]["said"]
     request = ARRequest("r", None, [1, 2], DRAWN, output_ids=first, state=None)  # type: ignore[arg-type]
     before = request.random.seed
-    request.extend([5])
+    extend(request, [5])
     assert request.random.seed != before
     assert first != second
 
@@ -124,7 +124,7 @@ def test_fed_embeddings_become_prompt() -> None:
             yield from super().emit(request, token_id)
             if request.finish_reason is not None and request.state["turns"]:
                 turn = request.state["turns"].pop(0)
-                request.extend(turn, self.model.embed(torch.tensor(turn)))
+                extend(request, turn, self.model.embed(torch.tensor(turn)))
 
     def ask(**options: Any) -> dict[str, Any]:
         requests = {
@@ -143,13 +143,13 @@ def test_fed_embeddings_become_prompt() -> None:
 def test_half_given_embeddings_are_refused() -> None:
     plain = ARRequest("r", None, [1, 2], GREEDY, output_ids=[3])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every position"):
-        plain.extend([4], torch.zeros(1, 8))
+        extend(plain, [4], torch.zeros(1, 8))
     embedded = ARRequest("r", None, [1], GREEDY, prompt_embeds=torch.zeros(1, 8), output_ids=[3])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="every position"):
-        embedded.extend([4])
+        extend(embedded, [4])
     embedded.output_ids = [3, 4]
     with pytest.raises(ValueError, match="fed as ids"):
-        embedded.extend([4], torch.zeros(1, 8))
+        extend(embedded, [4], torch.zeros(1, 8))
 
 
 def test_a_runner_may_choose_by_itself() -> None:

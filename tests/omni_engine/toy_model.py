@@ -9,18 +9,18 @@ import torch
 import torch.nn.functional as F
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import (
+from omni_core.model_runner import (
     ARModel,
     ARRequest,
+    FeedbackStrategy,
     ForwardBatch,
     ForwardOutput,
     KVLayout,
     RandomStream,
     SamplingParams,
 )
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
-from omni_torch.model_runner import ModelRunner
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_torch.model_runner import ARModelRunner, FeedbackARModelRunner
 from omni_torch.sampling import sample
 
 VOCABULARY, HIDDEN, HEADS, KV_HEADS, WIDTH, LAYERS = 97, 32, 4, 2, 8, 2
@@ -92,7 +92,7 @@ def generate(model: ToyModel, prompt: list[int], sampling: SamplingParams) -> li
     return request.output_ids
 
 
-class ToyRunner(ModelRunner):
+class ToyRunner(ARModelRunner):
     """Requests bring ``prompt`` and ``sampling``; ``poison`` makes one of the per-request methods raise."""
 
     def __init__(self, model: ARModel) -> None:
@@ -135,31 +135,31 @@ class SumFeedback(FeedbackStrategy):
     def __init__(self) -> None:
         self.second = torch.randn(VOCABULARY, HIDDEN, generator=torch.Generator().manual_seed(5))
 
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         assert batch.input_embeds is not None
         for request, row in requests:
             batch.input_embeds[row] = request.state["feedback"]
 
     def extract_output(
         self,
-        model: ARModel,
         batch: ForwardBatch,
         output: ForwardOutput,
         requests: list[tuple[ARRequest, int]],
-        outbox: MessageQueue[OutgoingMessage],
-    ) -> None:
+    ) -> dict[str, list[OutgoingMessage]]:
+        produced = {}
         for request, row in requests:
             first = request.output_ids[-1]
             code = int((output.hidden[row] @ self.second.T).argmax())
-            request.state["feedback"] = model.embed(torch.tensor([first]))[0] + self.second[code]
-            outbox.put(OutgoingMessage(request.request_id, "stream", (first, code)))
+            request.state["feedback"] = self.model.embed(torch.tensor([first]))[0] + self.second[code]
+            produced[request.request_id] = [OutgoingMessage(request.request_id, "stream", (first, code))]
+        return produced
 
 
 class FeedbackRunner(FeedbackARModelRunner):
     """A runner over :class:`SumFeedback`; a request may wait for permission chunks before each step."""
 
-    def __init__(self, model: ARModel) -> None:
-        super().__init__(model, SumFeedback())
+    def __init__(self, model: ARModel, feedback: FeedbackStrategy | None = None) -> None:
+        super().__init__(model, feedback or SumFeedback())
         self.allowed: dict[str, int] = {}
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:

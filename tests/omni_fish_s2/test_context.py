@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from fish_cases import CASES, REFERENCE_TEXT, sound
-from fish_driving import GREEDY, inputs_of, request_message, speak
+from fish_driving import GREEDY, create_semantic_ar, inputs_of, request_message, speak
 
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_fish_s2.codec.memory import StreamState
 from omni_fish_s2.preprocessing import create_preprocessing
-from omni_fish_s2.semantic import create_semantic_ar
 from omni_fish_s2.vocoder import Vocoder
 
 LONG: dict[str, Any] = {
@@ -81,9 +80,9 @@ def test_turns_compute_every_position_once(tiny: dict[str, Path]) -> None:
     computed = []
     execute = scheduler._runner.execute
 
-    def counting(batch: Any) -> Any:
+    def counting(batch: Any, forward: Any = None) -> Any:
         computed.append(sum(batch.lengths))
-        return execute(batch)
+        return execute(batch, forward)
 
     scheduler._runner.execute = counting  # type: ignore[method-assign]
     codes = speak(scheduler, [request_message("r", tiny["a"], CASES["turns"], GREEDY)])["r"]

@@ -14,18 +14,18 @@ import pytest
 import torch
 from attrs import evolve
 from fish_cases import CASES, SAMPLED, SAMPLED_CASES, SHAPES
-from fish_driving import GREEDY, request_message, speak
+from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from fish_released import RELEASED
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "omni_engine"))
 
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 
-from omni_engine.graphs import EagerRecorder, Graphs
 from omni_fish_s2.config import parse_config
+from omni_fish_s2.frame_feedback import recordable_frame
 from omni_fish_s2.sampling import SpeechSampling, choose, filters, widest
-from omni_fish_s2.semantic import create_semantic_ar, recordable_frame
 from omni_fish_s2.slow import SlowDecoder
+from omni_torch.graphs import EagerRecorder, Graphs
 
 Golden = dict[str, dict[str, np.ndarray]]
 
@@ -36,7 +36,7 @@ def test_greedy_and_drawn_codes_in_one_batch_equal_the_reference(
     shape: str, options: dict[str, Any], tiny: dict[str, Path], golden: Golden
 ) -> None:
     """Turns and cloned voices too."""
-    stage = create_semantic_ar(str(tiny[shape]), cuda_graphs=EagerRecorder, **options)
+    stage = create_semantic_ar(str(tiny[shape]), cuda_graphs=EagerRecorder, frame_graphs=EagerRecorder, **options)
     messages = [request_message(name, tiny[shape], case, GREEDY) for name, case in CASES.items()]
     for way, sampling in SAMPLED.items():
         messages += [request_message(f"{name}/{way}", tiny[shape], CASES[name], sampling) for name in SAMPLED_CASES]
@@ -44,7 +44,7 @@ def test_greedy_and_drawn_codes_in_one_batch_equal_the_reference(
     for name, codes in spoken.items():
         assert np.array_equal(codes, golden[shape][f"{name}.codes"]), name
     assert stage.statistics()["graph_steps"] > 20
-    recordings = stage._runner.strategy._graphs._recordings  # type: ignore[attr-defined]
+    recordings = stage._runner.feedback.graphs._recordings  # type: ignore[attr-defined]
     assert {most for most, _ in recordings} >= ({0, 64} if "max_running" in options else {64}), (
         "without draws, and with"
     )

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 from fish_cases import CASES, FRAMES, SAMPLED, SAMPLED_CASES, SHAPES, frames, sound
-from fish_driving import GREEDY, inputs_of, request_message, speak
+from fish_driving import GREEDY, create_semantic_ar, inputs_of, request_message, speak
 
 from omni_fish_s2.codec.memory import Memory, StreamState
 from omni_fish_s2.codec.networks import CodecDecoder, CodecEncoder
 from omni_fish_s2.codec.weights import CodecFile, load_codec
 from omni_fish_s2.config import read_config
-from omni_fish_s2.semantic import create_semantic_ar
 from omni_fish_s2.slow import load_decoders
 
 Golden = dict[str, dict[str, np.ndarray]]

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from fish_cases import CASES
-from fish_driving import GREEDY, request_message, speak
+from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_fish_s2.semantic import create_semantic_ar
 from omni_torch.quantized_linear import LEAST_VALUES, Int8WeightLinear
 
 NAME = "int8_weight_only"

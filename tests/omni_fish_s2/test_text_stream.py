@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import soundfile
 from fish_cases import REFERENCE_TEXT, TWO_SPEAKERS, sound
-from fish_driving import GREEDY, speak
+from fish_driving import GREEDY, create_semantic_ar, speak
 from fish_harness import collect, fails
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,6 @@ from omni_fish_s2.config import read_config
 from omni_fish_s2.pipeline import speech_stages
 from omni_fish_s2.preprocessing import create_preprocessing
 from omni_fish_s2.prompt import PromptBuilder
-from omni_fish_s2.semantic import create_semantic_ar
 from omni_fish_s2.text import LATER_BYTES, TextCutter
 
 TEXT = (

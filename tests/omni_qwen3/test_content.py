@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from omni_core.errors import ConfigError
 from omni_qwen3.content import digest_of, runs
-from omni_qwen3.thinker import create_thinker
 
 
 def test_a_name_is_of_kind_shape_type_and_values() -> None:
@@ -29,8 +27,3 @@ def test_a_name_is_of_kind_shape_type_and_values() -> None:
 )
 def test_runs(positions: list[int], expected: list[tuple[int, int]]) -> None:
     assert runs(positions) == expected
-
-
-def test_ranks_do_not_size_their_caches_each_for_itself() -> None:
-    with pytest.raises(ConfigError, match="kv_cache_mb"):
-        create_thinker("/nowhere", tp_rank=0, tp_size=2, kv_fraction=0.5)

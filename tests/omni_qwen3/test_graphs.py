@@ -19,16 +19,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "omni_engine"))
 
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
+from qwen_stages import create_talker, create_thinker
 from released import RELEASED
 
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_engine.graphs import CudaRecorder, EagerRecorder, Graphs, Named
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code_predictor import CodePredictor
-from omni_qwen3.config import parse_config, read_config
+from omni_qwen3.config import parse_config
 from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
-from omni_qwen3.talker import Talker, create_talker, recordable_frame
-from omni_qwen3.thinker import Thinker, create_thinker
+from omni_qwen3.talker_feedback import recordable_frame
+from omni_qwen3.talker_network import Talker
+from omni_qwen3.thinker_network import Thinker
+from omni_torch.graphs import CudaRecorder, EagerRecorder, Graphs, Named
 
 SAMPLING: list[dict[str, Any]] = [
     {"temperature": 0.0, "max_new_tokens": 12},
@@ -48,7 +50,7 @@ def answers(stage: EngineScheduler, messages: list[list[IncomingMessage]]) -> di
             if left and (steps % 2 == 0 or finished == len(messages) - len(left)):
                 for message in left.pop(0):
                     stage.inbox.put(message)
-            assert stage._serve_once()
+            assert stage.loop.turn()
             steps += 1
             for message in stage.outbox.drain():
                 assert message.type != "error", message.data
@@ -70,10 +72,15 @@ def assert_same(one: Any, other: Any) -> None:
         assert one == other
 
 
-def same_answers(make: Callable[..., Any], messages: list[list[IncomingMessage]], **options: Any) -> EngineScheduler:
+RECORDED: dict[str, Any] = {"cuda_graphs": EagerRecorder}
+
+
+def same_answers(
+    make: Callable[..., Any], messages: list[list[IncomingMessage]], recorded: dict[str, Any], **options: Any
+) -> EngineScheduler:
     """Asked with and without graphs; the stage that had them."""
     expected = answers(make(**options), messages)
-    stage: EngineScheduler = make(cuda_graphs=EagerRecorder, **options)
+    stage: EngineScheduler = make(**recorded, **options)
     got = answers(stage, messages)
     assert got.keys() == expected.keys()
     for name, sent in got.items():
@@ -89,7 +96,7 @@ def test_the_thinker_replayed(options: dict[str, Any], conformance_checkpoint: s
     """With images' features, and with the hidden states that the talker reads; in a cache that is too small for all, too."""
     cases = ThinkerConformance()
     messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING)]
-    stage = same_answers(partial(create_thinker, conformance_checkpoint), messages, **options)
+    stage = same_answers(partial(create_thinker, conformance_checkpoint), messages, RECORDED, **options)
     assert (stage.statistics()["preemptions"] > 0) == (options["kv_blocks"] == 9)
 
 
@@ -97,9 +104,9 @@ def test_the_thinker_replayed(options: dict[str, Any], conformance_checkpoint: s
 def test_the_talker_and_its_frames_replayed(options: dict[str, Any], conformance_checkpoint: str) -> None:
     cases = TalkerConformance()
     messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING)]
-    stage = same_answers(partial(create_talker, conformance_checkpoint), messages, **options)
-    strategy = stage._runner.strategy  # type: ignore[attr-defined]
-    recordings = strategy._graphs._recordings
+    recorded = {**RECORDED, "frame_graphs": EagerRecorder}
+    stage = same_answers(partial(create_talker, conformance_checkpoint), messages, recorded, **options)
+    recordings = stage._runner.feedback.graphs._recordings  # type: ignore[attr-defined]
     assert {drawn for drawn, _ in recordings} == {True, False}
     assert len({rows for _, rows in recordings}) > 1
     assert (stage.statistics()["preemptions"] > 0) == (options["kv_blocks"] == 13)
@@ -121,33 +128,16 @@ def test_frames_that_cannot_be_recorded_are_computed_as_ever(
 
     cases = TalkerConformance()
     messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING[:3])]
-    expected = answers(create_talker(conformance_checkpoint, kv_blocks=64), messages)  # type: ignore[arg-type]
+    expected = answers(create_talker(conformance_checkpoint, kv_blocks=64), messages)
     with caplog.at_level(logging.WARNING):
-        got = answers(create_talker(conformance_checkpoint, kv_blocks=64, cuda_graphs=Failing), messages)  # type: ignore[arg-type]
+        recorded = create_talker(conformance_checkpoint, kv_blocks=64, cuda_graphs=Failing, frame_graphs=Failing)
+        got = answers(recorded, messages)
     for name in expected:
         for each, right in zip(got[name], expected[name], strict=True):
             assert_same(each.data, right.data)
     assert [each.split("(")[1][:12] for each in caplog.messages] == ["RuntimeError"] * 2, (
         "the engine's, and the frames'"
     )
-
-
-def test_graphs_are_off_where_a_thinker_has_ranks(conformance_checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, Any] = {}
-
-    def scheduler(runner: Any, **options: Any) -> None:
-        given.update(options)
-
-    monkeypatch.setattr("omni_qwen3.thinker.load", lambda name: scheduler)
-    monkeypatch.setattr(
-        "omni_qwen3.thinker.load_thinker", lambda *_, **__: Thinker(read_config(conformance_checkpoint).thinker)
-    )
-    monkeypatch.setattr("omni_qwen3.thinker.TensorParallel.connect", lambda *_: None)
-    create_thinker(conformance_checkpoint, tp_size=2)
-    assert given.pop("cuda_graphs") is False
-    given.clear()
-    create_thinker(conformance_checkpoint)
-    assert "cuda_graphs" not in given
 
 
 # --- what a GPU could record, at the released dimensions -------------------------------------------------------------
@@ -188,14 +178,14 @@ def test_a_talkers_step_and_frame_ask_the_host_nothing(
 @pytest.mark.parametrize("graphs", [False, EagerRecorder])
 def test_a_residual_code_that_cannot_be_chosen_fails_its_request(graphs: Any, conformance_checkpoint: str) -> None:
     """A NaN must neither end a process, as a wrong index does on a GPU, nor be spoken as some code."""
-    stage: Any = create_talker(conformance_checkpoint, kv_blocks=64, cuda_graphs=graphs)
+    stage: Any = create_talker(conformance_checkpoint, kv_blocks=64, cuda_graphs=graphs, frame_graphs=graphs)
     with torch.no_grad():
         stage._runner.model.code_predictor.lm_head[1].weight.fill_(torch.nan)
     for message in TalkerConformance().messages("r", 0, {"temperature": 1.0, "seed": 3, "max_new_tokens": 5}):
         stage.inbox.put(message)
     with torch.inference_mode():
         while not (sent := stage.outbox.drain()):
-            assert stage._serve_once()
+            assert stage.loop.turn()
     assert sent[0].type == "error"
     assert "request r: frame 1 has no largest logit for one of its residual codes" in str(sent[0].data)
 

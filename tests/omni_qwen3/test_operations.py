@@ -13,7 +13,7 @@ from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omni_core.model_runner.types import CacheAttention
+from omni_core.model_runner import CacheAttention
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.config import DecoderConfig, read_config

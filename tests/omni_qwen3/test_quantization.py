@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from qwen_stages import create_talker, create_thinker
 from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.layers import RMSNorm, Router, SparseMLP
-from omni_qwen3.talker import create_talker
-from omni_qwen3.thinker import create_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch import quantized_linear
 from omni_torch.packed_linear import PackedLinear
@@ -66,13 +65,15 @@ def test_a_process_with_int8_weights_holds_much_less_memory(name: str, mid: Path
     """Of its own, as the system counts it: kernels could keep what they were given, and the allocator what was freed."""
     program = """
 import re, sys
-from omni_qwen3.thinker import create_thinker
+import omni_engine.scheduler, omni_qwen3.thinker
+from omni_core.stage.assembly import assemble
 
 def private():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) / 2**10
 
 begin = private()
-stage = create_thinker(sys.argv[1], quantization=sys.argv[2] or None, kv_cache_mb=16)
+parts = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", "omni_engine.scheduler:EngineScheduler"
+stage = assemble(*parts, model_path=sys.argv[1], quantization=sys.argv[2] or None, kv_cache_mb=16)
 print(private() - begin)
 """
     plain, quantized = (
@@ -91,12 +92,20 @@ def test_a_name_is_checked_before_the_weights_are_read(create: Create, tmp_path:
     with pytest.raises(ConfigError, match=r"quantization: 'int8' is unknown; there are: int8_weight_only"):
         create(str(checkpoint), quantization="int8")
     with pytest.raises(ConfigError, match=r"quantization: 'int8_weight_only' is for stages on a CPU, .* is on cuda:0"):
-        create(str(checkpoint), quantization=NAME, gpu_id=0)
+        create(str(checkpoint), quantization=NAME, device="cuda:0")
 
 
-def test_layers_of_sglang_have_their_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "name"), [({"quantization": NAME}, "quantization"), ({"tp_size": 2}, "tp_size")], ids=str
+)
+def test_a_decoder_of_others_has_their_options(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"decoder: 'there:decoder' cannot be used with `{name}`"):
+        create_thinker("/nowhere", decoder="there:decoder", **options)
+
+
+def test_a_decoder_that_is_not_installed_says_what_to_install(tmp_path: Path) -> None:
     checkpoint = write_tiny_checkpoint(tmp_path / "tiny")
-    with pytest.raises(ConfigError, match=r"quantization: 'int8_weight_only' is for `layers: own`"):
-        create_thinker(
-            str(checkpoint), quantization=NAME, layers="sglang", scheduler="omni_sglang.scheduler:OmniScheduler"
-        )
+    with pytest.raises(
+        ConfigError, match=r"decoder: 'omni_nobody.layers:Decoder' cannot be imported \(pip install omni-nobody"
+    ):
+        create_thinker(str(checkpoint), decoder="omni_nobody.layers:Decoder")

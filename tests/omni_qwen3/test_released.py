@@ -20,8 +20,8 @@ from released import RELEASED
 
 from omni_qwen3.checkpoint import sources
 from omni_qwen3.config import QwenConfig, parse_config, read_config
-from omni_qwen3.talker import Talker
-from omni_qwen3.thinker import Thinker
+from omni_qwen3.talker_network import Talker
+from omni_qwen3.thinker_network import Thinker
 
 Shapes = dict[str, tuple[int, ...]]
 

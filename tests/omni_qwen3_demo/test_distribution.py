@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.config import read_config
-from omni_qwen3.talker import load_talker
-from omni_qwen3.thinker import load_thinker
+from omni_qwen3.talker_network import load_talker
+from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, TOPICS, UNKNOWN
 from omni_qwen3_demo.pipeline import CHECKPOINT
 

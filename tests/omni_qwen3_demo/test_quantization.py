@@ -10,9 +10,9 @@ from torch import nn
 
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig
+from omni_core.stage.assembly import assemble
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.layers import Experts
-from omni_qwen3.thinker import create_thinker
 from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, REPLIES
 from omni_qwen3_demo.pipeline import CHECKPOINT, demo
 from omni_qwen3_demo.training import report
@@ -41,7 +41,8 @@ def quantized(name: str) -> PipelineConfig:
 
 async def test_the_thinker_is_large_enough_to_have_int8_weights() -> None:
     """Or the tests below would show nothing."""
-    stage = create_thinker(str(CHECKPOINT), quantization="int8_weight_only")
+    parts = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", "omni_engine.scheduler:EngineScheduler"
+    stage = assemble(*parts, model_path=str(CHECKPOINT), quantization="int8_weight_only")
     assert isinstance(stage, EngineScheduler)
     model = stage._runner.model
     assert isinstance(model, nn.Module)

@@ -7,7 +7,7 @@ from typing import Any
 from sglang_toy import MODEL
 from toy_model import POISON_TOKEN, ToyRunner
 
-from omni_core.model_runner.types import SamplingParams
+from omni_core.model_runner import SamplingParams
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_sglang.scheduler import OmniScheduler
 from omni_testing import SchedulerConformance

@@ -17,6 +17,9 @@ from omni_core.config.schema import PipelineConfig
 
 WAVE_TOLERANCE = 1e-4
 
+DECODERS = {"own": {}, "sglang": {"decoder": "omni_sglang.qwen3_moe:Qwen3MoeDecoder"}}
+"""The thinker's layers: ours, and SGLang's."""
+
 BY_THE_ENGINE = "video_with_audio"
 """The reference script asks transformers 5.23 for the sound inside a video; SGLang pins 5.19, where the processor calls that by
 another name. So this case is compared with the engine, which is compared with transformers 5.23 in tests/end_to_end.
@@ -82,7 +85,7 @@ async def test_every_modality_equals_the_reference(
     asked = [name for name in cases if name != BY_THE_ENGINE]
     found = reference(shape)
     expected = {name: (found[f"{name}.ids"].tolist(), found[f"{name}.wave"]) for name in asked}
-    got = await answers(on_sglang(pipeline(checkpoints[shape]), *names, layers=layers), cases, asked)
+    got = await answers(on_sglang(pipeline(checkpoints[shape]), *names, **DECODERS[layers]), cases, asked)
     assert not (wrong := differences(got, expected)), "\n".join(wrong)
 
 

@@ -19,11 +19,10 @@ from sglang_toy import MODEL
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
+from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, ModelRunner, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler
-from omni_torch.model_runner import ModelRunner
 
 EAGER = {"schedule_conservativeness": 0.01}
 """SGLang admits more than will fit, so that requests have to give way."""
@@ -321,13 +320,13 @@ def test_a_stage_goes_on_after_many_failed_batches(sglang: Open) -> None:
 
 def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(sglang: Open) -> None:
     class Choking(toy_model.SumFeedback):
-        def extract_output(self, model: Any, batch: Any, output: Any, requests: Any, outbox: Any) -> None:
-            super().extract_output(model, batch, output, requests, outbox)
+        def extract_output(self, batch: Any, output: Any, requests: Any) -> Any:
+            produced = super().extract_output(batch, output, requests)
             if any(request.state.get("poison") == "extract" for request, _ in requests):
                 raise ArithmeticError("the second network choked")
+            return produced
 
-    runner = FeedbackRunner(MODEL)
-    runner.strategy = Choking()
+    runner = FeedbackRunner(MODEL, Choking())
     scheduler = sglang(runner)
     ask(scheduler, "good", [1, 2], sampling=SamplingParams(max_new_tokens=6))
     ask(scheduler, "bad", [3, 4], sampling=SamplingParams(max_new_tokens=6), poison="extract")
@@ -367,7 +366,7 @@ def test_an_abort_in_every_phase() -> None:
 
     def turn() -> None:
         with torch.inference_mode():
-            assert scheduler._serve_once()
+            assert scheduler.loop.turn()
 
     def abort(name: str) -> None:
         scheduler.abort(name)

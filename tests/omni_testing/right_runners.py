@@ -8,9 +8,9 @@ import torch
 from toy_model import FeedbackRunner, SumFeedback, ToyModel, ToyRunner
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, RandomStream, SamplingParams
+from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, RandomStream, SamplingParams
 from omni_core.scheduling.base import IncomingMessage
-from omni_torch.model_runner import ModelRunner
+from omni_torch.model_runner import ARModelRunner
 
 MODEL = ToyModel()
 
@@ -35,9 +35,9 @@ class RightFeedback(FeedbackRunner):
 class Requests:
     """Prompts of ids; subclasses name another runner."""
 
-    runner: ClassVar[type[ModelRunner]] = RightRunner
+    runner: ClassVar[type[ARModelRunner]] = RightRunner
 
-    def make(self) -> ModelRunner:
+    def make(self) -> ARModelRunner:
         return self.runner(MODEL)  # type: ignore[call-arg]
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
@@ -57,8 +57,8 @@ class FeedbackRequests(Requests):
 class TextFeedback(SumFeedback):
     """Feedback to which the next row of a streamed text is added."""
 
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
-        super().write_buffers(model, batch, requests)
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+        super().write_buffers(batch, requests)
         assert batch.input_embeds is not None
         for request, row in requests:
             text, index = request.state["text"], len(request.output_ids)
@@ -69,8 +69,7 @@ class StreamedRunner(FeedbackRunner):
     """Starts with its prompt and waits for each row of text until the text is done."""
 
     def __init__(self, model: ARModel) -> None:
-        super().__init__(model)
-        self.strategy = TextFeedback()
+        super().__init__(model, TextFeedback())
         self.states: dict[str, dict[str, Any]] = {}
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:

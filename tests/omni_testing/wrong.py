@@ -299,17 +299,17 @@ class NeverStops(Wrong):
 
 
 class LooksNowAndThen(Wrong):
-    def _serve_once(self) -> bool:
+    def turn(self) -> bool:
         while not len(self.inbox) and not self.inbox.closed:
             time.sleep(0.02)
-        return super()._serve_once()
+        return super().turn()
 
 
 class SpinsWhenIdle(Wrong):
-    def _serve_once(self) -> bool:
+    def turn(self) -> bool:
         while not len(self.inbox) and not self.inbox.closed:
             continue
-        return super()._serve_once()
+        return super().turn()
 
 
 def changes_its_input(payload: StagePayload) -> Any:

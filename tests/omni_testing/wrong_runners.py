@@ -11,8 +11,8 @@ from right_runners import RightFeedback, RightRunner, StreamedRunner
 from toy_model import SumFeedback
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput, RandomStream
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.model_runner import ARModel, ARRequest, Forward, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 
 Sampled = list[tuple[ARRequest, int]]
 
@@ -125,10 +125,12 @@ class ChoosesItself(RightRunner):
 
 
 class NeverStops(RightRunner):
-    def _append(self, request: ARRequest, token: int) -> None:
-        request.output_ids.append(token)
-        if len(request.output_ids) >= request.sampling.max_new_tokens:
-            request.finish_reason = "length"
+    def execute(self, batch: ForwardBatch) -> Sampled:
+        sampled = super().execute(batch)
+        for request, _ in sampled:
+            if len(request.output_ids) < request.sampling.max_new_tokens:
+                request.finish_reason = None
+        return sampled
 
 
 class SkipsAHook(RightRunner):
@@ -208,27 +210,23 @@ class _SharedBuffer(SumFeedback):
 
     shared = torch.zeros(32)
 
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         assert batch.input_embeds is not None
         for _, row in requests:
             batch.input_embeds[row] = self.shared
 
     def extract_output(
-        self,
-        model: ARModel,
-        batch: ForwardBatch,
-        output: ForwardOutput,
-        requests: list[tuple[ARRequest, int]],
-        outbox: MessageQueue[OutgoingMessage],
-    ) -> None:
-        super().extract_output(model, batch, output, requests, outbox)
+        self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
+    ) -> dict[str, list[OutgoingMessage]]:
+        produced = super().extract_output(batch, output, requests)
         self.shared = requests[-1][0].state["feedback"]
+        return produced
 
 
 class _Accumulates(SumFeedback):
     """Adds to what it fed before, also when a step is repeated."""
 
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         assert batch.input_embeds is not None
         for request, row in requests:
             request.state["sum"] = request.state.get("sum", 0.0) + request.state["feedback"]
@@ -240,27 +238,24 @@ class _KeepsItsRequests(SumFeedback):
         super().__init__()
         self.served: set[str] = set()
 
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
-        super().write_buffers(model, batch, requests)
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+        super().write_buffers(batch, requests)
         self.served.update(request.request_id for request, _ in requests)
 
 
 class SharesItsFeedback(RightFeedback):
     def __init__(self, model: ARModel) -> None:
-        super().__init__(model)
-        self.strategy = _SharedBuffer()
+        super().__init__(model, _SharedBuffer())
 
 
 class CannotRepeatAStep(RightFeedback):
     def __init__(self, model: ARModel) -> None:
-        super().__init__(model)
-        self.strategy = _Accumulates()
+        super().__init__(model, _Accumulates())
 
 
 class ItsStrategyRemembers(RightFeedback):
     def __init__(self, model: ARModel) -> None:
-        super().__init__(model)
-        self.strategy = _KeepsItsRequests()
+        super().__init__(model, _KeepsItsRequests())
 
 
 class FeedsOnlyOnce(RightFeedback):
@@ -278,29 +273,34 @@ class NeverAsksItsStrategy(RightFeedback):
 
 
 class DropsWhatOthersSay(RightFeedback):
-    def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
-        return [each for each in super().emit(request, token_id) if each.request_id == request.request_id]
-
-
-class SaysItAgain(RightFeedback):
-    """What a step that failed had produced is said, and said again when it is repeated."""
-
-    def before_forward(self, batch: ForwardBatch) -> None:
-        kept = self._produced.drain()
-        super().before_forward(batch)
-        for message in kept:
-            self._produced.put(message)
+    """Emits the messages of the batch's first request only."""
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: Sampled) -> None:
         super().after_sampling(batch, output, sampled)
+        for request, _ in sampled[1:]:
+            request.messages = []
+
+
+class SaysItAgain(RightFeedback):
+    """Emits the messages of a step that failed again when it is repeated."""
+
+    kept: ClassVar[dict[str, list[OutgoingMessage]]] = {}
+
+    def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: Sampled) -> None:
+        kept = {request.request_id: self.kept.pop(request.request_id, []) for request, _ in sampled}
+        super().after_sampling(batch, output, sampled)
+        for request, _ in sampled:
+            request.messages = kept[request.request_id] + request.messages
+        if len(sampled) > 1 and any(len(request.output_ids) == 3 for request, _ in sampled):
+            self.kept = {request.request_id: request.messages for request, _ in sampled}
         if len(sampled) > 1 and any(len(request.output_ids) == 3 for request, _ in sampled):
             raise RuntimeError("after the fact")
 
 
 class PrefillsAlways(RightFeedback):
-    def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        own = self.strategy.prefill_forward(self.model, batch)
-        return self.model.forward(batch) if own is None else own
+    def forward(self, batch: ForwardBatch, forward: Forward) -> ForwardOutput:
+        own = self.feedback.prefill_forward(batch)
+        return forward(batch) if own is None else own
 
 
 def kind_of_requests(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from omni_core.model_runner.types import ARRequest, SamplingParams
+from omni_core.model_runner import ARRequest, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_torch.packing import packed_batch
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import ARRequest, RandomStream, SamplingParams
+from omni_core.model_runner import ARRequest, RandomStream, SamplingParams
 from omni_torch import sampling
 from omni_torch.sampling import candidates, draw, penalized, sample, sample_tokens, sampling_from
 

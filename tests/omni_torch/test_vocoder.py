@@ -57,7 +57,7 @@ def test_requests_with_a_chunk_each_share_a_pass() -> None:
         for each in frames_of(2):
             scheduler.inbox.put(frame(name, each))
     scheduler.inbox.put(frame("c", frames_of(1)[0]))
-    scheduler._serve_once()
+    scheduler.turn()
     assert vocoder.passes == [[2, 2]]
 
 
@@ -66,7 +66,7 @@ def test_a_burst_is_decoded_at_once() -> None:
     scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=4)
     for each in frames_of(42):
         scheduler.inbox.put(frame("r", each))
-    scheduler._serve_once()
+    scheduler.turn()
     assert vocoder.passes == [[4]] * 10
     assert len(scheduler.outbox.drain()) == 10
 
@@ -91,11 +91,11 @@ def test_a_request_that_cannot_be_decoded_fails_alone() -> None:
         for name, frames in (("a", good), ("bad", frames_of(10)), ("b", good + 20)):
             scheduler.inbox.put(frame(name, frames[index]))
             if index % 3 == 0:
-                scheduler._serve_once()
+                scheduler.turn()
     for name in ("a", "b"):
         for message in end(name):
             scheduler.inbox.put(message)
-    scheduler._serve_once()
+    scheduler.turn()
     ends = {message.request_id: message for message in scheduler.outbox.drain() if message.type != "stream"}
     assert isinstance(ends["bad"].data, SystemExit)
     for name, frames in (("a", good), ("b", good + 20)):
@@ -123,7 +123,7 @@ def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None
     scheduler.inbox.put(frame("other", frames_of(1)[0]))
     for message in [*(frame("r", each) for each in frames_of(count)), *end("r")]:
         scheduler.inbox.put(message)
-    scheduler._serve_once()
+    scheduler.turn()
     (failed,) = scheduler.outbox.drain()
     assert (failed.request_id, failed.type, str(failed.data)) == ("r", "error", "no room")
     assert scheduler.statistics()["running"] == 1
@@ -133,7 +133,7 @@ def test_codes_come_back_only_if_asked_for() -> None:
     scheduler = VocoderScheduler(Counter(), initial_chunk=1, chunk=1)
     for message in (frame("r", frames_of(1)[0]), *end("r")):
         scheduler.inbox.put(message)
-    scheduler._serve_once()
+    scheduler.turn()
     assert scheduler.outbox.drain()[-1].data.codes is None
 
 

@@ -22,8 +22,8 @@ SHARED = {
         "omni_core", "omni_engine", "omni_sglang", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_kernels",
         "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake",
     },
-    "omni_engine": {"omni_qwen3", "omni_fish_s2", "omni_kernels"},
-    "omni_sglang": {"omni_qwen3"},
+    "omni_engine": {"omni_kernels"},
+    "omni_sglang": set(),
     "omni_qwen3": {"omni_qwen3_demo"},
 }  # fmt: skip
 """Engines and models, and who may import them. Everyone may import the core."""
@@ -66,3 +66,17 @@ def test_distributions_import_the_core_and_what_they_depend_on() -> None:
                 other = imported.split(".")[0]
                 allowed = other in (name, "omni_core") or other not in sources or name in SHARED.get(other, ())
                 assert allowed, f"{path.relative_to(ROOT)} imports {imported}"
+
+
+def test_no_model_names_an_engine() -> None:
+    """Neither an import nor a dotted reference: a model's stages leave the scheduler to what is installed."""
+    for model in ("omni_qwen3", "omni_fish_s2"):
+        for path in (ROOT / model / "src").rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                named = isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value
+                references = [node.value] if named and not node.value.count(" ") else []  # type: ignore[attr-defined]
+                for name in references:
+                    assert not name.startswith(("omni_engine", "omni_sglang")), f"{path.relative_to(ROOT)} names {name}"
+            for imported in imports(path):
+                engines = ("omni_engine", "omni_sglang")
+                assert imported.split(".")[0] not in engines, f"{path.relative_to(ROOT)} imports {imported}"

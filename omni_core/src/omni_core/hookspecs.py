@@ -83,6 +83,20 @@ class RelayComponent(Component):
 
 
 @frozen
+class SchedulerComponent(Component):
+    """A scheduler.
+
+    Attributes:
+        runs_model_runners: true if it can drive a stage of parts: its target is called with ``runner``, a
+            :class:`omni_core.model_runner.ModelRunner`, and options of its own.
+        preference: a stage of parts that names no scheduler gets the one with the highest preference that can work here.
+    """
+
+    runs_model_runners: bool = field(default=False, kw_only=True)
+    preference: int = field(default=0, kw_only=True)
+
+
+@frozen
 class KernelComponent(Component):
     """An implementation of a named operation, for a device and some dtypes; the highest ``priority`` that probes well wins.
 
@@ -133,31 +147,36 @@ def omni_relays() -> list[Component]:  # type: ignore[empty-body]
 def omni_schedulers() -> list[Component]:  # type: ignore[empty-body]
     """Schedulers. Target: a callable that returns a :class:`omni_core.scheduling.base.Scheduler`.
 
-    Asked for by a stage's ``factory``; the target is imported and called with ``factory_args`` in the stage's process. Example::
+    Asked for by a stage's ``factory``; the target is imported and called with ``factory_args`` in the stage's process. One that drives
+    model runners is a :class:`SchedulerComponent` and is asked for by ``scheduler``. Example::
 
         @hookimpl
         def omni_schedulers():
-            return [Component("engine", "omni_engine.scheduler:EngineScheduler", "continuous batching over paged KV")]
+            target = "my_engine.scheduler:MyScheduler"
+            return [SchedulerComponent("mine", target, "continuous batching", runs_model_runners=True)]
     """
 
 
 @hookspec
 def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
-    """Model runners. Target: a :class:`omni_torch.model_runner.ModelRunner` subclass.
+    """Model runners. Target: a callable that returns a :class:`omni_core.model_runner.ModelRunner`, such as a class method that
+    reads a checkpoint.
 
-    Listed and checked. The factory of a stage makes its runner; the core asks for none by name. Example::
+    Asked for by a stage's ``model_runner``, in the stage's process. The target takes those of its ``factory_args`` that it has
+    parameters for, and ``feedback`` where it runs a feedback loop. Example::
 
         @hookimpl
         def omni_model_runners():
-            return [Component("my-thinker", "my_model.runner:ThinkerRunner", "thinker with image embeddings")]
+            return [Component("my-thinker", "my_model.runner:ThinkerRunner.from_checkpoint", "thinker with images")]
     """
 
 
 @hookspec
 def omni_feedback_strategies() -> list[Component]:  # type: ignore[empty-body]
-    """What is model-specific in a feedback loop. Target: a :class:`omni_torch.feedback.FeedbackStrategy`.
+    """The model-specific part of a feedback loop. Target: a callable that returns a
+    :class:`omni_core.model_runner.FeedbackStrategy`.
 
-    Listed and checked. Whoever makes a runner gives it its strategy; the core asks for none by name. Example::
+    Asked for by a stage's ``feedback``, in the stage's process; the strategy is passed to the stage's model runner. Example::
 
         @hookimpl
         def omni_feedback_strategies():

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner.types import PagedAttention
+from omni_core.model_runner import PagedAttention
 from omni_fish_s2.config import DecoderConfig
 from omni_torch.operations import add_rms_norm, rms_norm
 

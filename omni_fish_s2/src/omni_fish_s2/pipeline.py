@@ -86,7 +86,8 @@ def speech_stages(
         ),
         StageConfig(
             name="semantic_ar",
-            factory="omni_fish_s2.semantic:create_semantic_ar",
+            model_runner="omni_fish_s2.semantic:SpeechRunner.from_checkpoint",
+            feedback="omni_fish_s2.frame_feedback:FrameFeedback",
             factory_args=arguments("max_context"),
             next="vocoder",
             stream_to=["vocoder"],

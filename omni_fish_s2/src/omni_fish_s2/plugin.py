@@ -24,12 +24,20 @@ def omni_pipelines() -> list[PipelineComponent]:
 
 @hookimpl
 def omni_model_runners() -> list[Component]:
-    return [Component("fish-s2-semantic", "omni_fish_s2.semantic:SpeechRunner", "text and voices to frames of codes")]
+    return [
+        Component(
+            "fish-s2-semantic",
+            "omni_fish_s2.semantic:SpeechRunner.from_checkpoint",
+            "text and voices to frames of codes",
+        )
+    ]
 
 
 @hookimpl
 def omni_feedback_strategies() -> list[Component]:
-    return [Component("fish-s2-frames", "omni_fish_s2.semantic:FrameFeedback", "residual codes by the fast decoder")]
+    return [
+        Component("fish-s2-frames", "omni_fish_s2.frame_feedback:FrameFeedback", "residual codes by the fast decoder")
+    ]
 
 
 @hookimpl

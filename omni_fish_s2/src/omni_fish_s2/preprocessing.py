@@ -172,8 +172,7 @@ class PreprocessingScheduler(SimpleScheduler):
 
 def create_preprocessing(
     model_path: str,
-    device: str | None = None,
-    gpu_id: int | None = None,
+    device: str = "cpu",
     dtype: str = "float32",
     max_characters: int = TextLimits().max_characters,
     segment_bytes: int = TextLimits().segment_bytes,
@@ -198,9 +197,8 @@ def create_preprocessing(
         raise ConfigError(
             "reference: requests bring their voices themselves, unless their text is a stream (text_stream)"
         )
-    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
     limits = ReferenceLimits(max_reference_seconds, max_reference_mb)
-    voices = VoiceEncoder(CodecFile(f"{model_path}/{FILE}"), limits, kept=voices_kept, device=place, dtype=dtype)
+    voices = VoiceEncoder(CodecFile(f"{model_path}/{FILE}"), limits, kept=voices_kept, device=device, dtype=dtype)
     preprocessor = Preprocessor(model_path, TextLimits(max_characters, segment_bytes), voices, max_context)
     if not text_stream:
         return PreprocessingScheduler(preprocessor)

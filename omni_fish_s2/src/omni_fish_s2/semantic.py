@@ -1,188 +1,29 @@
-"""The semantic_ar stage: prompts in, frames of codes out, on the engine's feedback loop.
+"""The semantic_ar stage: prompts in, frames of codes out.
 
-A long text is spoken in turns. A turn continues the request's own sequence: what was said stays in its cache, and with it the voice.
+A long text is spoken in turns. A turn continues the request's own sequence: the speech so far stays in its cache, and with it the
+voice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any
+from collections.abc import Iterable
+from typing import Self
 
 import torch
-from attrs import define
 
-from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import (
-    ARModel,
-    ARRequest,
-    FinishReason,
-    ForwardBatch,
-    ForwardOutput,
-    SamplingParams,
-)
+from omni_core.model_runner import ARRequest, FeedbackStrategy, SamplingParams
 from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
-from omni_engine.graphs import Graphs, Named, Recorder
-from omni_engine.scheduler import EngineScheduler
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_fish_s2.config import FishConfig, read_config
+from omni_fish_s2.frame_feedback import Speech, numbers_of
 from omni_fish_s2.payloads import SpeechInputs, SpeechResult
-from omni_fish_s2.sampling import (
-    AGAIN,
-    WINDOW,
-    Draws,
-    SpeechSampling,
-    choose,
-    choose_among,
-    filters,
-    speech_sampling,
-    widest,
-)
+from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, speech_sampling
 from omni_fish_s2.slow import SlowDecoder, load_decoders
-from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
+from omni_torch.continuation import extend
+from omni_torch.model_runner import FeedbackARModelRunner
 from omni_torch.packed_linear import pack_linears
 from omni_torch.quantized_linear import pack_for
-from omni_torch.scheduler import check_options
-
-
-@define(eq=False)
-class _Speech:
-    """What the stage knows of a request beyond the engine's book-keeping.
-
-    Attributes:
-        draws: ``None`` when nothing is drawn. turns: what is still to be said. steps: tokens chosen in earlier turns.
-        feedback: ``[dim]``, the embedded last frame. frames: sent so far.
-        open: whether more turns may come. waiting: whether all turns so far are spoken and the next one has not come.
-        ended: why the last turn ended.
-    """
-
-    sampling: SpeechSampling
-    draws: Draws | None
-    turns: list[torch.Tensor]
-    steps: int = 0
-    feedback: torch.Tensor | None = None
-    frames: int = 0
-    open: bool = False
-    waiting: bool = False
-    ended: FinishReason = "stop"
-
-
-def recordable_frame(
-    model: SlowDecoder,
-    most: int,
-    hidden: torch.Tensor,
-    first: torch.Tensor,
-    drawing: torch.Tensor | None = None,
-    numbers: torch.Tensor | None = None,
-    uniforms: torch.Tensor | None = None,
-) -> Callable[[], Named]:
-    """A whole frame and its embedding, the choices of its codes included, as a function that asks the host nothing.
-
-    Args:
-        hidden, first: see :meth:`omni_fish_s2.fast.FastDecoder.forward`.
-        drawing: ``[B]`` bool, whose codes are drawn; ``numbers`` and ``most``: see :func:`choose_among`; ``uniforms``:
-            ``[B, codebooks - 1, codebook_size]``. Without them, nobody's are.
-    """
-
-    def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
-        best = logits.argmax(-1)
-        if drawing is None or numbers is None or uniforms is None:
-            return best
-        return torch.where(drawing, choose_among(logits, most, numbers, uniforms[:, index - 1]), best)
-
-    def frame() -> Named:
-        codes = model.fast(hidden, first, pick)
-        return {"codes": codes, "feedback": model.embed_frames(first + model.config.semantic_begin, codes)}
-
-    return frame
-
-
-class FrameFeedback(FeedbackStrategy):
-    """Fish S2's loop: the fast decoder completes each frame; its embedding is the next input."""
-
-    def __init__(self, graphs: Graphs | None = None) -> None:
-        self._graphs = graphs
-
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
-        assert batch.input_embeds is not None
-        for request, row in requests:
-            speech: _Speech = request.state
-            assert speech.feedback is not None
-            batch.input_embeds[row] = speech.feedback
-
-    def extract_output(
-        self,
-        model: ARModel,
-        batch: ForwardBatch,
-        output: ForwardOutput,
-        requests: list[tuple[ARRequest, int]],
-        outbox: MessageQueue[OutgoingMessage],
-    ) -> None:
-        assert isinstance(model, SlowDecoder)
-        hidden = output.hidden[[row for _, row in requests]]
-        tokens = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
-        frames, feedback = self._frames(
-            model, hidden, tokens - model.config.semantic_begin, [request for request, _ in requests]
-        )
-        frames = frames.cpu()
-        for index, (request, _) in enumerate(requests):
-            speech: _Speech = request.state
-            speech.feedback = feedback[index]
-            speech.frames += 1
-            outbox.put(OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="vocoder"))
-
-    def _frames(
-        self, model: SlowDecoder, hidden: torch.Tensor, first: torch.Tensor, requests: list[ARRequest]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each request's frame, and its embedding."""
-        speeches: list[_Speech] = [request.state for request in requests]
-        drawing = [index for index, speech in enumerate(speeches) if speech.draws is not None]
-        # The step of the token just appended.
-        numbers = [_numbers(requests[index], len(requests[index].output_ids) - 1).codes for index in drawing]
-        if self._graphs is not None:
-            replayed = self._replayed(
-                self._graphs, model, hidden, first, speeches, dict(zip(drawing, numbers, strict=True))
-            )
-            if replayed is not None:
-                return replayed["codes"], replayed["feedback"]
-
-        def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
-            codes = logits.argmax(-1)
-            if drawing:
-                uniforms = torch.stack([each[index - 1] for each in numbers])
-                codes[drawing] = choose(logits[drawing], [speeches[each].sampling for each in drawing], uniforms)
-            return codes
-
-        frames: torch.Tensor = model.fast(hidden, first, pick)
-        return frames, model.embed_frames(first + model.config.semantic_begin, frames)
-
-    def _replayed(
-        self,
-        graphs: Graphs,
-        model: SlowDecoder,
-        hidden: torch.Tensor,
-        first: torch.Tensor,
-        speeches: list[_Speech],
-        numbers: dict[int, torch.Tensor],
-    ) -> Named | None:
-        """``numbers``: the uniform numbers of those that draw."""
-        inputs, width, most = [hidden, first], model.config.codebook_size, 0
-        if numbers:
-            params = [speech.sampling for speech in speeches]
-            most = widest([params[index] for index in numbers], width)
-            unused = torch.zeros(model.config.codebooks - 1, width)
-            drawing = torch.tensor([index in numbers for index in range(len(params))])
-            uniforms = torch.stack([numbers.get(index, unused) for index in range(len(params))])
-            inputs += [drawing, filters(params, width), uniforms]
-        return graphs.run(most, partial(recordable_frame, model, most), inputs)
-
-
-def _numbers(request: ARRequest, step: int) -> Any:
-    """The random numbers of a step of the current turn."""
-    speech: _Speech = request.state
-    assert speech.draws is not None
-    return speech.draws.at(speech.steps + step)
 
 
 class SpeechRunner(FeedbackARModelRunner):
@@ -191,18 +32,35 @@ class SpeechRunner(FeedbackARModelRunner):
     model: SlowDecoder
 
     def __init__(
-        self,
-        model: SlowDecoder,
-        config: FishConfig,
-        *,
-        max_context: int,
-        device: str = "cpu",
-        cuda_graphs: bool | type[Recorder] = True,
+        self, model: SlowDecoder, config: FishConfig, feedback: FeedbackStrategy, device: str | torch.device = "cpu"
     ) -> None:
-        super().__init__(model, FrameFeedback(Graphs.choose(torch.device(device), cuda_graphs)), device)
-        self._config, self._max_context = config, max_context
+        super().__init__(model, feedback, device)
+        self._config = config
+        self.max_context = config.max_positions
         self._candidates = model.candidates.tolist()
         self._streamed: dict[str, ARRequest] = {}
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        model_path: str,
+        feedback: FeedbackStrategy,
+        device: str = "cpu",
+        dtype: str = "float32",
+        quantization: str | None = None,
+    ) -> Self:
+        """Load both decoders.
+
+        Args:
+            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+        """
+        pack = pack_for(quantization, device)
+        config = read_config(model_path)
+        model = load_decoders(model_path, config, dtype=dtype, device=device)
+        for part in (model.layers, model.fast):  # not the head: some of its rows are read
+            pack_linears(part, pack)
+        return cls(model, config, feedback, device)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         """A request comes whole, as its payload; or turn by turn, as a stream, whose payload says nothing more."""
@@ -222,7 +80,7 @@ class SpeechRunner(FeedbackARModelRunner):
         return request
 
     def _one_more_turn(self, request: ARRequest, ids: torch.Tensor) -> None:
-        speech: _Speech = request.state
+        speech: Speech = request.state
         speech.turns.append(ids)
         if speech.waiting:
             speech.waiting = False
@@ -233,9 +91,9 @@ class SpeechRunner(FeedbackARModelRunner):
         request = self._streamed.get(message.request_id)
         if request is None:
             given = message.request or OmniRequest()
-            nothing = _Speech(SpeechSampling(), None, [])
+            nothing = Speech(SpeechSampling(), None, [])
             return ARRequest(message.request_id, given, [], SamplingParams(), state=nothing, finish_reason="stop")
-        speech: _Speech = request.state
+        speech: Speech = request.state
         speech.open = False
         if not speech.waiting:
             return None
@@ -263,7 +121,7 @@ class SpeechRunner(FeedbackARModelRunner):
             prompt_ids=inputs["token_ids"].tolist(),
             sampling=limits,
             prompt_embeds=self._embed(inputs),
-            state=_Speech(sampling, draws, list(inputs["turns"])),
+            state=Speech(sampling, draws, list(inputs["turns"])),
         )
 
     def _embed(self, inputs: SpeechInputs) -> torch.Tensor:
@@ -293,7 +151,7 @@ class SpeechRunner(FeedbackARModelRunner):
         if drawing:
             rows = logits[drawing]
             params = [requests[index].state.sampling for index in drawing]
-            numbers = [_numbers(requests[index], len(requests[index].output_ids)) for index in drawing]
+            numbers = [numbers_of(requests[index], len(requests[index].output_ids)) for index in drawing]
             drawn = choose(rows, params, torch.stack([each.first for each in numbers]))
             again = [_again(each) for each in params]
             instead = choose(rows, again, torch.stack([each.second for each in numbers]))
@@ -308,7 +166,7 @@ class SpeechRunner(FeedbackARModelRunner):
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         yield from super().emit(request, token_id)
-        speech: _Speech = request.state
+        speech: Speech = request.state
         if request.finish_reason is None:
             return
         speech.ended = request.finish_reason
@@ -319,16 +177,17 @@ class SpeechRunner(FeedbackARModelRunner):
 
     def _next_turn(self, request: ARRequest) -> None:
         """Go on where the last turn ended. Its last token was never fed: it was the end, or there is no room for it."""
-        speech: _Speech = request.state
+        speech: Speech = request.state
         ids = speech.turns.pop(0)
-        length = len(request.prompt_ids) + len(request.output_embeds) + len(ids)
-        if length + 1 >= self._max_context:
-            raise InvalidRequestError(
-                f"the text does not fit: after {speech.frames} frames of speech the next part would begin at position "
-                f"{length} of a context of {self._max_context}; speak it in several requests"
-            )
         speech.steps += len(request.output_ids)
-        request.extend(ids.tolist(), self.model.embed(ids.to(self.device)))
+        extend(request, ids.tolist(), self.model.embed(ids.to(self.device)))
+
+    def does_not_fit(self, request: ARRequest, max_context: int) -> str:
+        """See :meth:`ModelRunner.does_not_fit`."""
+        return (
+            f"the text does not fit: after {request.state.frames} frames of speech the next part would end at position "
+            f"{request.length} of a context of {max_context}; speak it in several requests"
+        )
 
     def result(self, request: ARRequest) -> SpeechResult:
         return SpeechResult(frames=request.state.frames, finish_reason=request.finish_reason or "stop")
@@ -336,27 +195,3 @@ class SpeechRunner(FeedbackARModelRunner):
 
 def _again(sampling: SpeechSampling) -> SpeechSampling:
     return SpeechSampling(AGAIN.temperature, AGAIN.top_p, sampling.top_k, sampling.max_new_tokens)
-
-
-def create_semantic_ar(
-    model_path: str,
-    device: str | None = None,
-    gpu_id: int | None = None,
-    dtype: str = "float32",
-    quantization: str | None = None,
-    **engine: Any,
-) -> EngineScheduler:
-    """The semantic_ar stage. ``quantization``: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU. ``engine`` are
-    options of :class:`omni_engine.scheduler.EngineScheduler`.
-    """
-    check_options(EngineScheduler, engine)
-    config = read_config(model_path)
-    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
-    pack = pack_for(quantization, place)
-    model = load_decoders(model_path, config, dtype=dtype, device=place)
-    for part in (model.layers, model.fast):  # not the head: some of its rows are read
-        pack_linears(part, pack)
-    engine.setdefault("max_context", config.max_positions)
-    recorded = engine.get("cuda_graphs", True)
-    runner = SpeechRunner(model, config, max_context=engine["max_context"], device=place, cuda_graphs=recorded)
-    return EngineScheduler(runner, **engine)

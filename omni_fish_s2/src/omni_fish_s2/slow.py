@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner.types import ForwardBatch, ForwardOutput, KVLayout
+from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_fish_s2.checkpoint import load_module
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.fast import FastDecoder

@@ -61,12 +61,10 @@ class Vocoder:
 
 def create_vocoder(
     model_path: str,
-    device: str | None = None,
-    gpu_id: int | None = None,
+    device: str = "cpu",
     dtype: str = "float32",
     initial_chunk: int = 4,
     chunk: int = 20,
 ) -> VocoderScheduler[StreamState]:
     """The vocoder stage; see :class:`VocoderScheduler` for the options."""
-    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
-    return VocoderScheduler(Vocoder(model_path, device=place, dtype=dtype), initial_chunk=initial_chunk, chunk=chunk)
+    return VocoderScheduler(Vocoder(model_path, device=device, dtype=dtype), initial_chunk=initial_chunk, chunk=chunk)

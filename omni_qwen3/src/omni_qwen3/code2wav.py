@@ -182,14 +182,12 @@ def look_back(config: Qwen3OmniMoeCode2WavConfig) -> int:
 
 def create_code2wav(
     model_path: str,
-    device: str | None = None,
-    gpu_id: int | None = None,
+    device: str = "cpu",
     dtype: str = "float32",
     initial_chunk: int = 4,
     chunk: int = 24,
     left_context: int | None = None,
 ) -> VocoderScheduler[Utterance]:
     """The stage; see :class:`VocoderScheduler` and :class:`Vocoder` for the options."""
-    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
-    vocoder = Vocoder(model_path, device=place, dtype=dtype, left_context=left_context)
+    vocoder = Vocoder(model_path, device=device, dtype=dtype, left_context=left_context)
     return VocoderScheduler(vocoder, initial_chunk=initial_chunk, chunk=chunk)

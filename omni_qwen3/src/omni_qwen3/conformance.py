@@ -1,4 +1,4 @@
-"""How the conformance suites build and ask our components, on the tiny checkpoint. Imported by tests only: it needs pytest."""
+"""The conformance suites of Qwen3-Omni's components, on the tiny checkpoint. Imported by tests only: it needs pytest."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from omni_core.config.schema import PipelineConfig
+from omni_core.model_runner import FeedbackStrategy
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
-from omni_qwen3.talker import Talker, TalkerRunner, load_talker, read_special
-from omni_qwen3.thinker import Thinker, ThinkerRunner, load_thinker
+from omni_qwen3.talker import TalkerRunner
+from omni_qwen3.talker_feedback import TalkerFeedback
+from omni_qwen3.talker_network import Talker, load_talker, read_special
+from omni_qwen3.thinker import ThinkerRunner
+from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import ModelRunnerConformance, PipelineConformance, ProjectionConformance
-from omni_torch.model_runner import ModelRunner
+from omni_torch.model_runner import ARModelRunner
 
 
 @cache
@@ -53,11 +57,13 @@ def _drawn(seed: int, *shape: int) -> torch.Tensor:
 
 
 class ThinkerConformance(ModelRunnerConformance):
-    """Prompts with and without features of images (deepstack included), with speech."""
+    """Prompts with and without features of images (deepstack included), with speech. A subclass may name another runner."""
 
-    def make(self) -> ModelRunner:
+    runner: ClassVar[type[ThinkerRunner]] = ThinkerRunner
+
+    def make(self) -> ARModelRunner:
         model, config = _thinker()
-        return ThinkerRunner(model, config, speech_enabled=True)
+        return self.runner(model, config, speech_enabled=True)
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
         model, config = _thinker()
@@ -76,10 +82,12 @@ class ThinkerConformance(ModelRunnerConformance):
 
 
 class TalkerConformance(ModelRunnerConformance):
-    """The talker with its code predictor; the text comes as a stream."""
+    """The talker with its code predictor; the text comes as a stream. A subclass may name another strategy."""
 
-    def make(self) -> ModelRunner:
-        return TalkerRunner(*_talker())
+    feedback: ClassVar[type[FeedbackStrategy]] = TalkerFeedback
+
+    def make(self) -> ARModelRunner:
+        return TalkerRunner(*_talker(), feedback=self.feedback())
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
         width = _talker()[1].talker.thinker_hidden_size
@@ -130,7 +138,7 @@ class TextConformance(SpeechConformance):
 
 
 class _Preprocessed(ProjectionConformance):
-    """What preprocessing hands on for a prompt with an image and a clip."""
+    """The payload of preprocessing for a prompt with an image and a clip."""
 
     def payloads(self) -> list[Any]:
         image = {"pixel_values": torch.ones(4, 8), "image_grid_thw": torch.tensor([[1, 2, 2]])}

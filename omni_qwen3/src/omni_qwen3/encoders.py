@@ -17,10 +17,10 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
-from omni_engine.encoder_cache import EncoderCache
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import AudioInputs, ImageInputs
+from omni_torch.encoder_cache import EncoderCache
 from omni_torch.packed_linear import pack_linears
 
 Features = tuple[torch.Tensor, ...]
@@ -117,18 +117,14 @@ class EncoderScheduler(SimpleScheduler):
 
 
 def create_image_encoder(
-    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", cache_mb: int = 256
+    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
 ) -> EncoderScheduler:
     """The image encoder stage. ``cache_mb``: MiB of encoded images and videos that are kept for requests that bring them again."""
-    return EncoderScheduler(ImageEncoder(model_path, device or _device(gpu_id), dtype, cache_mb))
+    return EncoderScheduler(ImageEncoder(model_path, device, dtype, cache_mb))
 
 
 def create_audio_encoder(
-    model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", cache_mb: int = 256
+    model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
 ) -> EncoderScheduler:
     """The audio encoder stage. ``cache_mb``: MiB of encoded clips that are kept for requests that bring them again."""
-    return EncoderScheduler(AudioEncoder(model_path, device or _device(gpu_id), dtype, cache_mb))
-
-
-def _device(gpu_id: int | None) -> str:
-    return "cpu" if gpu_id is None else f"cuda:{gpu_id}"
+    return EncoderScheduler(AudioEncoder(model_path, device, dtype, cache_mb))

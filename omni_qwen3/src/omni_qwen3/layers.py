@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_core.model_runner.types import CacheAttention, PagedAttention
+from omni_core.model_runner import CacheAttention, PagedAttention
 from omni_qwen3.config import DecoderConfig
 from omni_torch.experts import experts, one_by_one, route_experts
 from omni_torch.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm

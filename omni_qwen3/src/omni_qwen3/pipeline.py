@@ -9,6 +9,7 @@ from omni_core.errors import ConfigError
 from omni_torch.checkpoints import resolve_checkpoint
 
 _ROUTING = "omni_qwen3.routing"
+_THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 """What is read of a checkpoint, and downloaded."""
@@ -42,7 +43,7 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
         *_front(given),
         StageConfig(
             name="thinker",
-            factory="omni_qwen3.thinker:create_thinker",
+            model_runner=_THINKER,
             factory_args={"speech_enabled": True, **given.network},
             next=["decode", "talker_ar"],
             route_fn=f"{_ROUTING}:route_thinker",
@@ -53,7 +54,8 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
         _decode(given),
         StageConfig(
             name="talker_ar",
-            factory="omni_qwen3.talker:create_talker",
+            model_runner="omni_qwen3.talker:TalkerRunner.from_checkpoint",
+            feedback="omni_qwen3.talker_feedback:TalkerFeedback",
             factory_args=given.network,
             next="code2wav",
             stream_to=["code2wav"],
@@ -77,7 +79,7 @@ def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
         *_front(given),
         StageConfig(
             name="thinker",
-            factory="omni_qwen3.thinker:create_thinker",
+            model_runner=_THINKER,
             factory_args={"speech_enabled": False, **given.network},
             next="decode",
             stream_to=["decode"],

@@ -38,13 +38,13 @@ def omni_model_runners() -> list[Component]:
     return [
         Component(
             "qwen3-omni-thinker",
-            "omni_qwen3.thinker:ThinkerRunner",
+            "omni_qwen3.thinker:ThinkerRunner.from_checkpoint",
             "the thinker, with encoder features",
             conformance=f"{_SUITES}:ThinkerConformance",
         ),
         Component(
             "qwen3-omni-talker",
-            "omni_qwen3.talker:TalkerRunner",
+            "omni_qwen3.talker:TalkerRunner.from_checkpoint",
             "the talker, fed by the thinker's stream",
             conformance=f"{_SUITES}:TalkerConformance",
         ),
@@ -56,7 +56,7 @@ def omni_feedback_strategies() -> list[Component]:
     return [
         Component(
             "qwen3-omni-talker",
-            "omni_qwen3.talker:TalkerFeedback",
+            "omni_qwen3.talker_feedback:TalkerFeedback",
             "residual codes by the code predictor",
             conformance=f"{_SUITES}:TalkerConformance",
         )

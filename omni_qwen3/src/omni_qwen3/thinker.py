@@ -1,101 +1,31 @@
-"""The thinker: the text decoder of Qwen3-Omni on the engine, and what its requests are."""
+"""The thinker stage: prompts with encoder features in, text out, and hidden states for a talker."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Self
 
 import torch
 from attrs import define
-from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import (
-    ARModel,
-    ARRequest,
-    ContentSpan,
-    ForwardBatch,
-    ForwardOutput,
-    KVLayout,
-    RandomStream,
-)
-from omni_core.references import load
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
-from omni_qwen3.checkpoint import Checkpoint, load_module
-from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
-from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_core.model_runner import ARModel, ARRequest, ContentSpan, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.external_decoder import load_external
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
 from omni_qwen3.routing import wants_audio
-from omni_qwen3.sglang_layers import thinker_on_sglang
-from omni_qwen3.sharding import local_config, part_of
+from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.turns import assistant_start, user_rows
-from omni_torch.model_runner import ModelRunner
+from omni_torch.model_runner import ARModelRunner
 from omni_torch.packed_linear import pack_linears
 from omni_torch.quantized_linear import pack_for
 from omni_torch.sampling import sampling_from
-from omni_torch.scheduler import check_options
-from omni_torch.tensor_parallel import ALONE, TensorParallel
-
-ENGINE = "omni_engine.scheduler:EngineScheduler"
-"""The scheduler that drives the thinker and the talker where the config names no other."""
+from omni_torch.tensor_parallel import TensorParallel
 
 DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
 """The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
-
-
-class ThinkerDecoder(nn.Module):
-    """Embedding, layers, norm; deepstack features are added to the first layers' outputs at visual rows."""
-
-    def __init__(self, config: DecoderConfig, parallel: TensorParallel) -> None:
-        super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList([DecoderLayer(config, layer, parallel) for layer in range(config.layers)])
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
-
-
-class Thinker(nn.Module):
-    """An :class:`omni_core.model_runner.types.ARModel`.
-
-    ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``: the layer count whose raw
-    output is wanted (``hidden_states`` index of the reference). Sharded, every rank has the whole embedding and head, so that
-    hidden states and logits are the same everywhere.
-    """
-
-    def __init__(self, config: DecoderConfig, parallel: TensorParallel = ALONE) -> None:
-        super().__init__()
-        config = local_config(config, parallel)
-        self.model = ThinkerDecoder(config, parallel)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.rotary = Rotary(config)
-        self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
-        self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
-
-    @property
-    def kv_layout(self) -> KVLayout:
-        return KVLayout(*self._layout, self.model.norm.weight.dtype, self._heads)
-
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        embeds: torch.Tensor = self.model.embed_tokens(ids)
-        return embeds
-
-    def forward(self, batch: ForwardBatch) -> ForwardOutput:
-        assert batch.input_embeds is not None
-        x = batch.input_embeds
-        cos, sin = self.rotary(batch.positions, x.dtype)
-        rows, features = batch.extra.get("deepstack", (None, []))
-        capture, captured = batch.extra.get("capture"), {}
-        for index, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, batch.attention)
-            if capture == index + 1:
-                captured[capture] = x
-            if rows is not None and index < len(features):
-                x = x.index_add(0, rows, features[index])
-        return ForwardOutput(self.model.norm(x), captured)
-
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.lm_head(hidden)
-        return logits
 
 
 @define(eq=False)
@@ -112,18 +42,61 @@ class _State:
     spoken: torch.Tensor | None = None  # [1, hidden], the newest token's embedding
 
 
-class ThinkerRunner(ModelRunner):
+class ThinkerRunner(ARModelRunner):
     """Injects encoder outputs, streams ids to ``decode`` and, for speech, embeddings and hidden states to ``talker_ar``."""
 
     def __init__(
-        self, model: ARModel, config: QwenConfig, *, speech_enabled: bool, device: str = "cpu", ranks: int = 1
+        self,
+        model: ARModel,
+        config: QwenConfig,
+        *,
+        speech_enabled: bool,
+        device: str | torch.device = "cpu",
+        ranks: int = 1,
     ) -> None:
         super().__init__(model, device)
         self._ranks = ranks
         self._config = config
         self._speech_enabled = speech_enabled
         self._capture = config.talker.accept_hidden_layer
-        self.kept_width = model.hidden_size if speech_enabled else 0  # what a talker reads of a prompt
+        self.kept_width = model.hidden_size if speech_enabled else 0  # a talker reads hidden states of the prompt
+        self.max_context = config.thinker.max_positions
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        model_path: str,
+        device: str = "cpu",
+        dtype: str = "float32",
+        speech_enabled: bool = True,
+        quantization: str | None = None,
+        decoder: str | None = None,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        tp_rendezvous: str | None = None,
+    ) -> Self:
+        """Load the thinker, or one tensor parallel rank of it.
+
+        Args:
+            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            speech_enabled: true if a talker reads its stream.
+            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+            decoder: a dotted reference of a callable that builds the network in place of ours; see
+                :func:`omni_qwen3.external_decoder.load_external`.
+        """
+        if decoder is not None and (quantization is not None or tp_size > 1):
+            option = "quantization" if quantization is not None else "tp_size"
+            raise ConfigError(f"decoder: {decoder!r} cannot be used with `{option}`, which is for our own layers")
+        pack = pack_for(quantization, device)
+        config = read_config(model_path)
+        model: ARModel
+        if decoder is None:
+            parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, device)
+            model = load_thinker(model_path, config, dtype=dtype, device=device, parallel=parallel)
+            pack_linears(model, pack)
+        else:
+            model = load_external(decoder, model_path, config, dtype=dtype, device=device)
+        return cls(model, config, speech_enabled=speech_enabled, device=device, ranks=tp_size)
 
     # --- per request -------------------------------------------------------------------------------------------------
     def receive(self, message: IncomingMessage) -> ARRequest | None:
@@ -256,75 +229,3 @@ def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int,
         if start < prompt:
             yield request, start, min(start + length, prompt), row
         row += length
-
-
-def create_thinker(
-    model_path: str,
-    device: str | None = None,
-    gpu_id: int | None = None,
-    dtype: str = "float32",
-    speech_enabled: bool = True,
-    tp_rank: int = 0,
-    tp_size: int = 1,
-    tp_rendezvous: str | None = None,
-    scheduler: str = ENGINE,
-    layers: str = "own",
-    quantization: str | None = None,
-    **options: Any,
-) -> Scheduler:
-    """The thinker stage, or one tensor parallel rank of it, on a scheduler class (``package.module:name``); ``options`` are
-    that class's. ``layers``: ``own`` or ``sglang``, the latter with SGLang's scheduler only. ``quantization``: one of
-    :data:`omni_torch.quantized_linear.QUANTIZATIONS`, for layers of our own on a CPU.
-    """
-    if layers not in ("own", "sglang"):
-        raise ConfigError(f"layers: must be 'own' or 'sglang', is {layers!r}")
-    if layers == "sglang" and scheduler == ENGINE:
-        raise ConfigError(
-            "layers: 'sglang' needs `scheduler: sglang` too; SGLang's layers run under its own scheduler only"
-        )
-    if layers == "sglang" and quantization is not None:
-        raise ConfigError(
-            f"quantization: {quantization!r} is for `layers: own`; SGLang's layers have options of their own"
-        )
-    if tp_size > 1 and "kv_fraction" in options:
-        raise ConfigError("kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead")
-    kind = load(scheduler)
-    check_options(kind, options)
-    config = read_config(model_path)
-    place = device or ("cpu" if gpu_id is None else f"cuda:{gpu_id}")
-    parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, place)
-    model: ARModel
-    if layers == "own":
-        pack = pack_for(quantization, place)
-        model = load_thinker(model_path, config, dtype=dtype, device=place, parallel=parallel)
-        pack_linears(model, pack)
-    else:
-        model = thinker_on_sglang(model_path, config, dtype=dtype, device=place)
-    if tp_size > 1 and scheduler == ENGINE:
-        options.setdefault("cuda_graphs", False)  # sums over ranks inside a graph have never been tried
-    runner = ThinkerRunner(model, config, speech_enabled=speech_enabled, device=place, ranks=tp_size)
-    options.setdefault("max_context", config.thinker.max_positions)
-    made: Scheduler = kind(runner, **options)
-    return made
-
-
-def load_thinker(
-    model_path: str,
-    config: QwenConfig,
-    *,
-    dtype: str = "float32",
-    device: str = "cpu",
-    parallel: TensorParallel = ALONE,
-) -> Thinker:
-    """The thinker's decoder with its weights, or with this rank's slices of them."""
-    with torch.device("meta"):
-        model = Thinker(config.thinker, parallel)
-    prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
-    return load_module(
-        model,
-        Checkpoint(model_path),
-        prefixes,
-        dtype=getattr(torch, dtype),
-        device=device,
-        part_of=part_of(config.thinker, parallel),
-    )

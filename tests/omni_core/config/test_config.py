@@ -71,7 +71,7 @@ def test_every_problem_is_reported_with_its_path() -> None:
     values["stages"][2]["gpu"] = "cuda:0"
     values["stages"][3]["terminal"] = 1
     values["relay_backand"] = "shm"
-    del values["stages"][4]["factory"]
+    del values["stages"][4]["name"]
     with pytest.raises(ConfigError) as caught:
         structure(values)
     lines = str(caught.value).splitlines()
@@ -81,7 +81,7 @@ def test_every_problem_is_reported_with_its_path() -> None:
         "stages[right].gpu: must be a GPU number",
         "stages[join].terminal: must be bool, is 1",
         "relay_backand: unknown field; did you mean 'relay_backend'?",
-        "factory",
+        "name: required",
     ):
         assert any(expected in line for line in lines), (expected, lines)
 

@@ -26,7 +26,7 @@ def served(scheduler: SimpleScheduler, *messages: IncomingMessage) -> list[Outgo
     for each in messages:
         scheduler.inbox.put(each)
     while len(scheduler.inbox):
-        assert scheduler._serve_once()
+        assert scheduler.turn()
     return scheduler.outbox.drain()
 
 

@@ -28,7 +28,7 @@ def test_an_abort_between_two_drained_messages_leaves_no_state() -> None:
         scheduler.inbox.put(IncomingMessage("r", "stream_chunk", chunk))
     scheduler.inbox.put(IncomingMessage("other", "stream_chunk", "kept"))
     while len(scheduler.inbox):
-        assert scheduler._serve_once()
+        assert scheduler.turn()
     assert scheduler.statistics()["running"] == 1, "only the other request is there"
 
 
@@ -45,11 +45,11 @@ def test_a_request_waits_for_the_streams_of_all_sources_and_says_so() -> None:
         IncomingMessage("r", "stream_done", None, "upper"),
     ):
         scheduler.inbox.put(message)
-    assert scheduler._serve_once()
+    assert scheduler.turn()
     assert scheduler.waiting("r") == ["tone"]
     assert scheduler.waiting("unknown") == []
     scheduler.inbox.put(IncomingMessage("r", "stream_done", None, "tone"))
-    assert scheduler._serve_once()
+    assert scheduler.turn()
     assert [message.data for message in scheduler.outbox.drain()] == [["a"]]
     assert scheduler.waiting("r") == []
 
@@ -57,5 +57,5 @@ def test_a_request_waits_for_the_streams_of_all_sources_and_says_so() -> None:
 def test_by_default_a_request_waits_for_the_stream_of_its_payload_s_source() -> None:
     scheduler = Collector()
     scheduler.inbox.put(IncomingMessage("r", "new_request", StagePayload("r", OmniRequest()), "upper"))
-    assert scheduler._serve_once()
+    assert scheduler.turn()
     assert scheduler.waiting("r") == ["upper"]

@@ -101,7 +101,7 @@ class TakeTurns(LoopScheduler):
         self._pause = pause
         self._open: dict[str, Speech] = {}
 
-    def _serve_once(self) -> bool:
+    def turn(self) -> bool:
         message = self.inbox.get(timeout=self._pause if self._open else None)  # asleep while there is nothing to say
         if message is not None and message.request_id:
             self._begin(message)

@@ -68,6 +68,8 @@ class StageConfig:
     Wherever a dotted path (``package.module.attribute`` or ``package.module:attribute``) is expected, the name of a
     registered component works too: a scheduler's for ``factory``, a projection's for every function.
 
+    A stage has a ``factory``, or it is assembled from named parts: ``scheduler(model_runner(feedback))``.
+
     A stage either has ``next`` or is ``terminal``. ``next``, ``wait_for`` and ``stream_to`` are what is possible for any request;
     the functions beside them choose out of that for one request.
 
@@ -75,10 +77,13 @@ class StageConfig:
         name: what others call this stage; unique in the pipeline.
         factory: what builds the stage's scheduler in its process. A callable that returns a ``Scheduler``, or a function from
             payload to data; or such a function itself, if its only required parameter is called ``payload``.
-        factory_args: arguments of ``factory``. Where it accepts them and they are not set here, it also gets ``model_path``,
-            ``gpu_id``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size`` and ``tp_rendezvous``.
-        scheduler: what drives the stage's model runner, where its factory leaves that open (it takes ``scheduler``): a registered
-            scheduler such as ``engine`` or ``sglang``. Unset: the factory's own choice.
+        factory_args: arguments of the factory, or of the parts: each key belongs to the one part whose signature has it. Every
+            callable that accepts them also gets ``model_path``, ``device``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``
+            and ``tp_rendezvous``, unless they are set here.
+        model_runner: in place of ``factory``: a callable that returns a ``ModelRunner``; a registered name or a dotted path.
+        feedback: the runner's ``FeedbackStrategy``, for runners that take one: a callable that returns it.
+        scheduler: the scheduler that drives the runner, such as ``engine`` or ``sglang``. By default the installed one with the
+            highest preference.
         next: the stage or stages that get the result.
         terminal: the result goes to the client.
         route_fn: ``(request_id, payload) -> str | list[str]``: those of ``next`` that get this request's result.
@@ -107,8 +112,10 @@ class StageConfig:
     """
 
     name: str
-    factory: str
+    factory: str | None = None
     factory_args: dict[str, Any] = field(factory=dict)
+    model_runner: str | None = None
+    feedback: str | None = None
     scheduler: str | None = None
     next: str | list[str] | None = None
     terminal: bool = False

@@ -79,6 +79,17 @@ def _routing(config: PipelineConfig) -> Iterator[str]:
         yield "stages: no stage is terminal; set `terminal: true` on the one whose results the client gets"
 
 
+def _parts(config: PipelineConfig) -> Iterator[str]:
+    for path, stage in _each_stage(config):
+        if not stage.factory and not stage.model_runner:
+            yield f"{path}: set `factory`, or `model_runner` and the parts beside it"
+        if stage.factory and stage.model_runner:
+            yield f"{path}: set `factory` or `model_runner`, not both"
+        for name in ("feedback", "scheduler"):
+            if getattr(stage, name) and not stage.model_runner:
+                yield f"{path}.{name}: needs `model_runner`; a `factory` brings its own {name}"
+
+
 def _fan_in(config: PipelineConfig) -> Iterator[str]:
     senders = {name: {s.name for s in config.stages if name in s.next_stages} for name in _names(config)}
     for path, stage in _each_stage(config):
@@ -252,6 +263,7 @@ def _restart(config: PipelineConfig) -> Iterator[str]:
 _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     _unique_names,
     _known_targets,
+    _parts,
     _routing,
     _fan_in,
     _placement,

@@ -16,11 +16,12 @@ from omni_core.config.validation import validate
 from omni_core.control.curve import CurveKeys
 from omni_core.coordinator.replicas import ReplicatedGroup
 from omni_core.errors import PluginError
-from omni_core.hookspecs import KernelComponent
+from omni_core.hookspecs import KernelComponent, SchedulerComponent
 from omni_core.launch.relay_plan import plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.addresses import Places
 from omni_core.plugins import PluginRegistry
+from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import normalize
 
@@ -67,8 +68,9 @@ def prepare(
             stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
     relays = plan_relays(config, registry, leaders, endpoints, places)
     specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
+    stages_with_torch = {name for name, spec in specs.items() if needs_torch(spec.factory or spec.model_runner or "")}
     with_torch = {
-        process.group for process in leaders if any(needs_torch(specs[stage.name].factory) for stage in process.stages)
+        process.group for process in leaders if any(stage.name in stages_with_torch for stage in process.stages)
     }
     kernels = kernel_specs(registry)
     units = []
@@ -127,9 +129,10 @@ def prepare(
 
 
 def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> StageSpec:
-    """``spec`` for one replica and rank: its GPU, and what its factory may ask for."""
+    """Complete ``spec`` for one replica and rank: its GPU, and what its factory or parts may ask for."""
     gpu = process.gpus.get(stage.name)
-    place = {"gpu_id": gpu, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
+    device = "cpu" if gpu is None else f"cuda:{gpu}"
+    place = {"device": device, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 
@@ -153,12 +156,12 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
-    injected = {"model_path": config.model_path, "stage_name": stage.name}
-    if stage.scheduler is not None:
-        injected["scheduler"] = _resolve_scheduler(stage, registry)
     return StageSpec(
         name=stage.name,
-        factory=registry.resolve_reference("omni_schedulers", stage.factory),
+        factory=None if stage.factory is None else registry.resolve_reference("omni_schedulers", stage.factory),
+        model_runner=_part(stage, "model_runner", stage.model_runner, registry),
+        feedback=_part(stage, "feedback", stage.feedback, registry),
+        scheduler=_part(stage, "scheduler", _scheduler(stage, registry), registry),
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,
@@ -171,7 +174,7 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
         project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
         compute_timeout=stage.compute_timeout,
-        injected=injected,
+        injected={"model_path": config.model_path, "stage_name": stage.name},
     )
 
 
@@ -210,14 +213,61 @@ def _kernel(component: KernelComponent) -> KernelSpec:
     )
 
 
-def _resolve_scheduler(stage: StageConfig, registry: PluginRegistry) -> str:
-    assert stage.scheduler is not None
+_HOOKS = {
+    "model_runner": "omni_model_runners",
+    "feedback": "omni_feedback_strategies",
+    "scheduler": "omni_schedulers",
+}
+"""The hook of each part of a stage."""
+
+
+def _part(stage: StageConfig, part: str, name: str | None, registry: PluginRegistry) -> str | None:
+    """Resolve a part of a stage, if it has it.
+
+    Raises:
+        PluginError: no plugin provides a part of that name, or it is a scheduler that drives no model runner.
+    """
+    if name is None:
+        return None
+    path, hook = f"stages[{stage.name}].{part}", _HOOKS[part]
     try:
-        return registry.resolve_reference("omni_schedulers", stage.scheduler)
+        reference = registry.resolve_reference(hook, name)
     except PluginError as error:
+        raise PluginError(f"{path}: {error}") from error
+    if part == "scheduler" and name in registry.names(hook):
+        component = registry.get(hook, name)
+        if isinstance(component, SchedulerComponent) and not component.runs_model_runners:
+            raise PluginError(f"{path}: {name!r} drives no model runner; {_drivers(registry)}")
+    return reference
+
+
+def _scheduler(stage: StageConfig, registry: PluginRegistry) -> str | None:
+    """Return the scheduler of a stage of parts: its own, or the installed one with the highest preference.
+
+    Raises:
+        PluginError: none is installed that can work here.
+    """
+    if stage.model_runner is None or stage.scheduler is not None:
+        return stage.scheduler
+    found = [each for each in _model_schedulers(registry) if problem_of(each) is None]
+    if not found:
+        reasons = "".join(f"; {each.name!r}: {problem_of(each)}" for each in _model_schedulers(registry))
+        suspects = "".join(f"; {each}" for each in registry.suspects())
         raise PluginError(
-            f"stages[{stage.name}].scheduler: {str(error).rstrip('.?')}; install the plugin that provides it"
-        ) from error
+            f"stages[{stage.name}].scheduler: no scheduler that can drive {stage.model_runner!r} is installed: "
+            f"pip install omni-engine (or omni-sglang){reasons}{suspects}"
+        )
+    return max(found, key=lambda each: (each.preference, each.name)).name
+
+
+def _model_schedulers(registry: PluginRegistry) -> list[SchedulerComponent]:
+    installed = [component for component, _ in registry.components("omni_schedulers")]
+    return [each for each in installed if isinstance(each, SchedulerComponent) and each.runs_model_runners]
+
+
+def _drivers(registry: PluginRegistry) -> str:
+    names = ", ".join(sorted(each.name for each in _model_schedulers(registry)))
+    return f"those that do: {names}" if names else "none is installed that does: pip install omni-engine"
 
 
 def _required(name: str, registry: PluginRegistry) -> str:

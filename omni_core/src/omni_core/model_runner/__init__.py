@@ -1,0 +1,35 @@
+"""What is a model to the core? A :class:`ModelRunner` that a scheduler drives, step by step, over an :class:`ARModel`.
+
+A model whose input depends on its last output has a :class:`FeedbackStrategy` beside its runner. The room holds contracts and
+their data only; ``omni_torch`` implements them for PyTorch.
+"""
+
+from omni_core.model_runner.attention import CacheAttention, PagedAttention
+from omni_core.model_runner.base import ARModel, FeedbackStrategy, Forward, ModelRunner
+from omni_core.model_runner.types import (
+    ARRequest,
+    ContentSpan,
+    FinishReason,
+    ForwardBatch,
+    ForwardOutput,
+    KVLayout,
+    RandomStream,
+    SamplingParams,
+)
+
+__all__ = [
+    "ARModel",
+    "ARRequest",
+    "CacheAttention",
+    "ContentSpan",
+    "FeedbackStrategy",
+    "FinishReason",
+    "Forward",
+    "ForwardBatch",
+    "ForwardOutput",
+    "KVLayout",
+    "ModelRunner",
+    "PagedAttention",
+    "RandomStream",
+    "SamplingParams",
+]

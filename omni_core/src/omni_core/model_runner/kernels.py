@@ -1,7 +1,6 @@
-"""The kernels that this process may run in place of an operation's reference, as its launch spec lists them.
+"""The kernels of this process, by operation, as its launch spec lists them.
 
-The core only carries the list. The operations, and the choice among their kernels, live where models are written
-(``omni_torch.kernels``).
+The core only carries the list. ``omni_torch.kernels`` defines operations and chooses among their kernels.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def install(kernels: Mapping[str, Sequence[KernelSpec]]) -> None:
 
 
 def installed(operation: str) -> Sequence[KernelSpec]:
-    """The kernels of an operation, the highest priority first; empty if there are none."""
+    """Return the kernels of an operation, the highest priority first; empty if there are none."""
     return _installed.get(operation, ())
 
 

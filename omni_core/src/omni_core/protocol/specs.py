@@ -47,12 +47,16 @@ class KernelSpec:
 class StageSpec:
     """One stage of a process. References are ``package.module:attribute``; component names are already resolved.
 
-    ``injected`` holds what the factory gets where it accepts the name and ``factory_args`` does not set it:
-    ``model_path``, ``gpu_id``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``, ``tp_rendezvous``, ``scheduler``.
+    A stage has a ``factory``, or a ``model_runner`` and a ``scheduler``, with or without ``feedback``. ``injected`` is passed to every
+    one of them that accepts the name, unless ``factory_args`` sets it: ``model_path``, ``device``, ``stage_name``, ``replica``,
+    ``tp_rank``, ``tp_size``, ``tp_rendezvous``.
     """
 
     name: str
-    factory: str
+    factory: str | None = None
+    model_runner: str | None = None
+    feedback: str | None = None
+    scheduler: str | None = None
     factory_args: dict[str, Any] = field(factory=dict)
     next: list[str] = field(factory=list)
     terminal: bool = False

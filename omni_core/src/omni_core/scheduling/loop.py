@@ -26,7 +26,7 @@ class LoopScheduler(ABC):
         self._lock = threading.Lock()
 
     @abstractmethod
-    def _serve_once(self) -> bool:
+    def turn(self) -> bool:
         """Wait for work and do some of it; ``False`` at the end.
 
         One turn is one call, so that an idle scheduler has no frame that keeps a payload, and its relay memory, alive.
@@ -36,7 +36,7 @@ class LoopScheduler(ABC):
         """Drop the state of an aborted request, if there is any."""
 
     def start(self) -> None:
-        while self._serve_once():
+        while self.turn():
             continue
 
     def stop(self) -> None:

@@ -77,7 +77,7 @@ class SimpleScheduler(LoopScheduler):
         """The requests of the running compute, with the ``time.monotonic()`` of its begin. From any thread."""
         return self._running
 
-    def _serve_once(self) -> bool:
+    def turn(self) -> bool:
         first = self.inbox.get()
         if first is None:
             return False

@@ -70,7 +70,7 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         self._put(OutgoingMessage(request_id, "stream", data, target))
 
     # --- the scheduler contract ------------------------------------------------------------------------------------
-    def _serve_once(self) -> bool:
+    def turn(self) -> bool:
         message = self.inbox.get()
         if message is None:
             return False

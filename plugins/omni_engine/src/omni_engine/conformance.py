@@ -1,4 +1,4 @@
-"""How the conformance suite builds and asks the engine, on a model of one layer. Imported by tests only: it needs pytest."""
+"""The scheduler conformance suite for the engine, on a model of one layer. Imported by tests only: it needs pytest."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from attrs import evolve
 
-from omni_core.model_runner.types import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream, SamplingParams
+from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, KVLayout, RandomStream, SamplingParams
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
 from omni_engine.scheduler import EngineScheduler
 from omni_testing import SchedulerConformance
-from omni_torch.model_runner import ModelRunner
+from omni_torch.model_runner import ARModelRunner
 
 _VOCABULARY, _HEADS, _WIDTH = 61, 2, 16
 _HIDDEN = _HEADS * _WIDTH
@@ -44,7 +44,7 @@ class _Model:
         return hidden @ self._table.T
 
 
-class _Runner(ModelRunner):
+class _Runner(ARModelRunner):
     """Requests are ``prompt`` and ``max_new_tokens``; every token is streamed."""
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
 
 supports = (1, 1)
 
@@ -10,11 +10,13 @@ supports = (1, 1)
 @hookimpl
 def omni_schedulers() -> list[Component]:
     return [
-        Component(
+        SchedulerComponent(
             "engine",
             "omni_engine.scheduler:EngineScheduler",
             "continuous batching over a paged KV cache, in PyTorch",
             requires=("torch",),
+            runs_model_runners=True,
+            preference=10,
             conformance="omni_engine.conformance:EngineConformance",
         )
     ]

@@ -1,4 +1,4 @@
-"""The engine: which requests compute how many positions in a step, and what becomes of a step that fails."""
+"""The engine: a scheduler that computes batches of requests over a paged KV cache, and isolates requests that fail."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import logging
 import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner.types import ARRequest, ForwardBatch
+from omni_core.model_runner import ARRequest, ModelRunner
 from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
-from omni_engine.graphs import DecodeGraphs, Graphs, Recorder, padded
+from omni_engine.graphs import DecodeGraphs
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
-from omni_torch.model_runner import ModelRunner
+from omni_torch.graphs import Graphs, Recorder, padded
+from omni_torch.loop import AutoregressiveLoop, StepResult, run_batch
 from omni_torch.packing import packed_batch
-from omni_torch.scheduler import AutoregressiveScheduler
 
 logger = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = 32768
+"""``max_context`` for runners that do not name one."""
 
 MAX_PRIORITY = 1000
 """The highest priority that a request may ask for in its ``metadata``; minus this is the lowest."""
 
 
-class EngineScheduler(AutoregressiveScheduler):
-    """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`.
+class EngineScheduler:
+    """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`: an :class:`AutoregressiveLoop` whose
+    policy it is.
 
     Args:
         runner: the model and what its requests are.
@@ -35,11 +39,14 @@ class EngineScheduler(AutoregressiveScheduler):
         kv_cache_mb: the cache's size in MiB, all layers together; it never grows. By default 512.
         kv_fraction: its size as a share of the memory that the device has left, instead.
         kv_blocks: its size in blocks, instead.
-        prefix_cache: whether requests that begin alike share what they have computed.
+        prefix_cache: true if requests with equal prefixes share what they have computed.
         patience: steps without service after which a request counts one priority higher.
         attention: which of :data:`omni_engine.attention.BACKENDS` computes attention; by default the best that can.
-        max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``.
-        cuda_graphs: whether steps of decodes are recorded on a GPU and replayed. Tests give a recorder, for any device.
+        max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``. By default
+            the runner's, and :data:`DEFAULT_CONTEXT` where it has none.
+        cuda_graphs: true if steps of decodes are recorded on a GPU and replayed; a recorder in tests, for any device. By default
+            true for a stage of one rank: sums over ranks have never been tried inside a graph.
+        tp_size: the stage's tensor parallel ranks, each of which runs a scheduler of its own.
     """
 
     def __init__(
@@ -52,33 +59,44 @@ class EngineScheduler(AutoregressiveScheduler):
         block_size: int = 16,
         kv_cache_mb: int | None = None,
         kv_blocks: int | None = None,
-        max_context: int = 32768,
+        max_context: int | None = None,
         kv_fraction: float | None = None,
         prefix_cache: bool = True,
         patience: int = 64,
         attention: str = "auto",
-        cuda_graphs: bool | type[Recorder] = True,
+        cuda_graphs: bool | type[Recorder] | None = None,
+        tp_size: int = 1,
     ) -> None:
-        super().__init__(runner, max_context)
         options = {"max_running": max_running, "max_batch_tokens": max_batch_tokens, "chunk_size": chunk_size}
         for name, value in {**options, "block_size": block_size, "patience": patience}.items():
             if value < 1:
                 raise ConfigError(f"{name}: must be at least 1, is {value}")
+        if tp_size > 1 and kv_fraction is not None:
+            raise ConfigError(
+                "kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead"
+            )
+        if max_context is None:
+            max_context = DEFAULT_CONTEXT if runner.max_context is None else runner.max_context
+        self._runner, self._max_context = runner, max_context
+        self.loop = AutoregressiveLoop(runner, self, max_context)
+        self.inbox, self.outbox = self.loop.inbox, self.loop.outbox
         layout = runner.model.kv_layout
         if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
             block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
             budget = _cache_bytes(runner.device, kv_cache_mb, kv_blocks, kv_fraction)
             kv_blocks = max(1, min(budget // block_bytes, max_running * -(-max_context // block_size)))
         backend = choose(attention, runner.device, layout, block_size)
-        graphs = None if backend.static_decode is None else Graphs.choose(runner.device, cuda_graphs)
+        graphs = (
+            None
+            if backend.static_decode is None
+            else Graphs.choose(runner.device, tp_size == 1 if cuda_graphs is None else cuda_graphs)
+        )
         scratch = 0 if graphs is None else padded(max_running)
         self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width, scratch)
         self.attention = backend(self.cache)
-        self._plan_attention = self.attention.plan
         self._graphs: DecodeGraphs | None = None
         if graphs is not None:
             self._graphs = DecodeGraphs(runner.model, self.attention, graphs, max_running, max_context)
-            self._plan_attention, runner.replayed = self._graphs.plan, self._graphs.forward
         self.batcher = Batcher(
             self.cache, max_running, max_batch_tokens, chunk_size, share_prefixes=prefix_cache, patience=patience
         )
@@ -88,8 +106,21 @@ class EngineScheduler(AutoregressiveScheduler):
         self.rows = 0
         self.positions = 0
 
+    # --- the scheduler contract --------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """See :meth:`AutoregressiveLoop.start`."""
+        self.loop.start()
+
+    def stop(self) -> None:
+        """See :meth:`AutoregressiveLoop.stop`."""
+        self.loop.stop()
+
+    def abort(self, request_id: str) -> None:
+        """See :meth:`AutoregressiveLoop.abort`."""
+        self.loop.abort(request_id)
+
     def statistics(self) -> dict[str, float]:
-        """Counters since the start, and what is there now: docs/engine.md says what each means."""
+        """Return counters since the start and current values; docs/engine.md defines each."""
         pool, batcher = self.cache.pool, self.batcher
         counted = {
             "free_blocks": pool.free,
@@ -100,7 +131,7 @@ class EngineScheduler(AutoregressiveScheduler):
             "reused_positions": batcher.reused_positions,
             "running": len(batcher.running),
             "waiting": len(batcher.waiting),
-            "pending": len(self._known),
+            "pending": self.loop.pending,
             "preemptions": batcher.preemptions,
             "steps": self.steps,
             "graph_steps": 0 if self._graphs is None else self._graphs.steps,
@@ -110,10 +141,11 @@ class EngineScheduler(AutoregressiveScheduler):
         }
         return {name: float(value) for name, value in counted.items()}
 
-    # --- what the loop asks ------------------------------------------------------------------------------------------
-    def _admit(self, request: ARRequest) -> None:
+    # --- the loop's policy -------------------------------------------------------------------------------------------
+    def admit(self, request: ARRequest) -> None:
+        """See :class:`omni_torch.loop.Policy`."""
         prompt, capacity = len(request.prompt_ids), self.cache.capacity
-        # The last token is never computed. What fits alone fits some day: others give way.
+        # The last token is never computed. A request that fits alone fits eventually: others are preempted.
         most = min(prompt + request.sampling.max_new_tokens, self._max_context) - 1
         if most > capacity:
             raise InvalidRequestError(
@@ -124,68 +156,69 @@ class EngineScheduler(AutoregressiveScheduler):
         self._requests[request.request_id] = request
         self.batcher.add(request)
 
-    def _advance(self) -> bool:
-        plan = self.batcher.plan(self._can_step)
-        self._reuse(plan)
+    def step(self) -> StepResult | None:
+        """See :class:`omni_torch.loop.Policy`."""
+        result = StepResult()
+        plan = self.batcher.plan(lambda request: self._can_step(request, result))
+        self._reuse(plan, result)
         if plan.work:
-            self._execute(plan)
-        return bool(plan.work)
+            self._execute(plan, result)
+        return result if plan.work or result.failed else None
 
-    def _can_step(self, request: ARRequest) -> bool:
+    def remove(self, request_id: str, failed: bool) -> None:
+        """See :class:`omni_torch.loop.Policy`."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            self.batcher.remove(request, distrust=failed)
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+    def _can_step(self, request: ARRequest, result: StepResult) -> bool:
         try:
-            return self._runner.can_step(request)
+            return request.request_id not in result.failed and self._runner.can_step(request)
         except BaseException as error:
-            self._fail(request.request_id, error)
+            result.failed[request.request_id] = error
             return False
 
-    def _reuse(self, plan: Plan) -> None:
-        """Tell the runner of the positions that need not be computed, with what it had kept of them."""
+    def _reuse(self, plan: Plan, result: StepResult) -> None:
+        """Give the runner the kept rows of positions that need not be computed."""
         for request in plan.reused:
             positions = min(request.computed, len(request.prompt_ids))
             try:
                 self._runner.reuse(request, self.cache.kept[self.cache.slots(request.request_id, 0, positions)])
             except BaseException as error:
                 plan.work = [work for work in plan.work if work[0] is not request]
-                self._fail(request.request_id, error)
+                result.failed[request.request_id] = error
 
-    def _execute(self, plan: Plan) -> None:
-        """Run the plan. If the batch fails, its requests run one by one, so that only the guilty one fails."""
+    def _execute(self, plan: Plan, result: StepResult) -> None:
+        """Compute the plan. If the batch fails, its requests are computed one by one, so that only the failing one fails."""
+        requests = [request for request, _ in plan.work]
+        starts, lengths = [request.computed for request in requests], [count for _, count in plan.work]
+        graphs, runner = self._graphs, self._runner
         try:
-            sampled = self._run(self._batch(plan))
+            attention = (graphs or self.attention).plan(requests, starts, lengths)
+            keep = attention.keep if runner.kept_width else None
+            batch = packed_batch(requests, starts, lengths, attention, runner.device, keep)
+            sampled = run_batch(runner, batch, self._max_context, None if graphs is None else graphs.forward)
         except BaseException as error:
             if len(plan.work) == 1:
-                self._fail(plan.work[0][0].request_id, error)
+                result.failed[plan.work[0][0].request_id] = error
                 return
             logger.warning("a batch of %d failed (%s); its requests run alone", len(plan.work), error)
             for each in plan.work:
-                self._execute(Plan([each]))
+                self._execute(Plan([each]), result)
             return
         self.steps += 1
-        self.rows += len(plan.work)
-        self.positions += sum(count for _, count in plan.work)
+        self.rows += len(requests)
+        self.positions += sum(lengths)
+        self.tokens += len(sampled)
         self.batcher.computed(plan)
-        for request, token in sampled:
-            self.tokens += 1
-            self._hand_out(request, token)
-
-    def _batch(self, plan: Plan) -> ForwardBatch:
-        requests = [request for request, _ in plan.work]
-        starts = [request.computed for request in requests]
-        lengths = [count for _, count in plan.work]
-        attention = self._plan_attention(requests, starts, lengths)
-        keep = attention.keep if self._runner.kept_width else None
-        return packed_batch(requests, starts, lengths, attention, self._runner.device, keep)
-
-    def _remove(self, request_id: str, failed: bool) -> None:
-        request = self._requests.pop(request_id, None)
-        if request is not None:
-            self.batcher.remove(request, distrust=failed)
+        result.sampled += sampled
 
 
 def _cache_bytes(
     device: torch.device, kv_cache_mb: int | None, kv_blocks: int | None, kv_fraction: float | None
 ) -> int:
-    """The cache's size in bytes, as one option says."""
+    """Return the cache's size in bytes from the one option that sets it."""
     given = {"kv_cache_mb": kv_cache_mb, "kv_blocks": kv_blocks, "kv_fraction": kv_fraction}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
@@ -198,10 +231,10 @@ def _cache_bytes(
 
 
 def _priority(request: ARRequest) -> int:
-    """``metadata["priority"]`` of the client's request.
+    """Return ``metadata["priority"]`` of the client's request.
 
     Raises:
-        InvalidRequestError: it is not a whole number of a sensible size.
+        InvalidRequestError: it is not a whole number within the bounds.
     """
     value = request.request.metadata.get("priority", 0) if request.request is not None else 0
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_PRIORITY:

@@ -76,7 +76,7 @@ class Chosen:
 
 
 class RadixPagedAttention:
-    """SGLang's attention over its own KV pool, as :class:`omni_core.model_runner.types.PagedAttention`."""
+    """SGLang's attention over its own KV pool, as :class:`omni_core.model_runner.PagedAttention`."""
 
     def __init__(self, layers: nn.ModuleList, batch: ForwardBatch) -> None:
         self._layers, self.batch = layers, batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from omni_core.hookspecs import Component, hookimpl
+from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
 
 supports = (1, 1)
 
@@ -13,7 +13,7 @@ SGLANG_VERSION = "0.5.23"
 
 
 def probe() -> str | None:
-    """Whether the right SGLang is installed, and what it computes with."""
+    """Return why SGLang cannot work here, or ``None``."""
     from importlib.metadata import PackageNotFoundError, version  # 10 ms, which a start of `omni` need not wait for
 
     try:
@@ -32,4 +32,5 @@ def probe() -> str | None:
 def omni_schedulers() -> list[Component]:
     summary = "SGLang's scheduler: radix cache, continuous batching, retraction"
     target = "omni_sglang.scheduler:OmniScheduler"
-    return [Component("sglang", target, summary, requires=("torch", "sglang"), probe=probe)]
+    requires = ("torch", "sglang")
+    return [SchedulerComponent("sglang", target, summary, requires=requires, probe=probe, runs_model_runners=True)]

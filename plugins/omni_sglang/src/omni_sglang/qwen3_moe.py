@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import ForwardBatch, ForwardOutput, KVLayout
+from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_sglang.adapter import RadixPagedAttention, ReadWeight, build_qwen3_moe, run_qwen3_moe
 
 DEEPSTACK_LAYERS = 3
@@ -17,7 +17,7 @@ DEEPSTACK_LAYERS = 3
 
 
 class Qwen3MoeDecoder:
-    """An :class:`omni_core.model_runner.types.ARModel` that SGLang computes; it runs on :class:`OmniScheduler` only.
+    """An :class:`omni_core.model_runner.ARModel` on SGLang's layers; it computes on :class:`OmniScheduler` only.
 
     SGLang's layers need its parallel state, so the network is made and its weights are read by :meth:`build`, which the scheduler
     calls once it is up. ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``.
@@ -33,6 +33,8 @@ class Qwen3MoeDecoder:
         ConfigError: SGLang's decoder has no place for so many deepstack features, or none where ``capture`` asks: it captures what a
             layer is given, features included, and that of no layer behind the last.
     """
+
+    required_scheduler = "omni_sglang.scheduler:OmniScheduler"
 
     def __init__(
         self, config: Any, read: ReadWeight, head: torch.Tensor, *, capture: int, deepstack: int, device: torch.device

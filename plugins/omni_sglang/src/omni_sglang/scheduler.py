@@ -11,13 +11,12 @@ from typing import Any
 from attrs import define
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_core.model_runner.types import ARRequest
+from omni_core.model_runner import ARRequest, ModelRunner
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
-from omni_torch.feedback import FeedbackARModelRunner
-from omni_torch.model_runner import ModelRunner
+from omni_torch.loop import AutoregressiveLoop, StepResult, run_batch
+from omni_torch.model_runner import FeedbackARModelRunner
 from omni_torch.packing import packed_batch
-from omni_torch.scheduler import AutoregressiveScheduler
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +29,9 @@ class _Entry:
     request: ARRequest
 
 
-class OmniScheduler(AutoregressiveScheduler):
-    """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`, driven by SGLang's scheduler.
+class OmniScheduler:
+    """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`: an :class:`AutoregressiveLoop` whose
+    policy is SGLang's scheduler.
 
     Args:
         runner: the model and what its requests are.
@@ -41,7 +41,8 @@ class OmniScheduler(AutoregressiveScheduler):
         block_size: positions per page of the cache.
         kv_cache_mb: the cache's size in MiB, all layers together; it never grows.
         kv_blocks: the cache's size in pages instead.
-        max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``.
+        max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``. By default
+            the runner's, and 32768 where it has none.
         server_args: fields of SGLang's ``ServerArgs`` to set, such as ``{"schedule_policy": "lpm"}``.
 
     Raises:
@@ -58,10 +59,14 @@ class OmniScheduler(AutoregressiveScheduler):
         block_size: int = 1,
         kv_cache_mb: int = 512,
         kv_blocks: int | None = None,
-        max_context: int = 32768,
+        max_context: int | None = None,
         server_args: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(runner, max_context)
+        if max_context is None:
+            max_context = 32768 if runner.max_context is None else runner.max_context
+        self._runner, self._max_context = runner, max_context
+        self.loop = AutoregressiveLoop(runner, self, max_context)
+        self.inbox, self.outbox = self.loop.inbox, self.loop.outbox
         self._fed_back = isinstance(runner, FeedbackARModelRunner)
         layout, model = runner.model.kv_layout, runner.model
         if not layout.heads:
@@ -96,6 +101,8 @@ class OmniScheduler(AutoregressiveScheduler):
         self._entries: dict[str, _Entry] = {}
         self._by_key: dict[str, _Entry] = {}
         self._sampled: list[tuple[ARRequest, int]] = []
+        self._result = StepResult()
+        self._given: list[str] = []  # requests that the last step gave a token
         self._parked: dict[str, _Entry] = {}
         self._suspects: deque[str] = deque()
         self._suspect: str | None = None
@@ -106,11 +113,20 @@ class OmniScheduler(AutoregressiveScheduler):
 
     # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
+        """See :meth:`AutoregressiveLoop.start`."""
         self.runtime.connect(self._compute)
         try:
-            super().start()
+            self.loop.start()
         finally:
             self.runtime.close()
+
+    def stop(self) -> None:
+        """See :meth:`AutoregressiveLoop.stop`."""
+        self.loop.stop()
+
+    def abort(self, request_id: str) -> None:
+        """See :meth:`AutoregressiveLoop.abort`."""
+        self.loop.abort(request_id)
 
     def statistics(self) -> dict[str, float]:
         return {
@@ -119,23 +135,27 @@ class OmniScheduler(AutoregressiveScheduler):
             "running": float(self.runtime.running),
             "waiting": float(self.runtime.waiting + len(self._suspects) + len(self._held)),
             "parked": float(len(self._parked)),
-            "pending": float(len(self._known)),
+            "pending": float(self.loop.pending),
             "preemptions": float(self.runtime.retractions),
             "steps": float(self.steps),
             "tokens": float(self.tokens),
         }
 
-    # --- what the loop asks ------------------------------------------------------------------------------------------
-    def _advance(self) -> bool:
+    # --- the loop's policy -------------------------------------------------------------------------------------------
+    def step(self) -> StepResult | None:
+        """See :class:`omni_torch.loop.Policy`."""
+        self._result = StepResult()
+        self._park()
         self._wake_parked()
         self._next_suspect()
-        if self._step() or self._refuse_what_cannot_run():
-            return True
+        if self._step() or self._refuse_what_cannot_run() or self._result.failed:
+            return self._result
         if (lost := self.runtime.rest()) is not None:
             logger.error("SGLang misses memory that no request holds: %s", lost)
-        return False
+        return None
 
-    def _admit(self, request: ARRequest) -> None:
+    def admit(self, request: ARRequest) -> None:
+        """See :class:`omni_torch.loop.Policy`."""
         prompt, capacity = len(request.prompt_ids), self.runtime.total_tokens
         if prompt + 2 > capacity:
             raise InvalidRequestError(
@@ -166,7 +186,7 @@ class OmniScheduler(AutoregressiveScheduler):
         for key, reason in outcome.given_up.items():
             self._give_up(self._by_key[key], reason)
         if outcome.error is not None:
-            self._isolate([key for key in outcome.keys if key in self._by_key], outcome.error)
+            self._isolate([key for key in outcome.keys if self._lives(key)], outcome.error)
             return True
         if not outcome.keys:
             return bool(outcome.given_up)
@@ -174,22 +194,23 @@ class OmniScheduler(AutoregressiveScheduler):
         self._refused_in_a_row = 0
         if self._suspect in outcome.chosen:
             self._suspect = None
-        sampled, self._sampled = self._sampled, []
-        for request, token in sampled:
-            self.tokens += 1
-            if request.request_id in self._entries:
-                self._hand_out(request, token)
+        self._result.sampled, self._sampled = self._sampled, []
+        self.tokens += len(self._result.sampled)
+        self._given = [request.request_id for request, _ in self._result.sampled]
         return True
 
+    def _lives(self, key: str) -> bool:
+        entry = self._by_key.get(key)
+        return entry is not None and entry.request.request_id not in self._result.failed
+
     def _compute(self, step: Step) -> dict[str, Chosen]:
-        """SGLang's model: one step of the runner. What it raises ends the batch; see :meth:`_isolate`."""
+        """Compute one step of the runner, as SGLang's model. An error ends the batch; see :meth:`_isolate`."""
         requests = [self._by_key[key].request for key in step.keys]
         for request, start in zip(requests, step.starts, strict=True):
             request.computed = start
         self._sampled = []
-        self._sampled = self._run(
-            packed_batch(requests, step.starts, step.lengths, step.attention, self._runner.device)
-        )
+        batch = packed_batch(requests, step.starts, step.lengths, step.attention, self._runner.device)
+        self._sampled = run_batch(self._runner, batch, self._max_context)
         for request, length in zip(requests, step.lengths, strict=True):
             request.computed += length
         return {
@@ -197,12 +218,19 @@ class OmniScheduler(AutoregressiveScheduler):
             for request, token in self._sampled
         }
 
-    def _go_on(self, request: ARRequest) -> None:
-        """Park the request if its next input is not there."""
-        if not self._runner.can_step(request):
-            entry = self._entries[request.request_id]
-            self.runtime.detach(entry.key, keep=True)
-            self._parked[request.request_id] = entry
+    def _park(self) -> None:
+        """Take the requests out of SGLang's batch that the last step gave a token and whose next input is not there."""
+        given, self._given = self._given, []
+        for request_id in given:
+            entry = self._entries.get(request_id)
+            if entry is None or request_id in self._parked:
+                continue
+            try:
+                if not self._runner.can_step(entry.request):
+                    self.runtime.detach(entry.key, keep=True)
+                    self._parked[request_id] = entry
+            except BaseException as error:
+                self._result.failed[request_id] = error
 
     def _wake_parked(self) -> None:
         for request_id, entry in list(self._parked.items()):
@@ -211,7 +239,7 @@ class OmniScheduler(AutoregressiveScheduler):
                     del self._parked[request_id]
                     self._resume(entry.key)
             except BaseException as error:
-                self._fail(request_id, error)
+                self._result.failed[request_id] = error
 
     def _resume(self, key: str) -> None:
         if self._suspects or self._suspect is not None:
@@ -221,14 +249,14 @@ class OmniScheduler(AutoregressiveScheduler):
 
     # --- a batch that failed -----------------------------------------------------------------------------------------
     def _isolate(self, keys: Sequence[str], error: BaseException) -> None:
-        """Find out whose fault it was: the requests of the batch begin again, one by one, and nobody else begins meanwhile.
+        """Find the failing request: the requests of the batch begin again, one by one, and no other begins meanwhile.
 
-        Each computes everything again that it has, so the fault shows in a batch of its own.
+        Each computes all its positions again, so the error is raised in a batch of its own.
         """
         if len(keys) == 1:
             if self._suspect == keys[0]:
                 self._suspect = None
-            self._fail(self._by_key[keys[0]].request.request_id, error)
+            self._result.failed[self._by_key[keys[0]].request.request_id] = error
             return
         logger.warning("a batch of %d failed (%s); its requests run alone", len(keys), error)
         self._suspect = None
@@ -236,7 +264,7 @@ class OmniScheduler(AutoregressiveScheduler):
         self._held.extend(self.runtime.detach_waiting())
 
     def _next_suspect(self) -> None:
-        """One suspect at a time; when there are none left, those who had to wait for that."""
+        """Run one suspect at a time; when there are none left, resume the requests that were held back."""
         if self._suspect is not None:
             return
         if self._suspects:
@@ -252,10 +280,10 @@ class OmniScheduler(AutoregressiveScheduler):
                 else:
                     self._submit(entry)
             except BaseException as error:
-                self._fail(entry.request.request_id, error)
+                self._result.failed[entry.request.request_id] = error
 
     def _refuse_what_cannot_run(self) -> bool:
-        """When SGLang twice plans nothing while nothing runs, its oldest waiting request is why, and stays so."""
+        """Give up SGLang's oldest waiting request after it has planned nothing three times while nothing runs."""
         key = self.runtime.oldest_waiting
         if key is None:
             return False
@@ -270,10 +298,10 @@ class OmniScheduler(AutoregressiveScheduler):
             f"the request has grown to {entry.request.length} tokens; the KV cache of this stage holds "
             f"{self.runtime.total_tokens} (raise kv_cache_mb, or lower max_new_tokens); SGLang says: {reason}"
         )
-        self._fail(entry.request.request_id, InvalidRequestError(message))
+        self._result.failed[entry.request.request_id] = InvalidRequestError(message)
 
-    # --- ends --------------------------------------------------------------------------------------------------------
-    def _remove(self, request_id: str, failed: bool) -> None:
+    def remove(self, request_id: str, failed: bool) -> None:
+        """See :class:`omni_torch.loop.Policy`."""
         entry = self._entries.pop(request_id, None)
         if entry is None:
             return

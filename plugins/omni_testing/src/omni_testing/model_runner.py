@@ -1,4 +1,4 @@
-"""What every model runner must do (contract: :class:`omni_torch.model_runner.ModelRunner`), and every feedback strategy.
+"""The conformance suite of model runners (contract: :class:`omni_core.model_runner.ModelRunner`) and of feedback strategies.
 
 No engine takes part: the suite makes the batches itself, keeps K and V in plain tensors, and does for failed steps,
 pre-emptions and aborts what a scheduler does.
@@ -16,11 +16,10 @@ import torch
 from attrs import evolve
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner.types import ARModel, ARRequest, ForwardBatch, ForwardOutput, RandomStream
-from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
+from omni_core.model_runner import ARRequest, FeedbackStrategy, Forward, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_testing.runner_driver import Answer, Driver, alike, remembers
-from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
-from omni_torch.model_runner import ModelRunner
+from omni_torch.model_runner import ARModelRunner, FeedbackARModelRunner
 from omni_torch.sampling import sample
 
 TOKENS = 8
@@ -47,7 +46,7 @@ class ModelRunnerConformance:
     splits_prompts: ClassVar[bool] = True
     recomputes: ClassVar[bool] = True
 
-    def make(self) -> ModelRunner:
+    def make(self) -> ARModelRunner:
         """A new runner; it may share its model with earlier ones."""
         raise NotImplementedError
 
@@ -86,7 +85,7 @@ class ModelRunnerConformance:
             driver.give(message)
 
     @torch.inference_mode()
-    def _together(self, wanted: Wanted, runner: ModelRunner | None = None, **options: Any) -> dict[str, Answer]:
+    def _together(self, wanted: Wanted, runner: ARModelRunner | None = None, **options: Any) -> dict[str, Answer]:
         """The answers of requests that are given at once. ``options`` are the driver's."""
         driver = Driver(runner or self.make(), **options)
         for name, (number, sampling) in wanted.items():
@@ -229,9 +228,9 @@ class ModelRunnerConformance:
             logits.append(compute(hidden))
             return logits[-1].clone()
 
-        def checked(batch: ForwardBatch) -> list[tuple[ARRequest, int]]:
+        def checked(batch: ForwardBatch, faster: Forward | None = None) -> list[tuple[ARRequest, int]]:
             logits.clear()
-            chosen = execute(batch)
+            chosen = execute(batch, faster)
             rows = torch.cat(logits) if logits else torch.empty(0)
             assert len(rows) == len(chosen)
             for row, (request, token) in zip(rows, chosen, strict=True):
@@ -257,9 +256,9 @@ class ModelRunnerConformance:
             calls.append("before_forward")
             before(batch)
 
-        def watched_forward(batch: ForwardBatch) -> ForwardOutput:
+        def watched_forward(batch: ForwardBatch, faster: Forward) -> ForwardOutput:
             calls.append("forward")
-            output = forward(batch)
+            output = forward(batch, faster)
             assert output.hidden.shape == (len(batch.input_ids), runner.model.hidden_size)
             return output
 
@@ -272,9 +271,9 @@ class ModelRunnerConformance:
             assert all(request.output_ids[-1] == token for request, token in chosen)
             sampling(batch, output, chosen)
 
-        def checked(batch: ForwardBatch) -> list[tuple[ARRequest, int]]:
+        def checked(batch: ForwardBatch, faster: Forward | None = None) -> list[tuple[ARRequest, int]]:
             calls.clear()
-            chosen = execute(batch)
+            chosen = execute(batch, faster)
             expected = ["before_forward", "forward", "after_forward", "after_sampling"]
             assert calls == expected[: 4 if batch.sampled else 3]
             return chosen
@@ -296,8 +295,8 @@ class ModelRunnerConformance:
         runner = self.make()
         execute = runner.execute
 
-        def checked(batch: ForwardBatch) -> list[tuple[ARRequest, int]]:
-            chosen = execute(batch)
+        def checked(batch: ForwardBatch, faster: Forward | None = None) -> list[tuple[ARRequest, int]]:
+            chosen = execute(batch, faster)
             expected = [batch.requests[index].request_id for index in batch.sampled]
             assert [request.request_id for request, _ in chosen] == expected
             for request, token in chosen:
@@ -313,10 +312,10 @@ class ModelRunnerConformance:
         runner = self.make()
         execute = runner.execute
 
-        def checked(batch: ForwardBatch) -> list[tuple[ARRequest, int]]:
+        def checked(batch: ForwardBatch, faster: Forward | None = None) -> list[tuple[ARRequest, int]]:
             before = _what_the_scheduler_owns(batch)
             known = [len(request.output_ids) for request in batch.requests]
-            chosen = execute(batch)
+            chosen = execute(batch, faster)
             for name, value in _what_the_scheduler_owns(batch).items():
                 assert alike(before[name], value), f"the runner has changed {name}, which is the scheduler's"
             for index, request in enumerate(batch.requests):
@@ -335,8 +334,9 @@ class ModelRunnerConformance:
         def fails_once(hidden: torch.Tensor) -> torch.Tensor:
             calls.append(1)
             if len(calls) == 3:
-                raise RuntimeError("the device has had a bad moment")
-            return compute(hidden)
+                raise RuntimeError("a fault of the device")
+            logits: torch.Tensor = compute(hidden)
+            return logits
 
         with _replaced(runner.model, "compute_logits", fails_once):
             found = self._together(wanted, runner)
@@ -386,7 +386,7 @@ class ModelRunnerConformance:
         assert left <= 0, f"{left} tensors are left of requests that have ended"
 
     @torch.inference_mode()
-    def _end_in_every_way(self, runner: ModelRunner, name: str) -> None:
+    def _end_in_every_way(self, runner: ARModelRunner, name: str) -> None:
         driver = Driver(runner)
         self._give(driver, f"{name}-finished", 0, GREEDY)
         self._give(driver, f"{name}-aborted", 1, GREEDY)
@@ -420,14 +420,14 @@ class ModelRunnerConformance:
     @torch.inference_mode()
     def test_the_strategy_is_asked_at_every_step(self) -> None:
         runner = self._feedback_runner()
-        watched = runner.strategy = _Watched(runner.strategy)
+        watched = runner.feedback = _Watched(runner.feedback)
         execute = runner.execute
 
-        def checked(batch: ForwardBatch) -> list[tuple[ARRequest, int]]:
+        def checked(batch: ForwardBatch, faster: Forward | None = None) -> list[tuple[ARRequest, int]]:
             watched.calls.clear()
             expected = _expected_writes(batch)
             prompts = any(s < len(r.prompt_ids) for r, s in zip(batch.requests, batch.starts, strict=True))
-            chosen = execute(batch)
+            chosen = execute(batch, faster)
             rows = batch.sample_rows.tolist()
             going_on = [
                 (r.request_id, row) for (r, _), row in zip(chosen, rows, strict=True) if r.finish_reason is None
@@ -438,7 +438,7 @@ class ModelRunnerConformance:
             assert watched.calls == calls
             return chosen
 
-        runner.execute = checked  # type: ignore[method-assign]
+        runner.execute = checked  # type: ignore[assignment, method-assign]
         for part in (None, 2) if self.splits_prompts else (None,):
             found = self._together(self._wanted("greedy"), runner, part=part)
             assert not _errors(found)
@@ -461,7 +461,7 @@ class ModelRunnerConformance:
         runner = self._feedback_runner()
         wanted = self._wanted("seeded")
         guilty, *innocent = wanted
-        with _replaced(runner, "strategy", _Watched(runner.strategy, fails=(method, guilty))):
+        with _replaced(runner, "feedback", _Watched(runner.feedback, fails=(method, guilty))):
             found = self._together(wanted, runner)
         assert isinstance(found[guilty].error, FloatingPointError), found[guilty]
         self._compare(self._alone({name: wanted[name] for name in innocent}), found, "beside one that failed")
@@ -469,7 +469,7 @@ class ModelRunnerConformance:
 
 
 class _Watched(FeedbackStrategy):
-    """A strategy that notes what it was asked, and may fail for one request: ``(method, request id)``."""
+    """A bound strategy whose calls are recorded, and which may fail for one request: ``(method, request id)``."""
 
     def __init__(self, strategy: FeedbackStrategy, fails: tuple[str, str] | None = None) -> None:
         self._strategy, self._fails = strategy, fails
@@ -482,25 +482,20 @@ class _Watched(FeedbackStrategy):
         elif self._fails in [(method, name) for name, _ in asked]:
             raise FloatingPointError("nonsense in the codes")
 
-    def write_buffers(self, model: ARModel, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         self._note("write_buffers", requests)
-        self._strategy.write_buffers(model, batch, requests)
+        self._strategy.write_buffers(batch, requests)
 
     def extract_output(
-        self,
-        model: ARModel,
-        batch: ForwardBatch,
-        output: ForwardOutput,
-        requests: list[tuple[ARRequest, int]],
-        outbox: MessageQueue[OutgoingMessage],
-    ) -> None:
+        self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
+    ) -> dict[str, list[OutgoingMessage]]:
         self._note("extract_output", requests)
-        self._strategy.extract_output(model, batch, output, requests, outbox)
+        return self._strategy.extract_output(batch, output, requests)
 
-    def prefill_forward(self, model: ARModel, batch: ForwardBatch) -> ForwardOutput | None:
+    def prefill_forward(self, batch: ForwardBatch) -> ForwardOutput | None:
         if self._fails is None:
             self.calls.append(("prefill_forward", None))
-        return self._strategy.prefill_forward(model, batch)
+        return self._strategy.prefill_forward(batch)
 
 
 def _expected_writes(batch: ForwardBatch) -> list[tuple[str, int]]:

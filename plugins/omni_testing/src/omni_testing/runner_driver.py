@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from attrs import define, field
 
-from omni_core.model_runner.types import ARRequest, ForwardBatch
+from omni_core.model_runner import ARRequest, ForwardBatch, ModelRunner
 from omni_core.scheduling.base import IncomingMessage
-from omni_torch.model_runner import ModelRunner
 
 STEPS = 10_000
 """Steps after which a request that has not ended counts as never ending."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from omni_core.model_runner.types import ARRequest, ForwardBatch, PagedAttention
+from omni_core.model_runner import ARRequest, ForwardBatch, PagedAttention
 
 
 def packed_batch(

@@ -13,8 +13,9 @@ import torch
 from attrs import fields
 
 from omni_core.errors import InvalidRequestError, did_you_mean
-from omni_core.model_runner.types import ARRequest, SamplingParams, SeenIds
+from omni_core.model_runner import ARRequest, SamplingParams
 from omni_torch.kernels import operation
+from omni_torch.seen_ids import SeenIds
 
 
 def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from omni_core.model_runner.types import ARRequest, CacheAttention, KVLayout
+from omni_core.model_runner import ARRequest, CacheAttention, KVLayout
 from omni_engine.kv_cache import KVCache
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner.types import KVLayout
+from omni_core.model_runner import KVLayout
 from omni_engine.attention.base import AttentionBackend
 from omni_engine.attention.flash_attention import FlashAttentionBackend
 from omni_engine.attention.flashinfer import FlashInferBackend

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from omni_core.model_runner.types import ARRequest, KVLayout
+from omni_core.model_runner import ARRequest, KVLayout
 from omni_engine.attention.base import AttentionBackend, PageTables, StepAttention
 from omni_engine.attention.static import DecodeTables, StaticAttention
 from omni_engine.kv_cache import KVCache

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import torch
 
-from omni_core.model_runner.types import ARRequest
+from omni_core.model_runner import ARRequest
 from omni_engine.attention.base import AttentionBackend, StepAttention
 from omni_engine.kv_cache import KVCache
 

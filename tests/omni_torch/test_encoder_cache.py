@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from omni_core.errors import ConfigError
-from omni_engine.encoder_cache import EncoderCache
+from omni_torch.encoder_cache import EncoderCache
 
 
 class Encoder:

@@ -1,7 +1,7 @@
-"""What an encoder made of a piece of media, kept for the next request that brings the same piece.
+"""A cache of encoder outputs by content: a piece of media that comes again is not encoded again.
 
-Keys are digests of the content (an image, a clip, a reference voice), so equal content shares, however it came; the bytes are
-bounded, and the least recently used go first. One cache serves all requests of an encoder's process.
+Keys are digests of the content (an image, a clip, a reference voice), so equal content is shared whatever its source; the size is
+bounded, and the least recently used entries are evicted first. One cache serves all requests of an encoder's process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EncoderCache(Generic[Encoded]):
     """Encoded pieces by digest, each a tuple of tensors.
 
     Args:
-        max_bytes: of all tensors together; 0 keeps nothing. A piece that is larger is not kept.
+        max_bytes: the size of all tensors together; 0 keeps nothing. A larger piece is not kept.
 
     Raises:
         ConfigError: ``max_bytes`` is negative.
@@ -37,10 +37,10 @@ class EncoderCache(Generic[Encoded]):
         self._lock = threading.Lock()
 
     def encode(self, digests: Sequence[bytes], missing: Callable[[list[int]], Sequence[Encoded]]) -> list[Encoded]:
-        """The encoded pieces of a request, in order.
+        """Return the encoded pieces of a request, in order.
 
         Args:
-            missing: encodes the pieces at these indices, in one call; a digest that comes twice is encoded once. Not called when
+            missing: encodes the pieces at these indices, in one call; a digest that occurs twice is encoded once. Not called when
                 nothing is missing.
         """
         with self._lock:
@@ -67,11 +67,12 @@ class EncoderCache(Generic[Encoded]):
                 _, oldest = self._pieces.popitem(last=False)
                 self._bytes -= _bytes(oldest)
                 self._evictions += 1
-            # Copies: a piece of a larger tensor would keep all of it, and what is handed out must not be what is kept half-way.
+            # Copies: a view would keep the whole tensor that it belongs to.
             self._pieces[digest] = tuple(each.clone() for each in piece)  # type: ignore[assignment]
             self._bytes += size
 
     def statistics(self) -> dict[str, float]:
+        """Return counters since the start, and the size now."""
         with self._lock:
             return {
                 "encoder_cache.hits": float(self._hits),

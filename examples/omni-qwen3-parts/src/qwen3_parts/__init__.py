@@ -1,0 +1,1 @@
+"""Parts for the stages of Qwen3-Omni."""

@@ -1,0 +1,19 @@
+"""Registers the parts. Light: their modules are imported only in the processes that use them."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import Component, hookimpl
+
+supports = (1, 1)
+
+
+@hookimpl
+def omni_model_runners() -> list[Component]:
+    target = "qwen3_parts.runner:BiasedThinkerRunner.from_checkpoint"
+    return [Component("biased-thinker", target, "Qwen3-Omni's thinker with a logit bias per request")]
+
+
+@hookimpl
+def omni_feedback_strategies() -> list[Component]:
+    target = "qwen3_parts.feedback:ArgmaxCodes"
+    return [Component("argmax-codes", target, "Qwen3-Omni's residual codes by argmax")]

@@ -1,0 +1,48 @@
+"""The attention that a scheduler gives to a model's layers: paged, causal, over each request's own cached tokens."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Protocol
+
+Tensor = Any
+"""A tensor of the library that the model is written in."""
+
+
+class PagedAttention(Protocol):
+    """Causal attention of a batch's packed tokens over each request's own cached tokens."""
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
+        """Store ``key`` and ``value`` (``[n, kv_heads, head_dim]``) and return ``[n, heads, head_dim]`` for ``query``.
+
+        ``scale`` defaults to ``head_dim ** -0.5``.
+        """
+        ...
+
+
+class CacheAttention(ABC):
+    """A :class:`PagedAttention` whose cache can be written by the layers, so that one kernel can compute and store K and V.
+
+    A layer calls it as any other, or writes to :meth:`place` and calls :meth:`attend`. A scheduler that does not expose its cache
+    implements :class:`PagedAttention` only.
+    """
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
+        """See :class:`PagedAttention`."""
+        slots, keys, values = self.place(layer)
+        keys.index_copy_(0, slots, key)
+        values.index_copy_(0, slots, value)
+        return self.attend(layer, query, scale)
+
+    @abstractmethod
+    def place(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cache slots of this step's keys and values of a layer.
+
+        Returns:
+            ``[n]`` int64, one distinct slot for each of the step's tokens; and the layer's keys and values,
+            ``[slots, kv_heads, head_dim]`` each, to be written at these slots and nowhere else.
+        """
+
+    @abstractmethod
+    def attend(self, layer: int, query: Tensor, scale: float | None = None) -> Tensor:
+        """Return ``[n, heads, head_dim]`` for ``query``, after this step's keys and values were written."""

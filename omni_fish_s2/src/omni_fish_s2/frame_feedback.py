@@ -1,0 +1,180 @@
+"""Fish S2's feedback loop: the fast decoder completes each frame, whose embedding is the next step's input.
+
+:class:`Speech` is what :class:`omni_fish_s2.semantic.SpeechRunner` keeps of a request in ``request.state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from attrs import define
+
+from omni_core.model_runner import (
+    ARModel,
+    ARRequest,
+    FeedbackStrategy,
+    FinishReason,
+    ForwardBatch,
+    ForwardOutput,
+)
+from omni_core.scheduling.base import OutgoingMessage
+from omni_fish_s2.sampling import Draws, SpeechSampling, choose, choose_among, filters, widest
+from omni_fish_s2.slow import SlowDecoder
+from omni_torch.graphs import Graphs, Named, Recorder
+
+
+@define(eq=False)
+class Speech:
+    """A request of the stage, in its ``request.state``.
+
+    Attributes:
+        draws: ``None`` when nothing is drawn. turns: what is still to be said. steps: tokens chosen in earlier turns.
+        feedback: ``[dim]``, the embedded last frame. frames: sent so far.
+        open: whether more turns may come. waiting: whether all turns so far are spoken and the next one has not come.
+        ended: why the last turn ended.
+    """
+
+    sampling: SpeechSampling
+    draws: Draws | None
+    turns: list[torch.Tensor]
+    steps: int = 0
+    feedback: torch.Tensor | None = None
+    frames: int = 0
+    open: bool = False
+    waiting: bool = False
+    ended: FinishReason = "stop"
+
+
+def recordable_frame(
+    model: SlowDecoder,
+    most: int,
+    hidden: torch.Tensor,
+    first: torch.Tensor,
+    drawing: torch.Tensor | None = None,
+    numbers: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> Callable[[], Named]:
+    """A whole frame and its embedding, the choices of its codes included, as a function that asks the host nothing.
+
+    Args:
+        hidden, first: see :meth:`omni_fish_s2.fast.FastDecoder.forward`.
+        drawing: ``[B]`` bool, whose codes are drawn; ``numbers`` and ``most``: see :func:`choose_among`; ``uniforms``:
+            ``[B, codebooks - 1, codebook_size]``. Without them, nobody's are.
+    """
+
+    def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
+        best = logits.argmax(-1)
+        if drawing is None or numbers is None or uniforms is None:
+            return best
+        return torch.where(drawing, choose_among(logits, most, numbers, uniforms[:, index - 1]), best)
+
+    def frame() -> Named:
+        codes = model.fast(hidden, first, pick)
+        return {"codes": codes, "feedback": model.embed_frames(first + model.config.semantic_begin, codes)}
+
+    return frame
+
+
+class FrameFeedback(FeedbackStrategy):
+    """Residual codes by the fast decoder, which completes each frame; the frame's embedding is the next input.
+
+    Args:
+        frame_graphs: true if frames are recorded on a GPU and replayed; a recorder in tests, for any device.
+    """
+
+    model: SlowDecoder
+
+    def __init__(self, frame_graphs: bool | type[Recorder] = True) -> None:
+        self._frame_graphs = frame_graphs
+        self.graphs: Graphs | None = None
+
+    def bind(self, model: ARModel, device: torch.device) -> None:
+        """See :meth:`FeedbackStrategy.bind`."""
+        super().bind(model, device)
+        self.graphs = Graphs.choose(device, self._frame_graphs, "frame_graphs")
+
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+        assert batch.input_embeds is not None
+        for request, row in requests:
+            speech: Speech = request.state
+            assert speech.feedback is not None
+            batch.input_embeds[row] = speech.feedback
+
+    def extract_output(
+        self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
+    ) -> dict[str, list[OutgoingMessage]]:
+        """Complete each request's frame: ``[codebooks]`` int64 codes, streamed to ``vocoder``."""
+        hidden = output.hidden[[row for _, row in requests]]
+        tokens = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
+        first = tokens - self.model.config.semantic_begin
+        frames, feedback = self.residual_codes(hidden, first, [request for request, _ in requests])
+        frames = frames.cpu()
+        messages = {}
+        for index, (request, _) in enumerate(requests):
+            speech: Speech = request.state
+            speech.feedback = feedback[index]
+            speech.frames += 1
+            frame = OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="vocoder")
+            messages[request.request_id] = [frame]
+        return messages
+
+    def residual_codes(
+        self, hidden: torch.Tensor, first: torch.Tensor, requests: list[ARRequest]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Complete ``B`` frames. A subclass may choose their codes otherwise.
+
+        Args:
+            hidden, first: see :meth:`omni_fish_s2.fast.FastDecoder.forward`.
+
+        Returns:
+            ``[B, codebooks]`` int64 codes, and ``[B, dim]``, the frames' embeddings.
+        """
+        model = self.model
+        speeches: list[Speech] = [request.state for request in requests]
+        drawing = [index for index, speech in enumerate(speeches) if speech.draws is not None]
+        # The step of the token just appended.
+        numbers = [numbers_of(requests[index], len(requests[index].output_ids) - 1).codes for index in drawing]
+        if self.graphs is not None:
+            replayed = self._replayed(self.graphs, hidden, first, speeches, dict(zip(drawing, numbers, strict=True)))
+            if replayed is not None:
+                return replayed["codes"], replayed["feedback"]
+
+        def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
+            codes = logits.argmax(-1)
+            if drawing:
+                uniforms = torch.stack([each[index - 1] for each in numbers])
+                codes[drawing] = choose(logits[drawing], [speeches[each].sampling for each in drawing], uniforms)
+            return codes
+
+        frames: torch.Tensor = model.fast(hidden, first, pick)
+        return frames, model.embed_frames(first + model.config.semantic_begin, frames)
+
+    def _replayed(
+        self,
+        graphs: Graphs,
+        hidden: torch.Tensor,
+        first: torch.Tensor,
+        speeches: list[Speech],
+        numbers: dict[int, torch.Tensor],
+    ) -> Named | None:
+        """``numbers``: the uniform numbers of the requests that draw, by index."""
+        model = self.model
+        inputs, width, most = [hidden, first], model.config.codebook_size, 0
+        if numbers:
+            params = [speech.sampling for speech in speeches]
+            most = widest([params[index] for index in numbers], width)
+            unused = torch.zeros(model.config.codebooks - 1, width)
+            drawing = torch.tensor([index in numbers for index in range(len(params))])
+            uniforms = torch.stack([numbers.get(index, unused) for index in range(len(params))])
+            inputs += [drawing, filters(params, width), uniforms]
+        return graphs.run(most, partial(recordable_frame, model, most), inputs)
+
+
+def numbers_of(request: ARRequest, step: int) -> Any:
+    """The random numbers of a step of the current turn."""
+    speech: Speech = request.state
+    assert speech.draws is not None
+    return speech.draws.at(speech.steps + step)

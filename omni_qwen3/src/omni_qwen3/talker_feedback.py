@@ -1,0 +1,185 @@
+"""The talker's feedback loop: each step's input is the last frame's embedding plus the next row of text.
+
+:class:`Speech` is what :class:`omni_qwen3.talker.TalkerRunner` keeps of a request in ``request.state``; a strategy reads its text and
+writes its feedback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from attrs import define, field
+
+from omni_core.model_runner import (
+    ARModel,
+    ARRequest,
+    FeedbackStrategy,
+    ForwardBatch,
+    ForwardOutput,
+    SamplingParams,
+)
+from omni_core.protocol.messages import OmniRequest
+from omni_core.scheduling.base import OutgoingMessage
+from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
+from omni_qwen3.payloads import TalkerStart
+from omni_qwen3.talker_network import Talker
+from omni_torch.graphs import Graphs, Named, Recorder
+from omni_torch.sampling import sample_tokens
+
+RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
+"""How the reference samples residual codes whenever the talker samples."""
+
+FILTERS = ("top_k", "top_p", "min_p")
+
+
+@define(eq=False)
+class Speech:
+    """A request of the talker.
+
+    Attributes:
+        request: the client's. start: the prompt side of the thinker's stream. admitted: true once it is schedulable.
+        text: projected rows of text, ``[hidden]`` each, one per spoken token. text_done: true once no more will come.
+        after_text: the rows that follow the text, ``[hidden]`` each: the end marker once, then padding.
+        feedback: ``[hidden]``, the sum of the embeddings of the newest frame's codes. frames: the number of frames sent.
+    """
+
+    request: OmniRequest
+    after_text: tuple[torch.Tensor, torch.Tensor]
+    start: TalkerStart | None = None
+    text: list[torch.Tensor] = field(factory=list)
+    text_done: bool = False
+    admitted: bool = False
+    feedback: torch.Tensor | None = None
+    frames: int = 0
+
+    def text_row(self, index: int) -> torch.Tensor:
+        """Return row ``index`` of the text, ``[hidden]``. Row 0 is part of the prompt."""
+        if index < len(self.text):
+            return self.text[index]
+        end, padding = self.after_text
+        return end if index == len(self.text) else padding
+
+
+def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> Choose:
+    """How residual codes are chosen: drawn by :data:`RESIDUAL_SAMPLING` where a row's temperature is not 0.
+
+    Args:
+        temperature: ``[B]``. uniforms: ``[B, groups - 1]`` float64, where each code is drawn. Without them, nobody's codes are drawn.
+    """
+    if temperature is None or uniforms is None:
+        return lambda logits, group: logits.argmax(-1)
+    top_k, top_p, min_p = (torch.full_like(temperature, getattr(RESIDUAL_SAMPLING, name)) for name in FILTERS)
+
+    def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
+        return sample_tokens(logits.float(), temperature, top_k, top_p, min_p, uniforms[:, group])
+
+    return choose
+
+
+def recordable_frame(
+    predictor: CodePredictor,
+    hidden: torch.Tensor,
+    first_embed: torch.Tensor,
+    temperature: torch.Tensor | None = None,
+    uniforms: torch.Tensor | None = None,
+) -> Callable[[], Named]:
+    """A whole frame, the choices of its codes included, as a function that asks the host nothing.
+
+    ``hidden``, ``first_embed``: see :meth:`CodePredictor.forward`; ``temperature``, ``uniforms``: see :func:`chooser`.
+    """
+    state, choose = FrameState(predictor, len(hidden), hidden), chooser(temperature, uniforms)
+
+    def frame() -> Named:
+        codes, feedback = predictor(hidden, first_embed, choose, state)
+        return {"codes": codes, "feedback": feedback}
+
+    return frame
+
+
+class TalkerFeedback(FeedbackStrategy):
+    """Residual codes by the code predictor; next input: the sum of a frame's code embeddings and the next row of text.
+
+    Args:
+        frame_graphs: true if frames are recorded on a GPU and replayed; a recorder in tests, for any device.
+    """
+
+    model: Talker
+
+    def __init__(self, frame_graphs: bool | type[Recorder] = True) -> None:
+        self._frame_graphs = frame_graphs
+        self.graphs: Graphs | None = None
+
+    def bind(self, model: ARModel, device: torch.device) -> None:
+        """See :meth:`FeedbackStrategy.bind`."""
+        super().bind(model, device)
+        self.graphs = Graphs.choose(device, self._frame_graphs, "frame_graphs")
+
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+        """See :meth:`FeedbackStrategy.write_buffers`."""
+        assert batch.input_embeds is not None
+        for request, row in requests:
+            speech: Speech = request.state
+            assert speech.feedback is not None
+            batch.input_embeds[row] = speech.feedback + speech.text_row(len(request.output_ids))
+
+    def extract_output(
+        self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
+    ) -> dict[str, list[OutgoingMessage]]:
+        """Complete each request's frame: ``[groups]`` int64 codes, streamed to ``code2wav``."""
+        hidden = output.hidden[[row for _, row in requests]]
+        first = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
+        residual, feedback = self.residual_codes(hidden, self.model.embed(first), [request for request, _ in requests])
+        frames = torch.cat([first.unsqueeze(1), residual], dim=1).cpu()
+        for index, (request, _) in enumerate(requests):
+            if bool((frames[index] < 0).any()):
+                raise FloatingPointError(
+                    f"request {request.request_id}: frame {len(request.output_ids)} has no largest logit for one of its residual "
+                    "codes; look for NaN in the weights, or for numbers that are too large for their dtype"
+                )
+        messages = {}
+        for index, (request, _) in enumerate(requests):
+            speech: Speech = request.state
+            speech.feedback = feedback[index]
+            speech.frames += 1
+            frame = OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="code2wav")
+            messages[request.request_id] = [frame]
+        return messages
+
+    def residual_codes(
+        self, hidden: torch.Tensor, first_embed: torch.Tensor, requests: list[ARRequest]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose the residual codes of ``B`` frames. A subclass may choose them otherwise.
+
+        Args:
+            hidden, first_embed: see :meth:`CodePredictor.forward`.
+
+        Returns:
+            ``[B, groups - 1]`` int64 codes, and ``[B, hidden]``, the sum of the embeddings of all of the frame's codes.
+        """
+        predictor = self.model.code_predictor
+        settings = _residual_settings(requests, predictor.groups - 1)
+        if self.graphs is not None:
+            build = partial(recordable_frame, predictor)
+            replayed = self.graphs.run(bool(settings), build, [hidden, first_embed, *settings])
+            if replayed is not None:
+                return replayed["codes"], replayed["feedback"]
+        there = [each.to(hidden.device) for each in settings]
+        codes, feedback = predictor(hidden, first_embed, chooser(*there or (None, None)))
+        return codes, feedback
+
+
+def _residual_settings(requests: list[ARRequest], groups: int) -> list[torch.Tensor]:
+    """The arguments of :func:`chooser`, or nothing where nobody's codes are drawn. A request draws all its codes or none."""
+    drawing = [request.sampling.temperature > 0 for request in requests]
+    if not any(drawing):
+        return []
+    temperature = torch.tensor(drawing, dtype=torch.float64) * RESIDUAL_SAMPLING.temperature
+    uniforms = [[_uniform(request, group) for group in range(groups)] for request in requests]
+    return [temperature, torch.tensor(uniforms, dtype=torch.float64)]
+
+
+def _uniform(request: ARRequest, group: int) -> float:
+    """The number at which a residual code of a request's newest frame is drawn."""
+    return request.random.uniform(len(request.output_ids), group)

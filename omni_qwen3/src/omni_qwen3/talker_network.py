@@ -1,0 +1,85 @@
+"""The talker's network: a decoder over the first codes of frames, its projections and its code predictor."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
+from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.code_predictor import CodePredictor
+from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
+from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+
+
+class Projection(nn.Module):
+    """Two layers from the thinker's width to the talker's."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        self.linear_fc1 = nn.Linear(config.thinker_hidden_size, config.text.intermediate_size)
+        self.linear_fc2 = nn.Linear(config.text.intermediate_size, config.text.hidden_size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        projected: torch.Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
+        return projected
+
+
+class TalkerDecoder(nn.Module):
+    """Codec embedding, layers, norm."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList([DecoderLayer(config, layer) for layer in range(config.layers)])
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+
+
+class Talker(nn.Module):
+    """An :class:`omni_core.model_runner.ARModel` over first codes, with its projections and code predictor."""
+
+    def __init__(self, config: TalkerConfig) -> None:
+        super().__init__()
+        self.model = TalkerDecoder(config.text)
+        self.text_projection = Projection(config)
+        self.hidden_projection = Projection(config)
+        self.codec_head = nn.Linear(config.text.hidden_size, config.text.vocab_size, bias=False)
+        self.code_predictor = CodePredictor(config.predictor, config.code_groups)
+        self.rotary = Rotary(config.text)
+        self.hidden_size, self.vocab_size = config.text.hidden_size, config.text.vocab_size
+        self._layout = (config.text.layers, config.text.kv_heads, config.text.head_dim)
+        self._heads = config.text.heads
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        return KVLayout(*self._layout, self.model.norm.weight.dtype, self._heads)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        embeds: torch.Tensor = self.model.codec_embedding(ids)
+        return embeds
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        assert batch.input_embeds is not None
+        x = batch.input_embeds
+        cos, sin = self.rotary(batch.positions, x.dtype)
+        for layer in self.model.layers:
+            x = layer(x, cos, sin, batch.attention)
+        return ForwardOutput(self.model.norm(x))
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.codec_head(hidden)
+        return logits
+
+
+def read_special(model_path: str, config: QwenConfig) -> torch.Tensor:
+    """The thinker's embeddings of tts_bos, tts_eos and tts_pad: ``[3, thinker_hidden]`` as the checkpoint has them."""
+    tokens = [config.tts_bos, config.tts_eos, config.tts_pad]
+    return Checkpoint(model_path).read_rows("thinker.model.embed_tokens.weight", tokens)
+
+
+def load_talker(model_path: str, config: QwenConfig, *, dtype: str = "float32", device: str = "cpu") -> Talker:
+    """The talker and its code predictor with their weights."""
+    with torch.device("meta"):
+        model = Talker(config.talker)
+    return load_module(model, Checkpoint(model_path), {"": "talker."}, dtype=getattr(torch, dtype), device=device)

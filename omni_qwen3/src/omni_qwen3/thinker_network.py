@@ -1,0 +1,89 @@
+"""The thinker's network: the text decoder of Qwen3-Omni, whole or one tensor parallel rank of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
+from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.config import DecoderConfig, QwenConfig
+from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_qwen3.sharding import local_config, part_of
+from omni_torch.tensor_parallel import ALONE, TensorParallel
+
+
+class ThinkerDecoder(nn.Module):
+    """Embedding, layers, norm; deepstack features are added to the first layers' outputs at visual rows."""
+
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList([DecoderLayer(config, layer, parallel) for layer in range(config.layers)])
+        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+
+
+class Thinker(nn.Module):
+    """An :class:`omni_core.model_runner.ARModel`.
+
+    ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``: the layer count whose raw
+    output is wanted (``hidden_states`` index of the reference). Sharded, every rank has the whole embedding and head, so that
+    hidden states and logits are the same everywhere.
+    """
+
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel = ALONE) -> None:
+        super().__init__()
+        config = local_config(config, parallel)
+        self.model = ThinkerDecoder(config, parallel)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.rotary = Rotary(config)
+        self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
+        self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
+
+    @property
+    def kv_layout(self) -> KVLayout:
+        return KVLayout(*self._layout, self.model.norm.weight.dtype, self._heads)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        embeds: torch.Tensor = self.model.embed_tokens(ids)
+        return embeds
+
+    def forward(self, batch: ForwardBatch) -> ForwardOutput:
+        assert batch.input_embeds is not None
+        x = batch.input_embeds
+        cos, sin = self.rotary(batch.positions, x.dtype)
+        rows, features = batch.extra.get("deepstack", (None, []))
+        capture, captured = batch.extra.get("capture"), {}
+        for index, layer in enumerate(self.model.layers):
+            x = layer(x, cos, sin, batch.attention)
+            if capture == index + 1:
+                captured[capture] = x
+            if rows is not None and index < len(features):
+                x = x.index_add(0, rows, features[index])
+        return ForwardOutput(self.model.norm(x), captured)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.lm_head(hidden)
+        return logits
+
+
+def load_thinker(
+    model_path: str,
+    config: QwenConfig,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    parallel: TensorParallel = ALONE,
+) -> Thinker:
+    """The thinker's decoder with its weights, or with this rank's slices of them."""
+    with torch.device("meta"):
+        model = Thinker(config.thinker, parallel)
+    prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
+    return load_module(
+        model,
+        Checkpoint(model_path),
+        prefixes,
+        dtype=getattr(torch, dtype),
+        device=device,
+        part_of=part_of(config.thinker, parallel),
+    )

@@ -1,0 +1,191 @@
+"""The loop of an autoregressive stage: messages in, steps, messages out. A policy decides what a step computes.
+
+A scheduler composes an :class:`AutoregressiveLoop` with its :class:`Policy`, which owns the KV cache and the batching; the loop
+owns the requests' lives: admission, failures, aborts, results.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import torch
+from attrs import define, field
+
+from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ModelRunner
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler
+
+logger = logging.getLogger(__name__)
+
+
+@define
+class StepResult:
+    """The outcome of a step: each sampled request with its token, and the error of each request that failed, by id."""
+
+    sampled: list[tuple[ARRequest, int]] = field(factory=list)
+    failed: dict[str, BaseException] = field(factory=dict)
+
+
+class Policy(Protocol):
+    """Decides which requests compute how many positions in a step, and where their keys and values are."""
+
+    def admit(self, request: ARRequest) -> None:
+        """Take a request whose prompt is neither empty nor longer than the context.
+
+        Raises:
+            InvalidRequestError: it will never fit.
+        """
+        ...
+
+    def step(self) -> StepResult | None:
+        """Compute a step; ``None`` if nothing can be computed before another message comes."""
+        ...
+
+    def remove(self, request_id: str, failed: bool) -> None:
+        """Drop a request, if it is there. ``failed``: its keys and values may be wrong."""
+        ...
+
+
+class AutoregressiveLoop(LoopScheduler):
+    """One thread that drives a runner's requests from their first message to their end; asleep while nothing can be computed.
+
+    Args:
+        runner: the model and its requests.
+        policy: decides what a step computes.
+        max_context: positions that one request may reach; a longer prompt is an error, more output ends it with ``length``.
+
+    Raises:
+        ConfigError: the runner's model computes on another scheduler only, which it names in ``required_scheduler``.
+    """
+
+    def __init__(self, runner: ModelRunner, policy: Policy, max_context: int) -> None:
+        super().__init__()
+        self._runner, self._policy, self._max_context = runner, policy, max_context
+        self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
+        required = getattr(runner.model, "required_scheduler", None)
+        if required not in (None, *(f"{kind.__module__}:{kind.__qualname__}" for kind in type(policy).__mro__)):
+            raise ConfigError(
+                f"scheduler: {type(runner.model).__name__} computes on {required} only, not on {type(policy).__name__}"
+            )
+
+    @property
+    def pending(self) -> int:
+        """The number of requests that have begun and not ended."""
+        return len(self._requests)
+
+    # --- the scheduler contract --------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Serve until :meth:`stop`."""
+        if self._runner.device.type == "cuda":  # kernels start on the current device, and each thread has its own
+            torch.cuda.set_device(self._runner.device)
+        with torch.inference_mode():
+            super().start()
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+    def turn(self) -> bool:
+        """Take all messages and compute a step; or sleep until a message comes. ``False`` after :meth:`stop`."""
+        if self.inbox.closed:
+            return False
+        for message in self.inbox.drain():
+            self._receive(message)
+        self._drop_aborted()
+        result = self._policy.step()
+        if result is None:
+            following = self.inbox.get()
+            if following is None:
+                return False
+            self._receive(following)
+            return True
+        while result.failed:  # no local refers to an error: its traceback refers to this frame
+            self._fail(*result.failed.popitem())
+        for request, token in result.sampled:
+            if request.request_id in self._requests:
+                self._emit(request, token)
+        return True
+
+    def _receive(self, message: IncomingMessage) -> None:
+        name = message.request_id
+        if not name or self._is_aborted(name):
+            return
+        running = self._requests.setdefault(name, None)
+        try:
+            request = self._runner.receive(message)
+            if request is None:
+                if running is not None:
+                    self._check_continuation(running)
+            elif request.finish_reason is not None:
+                self._finish(request)
+            else:
+                self._check_prompt(request)
+                self._policy.admit(request)
+                self._requests[name] = request
+        except BaseException as error:
+            self._fail(name, error)
+
+    def _emit(self, request: ARRequest, token: int) -> None:
+        """Stream a new token's messages; finish the request if it was its last."""
+        if self._is_aborted(request.request_id):
+            return  # dropped in the next turn
+        try:
+            for message in self._runner.emit(request, token):
+                self._put(message)
+            if request.finish_reason is not None:
+                self._finish(request)
+            else:
+                self._check_continuation(request)
+        except BaseException as error:
+            self._fail(request.request_id, error)
+
+    def _check_prompt(self, request: ARRequest) -> None:
+        prompt = len(request.prompt_ids)
+        if prompt == 0:
+            raise InvalidRequestError("the prompt is empty")
+        if prompt >= self._max_context:
+            raise InvalidRequestError(f"the prompt has {prompt} tokens; the context holds {self._max_context}")
+
+    def _check_continuation(self, request: ARRequest) -> None:
+        """A request whose runner has extended it must leave room for a token; any other has been ended before that."""
+        if request.length >= self._max_context:
+            raise InvalidRequestError(self._runner.does_not_fit(request, self._max_context))
+
+    # --- ends --------------------------------------------------------------------------------------------------------
+    def _finish(self, request: ARRequest) -> None:
+        result = OutgoingMessage(request.request_id, "result", self._runner.result(request))
+        self._forget(request.request_id)
+        self._put(result)
+
+    def _fail(self, request_id: str, error: BaseException) -> None:
+        self._forget(request_id, failed=True)
+        self._put(OutgoingMessage(request_id, "error", error))
+
+    def _forget(self, request_id: str, failed: bool = False) -> None:
+        self._policy.remove(request_id, failed)
+        if request_id in self._requests:
+            del self._requests[request_id]
+            try:
+                self._runner.release(request_id)
+            except BaseException:  # the request has ended either way; the others go on
+                logger.exception("releasing request %s failed; some of its state may remain", request_id)
+
+
+def run_batch(
+    runner: ModelRunner, batch: ForwardBatch, max_context: int, forward: Forward | None = None
+) -> list[tuple[ARRequest, int]]:
+    """Execute a batch for a policy; return the chosen tokens. If it raises, its requests are restored to what they were before.
+
+    A request that reaches ``max_context`` is finished with ``length``.
+    """
+    before = [(request, len(request.output_ids), len(request.output_embeds)) for request in batch.requests]
+    try:
+        sampled = runner.execute(batch, forward)
+    except BaseException:
+        for request, outputs, embeds in before:
+            del request.output_ids[outputs:], request.output_embeds[embeds:]
+            request.finish_reason = None
+        raise
+    for request, _ in sampled:
+        if request.finish_reason is None and request.length >= max_context:
+            request.finish_reason = "length"
+    return sampled
