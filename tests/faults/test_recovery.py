@@ -168,7 +168,9 @@ async def test_a_process_that_dies_again_before_all_have_told_about_its_first_de
 
         await client.submit(OmniRequest({"n": 1}))
         first = await held()
-        os.kill(client.process_ids["end"], signal.SIGSTOP)  # it says nothing, so the report about a death takes its time
+        os.kill(
+            client.process_ids["end"], signal.SIGSTOP
+        )  # it says nothing, so the report about a death takes its time
         try:
             await kill(client, "work")
             await serving(client, "work")
