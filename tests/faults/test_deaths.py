@@ -100,7 +100,7 @@ async def test_only_what_the_dead_process_held_fails_and_soon(folder: Path) -> N
         assert (error.stage, error.error_type) == ("left", "ProcessDied")
         assert when - killed < 1.0
         outcomes = [outcome for _, outcome in await asyncio.gather(*elsewhere)]
-        # What waited in "left" behind the slow one is lost with it; what had not come so far is not.
+        # Requests that waited in "left" behind the slow one are lost with it; those that had not come so far are not.
         lost = [each for each in outcomes if isinstance(each, RequestFailedError)]
         assert 0 < len(lost) < 12
         assert all(right_branching(n, each) for n, each in enumerate(outcomes) if not isinstance(each, OmniError))

@@ -19,7 +19,7 @@ from test_deaths import blamed, kill, serving
 from omni_core.client import Client, open_pipeline
 from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig
 from omni_core.errors import OmniError, RequestFailedError
-from omni_core.launch import runner
+from omni_core.processes import deaths
 from omni_core.processes.main import pack_spec
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import ProcessSpec, StageSpec
@@ -149,7 +149,7 @@ async def test_a_sender_that_is_dead_when_its_message_is_read(folder: Path, retr
 async def test_a_process_that_dies_again_before_all_have_told_about_its_first_death(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "REPORT_SECONDS", 3.0)
+    monkeypatch.setattr(deaths, "REPORT_SECONDS", 3.0)
     config = make_pipeline(
         folder,
         step("start", next="work"),
@@ -168,12 +168,14 @@ async def test_a_process_that_dies_again_before_all_have_told_about_its_first_de
 
         await client.submit(OmniRequest({"n": 1}))
         first = await held()
-        os.kill(client.process_ids["end"], signal.SIGSTOP)  # it says nothing, so an inquest takes its time
+        os.kill(
+            client.process_ids["end"], signal.SIGSTOP
+        )  # it says nothing, so the report about a death takes its time
         try:
             await kill(client, "work")
             await serving(client, "work")
             second = await held()
-            assert not any(task.done() for task in first), "the first inquest is over: this test shows nothing"
+            assert not any(task.done() for task in first), "the first report is complete: this test shows nothing"
             await kill(client, "work")
             outcomes = await asyncio.wait_for(asyncio.gather(*first, *second, return_exceptions=True), 8)
         finally:

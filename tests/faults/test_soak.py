@@ -28,7 +28,7 @@ from omni_core.protocol.messages import OmniRequest
 
 SIZES = (100, 5_000, 60_000, 300_000, 4_000_000)
 SPREAD_BYTES = 96 * 2**20
-"""What a process may have more than the one before it: tensors of 4 MB wait in it for room in the pool, as chance has it."""
+"""The memory that a process may have more than its predecessor: tensors of 4 MB wait in it for room in the pool, as chance has it."""
 
 LONGEST_STOP = 4.0
 LONGEST_REQUEST = 25.0
@@ -100,7 +100,7 @@ class Soak:
 
     @staticmethod
     def judge(asked: asyncio.Future[Any], request: OmniRequest, inputs: dict[str, Any], aborted: bool) -> str:
-        """What became of a request; asserts that it is right, or that its error tells the truth."""
+        """Check the outcome of a request: a right answer, or an error that tells the truth."""
         if asked.cancelled():
             assert aborted
             return "cancelled"

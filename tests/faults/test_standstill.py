@@ -81,19 +81,22 @@ async def test_a_limit_that_cannot_be_kept_is_an_error(folder: Path) -> None:
             pass
 
 
-async def test_closed_descriptors_leave_no_process_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["close descriptors", "close all but the standard ones"])
+async def test_closed_descriptors_leave_no_process_behind(
+    folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 2.0)
     async with open_pipeline(acting(folder)) as client:
         pids = list(client.process_ids.values())
         with pytest.raises(OmniError):
-            await client.submit(OmniRequest({"n": 1, "do": "close descriptors"}, timeout=1.0))
+            await client.submit(OmniRequest({"n": 1, "do": how}, timeout=1.0))
         end = time.monotonic() + 20
         while client.health()["act"]["restarts"] == 0:
             assert time.monotonic() < end, client.health()
             await asyncio.sleep(0.05)
         await serves(client)
         with pytest.raises(OmniError):
-            await client.submit(OmniRequest({"n": 1, "do": "close descriptors"}, timeout=1.0))
+            await client.submit(OmniRequest({"n": 1, "do": how}, timeout=1.0))
         pids += client.process_ids.values()
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 

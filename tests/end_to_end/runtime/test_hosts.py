@@ -52,7 +52,7 @@ def key_file(folder: Path) -> Path:
 
 @pytest.fixture
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pipeline over two hosts needs: its stages where processes find them, and a relay between hosts."""
+    """The needs of a pipeline over two hosts: its stages where processes find them, and a relay between hosts."""
     checked = {each.name: answer for hook, each, _, answer in load_plugins().check() if hook == "omni_relays"}
     if not any(works(checked.get(name, "not installed")) for name in ("nixl", "mooncake")):
         pytest.skip("no relay that joins hosts can work here")
@@ -222,7 +222,7 @@ def cleaners_of(pid: int) -> list[Path]:
 
 
 def of_the_server(process: psutil.Process) -> bool:
-    """Whether a child of a host's server is its own directory cleaner, which stays."""
+    """Return whether a child of a host's server is its own directory cleaner, which stays."""
     line = process.cmdline()
     return "omni-directory-cleaner" in line and (Path(line[-1]) / "host.sock").exists()
 
@@ -261,7 +261,7 @@ async def test_who_knows_only_the_public_key_or_none_is_not_heard(folder: Path, 
         assert server.returncode is None
 
 
-async def test_nobody_there_is_said(folder: Path, key_file: Path) -> None:
+async def test_a_host_that_does_not_answer_is_named(folder: Path, key_file: Path) -> None:
     with socket.socket() as free:
         free.bind((THERE, 0))
         address = f"tcp://{THERE}:{free.getsockname()[1]}"

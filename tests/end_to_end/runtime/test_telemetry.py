@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("importable_stages")
 
 @pytest.fixture(scope="module")
 def provider() -> TracerProvider:
-    """The SDK, set up once: OpenTelemetry lets nobody set it twice."""
+    """The SDK, set up once: OpenTelemetry refuses a second time."""
     made = TracerProvider()
     trace.set_tracer_provider(made)
     return made

@@ -85,7 +85,7 @@ async def test_watching_costs_nothing_and_a_killed_watcher_leaves_nothing(run_fo
         assert psutil.Process().num_fds() <= before
 
 
-async def test_rates_are_since_the_last_look(run_folder: Path) -> None:
+async def test_rates_are_since_the_last_report(run_folder: Path) -> None:
     async with open_pipeline(two(run_folder)) as client:
         (folder,) = running(run_folder)
         with StatusClient(folder) as status_client:

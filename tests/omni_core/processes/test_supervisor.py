@@ -194,3 +194,18 @@ async def test_pings() -> None:
     machine.supervisor.answered("p", [], {})
     machine.supervisor.beat()
     assert machine.heard == ["ready", "is ready", "ping p", "ping p"]
+
+
+async def test_a_stop_that_is_cancelled_still_ends_every_process() -> None:
+    machine = Machine("r0", "r1")
+    machine.supervisor.launch()
+    for process in machine.launched:
+        machine.supervisor.process_is_ready(process.spec.name, process.pid)
+        process.say_stop = lambda: None  # type: ignore[method-assign]
+    machine.supervisor.begin_stop()
+    stopping = asyncio.create_task(machine.supervisor.finish_stop(60.0))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert [process.code for process in machine.launched] == [-9, -9]

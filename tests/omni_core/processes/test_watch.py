@@ -44,7 +44,7 @@ def test_running_computes_are_reported_until_they_end() -> None:
 
 def test_seconds_are_those_since_the_begin() -> None:
     class Reports(SimpleScheduler):
-        def running(self) -> dict[str, float]:
+        def running_computes(self) -> dict[str, float]:
             return {"a": 3.0, "b": 7.5}
 
     watch = ComputeWatch(lambda: 10.0)

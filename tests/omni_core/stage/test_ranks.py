@@ -178,6 +178,21 @@ def test_any_order_of_puts_looks_and_aborts_gives_the_same_on_both_ranks() -> No
         assert len(pair.follower._arrived) == len(pair.leader)
 
 
+def test_a_wait_that_times_out_ends_on_every_rank() -> None:
+    """A scheduler that waits a while for more of a batch goes on without on all ranks."""
+    pair = Pair()
+    pair.leader.put(item("a"))
+    assert pair.leader.get() is not None
+    assert pair.leader.get(timeout=0.001) is None
+    pair.leader.put(item("b"))
+    assert pair.leader.get() is not None
+    pair.deliver()
+    assert [each and each.request_id for each in (pair.follower.get(), pair.follower.get(0.001))] == ["a", None]
+    last = pair.follower.get()
+    assert last is not None
+    assert last.request_id == "b"
+
+
 def test_a_closed_follower_waits_for_nothing() -> None:
     inbox = FollowerInbox(lambda request_id: None)
     inbox.close()

@@ -1,4 +1,4 @@
-"""What goes on in a pipeline: counters, profiles, traces, status.
+"""The view into a running pipeline: counters, profiles, traces, status.
 
 Each process counts (:mod:`omni_core.observe.metrics`) and, while profiling is on, records events that become one Chrome trace
 (:mod:`omni_core.observe.profiler`). The parent makes OpenTelemetry spans of requests (:mod:`omni_core.observe.telemetry`). Other programs

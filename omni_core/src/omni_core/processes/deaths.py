@@ -33,7 +33,7 @@ _READ_ON_SECONDS = 0.02
 
 @frozen
 class LossReport:
-    """What is known of some requests at the death of a process.
+    """The knowledge about some requests at the death of a process.
 
     Attributes:
         reached: ``(request, stage)`` of which something was written to the dead process.

@@ -202,10 +202,12 @@ class Supervisor:
             process.say_stop()
         endings = [process.ended for process in self.processes]
         if endings:
-            # A process that is still building stages reads no message; it has nothing to lose either.
-            await asyncio.wait(endings, timeout=0.05 if self._was_starting else timeout)
-            for process in self.processes:
-                process.kill()
+            try:
+                # A process that is still building stages reads no message; it has nothing to lose either.
+                await asyncio.wait(endings, timeout=0.05 if self._was_starting else timeout)
+            finally:
+                for process in self.processes:
+                    process.kill()
             await asyncio.gather(*endings)
         if not self.started.done():
             self.started.cancel()

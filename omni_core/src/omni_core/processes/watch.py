@@ -19,7 +19,7 @@ _NEEDED_BYTES = 64 * 2**20
 
 
 class ComputeWatch:
-    """Reports the running computes of schedulers that offer ``running() -> {request: time.monotonic() of its begin}``."""
+    """Reports the running computes of schedulers that offer ``running_computes`` (see :class:`Scheduler`)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -31,13 +31,13 @@ class ComputeWatch:
         Raises:
             ConfigError: the stage sets ``compute_timeout``, and its scheduler does not report its computes.
         """
-        running = getattr(scheduler, "running", None)
+        running = getattr(scheduler, "running_computes", None)
         if callable(running):
             self._running[stage.name] = running
         elif stage.compute_timeout is not None:
             raise ConfigError(
                 f"stages[{stage.name}].compute_timeout: {type(scheduler).__name__} does not report its computes (it has no "
-                "method `running`), so they cannot be limited; remove the field"
+                "method `running_computes`), so they cannot be limited; remove the field"
             )
 
     def computes(self) -> list[RunningCompute]:

@@ -161,7 +161,9 @@ class Scheduler(Protocol):
     A request can hurt only itself: whatever its compute raises (``SystemExit`` and ``MemoryError`` included) becomes one
     ``error`` message for that request, and the loop goes on.
 
-    A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread.
+    A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread; and
+    ``running_computes() -> dict[str, float]``: the requests of running computes, with the ``time.monotonic()`` of their begin. Then
+    a compute that takes longer than the stage's ``compute_timeout`` ends the process.
     """
 
     inbox: MessageQueue[IncomingMessage]

@@ -73,7 +73,7 @@ class SimpleScheduler(LoopScheduler):
             "computed": float(self._computed),
         }
 
-    def running(self) -> dict[str, float]:
+    def running_computes(self) -> dict[str, float]:
         """The requests of the running compute, with the ``time.monotonic()`` of its begin. From any thread."""
         return self._running
 

@@ -48,13 +48,14 @@ class WorkMessage:
 
     Attributes:
         taken: the numbers of the items that the look gave. removed: those of items that were dropped before.
-        aborted: the requests to abort before the items are returned.
+        aborted: the requests to abort before the items are returned. timed_out: a wait has ended without an item.
     """
 
     stage: str
     taken: list[int] = field(factory=list)
     removed: list[int] = field(factory=list)
     aborted: list[str] = field(factory=list)
+    timed_out: bool = False
 
 
 @register
@@ -122,8 +123,10 @@ class LeaderInbox(MessageQueue[IncomingMessage]):
                 self._changed.wait_for(lambda: self._can_read() or self._aborts, timeout)
                 if self._closed and not self._items:
                     return None
-                if not self._can_read() and not self._aborts:
-                    return None  # the timeout
+                timed_out = not self._can_read() and not self._aborts
+            if timed_out:
+                self._publish(WorkMessage(self._stage, timed_out=True))
+                return None
             items = self.drain(1)
             if items:
                 return items[0]
@@ -178,17 +181,21 @@ class FollowerInbox(MessageQueue[IncomingMessage]):
 
     def get(self, timeout: float | None = None) -> IncomingMessage | None:
         while True:
-            items = self.drain()
+            timed_out, items = self._take_look()
             if items:
                 return items[0]
-            if self.closed:
+            if timed_out or self.closed:
                 return None
 
     def drain(self, limit: int | None = None) -> list[IncomingMessage]:
+        return self._take_look()[1]
+
+    def _take_look(self) -> tuple[bool, list[IncomingMessage]]:
+        """Wait for the next look of rank 0. Returns True if that ended by its timeout, and the items that it gave."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._has_look())
             if not self._has_look():
-                return []
+                return False, []
             look = self._looks.popleft()
             for number in look.removed:
                 self._arrived.pop(number, None)
@@ -197,7 +204,7 @@ class FollowerInbox(MessageQueue[IncomingMessage]):
             self._abort(request_id)
         if self.tap is not None:
             self.tap("put", items)
-        return self._taken(items)
+        return look.timed_out, self._taken(items)
 
     def _has_look(self) -> bool:
         """The next look has come, with all its items: they travel by another thread of rank 0."""
