@@ -51,8 +51,6 @@ class Frame:
 
     def after(self, count: int) -> list[memoryview]:
         """The parts behind the first ``count`` bytes."""
-        if not count:
-            return self.parts
         left = []
         for part in self.parts:
             if count < part.nbytes:

@@ -61,7 +61,8 @@ class Peer:
         """The bytes to write next, in pieces: the rest of the first frame; empty if nothing can be written."""
         if not self._waiting or not self.connected:
             return []
-        return self._waiting[0].after(self._written)
+        first = self._waiting[0]
+        return first.after(self._written) if self._written else first.parts
 
     def wrote(self, count: int) -> bool:
         """``count`` bytes of :meth:`pending` were written. Return whether they were all."""
@@ -72,12 +73,10 @@ class Peer:
         if self._written < frame.nbytes:
             frame.own()
             return False
-        self._remove_first()
-        return True
-
-    def _remove_first(self) -> None:
-        self._waiting_bytes -= self._waiting.popleft().nbytes
+        self._waiting.popleft()
+        self._waiting_bytes -= frame.nbytes
         self._written = 0
+        return True
 
     @property
     def is_behind(self) -> bool:

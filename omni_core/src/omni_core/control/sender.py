@@ -75,8 +75,10 @@ class Sender:
                 return
             if not self.peer.wrote(written):
                 break
-        self._watch(more)
-        self._let_send()
+        if more is not self._watching:
+            self._watch(more)
+        if self._waiting:
+            self._let_send()
 
     def _watch(self, wanted: bool) -> None:
         if wanted != self._watching and self._link is not None:

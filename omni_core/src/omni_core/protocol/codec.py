@@ -20,7 +20,7 @@ from omni_core.protocol.registry import classes, names, register, values
 from omni_core.protocol.structure import check_limits, is_large, locate_failure
 from omni_core.protocol.tensors import Buffer, copy, host_bytes, on_host
 
-__all__ = ["EncodedValue", "decode", "encode", "encode_split", "encode_whole", "is_large", "register"]
+__all__ = ["Body", "EncodedValue", "decode", "encode", "encode_split", "encode_whole", "is_large", "register"]
 
 ALIGNMENT = 64
 """Every out-of-band buffer starts at a multiple of this many bytes."""
@@ -96,6 +96,10 @@ class EncodedValue:
             copy(destination[offset : offset + buffer.nbytes], buffer)
 
 
+Body = bytes | EncodedValue
+"""An encoded value as a field of a message."""
+
+
 def encode(value: Any) -> bytes:
     """``value`` as one self-contained document.
 
@@ -105,14 +109,16 @@ def encode(value: Any) -> bytes:
     return _Encoder(out_of_band=None).document(value)
 
 
-def encode_whole(value: Any) -> tuple[EncodedValue, bool]:
+def encode_whole(value: Any) -> tuple[Body, bool]:
     """``value`` for a field of a message, and whether torch tensors are in it, so that its reader needs torch.
+
+    A document alone where there are no large tensors or arrays.
 
     Raises:
         CodecError: as for :func:`encode`.
     """
     encoded = encode_split(value)
-    return encoded, encoded.has_tensors
+    return encoded if encoded.nbytes else encoded.header, encoded.has_tensors
 
 
 def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu", checked: bool = False) -> EncodedValue:

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from omni_core.protocol.codec import EncodedValue
+from omni_core.protocol.codec import Body
 from omni_core.protocol.registry import register
 
 
@@ -84,7 +84,7 @@ class SubmitMessage:
 
     request_id: str
     stage: str
-    body: EncodedValue
+    body: Body
     has_tensors: bool = False
 
 
@@ -123,7 +123,7 @@ class CompleteMessage:
 
     request_id: str
     from_stage: str
-    body: EncodedValue | None = None
+    body: Body | None = None
     error: ErrorInfo | None = None
     has_tensors: bool = False
 
@@ -148,7 +148,7 @@ class StreamMessage:
     request_id: str
     from_stage: str
     chunk_id: int
-    body: EncodedValue
+    body: Body
     has_tensors: bool = False
 
 

@@ -1,0 +1,39 @@
+"""The relays of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+from omni_core.errors import RelayError
+from omni_core.protocol.specs import RelaySpec
+from omni_core.relay.table import Relays
+
+SPEC = RelaySpec("omni_relay_shm.relay:ShmRelay", {"slot_size_mb": 1})
+
+
+async def test_a_peer_is_reached_by_the_relay_of_its_edge() -> None:
+    relays = Relays({"one": SPEC, "two": SPEC}, {"ipc://a": "one", "ipc://b": "two"})
+    name, relay = relays.towards("ipc://b")
+    assert (name, relays.named("two")) == ("two", relay)
+    assert relays.device_towards("ipc://a") == "cpu"
+    relays.close()
+
+
+async def test_what_no_relay_reaches_is_an_error_that_names_it() -> None:
+    relays = Relays({}, {})
+    with pytest.raises(RelayError, match="ipc://elsewhere"):
+        relays.towards("ipc://elsewhere")
+    with pytest.raises(RelayError, match="'shm', which this process was started without"):
+        relays.named("shm")
+    assert relays.device_towards("ipc://elsewhere") == "cpu"
+    assert relays.statistics() == {}
+
+
+async def test_statistics_are_added_up_and_cleanup_reaches_all() -> None:
+    relays = Relays({"one": SPEC, "two": SPEC}, {"ipc://a": "one", "ipc://b": "two"})
+    for name in ("one", "two"):
+        await relays.named(name).put_async(b"x" * 5000, "r")
+    assert relays.statistics()["slots_in_use"] == 2
+    relays.cleanup("r")
+    assert relays.statistics() == {"bytes_in_use": 0, "slots_in_use": 0}
+    relays.close()
