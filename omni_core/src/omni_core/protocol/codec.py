@@ -20,6 +20,7 @@ from attrs import define, field
 from omni_core.errors import CodecError
 from omni_core.protocol import messages, outputs
 from omni_core.protocol.buffers import Buffer, copy, flat, host_bytes, on_host
+from omni_core.protocol.error_info import message_of
 
 ALIGNMENT = 64
 """Every out-of-band buffer starts at a multiple of this many bytes."""
@@ -136,7 +137,7 @@ def decode(document: bytes | memoryview, buffer: Buffer | None = None) -> Any:
     except CodecError:
         raise
     except BaseException as error:  # a class's constructor may raise anything, and event loops decode
-        raise CodecError(f"received bytes cannot be decoded: {type(error).__name__}: {error}") from error
+        raise CodecError(f"received bytes cannot be decoded: {message_of(error, with_type=True)}") from error
 
 
 class _Encoder:
@@ -326,7 +327,7 @@ def _explain(value: Any, error: BaseException) -> str:
     if isinstance(error, RecursionError) or "recursion limit" in str(error):
         return "the payload is nested too deeply, or contains itself"
     path, leaf_error = _first_failure(value, "payload", error)
-    return f"{path}: {leaf_error}"
+    return f"{path}: {message_of(leaf_error)}"
 
 
 def _first_failure(value: Any, path: str, error: BaseException) -> tuple[str, BaseException]:
