@@ -38,7 +38,7 @@ MAX_UNREAD_EVENTS = 10_000
 REMEMBERED_IDS = 20_000
 
 ANSWER_SECONDS = 0.3
-"""How long processes may take to say what an expired request waits for."""
+"""Seconds that processes have to say what an expired request waits for."""
 
 LOST_PEER_SECONDS = 0.7
 """A request that failed because another process died ends after this time at the latest: the report about that death, which may run it

@@ -26,13 +26,13 @@ MAX_CHARACTERS = 8_000
 """Characters of an error's message, and of its traceback."""
 
 FORMAT_SECONDS = 0.5
-"""How long formatting one exception may take."""
+"""Seconds that formatting a message, or a traceback, may take."""
 
 _OWN = frozenset(each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception))
 
 
 def describe(error: Any, stage: str | None) -> ErrorInfo:
-    """Return an exception of ``stage`` as plain data. Never raises, and returns after :data:`FORMAT_SECONDS` at the latest.
+    """Return an exception of ``stage`` as plain data. Never raises, and takes at most twice :data:`FORMAT_SECONDS`.
 
     Deliberate errors (:class:`~omni_core.errors.OmniError`) have no traceback: their message says it all.
     """
