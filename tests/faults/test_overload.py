@@ -186,5 +186,5 @@ async def test_a_timeout_names_the_stages_that_have_the_request(folder: Path) ->
         with pytest.raises(RequestTimeoutError) as caught:
             await client.submit(OmniRequest({"n": 1, "sleep": {"left": 1.0}}, timeout=0.3))
         assert "stage 'join' waits for 'left'" in str(caught.value)
-        assert "stage 'left' has it queued or computes" in str(caught.value)
+        assert "stage 'left' computes it or has it queued" in str(caught.value)
         assert caught.value.error_type == "TimeoutError"

@@ -161,7 +161,8 @@ class Scheduler(Protocol):
     A request can hurt only itself: whatever its compute raises (``SystemExit`` and ``MemoryError`` included) becomes one
     ``error`` message for that request, and the loop goes on.
 
-    A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread.
+    A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread; and
+    ``waiting(request_id) -> str``: the inputs that a request waits for, as the message of its timeout names them.
     """
 
     inbox: MessageQueue[IncomingMessage]

@@ -193,13 +193,10 @@ class Stage:
             if active.fan_in is not None:
                 return f"waits for {quoted(active.fan_in.missing())}"
             ask = getattr(self.scheduler, "waiting", None)
-            open_streams: list[str] = ask(request_id) if ask is not None else []
-            if open_streams:
-                return f"waits for the end of the stream from {quoted(open_streams)}"
-            if request_id in self._lanes:
-                return "waits to hand on its result"
-            has_payload = any(seen & PAYLOAD for seen, _ in active.arrived.values()) or not active.arrived
-            return "has it queued or computes" if has_payload else "has part of its stream, but no payload"
+            missing: str = ask(request_id) if ask is not None else ""
+            if missing:
+                return f"waits for {missing}"
+            return "waits to hand on its output" if request_id in self._lanes else "computes it or has it queued"
 
     # --- in ----------------------------------------------------------------------------------------------------------
     def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
