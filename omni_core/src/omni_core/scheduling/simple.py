@@ -109,10 +109,9 @@ class SimpleScheduler(LoopScheduler):
                     self._put(OutgoingMessage(payload.request_id, "result", result))
                 return
         for payload in batch:
-            outcome = None if self._is_aborted(payload.request_id) else self._outcome(payload)
             self._running -= 1
-            if outcome is not None:
-                self._put(outcome)
+            if not self._is_aborted(payload.request_id):
+                self._put(self._outcome(payload))
 
     def _outcome(self, payload: StagePayload) -> OutgoingMessage:
         """Compute one request. Its own function, so that no frame of an error's traceback holds the error: such a cycle would keep

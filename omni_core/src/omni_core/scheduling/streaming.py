@@ -125,8 +125,8 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
             failures = self.step(states)
         except BaseException as error:
             failures = dict.fromkeys(states, error)
-        for request_id, failure in failures.items():
-            self._fail(request_id, failure)
+        for request_id in list(failures):  # no frame of an error's traceback may keep the error
+            self._fail(request_id, failures.pop(request_id))
         for request_id in states:
             progress = self._requests.get(request_id)
             if progress is None or not self._complete(progress):
