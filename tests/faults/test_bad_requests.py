@@ -14,7 +14,7 @@ from fault_harness import Watched, branching, right_branching, right_streaming, 
 from pipelines import make_pipeline
 
 from omni_core.client import Client, open_pipeline
-from omni_core.config.schema import RestartConfig, StageConfig
+from omni_core.config.schema import StageConfig
 from omni_core.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 
@@ -143,7 +143,7 @@ async def test_an_invalid_request_is_told_by_its_class(folder: Path) -> None:
 @pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
 async def test_a_request_that_kills_its_process_takes_no_neighbour_with_it(folder: Path, together: bool) -> None:
     """31 good requests and a killer, with one retry each: only the killer fails, and its resubmission runs alone."""
-    config = branching(folder, together, retries=1, restart=RestartConfig(limit=8, backoff=0.01))
+    config = branching(folder, together, retries=1)
     killer = {"n": 100, "poison": {"at": "work", "kind": "die"}}
     async with open_pipeline(config) as client:
         assert right_branching(0, await client.submit(OmniRequest({"n": 0})))

@@ -90,8 +90,8 @@ def test_a_request_that_cannot_be_decoded_fails_alone() -> None:
     for index in range(10):
         for name, frames in (("a", good), ("bad", frames_of(10)), ("b", good + 20)):
             scheduler.inbox.put(frame(name, frames[index]))
-            if index % 3 == 0:
-                scheduler.turn()
+        if index % 3 == 0:
+            scheduler.turn()
     for name in ("a", "b"):
         for message in end(name):
             scheduler.inbox.put(message)

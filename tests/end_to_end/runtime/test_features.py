@@ -1,4 +1,4 @@
-"""What a pipeline's config can say, each in a running pipeline, and the rules of objects within a process."""
+"""Features of a pipeline's config, each in a running pipeline, and the rules of objects within a process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stage(name: str, function: str, **fields: Any) -> StageConfig:
     return StageConfig(**{"process": name, **fields}, name=name, factory=f"feature_stages:{function}")
 
 
-async def test_runtime_overrides_reach_the_factory_and_nobody_else(run_folder: Path) -> None:
+async def test_runtime_overrides_reach_their_stage_alone(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
         stage("first", "settings", next="last", factory_args={"nested": {"a": 1, "b": 1}}),

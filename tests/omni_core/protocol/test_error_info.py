@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -118,6 +119,17 @@ def test_formatting_is_not_waited_for_longer_than_its_bound() -> None:
     info = describe(Sleeps(), "stage")
     assert "took more than" in info.message
     assert time.monotonic() - begin < 2 * FORMAT_SECONDS + 0.5
+
+
+def test_without_a_thread_an_error_keeps_its_name_and_a_plain_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuses)
+    info = describe(MemoryError("too much"), "stage")
+    assert (info.error_type, info.message) == ("MemoryError", "too much")
+    assert "no thread" in info.traceback
+    assert "no thread" in describe(Exits(), "stage").message
 
 
 def test_long_messages_keep_their_beginning_and_end() -> None:

@@ -46,16 +46,23 @@ def test_a_request_waits_for_the_streams_of_all_sources_and_says_so() -> None:
     ):
         scheduler.inbox.put(message)
     assert scheduler.turn()
-    assert scheduler.waiting("r") == ["tone"]
-    assert scheduler.waiting("unknown") == []
+    assert scheduler.waiting("r") == "the end of the stream from 'tone'"
+    assert scheduler.waiting("unknown") == ""
     scheduler.inbox.put(IncomingMessage("r", "stream_done", None, "tone"))
     assert scheduler.turn()
     assert [message.data for message in scheduler.outbox.drain()] == [["a"]]
-    assert scheduler.waiting("r") == []
+    assert scheduler.waiting("r") == ""
 
 
 def test_by_default_a_request_waits_for_the_stream_of_its_payload_s_source() -> None:
     scheduler = Collector()
     scheduler.inbox.put(IncomingMessage("r", "new_request", StagePayload("r", OmniRequest()), "upper"))
     assert scheduler.turn()
-    assert scheduler.waiting("r") == ["upper"]
+    assert scheduler.waiting("r") == "the end of the stream from 'upper'"
+
+
+def test_a_stream_without_its_payload_waits_for_it() -> None:
+    scheduler = Collector()
+    scheduler.inbox.put(IncomingMessage("r", "stream_chunk", "a", "upper"))
+    assert scheduler.turn()
+    assert scheduler.waiting("r") == "its payload"

@@ -1,4 +1,4 @@
-"""What happens to a request? The coordinator admits it, sends it to the entry stage, merges the results of the terminal stages, and
+"""The life of a request: the coordinator admits it, sends it to the entry stage, merges the results of the terminal stages, and
 ends it at its deadline, at its client's wish or at a failure. :class:`RequestMachine` decides all of this without IO (events and a
 clock in, actions out), :class:`Coordinator` is its asyncio shell, and :class:`ReplicaChoice` says which replicas serve a request.
 """

@@ -38,7 +38,7 @@ MAX_UNREAD_EVENTS = 10_000
 REMEMBERED_IDS = 20_000
 
 ANSWER_SECONDS = 0.3
-"""How long processes may take to say what an expired request waits for."""
+"""Seconds that processes have to say what an expired request waits for."""
 
 LOST_PEER_SECONDS = 0.7
 """A request that failed because another process died ends after this time at the latest: the report about that death, which may run it
@@ -132,9 +132,6 @@ class RequestMachine:
     @property
     def in_flight(self) -> int:
         return len(self._tracked)
-
-    def tracked(self, request_id: str) -> TrackedRequest | None:
-        return self._tracked.get(request_id)
 
     def attempt(self, attempt_id: str) -> TrackedRequest | None:
         """The request of a running attempt."""
@@ -250,7 +247,7 @@ class RequestMachine:
         return [Start(tracked)]
 
     def start_failed(self, tracked: TrackedRequest, error: Exception, now: float) -> list[Action]:
-        """A request could not be sent to the entry stage."""
+        """Fail a request that could not be sent to the entry stage."""
         if tracked.is_over:
             return []
         if isinstance(error, OmniError) and not isinstance(error, StageFailedError) and tracked.attempts == 1:
@@ -261,7 +258,7 @@ class RequestMachine:
         return self._end(tracked, RequestState.FAILED, failure, now)
 
     def process_lost(self, lost: Mapping[str, str], reason: str, now: float) -> list[Action]:
-        """A process died. ``lost``: the attempts that it held, each with a stage that held it.
+        """Take in the death of a process. ``lost``: the attempts that it held, each with a stage that held it.
 
         They run again as far as ``retries`` allow (see :mod:`omni_core.coordinator.suspects`) and the client has read nothing.
         """
@@ -325,7 +322,7 @@ class RequestMachine:
 
     # --- messages of stages --------------------------------------------------------------------------------------------
     def result(self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float) -> list[Action]:
-        """A partial or final result of a terminal stage. One for a request that has ended is dropped."""
+        """Take in a result of a terminal stage. One for a request that has ended is dropped."""
         tracked = self._attempts.get(attempt_id)
         if tracked is None or not self._takes(tracked, stage, final):
             return []
@@ -344,7 +341,7 @@ class RequestMachine:
         return stage in tracked.terminals and not tracked.deadline_passed and (final or tracked.wants_partial)
 
     def failure(self, attempt_id: str, info: ErrorInfo, now: float) -> list[Action]:
-        """A request has failed in a stage, or on the way to one."""
+        """Take in a failure in a stage, or on the way to one."""
         tracked = self._attempts.get(attempt_id)
         if tracked is None:
             return []
@@ -383,7 +380,7 @@ class RequestMachine:
         heapq.heappush(self._timers, (when, next(self._timer_numbers), name, due))
 
     def _expire(self, tracked: TrackedRequest, now: float) -> list[Action]:
-        """The deadline: ask the stages what the request waits for, then fail it."""
+        """Ask the stages what a request whose deadline has come waits for; it fails when they have answered."""
         tracked.deadline_passed = True
         if tracked.state is RequestState.PENDING:
             return self._time_out(tracked, now)
@@ -391,7 +388,7 @@ class RequestMachine:
         return [AskWaiting(tracked.attempt_id)]
 
     def asked(self, attempt_id: str, processes: int, now: float) -> list[Action]:
-        """So many processes were asked what an expired request waits for."""
+        """Take in the number of processes that were asked what an expired request waits for."""
         tracked = self._attempts.get(attempt_id)
         if tracked is None:
             return []
@@ -399,7 +396,7 @@ class RequestMachine:
         return self._time_out(tracked, now) if tracked.unanswered <= 0 else []
 
     def answered(self, attempt_id: str, waiting_for: Mapping[str, str], now: float) -> list[Action]:
-        """A process has said what an expired request does in its stages."""
+        """Take in the answer of a process: by stage, what an expired request does there."""
         tracked = self._attempts.get(attempt_id)
         if tracked is None or not tracked.deadline_passed:
             return []

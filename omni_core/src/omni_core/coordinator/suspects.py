@@ -2,8 +2,8 @@
 
 A process that dies takes every request that it held with it, and one of them may be the cause. Each of them is a *suspect*: it runs
 again with no other suspect beside it, the youngest first. If a process dies with the running suspect in it, that suspect is the
-cause, and the other suspects of the same death run again at once. So a request that ends its process costs two deaths, and its
-neighbours nothing but time.
+cause, and the other suspects of the same death run again at once. So with one retry, a request that ends its process costs two
+deaths, and its neighbours nothing but time: where no request was the cause, all of them run again one after another.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MOST_ATTEMPTS_BEYOND_RETRIES = 6
 
 REMEMBERED_KILLERS = 1_000
 REMEMBERED_SECONDS = 600.0
-"""For how long the content of a request that ended its process is remembered."""
+"""Seconds for which the content of a request that ended its process is remembered."""
 
 QUIET_SECONDS = 5.0
-"""How long a request that was the cause of a death waits for the others to end, and how long new requests wait for its end."""
+"""Seconds that the cause of a death waits for the other requests to end, and that new requests wait for its end at most."""
 
 
 @frozen

@@ -156,7 +156,9 @@ def decode(document: bytes | memoryview | EncodedValue, buffer: Buffer | None = 
     except CodecError:
         raise
     except BaseException as error:  # a class's constructor may raise anything, and event loops decode
-        raise CodecError(f"received bytes cannot be decoded: {type(error).__name__}: {error}") from error
+        from omni_core.protocol.error_info import message_of  # which imports the messages, which import this module
+
+        raise CodecError(f"received bytes cannot be decoded: {message_of(error, with_type=True)}") from error
 
 
 class _Encoder:

@@ -26,13 +26,15 @@ MAX_CHARACTERS = 8_000
 """Characters of an error's message, and of its traceback."""
 
 FORMAT_SECONDS = 0.5
-"""How long formatting one exception may take."""
+"""Seconds that formatting a message, or a traceback, may take."""
+
+_BUILT_IN = (ValueError, TypeError, RuntimeError, IndexError, AssertionError, MemoryError, RecursionError, SystemExit)
 
 _OWN = frozenset(each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception))
 
 
 def describe(error: Any, stage: str | None) -> ErrorInfo:
-    """Return an exception of ``stage`` as plain data. Never raises, and returns after :data:`FORMAT_SECONDS` at the latest.
+    """Return an exception of ``stage`` as plain data. Never raises, and takes at most twice :data:`FORMAT_SECONDS`.
 
     Deliberate errors (:class:`~omni_core.errors.OmniError`) have no traceback: their message says it all.
     """
@@ -70,7 +72,8 @@ def message_of(error: BaseException, *, with_type: bool = False) -> str:
     def text() -> str:
         return _plain(str(error)) or repr(error)
 
-    message = _cut(text()) if type(error) in _OWN else _guarded(text)
+    is_safe = type(error) in _OWN or (type(error) in _BUILT_IN and all(type(each) in (str, int) for each in error.args))
+    message = _cut(text()) if is_safe else _guarded(text)
     return f"{name_of(error)}: {message}" if with_type else message
 
 
@@ -85,7 +88,10 @@ def _guarded(text: Callable[[], str]) -> str:
             made[0] = f"(no message: its __str__ raised {name_of(broken)})"
 
     thread = threading.Thread(target=make, name="format-error", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):  # out of threads, or of memory
+        return "(no message: there is no thread to format it in)"
     thread.join(FORMAT_SECONDS)
     return made[0]
 

@@ -1,4 +1,4 @@
-"""What computes inside a stage? A :class:`Scheduler`: an inbox, an outbox and a loop between them, which owns the stage's compute.
+"""The compute of a stage belongs to a :class:`Scheduler`: an inbox, an outbox and a loop between them.
 :class:`SimpleScheduler` runs functions, batches and generators, :class:`StreamingScheduler` consumes streams chunk by chunk, and both
 share their loop and its aborts with further ones in :class:`LoopScheduler`.
 """

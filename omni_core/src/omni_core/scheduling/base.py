@@ -163,7 +163,8 @@ class Scheduler(Protocol):
 
     A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread; and
     ``running_computes() -> dict[str, float]``: the requests of running computes, with the ``time.monotonic()`` of their begin. Then
-    a compute that takes longer than the stage's ``compute_timeout`` ends the process.
+    a compute that takes longer than the stage's ``compute_timeout`` ends the process; and ``waiting(request_id) -> str``: the inputs
+    that a request waits for, as the message of its timeout names them.
     """
 
     inbox: MessageQueue[IncomingMessage]

@@ -136,6 +136,7 @@ class SimpleScheduler(LoopScheduler):
     def _stream(self, request_id: str, values: Generator[Any, None, Any]) -> Any:
         """Stream what a generator yields; the value that it returns."""
         while not self._is_aborted(request_id):
+            self._running = {request_id: time.monotonic()}  # each value is a compute of its own
             try:
                 value = next(values)
             except StopIteration as end:

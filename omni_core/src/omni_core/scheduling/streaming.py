@@ -86,12 +86,15 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
     def statistics(self) -> dict[str, float]:
         return {"waiting": float(len(self.inbox)), "running": float(len(self._requests))}
 
-    def waiting(self, request_id: str) -> list[str]:
-        """The sources whose streams a request waits for. From any thread; for messages."""
+    def waiting(self, request_id: str) -> str:
+        """Name the inputs that a request waits for, for a message; empty if there are none. From any thread."""
         progress = self._requests.get(request_id)
         if progress is None:
-            return []
-        return sorted(str(source) for source in self._needed(progress) - progress.done if source is not None)
+            return ""
+        missing = [] if progress.has_payload else ["its payload"]
+        open_sources = sorted(str(source) for source in self._needed(progress) - progress.done if source is not None)
+        missing += [f"the end of the stream from {source!r}" for source in open_sources]
+        return " and ".join(missing)
 
     def _forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
@@ -122,8 +125,8 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
             failures = self.step(states)
         except BaseException as error:
             failures = dict.fromkeys(states, error)
-        for request_id, failure in failures.items():
-            self._fail(request_id, failure)
+        for request_id in list(failures):  # no frame of an error's traceback may keep the error
+            self._fail(request_id, failures.pop(request_id))
         for request_id in states:
             progress = self._requests.get(request_id)
             if progress is None or not self._complete(progress):

@@ -66,12 +66,18 @@ class ActiveRequest:
             self.request = OmniRequest()
         return StagePayload(self.request_id, self.request, value.data if isinstance(value, StagePayload) else value)
 
-    def waits_for(self, stream_from: list[str]) -> list[str]:
-        """What this stage waits for to finish the request, in words for people."""
+    def waits_for(self, stream_from: list[str], inputs: str = "") -> list[str]:
+        """Describe what this stage waits for to finish the request.
+
+        Args:
+            stream_from: the stages whose streams it needs. inputs: what its scheduler says instead, if it knows.
+        """
         missing = self.fan_in.missing if self.fan_in is not None else []
         streams = [name for name in stream_from if not self.arrived.get(name, (0, None))[0] & DONE]
         waits = [f"waits for {name!r}" for name in missing]
         waits += [f"waits for the end of the stream from {name!r}" for name in streams]
+        if inputs:
+            return [*waits, f"waits for {inputs}"]
         if self.sending_to is not None:
             return [*waits, f"sending to {self.sending_to!r}"]
         return waits if self.fan_in is not None else [*waits, "has it queued or computes"]

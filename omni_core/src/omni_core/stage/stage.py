@@ -130,7 +130,7 @@ class Stage:
             if active is None:
                 return []
             ask = getattr(self.scheduler, "waiting", None)
-            return active.waits_for(self.spec.stream_from if ask is None else ask(request_id))
+            return active.waits_for(self.spec.stream_from) if ask is None else active.waits_for([], ask(request_id))
 
     def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
         """Take a payload from the coordinator (``source`` is ``None``) or from another stage."""

@@ -103,13 +103,15 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             for name, state in states.items()
             if name not in failures and len(state.waiting) >= self._wanted(state) and not self._is_aborted(name)
         }:
-            failures |= self._decode(due)
+            self._decode(due, failures)
         return failures
 
     def finish(self, request_id: str, state: _Sound[Stream]) -> AudioResult:
+        failures: dict[str, BaseException] = {}
         while state.waiting:
-            for error in self._decode({request_id: state}).values():
-                raise error
+            self._decode({request_id: state}, failures)
+            if failures:
+                raise failures.pop(request_id)
         samples = torch.cat(state.waves) if state.waves else torch.empty(0)
         empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
         codes = torch.cat(state.decoded) if state.decoded else empty
@@ -118,25 +120,27 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     def _wanted(self, state: _Sound[Stream]) -> int:
         return self._chunk if state.decoded else self._initial_chunk
 
-    def _decode(self, states: dict[str, _Sound[Stream]]) -> dict[str, BaseException]:
-        """Decode a chunk of each, or what is left; the errors of those that failed."""
+    def _decode(self, states: dict[str, _Sound[Stream]], failures: dict[str, BaseException]) -> None:
+        """Decode a chunk of each, or what is left; put the errors of those that fail into ``failures``."""
         chunks = {name: torch.stack(state.waiting[: self._wanted(state)]) for name, state in states.items()}
         try:
             waves = self._vocoder.decode([(states[name].stream, chunk) for name, chunk in chunks.items()])
         except BaseException as error:
-            return dict.fromkeys(states, error) if len(states) == 1 else self._decode_alone(states, chunks)
+            if len(states) == 1:
+                failures.update(dict.fromkeys(states, error))
+            else:
+                self._decode_alone(states, chunks, failures)
+            return
         for (name, chunk), wave in zip(chunks.items(), waves, strict=True):
             self._decoded(name, states[name], chunk, wave)
-        return {}
 
     def _decode_alone(
-        self, states: dict[str, _Sound[Stream]], chunks: dict[str, torch.Tensor]
-    ) -> dict[str, BaseException]:
+        self, states: dict[str, _Sound[Stream]], chunks: dict[str, torch.Tensor], failures: dict[str, BaseException]
+    ) -> None:
         """Decode one by one, after a pass has failed that they shared.
 
         That pass may have advanced some streams, so each is begun anew and decodes its earlier chunks again first.
         """
-        failures: dict[str, BaseException] = {}
         for name, state in states.items():
             try:
                 state.stream = self._vocoder.begin()
@@ -147,7 +151,6 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
                 failures[name] = error
             else:
                 self._decoded(name, state, chunks[name], wave)
-        return failures
 
     def _decoded(self, request_id: str, state: _Sound[Stream], frames: torch.Tensor, wave: torch.Tensor) -> None:
         del state.waiting[: len(frames)]
