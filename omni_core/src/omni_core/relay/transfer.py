@@ -62,7 +62,7 @@ class Transfer:
     async def send(self, endpoint: str, value: Any, **message: Any) -> Sent:
         """Send ``value`` in a :class:`DataReadyMessage` made of ``message``.
 
-        Waits while the relay's pool is full. More of the same request may be sent after :meth:`ControlPlane.room`.
+        Waits while the relay's pool is full. Await :meth:`ControlPlane.room` before more of the same request is sent.
 
         Raises:
             CodecError: something in the value cannot be sent.
