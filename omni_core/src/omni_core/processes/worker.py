@@ -47,10 +47,10 @@ from omni_core.stage.stage import Stage
 logger = logging.getLogger(__name__)
 
 _READ_ON_SECONDS = 0.02
-"""After a peer's death, how long its last messages may take from our sockets to our stages."""
+"""Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
 
 LAST_STEP_SECONDS = 1.0
-"""How long the end of a process waits for running steps. Nothing reads their results any more."""
+"""Seconds that the end of a process waits for running steps. No process reads their results any more."""
 
 
 class Worker:
@@ -125,9 +125,9 @@ class Worker:
         if isinstance(message, DataReadyMessage | SubmitMessage):
             self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
         elif isinstance(message, AbortMessage):
-            self._abort(message.request_id)
+            self.abort(message.request_id)
         elif isinstance(message, StatisticsRequest):
-            self.tell_coordinator(StageStatistics(self.spec.name, self._statistics()))
+            self.tell_coordinator(StageStatistics(self.spec.name, self.statistics()))
         elif isinstance(message, WorkMessage):
             self._followers[message.stage].feed(message)
         elif isinstance(message, PingMessage):
@@ -192,7 +192,7 @@ class Worker:
         self.tell_coordinator(ProfileReport(self.spec.name, problem=problem))
 
     def _write_profile(self, recorder: Recorder, torch: TorchRecorder | None, path: Path) -> None:
-        """In a thread: it takes as long as there is to write."""
+        """Write what was recorded. Called in a thread, because it may take seconds."""
         problem = ""
         try:
             events = recorder.finish()
@@ -237,7 +237,8 @@ class Worker:
         request_id, stage = lane
         self._stages[stage].receive_failure(request_id, error)
 
-    def _abort(self, request_id: str) -> None:
+    def abort(self, request_id: str) -> None:
+        """Drop every state of a request, and cancel what is read and sent for it."""
         for name, stage in self._stages.items():
             self._reads.cancel((request_id, name))
             stage.abort(request_id)
@@ -247,7 +248,8 @@ class Worker:
     def _parts(self) -> dict[str, Stage | Follower]:
         return {**self._stages, **self._followers}
 
-    def _statistics(self) -> dict[str, dict[str, float]]:
+    def statistics(self) -> dict[str, dict[str, float]]:
+        """Return the counters of every stage, and of the relays under ``"relay"``."""
         counters = {name: part.statistics() for name, part in self._parts().items()}
         if self.spec.relays:
             counters["relay"] = self._relays.statistics()

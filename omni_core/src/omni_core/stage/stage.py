@@ -119,7 +119,7 @@ class Stage:
         }
 
     def arrivals(self, request_id: str) -> Arrivals:
-        """What of a request has come so far, by source; also of one that has lately ended here."""
+        """Return what of a request has come so far, by source; also of one that has lately ended here."""
         return self._requests.arrivals(request_id)
 
     def waiting(self, request_id: str) -> str | None:
