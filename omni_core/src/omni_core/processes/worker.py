@@ -37,7 +37,7 @@ from omni_core.protocol.messages import (
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer, read_document
+from omni_core.relay.transfer import Transfer
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import build_scheduler
 from omni_core.stage.outbound import Outbound
@@ -207,31 +207,28 @@ class Worker:
         """Read what a message carries and give it to its stage."""
         stage = self._stages[message.stage]
         begin = time.monotonic_ns()
-        if isinstance(message, SubmitMessage):
-            payload = await read_document(message.body, message.has_tensors)
-            self._record_receipt(begin, message, "client", None)
-            stage.receive_payload(payload, None)
-            return
-        if message.is_done:
+        if isinstance(message, DataReadyMessage) and message.is_done:
             stage.receive_done(message.request_id, message.from_stage, message.handed_to)
             return
         value = await self._transfer.read(message)
-        self._record_receipt(begin, message, message.from_stage, message.chunk_id)
-        if message.is_stream:
+        if self._outbound.recorder is not None:
+            self._record_receipt(begin, message)
+        if isinstance(message, SubmitMessage):
+            stage.receive_payload(value, None)
+        elif message.is_stream:
             stage.receive_chunk(message.request_id, message.from_stage, value)
         else:
             stage.receive_payload(value, message.from_stage, message.handed_to)
 
-    def _record_receipt(
-        self, begin: int, message: DataReadyMessage | SubmitMessage, source: str, chunk_id: int | None
-    ) -> None:
-        recorder = self._outbound.recorder
-        if recorder is None:
-            return
+    def _record_receipt(self, begin: int, message: DataReadyMessage | SubmitMessage) -> None:
+        assert self._outbound.recorder is not None
         if (message.request_id, message.stage) in self._reads:  # it waited, and the thread did other work meanwhile
             begin = time.monotonic_ns()
+        source, chunk_id = "client", None
+        if isinstance(message, DataReadyMessage):
+            source, chunk_id = message.from_stage, message.chunk_id
         flow = flow_of(message.request_id, source, message.stage, chunk_id)
-        recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
+        self._outbound.recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
 
     def _read_failed(self, lane: tuple[str, str], error: BaseException) -> None:
         request_id, stage = lane

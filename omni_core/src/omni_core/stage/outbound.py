@@ -119,6 +119,6 @@ class Outbound:
 
     def _tell_end(self, message: CompleteMessage) -> None:
         try:
-            self.tell_coordinator(message)
+            self._control.send(self._spec.coordinator_endpoint, message)
         except TransportError:
             logger.exception("the coordinator does not read; the end of request %s is lost", message.request_id)
