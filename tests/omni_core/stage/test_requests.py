@@ -66,23 +66,24 @@ def test_payloads_carry_the_request_without_inputs() -> None:
     assert ActiveRequest("r", 0.0).payload(5) == StagePayload("r", OmniRequest(), 5)
 
 
-def test_the_progress_of_a_request_is_told() -> None:
+def test_what_a_request_waits_for_is_told() -> None:
     active = ActiveRequest("r", 0.0)
-    assert active.progress([]) == "has it queued or computes"
-    assert active.progress(["talker"]) == "waits for the end of the stream from 'talker'"
+    assert active.waits_for([]) == ["has it queued or computes"]
+    assert active.waits_for(["talker"]) == [
+        "waits for the end of the stream from 'talker'",
+        "has it queued or computes",
+    ]
     active.note("talker", DONE, None)
-    assert active.progress([]) == "has part of its stream, but no payload"
-    active.note("words", PAYLOAD, None)
-    assert active.progress([]) == "has it queued or computes"
+    assert active.waits_for(["talker"]) == ["has it queued or computes"]
     active.fan_in = FanIn("join", ["words", "tone", "image"], None, lambda payloads: next(iter(payloads.values())))
     active.fan_in.add("words", active.payload(1))
-    assert active.progress([]) == "waits for 'tone' and 'image'"
+    assert active.waits_for([]) == ["waits for 'tone'", "waits for 'image'"]
     active.fan_in, active.sending_to = None, "speak"
-    assert active.progress(["talker"]) == "waits to hand on its output to 'speak'"
+    assert active.waits_for([]) == ["sending to 'speak'"]
 
 
 def test_only_the_active_sources_of_a_fan_in_are_waited_for() -> None:
     active = ActiveRequest("r", 0.0)
     active.fan_in = FanIn("join", ["words", "tone", "image"], lambda *_: ["words", "tone"], lambda _: active.payload(1))
     active.fan_in.add("words", active.payload(1))
-    assert active.progress([]) == "waits for 'tone'"
+    assert active.waits_for([]) == ["waits for 'tone'"]

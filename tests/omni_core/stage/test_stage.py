@@ -154,12 +154,12 @@ async def test_a_fan_in_gives_the_merged_payload_once_all_have_come(process: Pro
     stage, scheduler = process.stage(wait_for=["x", "y"], merge_fn="stage_functions:merge", terminal=True)
     stage.receive_payload(payload(1), "x")
     assert not len(scheduler.inbox)
-    assert stage.waiting("r") == "waits for 'y'"
+    assert stage.waiting("r") == ["waits for 'y'"]
     stage.receive_payload(payload(2), "y")
     (message,) = scheduler.inbox.drain()
     assert (message.data.data, message.source) == ({"x": 1, "y": 2}, "y")
-    assert stage.waiting("r") == "has it queued or computes"
-    assert stage.waiting("unknown") is None
+    assert stage.waiting("r") == ["has it queued or computes"]
+    assert stage.waiting("unknown") == []
 
 
 async def test_a_payload_of_an_unexpected_stage_fails_its_request(process: Process) -> None:
@@ -274,7 +274,7 @@ async def test_outputs_of_a_request_wait_for_a_peer_that_is_behind_and_others_do
         stage.receive_payload(payload(request_id=name, placement={"c": 0}), None)
     put(stage, scheduler, result(1))
     assert len(process.take("at b")) == 1
-    assert stage.waiting("r") == "waits to hand on its output to 'b'"
+    assert stage.waiting("r") == ["sending to 'b'"]
     assert (stage.statistics()["sends_pending"], stage.statistics()["completed"]) == (1, 0)
     process.control.behind.clear()
     put(stage, scheduler, result(1, "s"))

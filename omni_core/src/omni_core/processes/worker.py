@@ -125,9 +125,9 @@ class Worker:
         if isinstance(message, DataReadyMessage | SubmitMessage):
             self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
         elif isinstance(message, AbortMessage):
-            self.abort(message.request_id)
+            self._abort(message.request_id)
         elif isinstance(message, StatisticsRequest):
-            self.tell_coordinator(StageStatistics(self.spec.name, self.statistics()))
+            self.tell_coordinator(StageStatistics(self.spec.name, self._statistics()))
         elif isinstance(message, WorkMessage):
             self._followers[message.stage].feed(message)
         elif isinstance(message, PingMessage):
@@ -234,7 +234,7 @@ class Worker:
         request_id, stage = lane
         self._stages[stage].receive_failure(request_id, error)
 
-    def abort(self, request_id: str) -> None:
+    def _abort(self, request_id: str) -> None:
         """Drop every state of a request, and cancel what is read and sent for it."""
         for name, stage in self._stages.items():
             self._reads.cancel((request_id, name))
@@ -245,7 +245,7 @@ class Worker:
     def _parts(self) -> dict[str, Stage | Follower]:
         return {**self._stages, **self._followers}
 
-    def statistics(self) -> dict[str, dict[str, float]]:
+    def _statistics(self) -> dict[str, dict[str, float]]:
         """Return the counters of every stage, and of the relays under ``"relay"``."""
         counters = {name: part.statistics() for name, part in self._parts().items()}
         if self.spec.relays:

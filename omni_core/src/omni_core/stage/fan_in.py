@@ -50,8 +50,9 @@ class FanIn:
             return None
         return self._merge_fn({name: self._payloads[name] for name in self._wait_for if name in self._active})
 
+    @property
     def missing(self) -> list[str]:
-        """The stages whose payload has not come; all of them as long as the active subset is unknown."""
+        """The stages whose payload is still waited for, as far as this is known by now."""
         return [name for name in self._active or self._wait_for if name not in self._payloads]
 
     def _choose(self, subset: Sequence[str] | None) -> None:

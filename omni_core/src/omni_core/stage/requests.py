@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attrs import define, field
@@ -66,20 +66,15 @@ class ActiveRequest:
             self.request = OmniRequest()
         return StagePayload(self.request_id, self.request, value.data if isinstance(value, StagePayload) else value)
 
-    def progress(self, open_streams: Sequence[str]) -> str:
-        """Say what the request does in this stage, after the name of the stage in a message.
-
-        Args:
-            open_streams: the stages whose end of stream the scheduler waits for.
-        """
-        if self.fan_in is not None:
-            return f"waits for {_quoted(self.fan_in.missing())}"
+    def waits_for(self, stream_from: list[str]) -> list[str]:
+        """What this stage waits for to finish the request, in words for people."""
+        missing = self.fan_in.missing if self.fan_in is not None else []
+        streams = [name for name in stream_from if not self.arrived.get(name, (0, None))[0] & DONE]
+        waits = [f"waits for {name!r}" for name in missing]
+        waits += [f"waits for the end of the stream from {name!r}" for name in streams]
         if self.sending_to is not None:
-            return f"waits to hand on its output to {self.sending_to!r}"
-        if open_streams:
-            return f"waits for the end of the stream from {_quoted(open_streams)}"
-        has_payload = any(seen & PAYLOAD for seen, _ in self.arrived.values()) or not self.arrived
-        return "has it queued or computes" if has_payload else "has part of its stream, but no payload"
+            return [*waits, f"sending to {self.sending_to!r}"]
+        return waits if self.fan_in is not None else [*waits, "has it queued or computes"]
 
 
 class Requests:
@@ -121,7 +116,3 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self._active)
-
-
-def _quoted(stages: Sequence[str]) -> str:
-    return " and ".join(repr(name) for name in stages)

@@ -122,14 +122,14 @@ class Stage:
         """Return what of a request has come so far, by source; also of one that has lately ended here."""
         return self._requests.arrivals(request_id)
 
-    def waiting(self, request_id: str) -> str | None:
-        """Say what a request does here, after the name of the stage: ``"waits for 'tone'"``. ``None`` if it is not here."""
+    def waiting(self, request_id: str) -> list[str]:
+        """What a request waits for in this stage, such as ``"waits for 'tone'"``; empty if the stage does not have it."""
         with self._lock:
             active = self._requests.get(request_id)
             if active is None:
-                return None
-            ask: Callable[[str], list[str]] = getattr(self.scheduler, "waiting", lambda request_id: [])
-            return active.progress(ask(request_id))
+                return []
+            ask = getattr(self.scheduler, "waiting", None)
+            return active.waits_for(self.spec.stream_from if ask is None else ask(request_id))
 
     def receive_payload(self, payload: StagePayload, source: str | None, handed_to: Any = None) -> None:
         """Take a payload from the coordinator (``source`` is ``None``) or from another stage."""
