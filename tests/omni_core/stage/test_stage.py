@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from omni_core.control.lanes import in_task
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import (
     CompleteMessage,
@@ -39,8 +39,12 @@ class Control:
     def send(self, endpoint: str, message: Any, work: tuple[str, str] | None = None) -> None:
         self.sent.setdefault(endpoint, []).append(message)
 
-    def room(self, endpoint: str) -> Callable[[], Awaitable[object]] | None:
-        return self.caught_up.wait if endpoint in self.behind else None
+    def is_behind(self, endpoint: str) -> bool:
+        return endpoint in self.behind
+
+    async def room(self, endpoint: str) -> None:
+        await in_task()
+        await self.caught_up.wait()
 
 
 class Recorded:

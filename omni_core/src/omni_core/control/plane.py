@@ -13,11 +13,12 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
+from omni_core.control.lanes import in_task
 from omni_core.control.peer import Link, Peer, Work
 from omni_core.control.unix import UnixLink, UnixListener
 from omni_core.errors import CodecError, OmniError
@@ -129,10 +130,16 @@ class ControlPlane:
         except OmniError:
             logger.exception("a message to %s was lost", endpoint)
 
-    def room(self, endpoint: str) -> Callable[[], Awaitable[None]] | None:
-        """What to await before sending more of the same request to ``endpoint``; ``None`` while the peer keeps up."""
+    def is_behind(self, endpoint: str) -> bool:
+        """Return True if so much waits for a peer that senders must await :meth:`room` before they send more of a request."""
         peer = self._peers.get(endpoint)
-        return None if peer is None or not peer.is_behind else peer.room
+        return peer is not None and peer.is_behind
+
+    async def room(self, endpoint: str) -> None:
+        """Wait until the peer at ``endpoint`` is no longer behind."""
+        await in_task()
+        if self.is_behind(endpoint):
+            await self._peers[endpoint].room()
 
     # --- peers that die and come back ----------------------------------------------------------------------------------
     def peer_is_down(self, endpoint: str) -> list[Work]:

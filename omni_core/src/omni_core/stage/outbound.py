@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from omni_core.control.lanes import in_task, in_thread
+from omni_core.control.lanes import in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import TransportError
 from omni_core.observe.profiler import Recorder, flow_of
@@ -78,10 +78,8 @@ class Outbound:
             )
             if sent.waited:
                 self.recorder.instant(request_id, f"{source}: waited to send to {target}", source, waited=sent.waited)
-        room = self._control.room(endpoint)
-        if room is not None:
-            await in_task()
-            await room()
+        if self._control.is_behind(endpoint):
+            await self._control.room(endpoint)
         return sent.nbytes
 
     def end_stream(
