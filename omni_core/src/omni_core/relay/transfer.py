@@ -121,7 +121,8 @@ class Transfer:
         if message.has_tensors and not lazy_torch.is_here():
             await in_task()
             await lazy_torch.bring()
-        document, buffer = b"", None
+        document = b""
+        buffer: Any = None
         if isinstance(message, SubmitMessage):
             document = message.body
         elif message.header is not None:
