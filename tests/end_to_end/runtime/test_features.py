@@ -1,4 +1,4 @@
-"""What a pipeline's config can say (seed 000), each in a running pipeline, and the rules of objects within a process (seed 001)."""
+"""The fields of a pipeline's config, each in a running pipeline, and the rules for objects that stay within a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stage(name: str, function: str, **fields: Any) -> StageConfig:
     return StageConfig(**{"process": name, **fields}, name=name, factory=f"feature_stages:{function}")
 
 
-async def test_runtime_overrides_reach_the_factory_and_nobody_else(run_folder: Path) -> None:
+async def test_runtime_overrides_reach_only_the_factory_of_their_stage(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
         stage("first", "settings", next="last", factory_args={"nested": {"a": 1, "b": 1}}),
