@@ -1,4 +1,4 @@
-"""The fields of a pipeline's config, each in a running pipeline, and the rules for objects that stay within a process."""
+"""What a pipeline's config can say (seed 000), each in a running pipeline, and the rules of objects within a process (seed 001)."""
 
 from __future__ import annotations
 
