@@ -103,7 +103,7 @@ def memcpy_seconds(nbytes: int) -> float:
 
 
 class System(Protocol):
-    """Something that runs the workloads of one pipeline shape."""
+    """A system that runs the workloads of one pipeline shape."""
 
     async def measure(self, workload: str, **arguments: Any) -> float: ...
 

@@ -35,7 +35,7 @@ def keep(payload: StagePayload) -> Any:
 
 
 def compare(payload: StagePayload) -> dict[str, Any]:
-    """Whether the object that came is the one that was handed on, or shares its values."""
+    """Tell if the object that came is the one that was handed on, or shares its values."""
     kept = _kept[payload.request_id]
     return {"same": payload.data is kept, "shares": payload.data["list"] is kept["list"], "pid": os.getpid()}
 

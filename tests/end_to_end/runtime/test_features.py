@@ -24,7 +24,7 @@ def stage(name: str, function: str, **fields: Any) -> StageConfig:
     return StageConfig(**{"process": name, **fields}, name=name, factory=f"feature_stages:{function}")
 
 
-async def test_runtime_overrides_reach_their_stage_alone(run_folder: Path) -> None:
+async def test_runtime_overrides_reach_only_the_factory_of_their_stage(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
         stage("first", "settings", next="last", factory_args={"nested": {"a": 1, "b": 1}}),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from omni_core.control.lanes import in_task
+from omni_core.observe.profiler import Recorder
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import (
     CompleteMessage,
@@ -143,9 +144,6 @@ def broken(request_id: str, output: StagePayload) -> Any:
     raise SystemExit(3)
 
 
-# --- in
-
-
 async def test_a_payload_reaches_the_scheduler_with_the_request_but_without_its_inputs(process: Process) -> None:
     stage, scheduler = process.stage(next=["b"])
     stage.receive_payload(payload(inputs="heavy", params={"seed": 1}), None)
@@ -199,9 +197,6 @@ async def test_what_comes_after_an_abort_is_dropped(process: Process) -> None:
     put(stage, scheduler, result(1))
     assert not len(scheduler.inbox)
     assert not process.control.sent
-
-
-# --- out
 
 
 async def test_a_result_goes_to_the_replica_that_the_request_was_given(process: Process) -> None:
@@ -303,6 +298,18 @@ async def test_an_abort_cancels_a_send_that_waits(process: Process) -> None:
     assert stage.statistics()["sends_pending"] == 0
 
 
+async def test_a_profile_says_how_many_bytes_were_sent_and_by_which_way(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"])
+    process.outbound.recorder = recorder = Recorder("p")
+    stage.receive_payload(payload(), None)
+    put(stage, scheduler, result({"words": "a"}))
+    (message,) = process.take("at b")
+    (event,) = [each for each in recorder.events if each["ph"] == "X"]
+    assert event["name"] == "send to b"
+    assert event["args"]["by"] == "inline"
+    assert event["args"]["bytes"] == len(message.header)
+
+
 async def test_the_end_of_a_traced_request_is_reported(process: Process) -> None:
     stage, scheduler = process.stage(terminal=True)
     stage.receive_payload(payload(metadata={"traceparent": "00-1-2-01"}), None)
@@ -310,9 +317,6 @@ async def test_the_end_of_a_traced_request_is_reported(process: Process) -> None
     _, span = process.take("coordinator")
     assert isinstance(span, StageSpan)
     assert (span.request_id, span.stage, span.error) == ("r", "a", "")
-
-
-# --- failure
 
 
 @pytest.mark.parametrize("data", [object(), {"deep": [object()]}], ids=["at once", "deep"])

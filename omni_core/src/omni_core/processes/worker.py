@@ -42,7 +42,7 @@ from omni_core.protocol.messages import (
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer, read_document
+from omni_core.relay.transfer import Transfer
 from omni_core.stage.assembly import build_scheduler
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.ranks import Follower, ItemMessage, Leader, RankError, WorkMessage
@@ -51,10 +51,10 @@ from omni_core.stage.stage import Stage
 logger = logging.getLogger(__name__)
 
 _READ_ON_SECONDS = 0.02
-"""After a peer's death, how long its last messages may take from our sockets to our stages."""
+"""Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
 
 LAST_STEP_SECONDS = 1.0
-"""How long the end of a process waits for running steps. Nothing reads their results any more."""
+"""Seconds that the end of a process waits for running steps. No process reads their results any more."""
 
 
 class Worker:
@@ -224,7 +224,7 @@ class Worker:
         self.tell_coordinator(ProfileReport(self.spec.name, problem=problem))
 
     def _write_profile(self, recorder: Recorder, torch: TorchRecorder | None, path: Path) -> None:
-        """In a thread: it takes as long as there is to write."""
+        """Write what was recorded. Called in a thread, because it may take seconds."""
         problem = ""
         try:
             events = recorder.finish()
@@ -239,37 +239,35 @@ class Worker:
         """Read what a message carries and give it to its stage."""
         stage = self._stages[message.stage]
         begin = time.monotonic_ns()
-        if isinstance(message, SubmitMessage):
-            payload = await read_document(message.body, message.has_tensors)
-            self._record_receipt(begin, message, "client", None)
-            stage.receive_payload(payload, None)
-            return
-        if message.is_done:
+        if isinstance(message, DataReadyMessage) and message.is_done:
             stage.receive_done(message.request_id, message.from_stage, message.handed_to)
             return
         value = await self._transfer.read(message)
-        self._record_receipt(begin, message, message.from_stage, message.chunk_id)
-        if message.is_stream:
+        if self._outbound.recorder is not None:
+            self._record_receipt(begin, message)
+        if isinstance(message, SubmitMessage):
+            stage.receive_payload(value, None)
+        elif message.is_stream:
             stage.receive_chunk(message.request_id, message.from_stage, value)
         else:
             stage.receive_payload(value, message.from_stage, message.handed_to)
 
-    def _record_receipt(
-        self, begin: int, message: DataReadyMessage | SubmitMessage, source: str, chunk_id: int | None
-    ) -> None:
-        recorder = self._outbound.recorder
-        if recorder is None:
-            return
+    def _record_receipt(self, begin: int, message: DataReadyMessage | SubmitMessage) -> None:
+        assert self._outbound.recorder is not None
         if (message.request_id, message.stage) in self._reads:  # it waited, and the thread did other work meanwhile
             begin = time.monotonic_ns()
+        source, chunk_id = "client", None
+        if isinstance(message, DataReadyMessage):
+            source, chunk_id = message.from_stage, message.chunk_id
         flow = flow_of(message.request_id, source, message.stage, chunk_id)
-        recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
+        self._outbound.recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
 
     def _read_failed(self, lane: tuple[str, str], error: BaseException) -> None:
         request_id, stage = lane
         self._stages[stage].receive_failure(request_id, error)
 
     def _abort(self, request_id: str) -> None:
+        """Drop every state of a request, and cancel what is read and sent for it."""
         for name, stage in self._stages.items():
             self._reads.cancel((request_id, name))
             stage.abort(request_id)
@@ -280,6 +278,7 @@ class Worker:
         return {**self._stages, **self._followers}
 
     def _statistics(self) -> dict[str, dict[str, float]]:
+        """Return the counters of every stage, and of the relays under ``"relay"``."""
         counters = {name: part.statistics() for name, part in self._parts().items()}
         if self.spec.relays:
             counters["relay"] = self._relays.statistics()

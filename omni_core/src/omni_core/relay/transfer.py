@@ -17,7 +17,7 @@ from omni_core.control.plane import ControlPlane
 from omni_core.errors import RelayFullError
 from omni_core.protocol import lazy_torch
 from omni_core.protocol.codec import EncodedValue, decode, encode_split, is_large
-from omni_core.protocol.messages import DataReadyMessage
+from omni_core.protocol.messages import DataReadyMessage, SubmitMessage
 from omni_core.protocol.tensors import empty
 from omni_core.relay.base import Relay
 from omni_core.relay.table import Relays
@@ -57,7 +57,7 @@ class Transfer:
     async def send(self, endpoint: str, value: Any, **message: Any) -> Sent:
         """Send ``value`` in a :class:`DataReadyMessage` made of ``message``.
 
-        Waits while the relay's pool is full. More of the same request may be sent after :meth:`ControlPlane.room`.
+        Waits while the relay's pool is full. Await :meth:`ControlPlane.room` before more of the same request is sent.
 
         Raises:
             CodecError: something in the value cannot be sent.
@@ -69,40 +69,42 @@ class Transfer:
             encoded = await in_thread(lambda: encode_split(value, same_gpu=same_gpu, device=device))
         else:
             encoded = encode_split(value, same_gpu=same_gpu, device=device)
-        size = len(encoded.header) + encoded.nbytes
-        if encoded.nbytes <= INLINE_BYTES:
-            self._post(endpoint, encoded, message, inline=encoded.joined() if encoded.nbytes else None)
-            return Sent(size)
-        name, relay = self._relays.towards(endpoint)
-        memory = relay.reserve(encoded.nbytes, message["request_id"])
-        if memory is not None:
-            encoded.write_into(memory)
-            self._post(endpoint, encoded, message, relay_metadata=[name, encoded.nbytes, relay.commit(memory)])
-            return Sent(size, name)
-        begin = time.monotonic()
-        await in_task()
-        try:
-            metadata = await self._put(relay, encoded, message["request_id"])
-        except RelayFullError:  # copied twice, but it holds up no other transfer
-            self._post(endpoint, encoded, message, inline=encoded.joined())
-            return Sent(size, waited=time.monotonic() - begin)
-        self._post(endpoint, encoded, message, relay_metadata=[name, encoded.nbytes, metadata])
-        return Sent(size, name, time.monotonic() - begin)
-
-    def _post(self, endpoint: str, encoded: EncodedValue, message: dict[str, Any], **bytes_at: Any) -> None:
-        ready = DataReadyMessage(header=encoded.header, has_tensors=encoded.has_tensors, **bytes_at, **message)
+        place, inline, by, waited = None, None, "inline", 0.0
+        if encoded.nbytes > INLINE_BYTES:
+            name, relay = self._relays.towards(endpoint)
+            memory = relay.reserve(encoded.nbytes, message["request_id"])
+            if memory is not None:
+                encoded.write_into(memory)
+                metadata = relay.commit(memory)
+            else:
+                begin = time.monotonic()
+                metadata = await self._put(relay, encoded, message["request_id"])
+                waited = time.monotonic() - begin
+            if metadata is not None:
+                place, by = [name, encoded.nbytes, metadata], name
+        if encoded.nbytes and place is None:
+            inline = encoded.joined()
+        ready = DataReadyMessage(
+            header=encoded.header, inline=inline, relay_metadata=place, has_tensors=encoded.has_tensors, **message
+        )
         self._control.send(endpoint, ready, (ready.request_id, ready.stage))
+        return Sent(len(encoded.header) + encoded.nbytes, by, waited)
 
     @staticmethod
-    async def _put(relay: Relay, encoded: EncodedValue, request_id: str) -> Any:
-        if relay.has_empty:
-            memory = await relay.empty(encoded.nbytes, request_id)
-        else:
-            memory = empty(encoded.nbytes, relay.device)
-        encoded.write_into(memory)
-        return (await relay.put_async(memory, request_id)).metadata
+    async def _put(relay: Relay, encoded: EncodedValue, request_id: str) -> Any | None:
+        """Wait for room and write into the relay. Returns the metadata of the put; ``None`` if there may never be room."""
+        await in_task()
+        try:
+            if relay.has_empty:
+                memory = await relay.empty(encoded.nbytes, request_id)
+            else:
+                memory = empty(encoded.nbytes, relay.device)
+            encoded.write_into(memory)
+            return (await relay.put_async(memory, request_id)).metadata
+        except RelayFullError:
+            return None  # sent inline then: copied twice, but it holds up no other transfer
 
-    async def read(self, message: DataReadyMessage) -> Any:
+    async def read(self, message: DataReadyMessage | SubmitMessage) -> Any:
         """Return the value of a message.
 
         Waits for torch to be imported where the value holds tensors, and for relays without views.
@@ -111,30 +113,27 @@ class Transfer:
             CodecError, RelayError: the value cannot be read.
             ImportError: it holds a tensor, and torch is not installed.
         """
-        assert message.header is not None
-        if message.relay_metadata is None:
-            buffer: Any = None if message.inline is None else memoryview(message.inline)
-        else:
-            name, nbytes, metadata = message.relay_metadata
-            relay = self._relays.named(name)
-            if relay.has_view:
-                buffer = relay.get_view(metadata, message.request_id)
-            else:
-                await in_task()
-                buffer = empty(nbytes, relay.device)
-                operation = await relay.get_async(metadata, buffer, message.request_id)
-                await operation.wait_for_completion()
-        return await read_document(message.header, message.has_tensors, buffer)
-
-
-async def read_document(document: bytes | EncodedValue, has_tensors: bool, buffer: Any = None) -> Any:
-    """Decode a value (see :func:`~omni_core.protocol.codec.decode`), in a thread if it is large.
-
-    Waits for torch to be imported where the value holds the first tensors that this process gets.
-    """
-    if has_tensors and not lazy_torch.is_here():
-        await in_task()
-        await lazy_torch.bring()
-    if len(document) > LARGE_HEADER_BYTES:
-        return await in_thread(decode, document, buffer)
-    return decode(document, buffer)
+        if message.has_tensors and not lazy_torch.is_here():
+            await in_task()
+            await lazy_torch.bring()
+        document: bytes | EncodedValue = b""
+        buffer: Any = None
+        if isinstance(message, SubmitMessage):
+            document = message.body
+        elif message.header is not None:
+            document = message.header
+            if message.inline is not None:
+                buffer = memoryview(message.inline)
+            elif message.relay_metadata is not None:
+                name, nbytes, metadata = message.relay_metadata
+                relay = self._relays.named(name)
+                if relay.has_view:
+                    buffer = relay.get_view(metadata, message.request_id)
+                else:
+                    await in_task()
+                    buffer = empty(nbytes, relay.device)
+                    operation = await relay.get_async(metadata, buffer, message.request_id)
+                    await operation.wait_for_completion()
+        if len(document) > LARGE_HEADER_BYTES:
+            return await in_thread(decode, document, buffer)
+        return decode(document, buffer)

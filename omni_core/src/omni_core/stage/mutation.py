@@ -1,7 +1,7 @@
-"""A debug mode: detects that an object was changed after it had been handed to another stage of the same process.
+"""A debug mode that detects changes of an object after it was handed to another stage of the same process.
 
-Such objects are passed by reference and are read-only by contract (seed 001, "LOCAL_OBJECT"). Set ``OMNI_CHECK_MUTATION=1``
-and every one is sealed when it is dispatched and looked at again when its receiver is done; it costs a pass over all bytes.
+Such objects are passed by reference and are read-only by contract. With ``OMNI_CHECK_MUTATION=1``, each is digested when it is
+handed over and again when its receiver is done, which costs two passes over its bytes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ class MutationError(OmniError):
 
 
 def enabled() -> bool:
-    """Whether this process checks."""
+    """Return True if this process checks."""
     return os.environ.get("OMNI_CHECK_MUTATION", "0") not in ("", "0")
 
 
 @frozen
 class Seal:
-    """What ``value`` was when it was dispatched from ``source``."""
+    """The digests of ``value`` as it was handed over by the stage ``source``, by path."""
 
     value: Any
     source: str
     marks: dict[str, bytes]
 
     def check(self, target: str) -> None:
-        """Raises MutationError, naming the first place that has changed, if the value is not what it was."""
+        """Compare the value with what it was when it was handed to the stage ``target``.
+
+        Raises:
+            MutationError: it has changed; the message names the first path that has.
+        """
         now = dict(_marks(self.value, ""))
         if now == self.marks:
             return
@@ -47,12 +51,12 @@ class Seal:
 
 
 def seal(value: Any, source: str) -> Seal:
-    """Remember ``value`` as it is now."""
+    """Digest ``value`` as it is now."""
     return Seal(value, source, dict(_marks(value, "")))
 
 
 def _marks(value: Any, path: str) -> Iterator[tuple[str, bytes]]:
-    """Every leaf's path and digest; a container's own mark is its shape."""
+    """Yield every leaf's path and digest; a container's own mark is its keys or its length."""
     if isinstance(value, dict):
         yield path, repr(list(value)).encode()
         for key, child in value.items():

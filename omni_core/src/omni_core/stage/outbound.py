@@ -92,19 +92,17 @@ class Outbound:
         message = DataReadyMessage(request_id, target, source, is_stream=True, is_done=True, handed_to=handed_to)
         self._control.send(self._endpoint(target, request), message, (request_id, target))
 
-    async def stream_to_client(self, source: str, request_id: str, chunk_id: int, data: Any) -> None:
-        """Send a partial result to the coordinator."""
+    async def send_to_client(self, source: str, request_id: str, data: Any, chunk_id: int | None = None) -> None:
+        """Send a terminal stage's partial result with number ``chunk_id``, or without one its final result, to the coordinator."""
         begin = time.monotonic_ns()
         body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data)
-        self.tell_coordinator(StreamMessage(request_id, source, chunk_id, body, has_tensors))
-        self._record_result(begin, source, request_id, chunk_id)
-
-    async def complete(self, source: str, request_id: str, data: Any) -> None:
-        """Send the final result of a terminal stage to the coordinator."""
-        begin = time.monotonic_ns()
-        body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data)
-        self._tell_end(CompleteMessage(request_id, source, body, None, has_tensors))
-        self._record_result(begin, source, request_id, None)
+        if chunk_id is None:
+            self._tell_end(CompleteMessage(request_id, source, body, None, has_tensors))
+        else:
+            self.tell_coordinator(StreamMessage(request_id, source, chunk_id, body, has_tensors))
+        if self.recorder is not None:
+            flow = flow_of(request_id, source, "client", chunk_id)
+            self.recorder.slice("send to client", begin, request_id, flow, starts=True)
 
     def fail(self, source: str, request_id: str, error: ErrorInfo) -> None:
         """Report the failure of a request to the coordinator, and free what the relays hold for it."""
@@ -123,11 +121,6 @@ class Outbound:
 
     def _tell_end(self, message: CompleteMessage) -> None:
         try:
-            self.tell_coordinator(message)
+            self._control.send(self._spec.coordinator_endpoint, message)
         except TransportError:
             logger.exception("the coordinator does not read; the end of request %s is lost", message.request_id)
-
-    def _record_result(self, begin: int, source: str, request_id: str, chunk_id: int | None) -> None:
-        if self.recorder is not None:
-            flow = flow_of(request_id, source, "client", chunk_id)
-            self.recorder.slice("send to client", begin, request_id, flow, starts=True)

@@ -130,7 +130,7 @@ class Outputs:
         if message.target is None and self._spec.terminal:
             if active.request is not None and active.request.stream:
                 number = active.count_chunk("")
-                await self._outbound.stream_to_client(self._spec.name, message.request_id, number, message.data)
+                await self._outbound.send_to_client(self._spec.name, active.request_id, message.data, number)
             return
         for target in self._routing.of_chunk(message.target):
             number = active.count_chunk(target)
@@ -143,7 +143,7 @@ class Outputs:
             sealed.check(self._spec.name)
         payload = active.payload(message.data)
         if self._spec.terminal:
-            await self._outbound.complete(self._spec.name, active.request_id, payload.data)
+            await self._outbound.send_to_client(self._spec.name, active.request_id, payload.data)
         else:
             route = self._routing.of_result(active, payload)
             for target in route.streams:

@@ -14,12 +14,12 @@ from omni_core.stage.fan_in import FanIn
 from omni_core.stage.mutation import Seal
 
 REMEMBERED_ENDS = 20_000
-"""How many finished or aborted request ids a stage remembers, to drop what arrives for them late."""
+"""Number of finished or aborted request ids that a stage remembers, to drop what arrives for them late."""
 
 PAYLOAD, DONE = 1, 2
 
 Arrivals = dict[str, tuple[int, Any]]
-"""What of a request has come, by source: :data:`PAYLOAD` and :data:`DONE` as bits, and the source's ``handed_to``."""
+"""The messages of a request that have come, by source: :data:`PAYLOAD` and :data:`DONE` as bits, and the source's ``handed_to``."""
 
 
 @define

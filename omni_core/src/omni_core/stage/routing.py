@@ -1,4 +1,4 @@
-"""Where the outputs of a stage go: the decisions that its config and the pipeline's functions make. No IO, no state."""
+"""Routes: the targets of a stage's outputs, by its config and the pipeline's functions. No IO, no state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from omni_core.stage.requests import ActiveRequest
 
 @define
 class Route:
-    """Where the result of one request goes.
+    """The targets of one request's result.
 
     Attributes:
         payloads: each target with the payload for it, projected.
@@ -87,9 +87,7 @@ class Routing:
     def _projected(
         self, active: ActiveRequest, payload: StagePayload, targets: Sequence[str]
     ) -> list[tuple[str, StagePayload]]:
-        """The payload for each target. Where one container would reach several stages by reference, each gets its own copy
-        (tensors stay shared).
-        """
+        """Project the payload for each target. Several targets get a container each, which share its tensors."""
         projected = []
         seen: set[int] = set()
         for target in targets:

@@ -120,7 +120,7 @@ class Stage:
         }
 
     def arrivals(self, request_id: str) -> Arrivals:
-        """What of a request has come so far, by source; also of one that has lately ended here."""
+        """Return what of a request has come so far, by source; also of one that has lately ended here."""
         return self._requests.arrivals(request_id)
 
     def waiting(self, request_id: str) -> list[str]:
@@ -148,7 +148,9 @@ class Stage:
                         if merged is None:
                             return
                         payload = merged
-                self._put(IncomingMessage(payload.request_id, "new_request", payload, source, None, active.request))
+                self.scheduler.inbox.put(
+                    IncomingMessage(payload.request_id, "new_request", payload, source, None, active.request)
+                )
             except BaseException as error:
                 self._fail(active.request_id, error)
 
@@ -161,7 +163,9 @@ class Stage:
             data, metadata, request = value
             if active.request is None:
                 active.request = request
-            self._put(IncomingMessage(request_id, "stream_chunk", data, source, metadata, active.request))
+            self.scheduler.inbox.put(
+                IncomingMessage(request_id, "stream_chunk", data, source, metadata, active.request)
+            )
 
     def receive_done(self, request_id: str, source: str, handed_to: Any = None) -> None:
         """Take the end of another stage's stream to this one."""
@@ -169,7 +173,7 @@ class Stage:
             active = self._requests.enter(request_id)
             if active is not None:
                 active.note(source, DONE, handed_to)
-                self._put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
+                self.scheduler.inbox.put(IncomingMessage(request_id, "stream_done", None, source, None, active.request))
 
     def receive_failure(self, request_id: str, error: BaseException) -> None:
         """Fail a request of which a message for this stage could not be read."""
@@ -205,9 +209,6 @@ class Stage:
         if merged is not None:
             active.fan_in = None
         return merged
-
-    def _put(self, message: IncomingMessage) -> None:
-        self.scheduler.inbox.put(message)
 
     def _complete(self, active: ActiveRequest) -> None:
         self._metrics.completed += 1
