@@ -285,7 +285,7 @@ def old_plugin(session: nox.Session) -> None:
             session.error(f"`omni plugins check` does not say: {expected}")
 
 
-ASK_LEVEL = "from omni_core.hookspecs import API_LEVELS; print(API_LEVELS['omni_commands'])"
+ASK_LEVEL = "from omni_core.hookspecs import HOOKS; print(HOOKS['omni_commands'].level)"
 
 
 def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
@@ -298,7 +298,7 @@ def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
         (project / "src/omni_old_plugin").rename(project / "src" / f"omni_{name}_plugin")
         for path in [*project.rglob("*.py"), project / "pyproject.toml"]:
             text = re.sub(r"omni([-_])old([-_])plugin", rf"omni\1{name}\2plugin", path.read_text())
-            path.write_text(text.replace("(0, 0)", f"({level}, {level})"))
+            path.write_text(text.replace("commands-0", f"commands-{level}"))
         session.run(
             "python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project), silent=True
         )

@@ -12,8 +12,6 @@ import pytest
 PLUGIN = """
 from omni_core.hookspecs import Component, hookimpl
 
-supports = (1, 1)
-
 @hookimpl
 def omni_payload_projections():
     return [
@@ -53,7 +51,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     info = tmp_path / "mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[omni]\nmine = mine_plugin\n")
+    (info / "entry_points.txt").write_text("[omni]\nmine = mine_plugin [payload-projections-1]\n")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
 

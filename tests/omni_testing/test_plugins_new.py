@@ -112,7 +112,7 @@ def test_it_is_clean_code_whatever_its_name(prefix: str, tmp_path: Path) -> None
 def test_each_provides_what_was_asked_for(projects: dict[str, Path]) -> None:
     listed = beside(projects, "-m", "omni_core.cli", "plugins", "check").stdout
     for kind, what in KINDS.items():
-        assert f"ok  {HOOKS[what.hook]} fresh-{kind} (fresh-{kind})\n" in listed, listed
+        assert f"ok  {HOOKS[what.hook].kind} fresh-{kind} (fresh-{kind})\n" in listed, listed
 
 
 BULK = """

@@ -7,8 +7,6 @@ import sys
 
 from omni_core.hookspecs import Component, hookimpl
 
-supports = (1, 1)
-
 
 def probe() -> str | None:
     """Whether anonymous shared memory can be made and reached by sibling processes here."""

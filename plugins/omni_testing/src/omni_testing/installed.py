@@ -78,7 +78,7 @@ def _of_plugin(record: PluginRecord) -> list[type]:
                 suite = _skipped(problem)
             elif component.conformance is not None:
                 run.add(component.conformance)
-            made.append(_class(f"{HOOKS[hook]} {component.name}", suite, _attributes(hook, component, about)))
+            made.append(_class(f"{HOOKS[hook].kind} {component.name}", suite, _attributes(hook, component, about)))
     return made
 
 
@@ -142,4 +142,4 @@ def _class(title: str, suite: type, attributes: Attributes) -> type:
 
 
 def _about(hook: str, component: Component, record: PluginRecord) -> str:
-    return f"{HOOKS[hook]} {component.name} ({record.distribution})"
+    return f"{HOOKS[hook].kind} {component.name} ({record.distribution})"

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 
 from omni_core import __version__
-from omni_core.hookspecs import API_LEVELS, HOOKS
+from omni_core.hookspecs import HOOKS
 from omni_testing.authoring.kinds import KINDS
 from omni_testing.authoring.names import AuthoringError, ProjectNames
 
@@ -46,17 +46,19 @@ def write_project(names: ProjectNames, kind: str, folder: Path) -> list[Path]:
 
 
 def _values(names: ProjectNames, kind: str) -> dict[str, str]:
-    core = _compatible_core()
+    core, hook = _compatible_core(), HOOKS[KINDS[kind].hook]
     needed = [f"omni-core{core}"]
     needed += [f"{name}{core}" if name.startswith("omni-") else name for name in KINDS[kind].needs]
     return {
         "name": names.distribution,
         "module": names.module,
-        "what": HOOKS[KINDS[kind].hook],
+        "plugin": names.plugin,
+        "component": names.component(kind),
+        "what": hook.kind,
         "summary": KINDS[kind].summary,
         "core": core,
         "dependencies": ", ".join(f'"{each}"' for each in needed),
-        "api_level": str(API_LEVELS[KINDS[kind].hook]),
+        "api": f"{hook.plural}-{hook.level}",
     }
 
 
