@@ -95,6 +95,10 @@ def _bound(statements: list[ast.stmt]) -> Iterator[str]:
             elif isinstance(child, ast.ExceptHandler):
                 yield from _bound(child.body)
             else:
-                yield from (node.id for node in ast.walk(child) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+                yield from (
+                    node.id
+                    for node in ast.walk(child)
+                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                )
         if isinstance(statement, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)

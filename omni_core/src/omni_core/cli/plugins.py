@@ -61,7 +61,9 @@ def show(name: str) -> None:
             click.echo(f"  {hook} (this core offers API level {HOOKS[hook].level}):")
             for component in components:
                 click.echo(f"    {component.name}  {component.summary}  [{component.target}]")
-                found = [use for use, (kind, values) in users if kind == hook and values & {component.name, component.target}]
+                found = [
+                    use for use, (kind, values) in users if kind == hook and values & {component.name, component.target}
+                ]
                 if found:
                     click.echo(f"      used by {', '.join(found)}")
         if record.traceback:
@@ -133,7 +135,9 @@ def _compare(component: KernelComponent) -> bool:
         click.echo(f"no    it cannot be compared with its reference: {fault}")
         return False
     if results is None:
-        click.echo(f"no    it cannot be compared with its reference: {component.reference} is no operation (it has no `compare`)")
+        click.echo(
+            f"no    it cannot be compared with its reference: {component.reference} is no operation (it has no `compare`)"
+        )
         return False
     for each in results:
         good &= each.good

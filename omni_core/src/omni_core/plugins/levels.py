@@ -28,7 +28,9 @@ def declared(entry_point: str) -> Levels:
     for extra in _extras(entry_point):
         kind, dash, level = extra.replace("_", "-").rpartition("-")
         if not dash or not level.isdecimal():
-            raise ValueError(f"[{extra}] of its entry point is no API level; write a kind of hook with its level, such as [relays-1]")
+            raise ValueError(
+                f"[{extra}] of its entry point is no API level; write a kind of hook with its level, such as [relays-1]"
+            )
         if kind not in hooks:
             raise ValueError(
                 f"[{extra}] of its entry point: this core ({__version__}) has no hook for {kind}{did_you_mean(kind, hooks)}"
@@ -53,11 +55,15 @@ def complaint(levels: Levels, distribution: str, version: str) -> str:
 
 
 def described(levels: Levels) -> str:
-    """Return levels in words: ``API level 1 or 2 of relays, 1 of commands``."""
+    """Return levels in words: ``API level 1 or 2 of relays and pipelines, 1 of commands``."""
     if not levels:
         return "no API level"
-    parts = (f"{' or '.join(map(str, each))} of {HOOKS[hook].plural}" for hook, each in levels.items())
-    return f"API level {', '.join(parts)}"
+    kinds: dict[tuple[int, ...], list[str]] = {}
+    for hook, each in levels.items():
+        kinds.setdefault(each, []).append(HOOKS[hook].plural)
+    return "API level " + ", ".join(
+        f"{' or '.join(map(str, each))} of {' and '.join(names)}" for each, names in kinds.items()
+    )
 
 
 def _extras(entry_point: str) -> Iterator[str]:

@@ -83,7 +83,9 @@ class PluginRegistry:
             owners: dict[str, list[str]] = {}
             for component, record in self.components(hook):
                 owners.setdefault(component.name, []).append(record.title)
-            lines += [f"{HOOKS[hook].kind} {name!r}: {' and '.join(who)}" for name, who in owners.items() if len(who) > 1]
+            lines += [
+                f"{HOOKS[hook].kind} {name!r}: {' and '.join(who)}" for name, who in owners.items() if len(who) > 1
+            ]
         return lines
 
     def check(self) -> list[tuple[str, Component, PluginRecord, str | None]]:
