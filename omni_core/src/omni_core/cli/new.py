@@ -25,23 +25,19 @@ def testing_is_needed(why: str) -> Iterator[None]:
         ) from None
 
 
-class _Kind(click.ParamType):
-    """A kind of template; which there are is known once ``omni_testing`` is imported."""
+def _kind(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """Check the kind of template; which there are is known once ``omni_testing`` is imported."""
+    with testing_is_needed("new plugins are written from templates"):
+        from omni_testing.authoring import KINDS
 
-    name = "kind"
-
-    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        with testing_is_needed("new plugins are written from templates"):
-            from omni_testing.authoring import KINDS
-
-        return click.Choice(list(KINDS)).convert(value, parameter, context)
+    return str(click.Choice(list(KINDS)).convert(value, parameter, context))
 
 
 @click.command()
 @click.argument("name")
 @click.option(
     "--kind",
-    type=_Kind(),
+    callback=_kind,
     required=True,
     help="What the plugin provides: relay, scheduler, pipeline, model-runner, feedback, projection, kernel or command.",
 )
