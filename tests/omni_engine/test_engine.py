@@ -365,5 +365,7 @@ def test_its_thread_uses_the_runner_s_gpu(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_option_that_it_does_not_have_is_named_before_weights_are_read(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=f"factory_args.{name}: EngineScheduler has no such option; {hint}"):
         check_options(EngineScheduler, {"block_size": 4, name: 1})
+    with pytest.raises(ConfigError, match=f"factory_args.{name}: EngineScheduler has no such option; {hint}"):
+        EngineScheduler(ToyRunner(MODEL), **{"block_size": 4, name: 1})
     check_options(EngineScheduler, {"block_size": 4})
     check_options(lambda runner, **options: None, {name: 1})

@@ -47,8 +47,8 @@ def load(reference: str) -> Any:
 def problem(reference: str) -> str | None:
     """Return why ``reference`` cannot be resolved, as far as sources show it, or ``None``. Nothing is imported.
 
-    What a module defines is read from its source; one without source, with ``__getattr__`` or with ``from x import *`` may define
-    any name.
+    What a module defines is read from its source; one without source, with ``__getattr__``, ``globals()`` or ``from x import *`` may
+    define any name.
     """
     module, _, attribute = normalize(reference).partition(":")
     spec = _find(module)
@@ -63,7 +63,7 @@ def problem(reference: str) -> str | None:
     except SyntaxError as error:
         return f"{error.msg} ({spec.origin}, line {error.lineno})"
     first = attribute.partition(".")[0]
-    if first in names or names & {"*", "__getattr__"}:
+    if first in names or names & {"*", "__getattr__"} or "globals()" in source:
         return None
     return f"module {module!r} has no attribute {first!r}{did_you_mean(first, sorted(names))}"
 

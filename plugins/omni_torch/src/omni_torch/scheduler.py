@@ -26,12 +26,13 @@ _WAKE = IncomingMessage("", "stream_done")
 
 
 def check_options(scheduler: Callable[..., Any], options: Iterable[str]) -> None:
-    """For a factory that hands options on: whether ``scheduler`` takes them. Before weights are read, which takes long.
+    """Check that ``scheduler`` takes these options, for a factory that hands them on: before weights are read, which takes long.
 
     Raises:
         ConfigError: it takes no such option; the message names the nearest one.
     """
-    _runner, *parameters = signature(scheduler).parameters.values()
+    own = isinstance(scheduler, type)  # its constructor takes `self` before the runner
+    parameters = list(signature(scheduler.__init__ if own else scheduler).parameters.values())[2 if own else 1 :]
     known = [each.name for each in parameters]
     if any(each.kind is each.VAR_KEYWORD for each in parameters):
         return
@@ -49,6 +50,11 @@ class AutoregressiveScheduler(ABC):
         runner: the model and what its requests are.
         max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``.
     """
+
+    def __new__(cls, *_arguments: Any, **options: Any) -> AutoregressiveScheduler:
+        """Name the nearest option in place of Python's ``TypeError``, whoever makes the scheduler."""
+        check_options(cls, options.keys() - {"runner"})
+        return super().__new__(cls)
 
     def __init__(self, runner: ModelRunner, max_context: int) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
