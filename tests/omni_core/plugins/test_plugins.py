@@ -291,6 +291,45 @@ def test_a_command_of_the_core_is_not_replaced_and_check_says_so(install, omni) 
         assert "command 'doctor' of plugin 'mine' of dist-mine 2.5 is never used" in shown, shown
 
 
+PIPELINE = """
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.hookspecs import Component, PipelineComponent, hookimpl
+
+@hookimpl
+def omni_relays():
+    return [Component("mine", "some.where:Relay", "a relay"), Component("idle", "some.where:Other", "another")]
+
+@hookimpl
+def omni_pipelines():
+    names = {"named": "mine", "dotted": "some.where.Relay", "failing": None}
+    return [PipelineComponent(each, f"{__name__}:{each}", "a pipeline") for each in names]
+
+def named(model_path):
+    stages = [StageConfig(name="only", factory="m:f", process="only", terminal=True)]
+    return PipelineConfig(model_path=model_path, stages=stages, relay_backend="mine")
+
+def dotted(model_path):
+    from attrs import evolve
+    return evolve(named(model_path), relay_backend="some.where.Relay")
+
+def failing(model_path):
+    raise SystemExit(3)
+"""
+
+
+def test_show_says_which_stages_use_a_component(install, omni) -> None:  # type: ignore[no-untyped-def]
+    install(" [relays-1, pipelines-1]", p=PIPELINE)
+    code, shown = omni("plugins", "show", "p")
+    assert code == 0
+    lines = [line.strip() for line in shown.splitlines()]
+    assert (
+        lines[lines.index("mine  a relay  [some.where:Relay]") + 1] == "used by named: all stages, dotted: all stages"
+    )
+    assert "used by" not in lines[lines.index("idle  another  [some.where:Other]") + 1]
+    assert "It is not known what this pipeline uses, failing: SystemExit: 3" in lines
+    assert "Traceback" not in shown
+
+
 def test_a_command_that_cannot_be_imported_names_its_plugin(install, omni) -> None:  # type: ignore[no-untyped-def]
     install(" [commands-1]", mine=relay("hello").replace("omni_relays", "omni_commands"))
     code, shown = omni("hello")
@@ -354,7 +393,7 @@ def test_what_works_with_a_warning_is_printed_as_working(install, monkeypatch: p
         " [relays-1]",
         p=HEADER
         + "from omni_core.hookspecs import ProbeWarning\ndef slowly():\n    return ProbeWarning('no fast device')\n"
-        + "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's', probe=slowly)]\n"
+        + "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's', probe=slowly)]\n",
     )
     monkeypatch.setattr("omni_core.cli.plugins.load_plugins", lambda: registry)
     result = CliRunner().invoke(check, catch_exceptions=False)

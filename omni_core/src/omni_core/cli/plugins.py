@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from omni_core.cli.new import new, testing_is_needed
+from omni_core.cli.uses import Uses
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, KernelComponent, works
 from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, isolated, load_plugins
@@ -47,7 +48,8 @@ def list_() -> None:
 @click.argument("name")
 def show(name: str) -> None:
     """Show one plugin in full: what it provides, which stages use it, and its traceback if it is broken."""
-    for record in _named(name):
+    records, uses = _named(name), Uses(load_plugins())
+    for record in records:
         click.echo(f"{record.name}: {record.status.value}")
         click.echo(f"  distribution: {record.distribution} {record.version}")
         click.echo(f"  module:       {record.module}, {record.seconds * 1e3:.0f} ms")
@@ -56,23 +58,16 @@ def show(name: str) -> None:
             click.echo(f"  reason:       {record.reason}")
         for line in record.warnings:
             click.echo(f"  warning:      {line}")
-        users = _users() if record.components else []
         for hook, components in record.components.items():
             click.echo(f"  {hook} (this core offers API level {HOOKS[hook].level}):")
             for component in components:
                 click.echo(f"    {component.name}  {component.summary}  [{component.target}]")
-                found = [
-                    use for use, (kind, values) in users if kind == hook and values & {component.name, component.target}
-                ]
-                if found:
+                if found := uses.of(hook, component):
                     click.echo(f"      used by {', '.join(found)}")
         if record.traceback:
             click.echo(record.traceback.rstrip())
-
-
-def _users() -> list[tuple[str, tuple[str, set[str]]]]:
-    """``(pipeline.stage, (hook, names and references))`` for each stage of each pipeline that can be made without a model."""
-    return []
+    for line in uses.unknown:
+        click.echo(f"It is not known what this pipeline uses, {line}", err=True)
 
 
 @plugins.command()
