@@ -18,10 +18,11 @@ def testing_is_needed(why: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in ("omni_testing", "pytest"):
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("omni_testing", "pytest"):
             raise
         raise click.ClickException(
-            f"{why}, which need omni-testing ({error.name} is missing): pip install omni-testing"
+            f"{why}, which need omni-testing ({missing} is missing): pip install omni-testing"
         ) from None
 
 
