@@ -74,7 +74,7 @@ def _of_plugin(record: PluginRecord) -> list[type]:
             about, suite, problem = _about(hook, component, record), _suite_of(hook, component), problem_of(component)
             if suite is None:
                 continue
-            wrong = problem if isinstance(problem, Defect) else None
+            wrong: str | None = problem if isinstance(problem, Defect) else None
             if problem is None and (fault := _import_fault(component.target)):
                 wrong = f"its target {component.target!r} cannot be imported: {fault}"
             if wrong is not None:
