@@ -11,15 +11,12 @@ _FIELD = re.compile(r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stre
 
 def described(error: Exception) -> str:
     """Return the message of an error, with the flag for each field of a stage that it names: ``--set thinker.gpu_memory=...``."""
+    text = _FIELD.sub(r"\g<0> (--set \1.\2=...)", str(error))
     if isinstance(error, OSError):
-        return _of_the_system(error)
-    return _FIELD.sub(r"\g<0> (--set \1.\2=...)", str(error))
-
-
-def _of_the_system(error: OSError) -> str:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        text = f"{where}{error.strerror or error} (OMNI_DEBUG=1 shows where)"
     try:
         os.getcwd()
     except FileNotFoundError:
-        return "the working directory has been deleted; change to one that exists"
-    where = f"{error.filename}: " if error.filename is not None else ""
-    return f"{where}{error.strerror or error} (OMNI_DEBUG=1 shows where)"
+        return f"{text}; the working directory has been deleted: change to one that exists"
+    return text

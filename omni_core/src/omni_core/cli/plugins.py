@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import click
 
-from omni_core.cli.new import new, testing_is_needed
 from omni_core.cli.uses import Uses
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, KernelComponent, works
@@ -16,13 +15,34 @@ from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry,
 from omni_core.plugins.levels import described
 from omni_core.references import load
 
+_NEEDED = "this needs omni-testing: pip install omni-testing"
 
-@click.group()
+
+class _Group(click.Group):
+    """The commands of this file, and ``new``, which is in ``omni_testing``."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted([*super().list_commands(context), "new"])
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name != "new":
+            return super().get_command(context, name)
+        try:
+            from omni_testing.authoring.command import new
+        except ModuleNotFoundError:
+            anything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+            settings = {"ignore_unknown_options": True}
+            return click.Command("new", settings, _refuse, [anything], help=f"Begin a plugin; {_NEEDED}")
+        return new
+
+
+def _refuse(arguments: tuple[str, ...]) -> None:
+    raise click.ClickException(_NEEDED)
+
+
+@click.group(cls=_Group)
 def plugins() -> None:
     """Show, check and begin plugins."""
-
-
-plugins.add_command(new)
 
 
 @plugins.command("list")
@@ -150,8 +170,9 @@ def _named(name: str) -> list[PluginRecord]:
 
 
 def _check_fully(name: str | None) -> bool:
-    with testing_is_needed("--full runs the conformance suites"):
+    try:
         from omni_testing.checking import check as check_installed
-
+    except ModuleNotFoundError:
+        raise click.ClickException(f"--full runs the conformance suites; {_NEEDED}") from None
     with os.fdopen(os.dup(1), "w", buffering=1) as out:  # pytest takes standard output while tests run
         return check_installed(name, lambda line: print(line, file=out))
