@@ -279,7 +279,8 @@ def old_plugin(session: nox.Session) -> None:
         f"API level {level - 1} of commands, this core offers API level {level} of commands; upgrade omni-old-plugin (1.4.0",
         f"API level {level + 1} of commands, this core offers API level {level} of commands; upgrade omni-core (",
         "ok  relay shm",
-        "No such command 'greet'; plugin 'omni-new-plugin' of omni-new-plugin 1.4.0 is incompatible",
+        "no such command 'greet'",
+        "plugin 'omni-new-plugin' of omni-new-plugin 1.4.0 is incompatible",
     ):
         if expected not in shown:
             session.error(f"`omni plugins check` does not say: {expected}")
@@ -324,7 +325,7 @@ def template(session: nox.Session, kind: str) -> None:
     """A new project of each kind, built, and installed beside the core in a fresh environment, passes its own tests."""
     folder = Path(session.create_tmp()) / "project"
     shutil.rmtree(folder, ignore_errors=True)
-    install_wheels(session, "omni-core", extra=("hatchling",))
+    install_wheels(session, "omni-core", "omni-testing", extra=("hatchling",))
     new_project(session, kind, folder)
     building = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder / "dist")]
     session.run("python", "-m", *building, str(folder))

@@ -1,4 +1,4 @@
-"""The names of a new distribution, all made from one, and whether they are free."""
+"""The names of a new distribution, all made from one, and the check that they are free."""
 
 from __future__ import annotations
 
