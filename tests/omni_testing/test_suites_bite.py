@@ -265,8 +265,9 @@ def test_a_wrong_plugin_is_caught(tmp_path: Path, mistake: str, test: str) -> No
     assert test in found, output
 
 
-def test_a_right_plugin_is_not(tmp_path: Path) -> None:
-    install_plugin(tmp_path, "")
+@pytest.mark.parametrize("harmless", ["", "print('hello from the import')"])
+def test_a_right_plugin_is_not(tmp_path: Path, harmless: str) -> None:
+    install_plugin(tmp_path, harmless)
     found, output = failures(tmp_path, _PLUGIN_TEST, "test")
     assert found == [], output
 
