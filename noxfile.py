@@ -291,13 +291,14 @@ def old_plugin(session: nox.Session) -> None:
         f"API level {level - 1} of commands, this core offers API level {level} of commands; upgrade omni-old-plugin (1.4.0",
         f"API level {level + 1} of commands, this core offers API level {level} of commands; upgrade omni-core (",
         "ok  relay shm",
-        "No such command 'greet'; plugin 'omni-new-plugin' of omni-new-plugin 1.4.0 is incompatible",
+        "no such command 'greet'",
+        "plugin 'omni-new-plugin' of omni-new-plugin 1.4.0 is incompatible",
     ):
         if expected not in shown:
             session.error(f"`omni plugins check` does not say: {expected}")
 
 
-ASK_LEVEL = "from omni_core.hookspecs import API_LEVELS; print(API_LEVELS['omni_commands'])"
+ASK_LEVEL = "from omni_core.hookspecs import HOOKS; print(HOOKS['omni_commands'].level)"
 
 
 def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
@@ -310,7 +311,7 @@ def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
         (project / "src/omni_old_plugin").rename(project / "src" / f"omni_{name}_plugin")
         for path in [*project.rglob("*.py"), project / "pyproject.toml"]:
             text = re.sub(r"omni([-_])old([-_])plugin", rf"omni\1{name}\2plugin", path.read_text())
-            path.write_text(text.replace("(0, 0)", f"({level}, {level})"))
+            path.write_text(text.replace("commands-0", f"commands-{level}"))
         session.run(
             "python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project), silent=True
         )
@@ -347,7 +348,7 @@ def template(session: nox.Session, kind: str) -> None:
     """A new project of each kind, built, and installed beside the core in a fresh environment, passes its own tests."""
     folder = Path(session.create_tmp()) / "project"
     shutil.rmtree(folder, ignore_errors=True)
-    install_wheels(session, "omni-core", extra=("hatchling",))
+    install_wheels(session, "omni-core", "omni-testing", extra=("hatchling",))
     new_project(session, kind, folder)
     building = ["pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder / "dist")]
     session.run("python", "-m", *building, str(folder))

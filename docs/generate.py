@@ -246,24 +246,23 @@ def constants(module: Any) -> Iterator[tuple[str, Any, str]]:
 def hooks_page() -> str:
     summary, _, rest = (inspect.getdoc(hookspecs) or "").partition("\n\n")
     documented = {name: (value, text) for name, value, text in constants(hookspecs)}
-    levels = {name: each for name, each in documented.items() if name.startswith("API_LEVEL")}
-    hooks = hookspecs.hooks()
+    hooks = {name: each.specification for name, each in hookspecs.HOOKS.items()}
     parts = [
         "# Plugin hooks",
         f"{markdown(summary)} In the code it is `omni_core/hookspecs.py`. [Writing a plugin](../plugins.md) shows how to begin.",
         markdown(rest, "text"),
         "## API level",
-        *(f"`{name} = {value!r}`: {markdown(inspect.cleandoc(text))}" for name, (value, text) in levels.items()),
-        "A plugin names the levels that it works with: `supports = (lowest, highest)` in its module, read before that is imported. "
+        "The contract of every kind of hook has a level. The entry point of a plugin names the levels that it works with, "
+        '`my-relay = "my_relay.plugin [relays-1]"`; they are read before its module is imported. '
         "One for which this core is too old or too new is not imported; `omni plugins list` says which of the two to upgrade.",
         "## Hooks",
         "\n".join(
             [
-                "| hook | a component is a | returns |",
-                "|---|---|---|",
+                "| hook | a component is a | level | returns |",
+                "|---|---|---|---|",
                 *(
-                    f"| [`{name}`](#{name}) | {word} | `{return_type(hooks[name])}` |"
-                    for name, word in hookspecs.HOOKS.items()
+                    f"| [`{name}`](#{name}) | {each.kind} | `{each.plural}-{each.level}` | `{return_type(hooks[name])}` |"
+                    for name, each in hookspecs.HOOKS.items()
                 ),
             ]
         ),

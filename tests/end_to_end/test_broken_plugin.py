@@ -11,13 +11,13 @@ import pytest
 
 PLUGINS = {
     "broken-import": "import does_not_exist\n",
-    "wrong-level": "supports = (90, 99)\nraise RuntimeError('must not be imported')\n",
+    "wrong-level": "raise RuntimeError('must not be imported')\n",
     "duplicate-relay": (
-        "from omni_core.hookspecs import Component, hookimpl\nsupports = (1, 1)\n"
+        "from omni_core.hookspecs import Component, hookimpl\n"
         "@hookimpl\ndef omni_launchers():\n    return [Component('twice', 'x:y', 'one')]\n"
     ),
     "duplicate-again": (
-        "from omni_core.hookspecs import Component, hookimpl\nsupports = (1, 1)\n"
+        "from omni_core.hookspecs import Component, hookimpl\n"
         "@hookimpl\ndef omni_launchers():\n    return [Component('twice', 'x:z', 'two')]\n"
     ),
     "exits": "raise SystemExit(3)\n",
@@ -33,7 +33,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         info = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[omni]\n{name} = {module}\n")
+        (info / "entry_points.txt").write_text(f"[omni]\n{name} = {module}{' [relays-90]' * (name == 'wrong-level')}\n")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 

@@ -14,8 +14,6 @@ from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.hookspecs import PipelineComponent, hookimpl
 from omni_core.protocol.messages import StagePayload
 
-supports = (1, 1)
-
 
 def come_to(phase: str) -> None:
     if os.environ.get("OMNI_FAULT_PHASE") == phase:

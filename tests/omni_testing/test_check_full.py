@@ -12,8 +12,6 @@ import pytest
 PLUGIN = """
 from omni_core.hookspecs import Component, hookimpl
 
-supports = (1, 1)
-
 @hookimpl
 def omni_payload_projections():
     return [
@@ -22,6 +20,8 @@ def omni_payload_projections():
         Component("wrong", "mine:wrong", "changes its input", conformance="mine_suites:Wrong"),
         Component("lost", "mine:right", "its suite is not there", conformance="mine_suites:NoSuch"),
         Component("bare", "mine:right", "it names no suite"),
+        Component("misspelt", "mine:rihgt", "its target is not there", conformance="mine_suites:Right"),
+        Component("unimportable", "mine_broken:right", "its target raises", conformance="mine_suites:Broken"),
         Component("away", "mine:right", "cannot work here", requires=("no_such_module",), conformance="mine_suites:Away"),
     ]
 """
@@ -31,6 +31,10 @@ def right(payload):
 
 def wrong(payload):
     return {"n": payload.data.pop("n")}
+"""
+BROKEN = """
+right = None
+raise SystemExit("it ends here")
 """
 SUITES = """
 from omni_testing import ProjectionConformance
@@ -43,17 +47,25 @@ class Right(ProjectionConformance):
 
 class Wrong(Right):
     projection = "mine:wrong"
+
+class Broken(Right):
+    projection = "mine_broken:right"
 """
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    for name, source in {"mine_plugin": PLUGIN, "mine": FUNCTIONS, "mine_suites": SUITES}.items():
+    for name, source in {
+        "mine_plugin": PLUGIN,
+        "mine": FUNCTIONS,
+        "mine_suites": SUITES,
+        "mine_broken": BROKEN,
+    }.items():
         (tmp_path / f"{name}.py").write_text(source)
     info = tmp_path / "mine-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[omni]\nmine = mine_plugin\n")
+    (info / "entry_points.txt").write_text("[omni]\nmine = mine_plugin [payload-projections-1]\n")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
 
@@ -75,13 +87,18 @@ def test_each_component_gets_a_line_and_failures_a_reason(environment: dict[str,
     assert of("projection right") == ["ok 4 passed"]
     assert of("projection also") == []  # once is enough
     assert of("projection wrong") == ["no 2 passed, 2 FAILED"]
-    assert of("projection lost") == ["no 1 FAILED"]
+    assert of("projection lost")[-1] == "no 1 FAILED"
     assert of("projection away")[-1] == "ok 1 skipped: module 'no_such_module' is not installed"
-    assert of("plugin mine") == ["ok 8 passed"]
+    assert of("projection misspelt")[-1] == of("projection unimportable")[-1] == "no 1 FAILED"
+    assert of("plugin mine") == ["no 6 passed, 1 FAILED"]  # its targets do not resolve
     assert any(line.startswith("-") and "projection bare" in line for line in lines)
     assert "test_it_leaves_its_input_as_it_is" in done.stdout
     assert "which other stages get too" in done.stdout
-    assert "has no attribute 'NoSuch'" in done.stdout
+    assert "its conformance 'mine_suites:NoSuch': module 'mine_suites' has no attribute 'NoSuch'" in done.stdout
+    reported = done.stdout[done.stdout.index("projection misspelt (mine): test_it_can_be_tested") :].splitlines()[1]
+    assert "its target 'mine:rihgt': module 'mine' has no attribute 'rihgt'; did you mean 'right'?" in reported
+    reported = done.stdout[done.stdout.index("projection unimportable (mine): test_it_can_be_tested") :].splitlines()[1]
+    assert reported == "its target 'mine_broken:right' cannot be imported: SystemExit: it ends here"
 
 
 def test_what_is_right_exits_with_0(environment: dict[str, str]) -> None:
@@ -91,10 +108,28 @@ def test_what_is_right_exits_with_0(environment: dict[str, str]) -> None:
     assert "mine" not in done.stdout
 
 
-def test_without_pytest_it_says_what_to_install(environment: dict[str, str]) -> None:
-    done = check(environment, "--full", before="sys.modules['pytest'] = None")
+@pytest.mark.parametrize("missing", ["pytest", "omni_testing"])
+def test_without_its_distribution_it_says_what_to_install(environment: dict[str, str], missing: str) -> None:
+    done = check(environment, "--full", "mine", before=f"sys.modules[{missing!r}] = None")
     assert done.returncode == 1
-    assert "pip install omni-testing" in done.stderr
+    assert "this needs omni-testing: pip install omni-testing" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_new_without_its_distribution_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['omni_testing'] = None; from omni_core.cli import main; main()"
+    command = [sys.executable, "-c", code, "plugins", "new", "omni-mine", "--kind", "relay"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: this needs omni-testing: pip install omni-testing\n"
+    for others in (["list"], ["--help"]):
+        shown = subprocess.run(
+            [*command[:3], "plugins", *others], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert shown.returncode == 0, shown.stderr
+
+
+def test_the_suites_say_that_they_need_pytest() -> None:
     code = "import sys; sys.modules['pytest'] = None; from omni_testing import RelayConformance"
     imported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "ImportError: the conformance suites need pytest" in imported.stderr

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from omni_core.cli.main import omni
 from omni_core.hookspecs import HOOKS
-from omni_testing.authoring import KINDS
+from omni_testing.authoring import KINDS, ProjectNames
 
 LONG = "a-rather-long-name-of-somebodys-own"
 
@@ -112,7 +112,7 @@ def test_it_is_clean_code_whatever_its_name(prefix: str, tmp_path: Path) -> None
 def test_each_provides_what_was_asked_for(projects: dict[str, Path]) -> None:
     listed = beside(projects, "-m", "omni_core.cli", "plugins", "check").stdout
     for kind, what in KINDS.items():
-        assert f"ok  {HOOKS[what.hook]} fresh-{kind} (fresh-{kind})\n" in listed, listed
+        assert f"ok  {HOOKS[what.hook].kind} fresh-{kind} (fresh-{kind})\n" in listed, listed
 
 
 BULK = """
@@ -195,6 +195,20 @@ def test_a_folder_in_use_is_left_alone(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert "is not an empty folder" in str(result.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_plugin_and_component_are_named_without_prefixes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new("omni-relay-file", "relay").exit_code == 0
+    project = tomllib.loads((tmp_path / "omni-relay-file" / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["omni"] == {"relay-file": "omni_relay_file.plugin [relays-1]"}
+    assert '"file",' in (tmp_path / "omni-relay-file/src/omni_relay_file/plugin.py").read_text()
+    assert 'entry_point = "relay-file"' in (tmp_path / "omni-relay-file/tests/test_relay.py").read_text()
+    assert "Registered as `file`" in (tmp_path / "omni-relay-file" / "README.md").read_text()
+    command = [
+        ProjectNames.of(name).component(kind) for name, kind in (("omni-hello", "command"), ("my-relay", "relay"))
+    ]
+    assert command == ["hello", "my-relay"]
 
 
 def test_names_are_written_in_one_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,10 +136,9 @@ PLUGINS = {
     "import numpy": "test_it_imports_in_no_time_and_without_heavy_libraries",
     "import time; time.sleep(0.05)": "test_it_imports_in_no_time_and_without_heavy_libraries",
     "raise SystemExit(1)": "test_it_is_loaded_without_complaint",
-    "supports = (7, 8)": "test_it_says_which_api_levels_it_supports",
-    "supports = {'commands': (1, 1)}": "test_it_says_which_api_levels_it_supports",
-    "supports = tuple([1, 1])": "test_it_says_which_api_levels_it_supports",
-    "globals()['omni_schedulers'] = hookimpl(lambda: components)": "test_its_hooks_can_be_seen_without_an_import",
+    "del omni_relays": "test_it_is_loaded_without_complaint",
+    "omni_commands = hookimpl(lambda: components)": "test_its_entry_point_declares_its_api_levels",
+    "def omni_schedulers(): return components": "test_it_is_loaded_without_complaint",
     "components *= 2": "test_its_names_are_unique",
     "components[0] = Component('shm', 'json:loads', 'a name that is taken')": "test_its_names_are_unique",
     "components.clear()": "test_its_names_are_unique",
@@ -150,8 +149,6 @@ PLUGINS = {
 
 _PLUGIN = """
 from omni_core.hookspecs import Component, hookimpl
-
-supports = (1, 1)
 components = [Component("mine", "json:loads", "what it is")]
 
 @hookimpl
@@ -267,7 +264,7 @@ def install_plugin(folder: Path, mistake: str) -> None:
     info = folder / "wrong_plugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[omni]\nwrong-plugin = wrong_plugin\n")
+    (info / "entry_points.txt").write_text("[omni]\nwrong-plugin = wrong_plugin [relays-1]\n")
 
 
 @pytest.mark.parametrize(("mistake", "test"), PLUGINS.items())
@@ -277,8 +274,9 @@ def test_a_wrong_plugin_is_caught(tmp_path: Path, mistake: str, test: str) -> No
     assert test in found, output
 
 
-def test_a_right_plugin_is_not(tmp_path: Path) -> None:
-    install_plugin(tmp_path, "")
+@pytest.mark.parametrize("harmless", ["", "print('hello from the import')"])
+def test_a_right_plugin_is_not(tmp_path: Path, harmless: str) -> None:
+    install_plugin(tmp_path, harmless)
     found, output = failures(tmp_path, _PLUGIN_TEST, "test")
     assert found == [], output
 

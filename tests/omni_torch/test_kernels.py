@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import PluginError
 from omni_core.hookspecs import Component, KernelComponent
 from omni_core.launch.prepare import prepare
 from omni_core.machines.addresses import Place, Places
@@ -23,7 +25,7 @@ from omni_core.processes.main import pack_spec
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import KernelSpec
-from omni_torch.comparison import relative_error
+from omni_torch.comparison import ContractViolation, relative_error
 from omni_torch.experts import experts, route_experts
 from omni_torch.kernels import operation
 from omni_torch.operations import add_rms_norm, rms_norm, snake_beta
@@ -48,6 +50,14 @@ def better(x, weight, eps):
 def right(x, weight, eps):
     import torch.nn.functional as F
     return F.rms_norm(x, weight.shape, weight, eps)
+def explodes(x, weight, eps):
+    raise ValueError("kernel exploded")
+def exits(x, weight, eps):
+    raise SystemExit(4)
+def cuts(x, weight, eps):
+    return right(x, weight, eps)[:1]
+def spoils(x, weight, eps):
+    return right(x.mul_(2), weight, eps)
 def stage():
     def compute(payload):
         import torch
@@ -165,6 +175,20 @@ def registry(*components: Component) -> PluginRegistry:
     return PluginRegistry([record])
 
 
+def test_a_kernel_that_raises_is_named_with_its_plugin(examples: Any) -> None:
+    install({"rms_norm": [spec("explodes", plugin="mine (dist-mine)")]})
+    with pytest.raises(PluginError) as caught:
+        answer()
+    expected = (
+        "kernel 'explodes' of plugin mine (dist-mine) failed in operation 'rms_norm': ValueError: kernel exploded"
+    )
+    assert str(caught.value) == f"{expected}; OMNI_DISABLE_PLUGINS=mine computes without it"
+    assert isinstance(caught.value.__cause__, ValueError)
+    install({})
+    with pytest.raises(TypeError):  # what the reference raises stays as it is
+        rms_norm(1)
+
+
 def launch_specs(folder: Path, found: PluginRegistry) -> Any:
     stage = StageConfig(name="ask", process="ask", factory=f"{ME}:stage", terminal=True)
     prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), found, Places(Place(str(folder))))
@@ -175,7 +199,9 @@ def test_a_launch_spec_carries_what_is_installed(examples: Any, tmp_path: Path) 
     found = registry(component("plain", probe=examples.fits, priority=3, requires=("torch",)), component("better"))
     sent = launch_specs(tmp_path, found)
     assert set(sent) == {"rms_norm"}
-    assert sorted(sent["rms_norm"], key=lambda each: each.name)[1] == spec("plain", 3, "fits", requires=["torch"])
+    assert sorted(sent["rms_norm"], key=lambda each: each.name)[1] == spec(
+        "plain", 3, "fits", requires=["torch"], plugin="examples (dist-examples)"
+    )
     assert not examples.asked, "the parent asks no probe: it may have no such device"
 
 
@@ -207,17 +233,24 @@ async def test_a_stage_process_runs_the_installed_kernel(examples: Any) -> None:
         ({"target": "right", "dtypes": ()}, 0, "      bfloat16: error "),
         ({"target": "right", "dtypes": ("int8",)}, 1, "its dtype 'int8' cannot be compared"),
         ({"target": "right", "operation": "other"}, 1, "is not an Operation called 'other'"),
+        ({"target": "exits"}, 1, "cannot be compared with its reference: SystemExit: 4"),
+        ({"target": "explodes"}, 1, "cannot be compared with its reference: ValueError: kernel exploded"),
+        ({"target": "cuts"}, 1, "no    float32: it returns [1, "),
+        ({"target": "spoils"}, 1, "no    float32: it changes its argument 'x', which the operation does not write"),
+        ({"target": "right", "reference": "json:loads"}, 1, "json:loads is no operation (it has no `compare`)"),
     ],
     ids=str,
 )
 def test_check_compares_a_kernel_with_its_reference(
     examples: Any, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], code: int, expected: str
 ) -> None:
-    reference = "omni_torch.operations:rms_norm"
-    monkeypatch.setattr(command, "load_plugins", lambda: registry(component(**fields, reference=reference)))
+    fields = {"reference": "omni_torch.operations:rms_norm", **fields}
+    monkeypatch.setattr(command, "load_plugins", lambda: registry(component(**fields)))
     result = CliRunner().invoke(command.check)
     assert expected in result.output
-    assert ("times as fast as PyTorch" in result.output) == ("cannot be compared" not in result.output)
+    speeds = re.findall(r"(\d+\.\d+) times as fast as PyTorch \((.*) to (.*), up to (\[.*\] x \[.*\])\)", result.output)
+    assert bool(speeds) == (expected.endswith("error "))
+    assert all(float(low) <= float(median) <= float(high) for median, low, high, _ in speeds)
     assert result.exit_code == code
 
 
@@ -231,8 +264,11 @@ def test_check_says_only_the_reason_where_a_kernel_cannot_work(examples: Any, mo
 
 def test_nan_and_wrong_shapes_are_never_good() -> None:
     arguments = (torch.ones(2, 3), torch.ones(3), 1e-6)
-    for wrong in (lambda x, weight, eps: x * float("nan"), lambda x, weight, eps: x[:1]):
-        assert relative_error(rms_norm, wrong, arguments) == float("inf")
+    assert relative_error(rms_norm, lambda x, weight, eps: x * float("nan"), arguments) == float("inf")
+    with pytest.raises(
+        ContractViolation, match=r"it returns \[1, 3\], the reference \[2, 3\] \(for \[2, 3\] x \[3\]\)"
+    ):
+        relative_error(rms_norm, lambda x, weight, eps: x[:1], arguments)
 
 
 def test_what_an_operation_writes_is_compared_and_nothing_else_may_change() -> None:
@@ -261,7 +297,8 @@ def test_what_an_operation_writes_is_compared_and_nothing_else_may_change() -> N
     assert relative_error(put, elsewhere, arguments) > 0.5
     assert relative_error(put, nowhere, arguments) > 0.5
     assert relative_error(put, also, arguments) > 1e-4
-    assert relative_error(put, in_place, arguments) == float("inf")
+    with pytest.raises(ContractViolation, match="it changes its argument 'x'"):
+        relative_error(put, in_place, arguments)
     assert all(torch.equal(each, old) for each, old in zip(arguments, before, strict=False))
 
 

@@ -44,21 +44,27 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_documented_plugin_answers(tmp_path: Path) -> None:
-    files = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert [name for name, _ in files] == ["omni_echo/plugin.py", "omni_echo/pipeline.py"]
-    (tmp_path / "omni_echo").mkdir()
+def test_the_documented_plugin_installs_and_answers(tmp_path: Path) -> None:
+    project, site = tmp_path / "project", tmp_path / "site"
+    files = re.findall(r"```(?:python|toml)\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert [name for name, _ in files] == ["pyproject.toml", "omni_echo/plugin.py", "omni_echo/pipeline.py"]
+    (project / "omni_echo").mkdir(parents=True)
     for name, code in files:
-        (tmp_path / name).write_text(code)
-    info = tmp_path / "omni_echo-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: omni-echo\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[omni]\necho = omni_echo.plugin\n")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "omni_core.cli", "run", "echo", "--text", "hello there"]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert answer.returncode == 0, answer.stderr
-    assert answer.stdout == "hello there\n"
+        (project / name).write_text(code)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check"]
+    install = [sys.executable, "-m", "pip", "install", "-q", *options, "--target", str(site), str(project)]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+
+    def omni(*arguments: str) -> str:
+        command = [sys.executable, "-m", "omni_core.cli", *arguments]
+        answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        return answer.stdout
+
+    assert omni("run", "echo", "--text", "hello there") == "hello there\n"
+    assert omni("plugins", "check", "echo") == "ok  pipeline echo (omni-echo)\n"
 
 
 def test_the_reference_is_current() -> None:

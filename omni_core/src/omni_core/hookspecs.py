@@ -1,47 +1,80 @@
-"""The plugin contract on one page: every hook, its types, when it is called.
+"""The plugin contract on one page: every hook, the components that it returns, and when it is called.
 
 A plugin is a distribution with an entry point in the group ``omni`` that names a *light* module: importing it imports
 neither torch nor transformers and takes under 20 ms. The module holds functions marked ``@hookimpl`` that return
 *components*: names with dotted references, resolved only in the process that uses them::
 
-    # pyproject.toml                              # my_relay/plugin.py
-    [project.entry-points.omni]                   from omni_core.hookspecs import Component, hookimpl
-    my-relay = "my_relay.plugin"                  supports = (1, 1)   # the API levels this plugin works with
+    # pyproject.toml
+    [project.entry-points.omni]
+    my-relay = "my_relay.plugin [relays-1]"   # the API level of each kind of hook that the plugin works with
 
-                                                  @hookimpl
-                                                  def omni_relays():
-                                                      return [Component("mine", "my_relay.relay:MyRelay", "what it is")]
+    # my_relay/plugin.py
+    from omni_core.hookspecs import Component, hookimpl
+
+    @hookimpl
+    def omni_relays():
+        return [Component("mine", "my_relay.relay:MyRelay", "what it is")]
 
 Every hook is called without arguments, once in a process that looks for plugins: ``omni``, or a program that opens a pipeline.
 Stage processes call none: they get the references that they need, already resolved. A plugin implements the hooks for which it
-has something.
+has something. pluggy provides the marker only; the hooks of each plugin are called by themselves, so that a plugin that fails
+takes none of the others with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
-from attrs import field, frozen
+from attrs import field, fields, frozen
 
-hookspec = pluggy.HookspecMarker("omni")
+from omni_core.errors import ConfigError
+from omni_core.references import normalize
+
 hookimpl = pluggy.HookimplMarker("omni")
+"""Marks a function of a plugin's module as the implementation of the hook of its name."""
+
+F = TypeVar("F", bound=Callable[[], Any])
 
 
-class Remark(str):
+class ProbeWarning(str):
     """A probe's answer for a component that can work on this machine, but not as well as on others: what is missing."""
 
     __slots__ = ()
 
 
 Probe = Callable[[], str | None]
-"""Says cheaply whether a component can work on this machine: ``None`` or a :class:`Remark` if so, else the reason why not."""
+"""Says cheaply whether a component can work on this machine: ``None`` or a :class:`ProbeWarning` if so, else the reason why not."""
 
 
 def works(answer: str | None) -> bool:
-    """Whether a probe's answer means that the component can work here."""
-    return answer is None or isinstance(answer, Remark)
+    """Return whether a probe's answer means that the component can work here."""
+    return answer is None or isinstance(answer, ProbeWarning)
+
+
+Reference = str
+"""``"package.module:attribute"``: imported only where it is used."""
+
+
+def _strings(value: Any) -> bool:
+    return all(isinstance(each, str) for each in value)
+
+
+_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "bool": (lambda value: isinstance(value, bool), "True or False"),
+    "int": (lambda value: type(value) is int, "a whole number"),
+    "tuple[str, ...]": (lambda value: isinstance(value, tuple | list) and _strings(value), "a tuple of strings"),
+    "dict[str, str]": (
+        lambda value: isinstance(value, dict) and _strings([*value, *value.values()]),
+        "a dict of strings",
+    ),
+    "Probe | None": (lambda value: value is None or callable(value), "a function without arguments, or None"),
+    "Reference": (lambda value: isinstance(value, str), '"package.module:attribute"'),
+    "Reference | None": (lambda value: value is None or isinstance(value, str), '"package.module:attribute", or None'),
+}
+"""By the annotation of a component's field: a test of its value, and the words for what it must be."""
 
 
 @frozen
@@ -53,17 +86,36 @@ class Component:
         target: ``"package.module:attribute"``, imported only in the process that uses the component.
         summary: one line for ``omni plugins list``.
         requires: importable module names that the target needs beyond its distribution's hard dependencies.
-        probe: whether it can work here; called by ``omni plugins check`` and ``omni doctor``, never at start-up.
+        probe: says whether it can work here; called by ``omni plugins check`` and ``omni doctor``, never at start-up.
         conformance: ``"package.module:Class"``, a subclass of a suite of ``omni_testing`` that says how to build and ask the
             component in a test; imported by ``omni plugins check --full`` and by tests, never otherwise.
+
+    Raises:
+        TypeError: a field has a value of another type. ConfigError: a reference is not of that form.
     """
 
     name: str
-    target: str
+    target: Reference
     summary: str
     requires: tuple[str, ...] = ()
     probe: Probe | None = None
-    conformance: str | None = field(default=None, kw_only=True)
+    conformance: Reference | None = field(default=None, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        """Check every field where its value was written, not where it is used."""
+        for attribute in fields(type(self)):
+            value, kind = getattr(self, attribute.name), str(attribute.type)
+            good, expected = _CHECKS.get(kind, (lambda value: True, ""))
+            if not good(value):
+                where = f"{type(self).__name__} {self.name!r}: {attribute.name}"
+                raise TypeError(f"{where} must be {expected}, is {value!r}")
+            if kind.startswith("Reference") and value is not None:
+                try:
+                    normalize(value)
+                except ConfigError as error:
+                    raise ConfigError(f"{type(self).__name__} {self.name!r}: {attribute.name}: {error}") from None
+        if not self.name:
+            raise TypeError(f"{type(self).__name__}: name must not be empty")
 
 
 @frozen
@@ -71,7 +123,7 @@ class RelayComponent(Component):
     """A relay.
 
     Attributes:
-        across_hosts: whether it joins processes of different hosts. The core asks such a relay where the pipeline's own does not.
+        across_hosts: true if it joins processes of different hosts. The core asks such a relay where the pipeline's own does not.
         preference: among several of those that can work, the one with the highest is taken.
         host_memory: true if its bytes always pass through host memory: it is built with the device ``"cpu"`` unless the stage's
             ``relay.device`` says otherwise. False: with the device that the stage computes on.
@@ -104,17 +156,17 @@ class KernelComponent(Component):
         operation: the operation's name.
         device: the kind of device that it runs on.
         dtypes: the names of the dtypes that it takes; empty: all.
-        priority: which of several wins: the highest.
-        reference: ``"package.module:attribute"``, the :class:`omni_torch.kernels.Operation` that it implements;
-            ``omni plugins check`` compares the two. ``probe`` is also asked, by its name, in each process that would run the
-            kernel, so it must be a function of a module.
+        priority: of several that fit, the one with the highest is used.
+        reference: ``"package.module:attribute"``, the operation that it implements (a ``omni_torch.kernels.Operation``); its
+            ``compare(component)`` is what ``omni plugins check`` runs. ``probe`` is also asked, by its name, in each process that
+            would run the kernel, so it must be a function of a module.
     """
 
     operation: str = field(kw_only=True)
     device: str = field(default="cuda", kw_only=True)
     dtypes: tuple[str, ...] = field(default=(), kw_only=True)
     priority: int = field(default=0, kw_only=True)
-    reference: str | None = field(default=None, kw_only=True)
+    reference: Reference | None = field(default=None, kw_only=True)
 
 
 @frozen
@@ -123,16 +175,56 @@ class PipelineComponent(Component):
 
     Attributes:
         options: one line of help per keyword option of the target.
-        default_model: what to use when no ``--model`` is given: a callable reference
-            ``() -> tuple[path, notice]`` that may make a model and says in ``notice`` what it is.
+        default_model: used where no ``--model`` is given: a callable ``() -> tuple[path, notice]`` that may make a model, and
+            says in ``notice`` what it is.
     """
 
     options: dict[str, str] = field(factory=dict, kw_only=True)
-    default_model: str | None = field(default=None, kw_only=True)
+    default_model: Reference | None = field(default=None, kw_only=True)
 
 
-@hookspec
-def omni_relays() -> list[Component]:  # type: ignore[empty-body]
+@frozen
+class Hook:
+    """One hook of this page.
+
+    Attributes:
+        name: the function that a plugin defines, such as ``omni_relays``.
+        kind: the word that messages use for one of its components, such as ``relay``.
+        level: the API level that this core offers: the hook, its components, and what their targets must be and are given. It grows
+            by one when that contract changes in a way that a plugin notices.
+        component: the class that its components must be instances of.
+        specification: the documented function.
+    """
+
+    name: str
+    kind: str
+    level: int
+    component: type[Component]
+    specification: Callable[[], Any]
+
+    @property
+    def plural(self) -> str:
+        """The kind as entry points write it: ``model-runners`` for ``omni_model_runners``."""
+        return self.name.removeprefix("omni_").replace("_", "-")
+
+
+HOOKS: dict[str, Hook] = {}
+"""Every hook of this page by name."""
+
+
+def hook(kind: str, level: int, component: type[Component] = Component) -> Callable[[F], F]:
+    """Make the decorated function the specification of a hook."""
+
+    def register(specification: F) -> F:
+        name = specification.__name__
+        HOOKS[name] = Hook(name, kind, level, component, specification)
+        return specification
+
+    return register
+
+
+@hook(kind="relay", level=1)
+def omni_relays() -> list[Component]:
     """Relay backends. Target: a :class:`omni_core.relay.base.Relay` subclass taking a ``RelayOptions``.
 
     Asked for by ``relay_backend``; the target is imported in every process that sends to or receives from another. Example::
@@ -141,10 +233,11 @@ def omni_relays() -> list[Component]:  # type: ignore[empty-body]
         def omni_relays():
             return [Component("shm", "omni_relay_shm.relay:ShmRelay", "pooled host shared memory", probe=probe)]
     """
+    return []
 
 
-@hookspec
-def omni_schedulers() -> list[Component]:  # type: ignore[empty-body]
+@hook(kind="scheduler", level=1)
+def omni_schedulers() -> list[Component]:
     """Schedulers. Target: a callable that returns a :class:`omni_core.scheduling.base.Scheduler`.
 
     Asked for by a stage's ``factory``; the target is imported and called with ``factory_args`` in the stage's process. One that drives
@@ -155,10 +248,11 @@ def omni_schedulers() -> list[Component]:  # type: ignore[empty-body]
             target = "my_engine.scheduler:MyScheduler"
             return [SchedulerComponent("mine", target, "continuous batching", runs_model_runners=True)]
     """
+    return []
 
 
-@hookspec
-def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
+@hook(kind="model runner", level=1)
+def omni_model_runners() -> list[Component]:
     """Model runners. Target: a callable that returns a :class:`omni_core.model_runner.ModelRunner`, such as a class method that
     reads a checkpoint.
 
@@ -169,10 +263,11 @@ def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
         def omni_model_runners():
             return [Component("my-thinker", "my_model.runner:ThinkerRunner.from_checkpoint", "thinker with images")]
     """
+    return []
 
 
-@hookspec
-def omni_feedback_strategies() -> list[Component]:  # type: ignore[empty-body]
+@hook(kind="feedback strategy", level=1)
+def omni_feedback_strategies() -> list[Component]:
     """The model-specific part of a feedback loop. Target: a callable that returns a
     :class:`omni_core.model_runner.FeedbackStrategy`.
 
@@ -182,10 +277,11 @@ def omni_feedback_strategies() -> list[Component]:  # type: ignore[empty-body]
         def omni_feedback_strategies():
             return [Component("my-talker", "my_model.talker:CodebookFeedback", "15 residual codes per frame")]
     """
+    return []
 
 
-@hookspec
-def omni_payload_projections() -> list[Component]:  # type: ignore[empty-body]
+@hook(kind="projection", level=1)
+def omni_payload_projections() -> list[Component]:
     """Projections, merges and routes by name. Target: a function as ``StageConfig`` describes for the field that uses it.
 
     Asked for by ``project_payload``, ``merge_fn``, ``route_fn``, ``wait_for_fn`` and ``stream_done_to_fn``, in the stage's process, and
@@ -195,10 +291,11 @@ def omni_payload_projections() -> list[Component]:  # type: ignore[empty-body]
         def omni_payload_projections():
             return [Component("my-model.to-encoder", "my_model.routing:to_encoder", "keeps pixel values only")]
     """
+    return []
 
 
-@hookspec
-def omni_pipelines() -> list[PipelineComponent]:  # type: ignore[empty-body]
+@hook(kind="pipeline", level=1, component=PipelineComponent)
+def omni_pipelines() -> list[PipelineComponent]:
     """Pipelines by name. Target: a callable ``(model_path: str, **options) -> PipelineConfig``.
 
     Asked for by ``omni run NAME`` and every other command that takes a pipeline, which import and call the target. It is light:
@@ -208,10 +305,11 @@ def omni_pipelines() -> list[PipelineComponent]:  # type: ignore[empty-body]
         def omni_pipelines():
             return [PipelineComponent("echo", "my_echo.pipeline:pipeline", "says it back")]
     """
+    return []
 
 
-@hookspec
-def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
+@hook(kind="kernel", level=1, component=KernelComponent)
+def omni_kernels() -> list[KernelComponent]:
     """Kernels per operation, device and dtype. Target: a callable with the operation's reference signature.
 
     Sent to every process of a pipeline, which calls the one that fits in place of the reference
@@ -230,11 +328,12 @@ def omni_kernels() -> list[KernelComponent]:  # type: ignore[empty-body]
                 )
             ]
     """
+    return []
 
 
-@hookspec
-def omni_launchers() -> list[Component]:  # type: ignore[empty-body]
-    """Ways to start a pipeline's processes elsewhere than on this host. Target: a ``ProcessLauncher``.
+@hook(kind="launcher", level=1)
+def omni_launchers() -> list[Component]:
+    """Launchers: ways to start a pipeline's processes elsewhere than on this host. Target: a ``ProcessLauncher``.
 
     Listed and checked; the runner of this version starts every process itself. Example::
 
@@ -242,10 +341,11 @@ def omni_launchers() -> list[Component]:  # type: ignore[empty-body]
         def omni_launchers():
             return [Component("ray", "omni_ray.launcher:RayLauncher", "processes as Ray actors")]
     """
+    return []
 
 
-@hookspec
-def omni_commands() -> list[Component]:  # type: ignore[empty-body]
+@hook(kind="command", level=1)
+def omni_commands() -> list[Component]:
     """Commands under ``omni``. Target: a ``click.Command``; imported only when the command is used.
 
     ``omni --help`` lists names and summaries. A command of the core cannot be replaced. Example::
@@ -254,45 +354,4 @@ def omni_commands() -> list[Component]:  # type: ignore[empty-body]
         def omni_commands():
             return [Component("greet", "my_tool.commands:greet", "says hello")]
     """
-
-
-HOOKS: dict[str, str] = {
-    "omni_relays": "relay",
-    "omni_schedulers": "scheduler",
-    "omni_model_runners": "model runner",
-    "omni_feedback_strategies": "feedback strategy",
-    "omni_payload_projections": "projection",
-    "omni_pipelines": "pipeline",
-    "omni_kernels": "kernel",
-    "omni_launchers": "launcher",
-    "omni_commands": "command",
-}
-"""Hook name to the word that messages use for one of its components."""
-
-
-API_LEVELS: dict[str, int] = {
-    "omni_relays": 1,
-    "omni_schedulers": 1,
-    "omni_model_runners": 1,
-    "omni_feedback_strategies": 1,
-    "omni_payload_projections": 1,
-    "omni_pipelines": 1,
-    "omni_kernels": 1,
-    "omni_launchers": 1,
-    "omni_commands": 1,
-}
-"""Hook name to the level of its contract: the hook, its components, and what their targets must be and are given.
-
-A level grows by one when that contract changes in a way that a plugin notices. A plugin's module declares what it works with:
-``supports = (1, 2)`` for all its hooks, or ``supports = {"relays": (1, 2), "commands": (1, 1)}``; it is read before the import.
-"""
-
-
-def kind_of(hook: str) -> str:
-    """The plural that ``supports`` uses for a hook: ``relays`` for ``omni_relays``."""
-    return hook.removeprefix("omni_")
-
-
-def hooks() -> dict[str, Any]:
-    """Every hookspec of this page by name."""
-    return {name: globals()[name] for name in HOOKS}
+    return []

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from typing import Any
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, did_you_mean
 
 
 def normalize(reference: str) -> str:
-    """The ``module:attribute`` form of a dotted reference.
+    """Return the ``module:attribute`` form of a dotted reference.
 
     Raises:
         ConfigError: it is no dotted reference.
@@ -38,3 +42,63 @@ def load(reference: str) -> Any:
         except AttributeError:
             raise ConfigError(f"{reference!r}: module {module_name!r} has no attribute {attribute!r}") from None
     return value
+
+
+def problem(reference: str) -> str | None:
+    """Return why ``reference`` cannot be resolved, as far as sources show it, or ``None``. Nothing is imported.
+
+    What a module defines is read from its source; one without source, with ``__getattr__``, ``globals()`` or ``from x import *`` may
+    define any name.
+    """
+    module, _, attribute = normalize(reference).partition(":")
+    spec = _find(module)
+    if spec is None:
+        return f"module {module!r} does not exist"
+    read = getattr(spec.loader, "get_source", None)
+    source = None if read is None else read(spec.name)
+    if source is None:
+        return None
+    try:
+        names = set(_bound(ast.parse(source).body))
+    except SyntaxError as error:
+        return f"{error.msg} ({spec.origin}, line {error.lineno})"
+    first = attribute.partition(".")[0]
+    if first in names or names & {"*", "__getattr__"} or "globals()" in source:
+        return None
+    return f"module {module!r} has no attribute {first!r}{did_you_mean(first, sorted(names))}"
+
+
+def _find(module: str) -> ModuleSpec | None:
+    """Find a module as ``importlib.util.find_spec`` does, without importing the packages around it."""
+    package, *inner = module.split(".")
+    try:
+        spec = find_spec(package)
+    except ValueError:  # a module that was made by hand has no spec
+        return None
+    for name in inner:
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        # Under its whole name, a folder without __init__.py asks for the package around it, which is not there.
+        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+    return spec
+
+
+def _bound(statements: list[ast.stmt]) -> Iterator[str]:
+    """Names that statements of a module bind, those in ``if``, ``try``, ``with`` and loops among them; ``*`` for a star import."""
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield statement.name
+            continue
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt):
+                yield from _bound([child])
+            elif isinstance(child, ast.ExceptHandler):
+                yield from _bound(child.body)
+            else:
+                yield from (
+                    node.id
+                    for node in ast.walk(child)
+                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                )
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError
 from omni_torch.checkpoints import resolve_checkpoint
 
 _FILES = ("*.json", "*.safetensors", "codec.pth")
@@ -57,12 +57,8 @@ def speech_stages(
         reference, reference_text: then, the voice of every request: a recording, and its words.
         options: see :data:`OPTIONS`.
     """
-    unknown = sorted(options.keys() - OPTIONS.keys())
-    if unknown:
-        raise ConfigError(f"option {unknown[0]!r} is unknown; there are: {', '.join(OPTIONS)}")
+    check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))
     processes = options.get("processes", "separate")
-    if processes not in ("separate", "one"):
-        raise ConfigError(f"processes: must be 'separate' or 'one', is {processes!r}")
     voice = {"text_stream": text_stream or None, "reference": reference, "reference_text": reference_text}
 
     def arguments(*names: str, **own: Any) -> dict[str, Any]:

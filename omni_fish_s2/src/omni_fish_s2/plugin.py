@@ -5,8 +5,6 @@ from __future__ import annotations
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
 from omni_fish_s2.pipeline import OPTIONS
 
-supports = (1, 1)
-
 
 @hookimpl
 def omni_pipelines() -> list[PipelineComponent]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError
 from omni_torch.checkpoints import resolve_checkpoint
 
 _ROUTING = "omni_qwen3.routing"
@@ -94,13 +94,9 @@ class _Options:
     """The options of a pipeline, checked, and what they mean for its stages."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        unknown = sorted(options.keys() - OPTIONS.keys())
-        if unknown:
-            raise ConfigError(f"option {unknown[0]!r} is unknown; there are: {', '.join(OPTIONS)}")
+        check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))
         self._options = options
         self._processes = options.get("processes", "separate")
-        if self._processes not in ("separate", "one"):
-            raise ConfigError(f"processes: must be 'separate' or 'one', is {self._processes!r}")
         self.network = self.take("dtype")
 
     def take(self, *names: str) -> dict[str, Any]:

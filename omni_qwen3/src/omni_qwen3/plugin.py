@@ -5,8 +5,6 @@ from __future__ import annotations
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
 from omni_qwen3.pipeline import OPTIONS
 
-supports = (1, 1)
-
 _SUITES = "omni_qwen3.conformance"
 
 

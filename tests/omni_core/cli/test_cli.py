@@ -119,7 +119,26 @@ def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None
         (["run", "{pipeline}", "--text", "x", "--no-speech", "--out", "x.wav"], 2, ["--no-speech"]),
         (["config", "validate", "{folder}/broken.json"], 1, ["entry_stage", "nowhere"]),
         (["plugins", "show", "nobody"], 1, ["nobody"]),
-        (["rnu"], 2, ["rnu"]),
+        (["run", "{pipeline}", "--text", "x", "--option", "gpu=0"], 1, ["--option gpu: a config file has no options"]),
+        (
+            ["run", "{pipeline}", "--text", "x", "--set", "words.tp_size=0"],
+            1,
+            ["stages[words].tp_size: (--set words.tp_size=...)"],
+        ),
+        (
+            ["plan", "{pipeline}", "--set", "words.gpu=7", "--gpus", "1"],
+            1,
+            ["stages[words].gpu: (--set words.gpu=...) GPU 7"],
+        ),
+        (
+            ["plan", "demo", "--option", "dtype=bf16"],
+            1,
+            ["--option dtype=bf16: there is no such dtype; did you mean 'bfloat16'?"],
+        ),
+        (["plan", "demo", "--option", "gpuu=1"], 1, ["--option gpuu: there is no such option; did you mean 'gpu'?"]),
+        (["plan", "dmeo"], 1, ["no pipeline is called 'dmeo'; did you mean 'demo'? (`omni pipelines`"]),
+        (["qwen3", "tiny-checkpoint", "/dev/null/x"], 1, ["/dev/null"]),
+        (["rnu"], 2, ["no such command 'rnu'; did you mean 'run'?"]),
     ],
 )
 def test_wrong_arguments_are_one_clear_message(
@@ -131,6 +150,59 @@ def test_wrong_arguments_are_one_clear_message(
     assert "Traceback" not in answer.stderr
     for word in words:
         assert word in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"TMPDIR": "/nowhere"}, "TMPDIR=/nowhere is not a folder that can be written"),
+        ({"stdout": "/dev/full"}, "No space left on device"),
+        ({"cwd": "gone"}, "the working directory has been deleted: change to one that exists"),
+    ],
+    ids=["TMPDIR", "stdout", "cwd"],
+)
+def test_what_the_system_refuses_is_one_line(
+    pipeline: Path, tmp_path: Path, change: dict[str, str], words: str
+) -> None:
+    settings = environment(pipeline) | {name: value for name, value in change.items() if name == "TMPDIR"}
+    settings["PYTHONPATH"] = str(pipeline.parent)  # an empty entry in it is the working directory
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    arguments = ["config", "show", "speaking.json"] if "cwd" in change else ["config", "show", str(pipeline)]
+    remove = f"rmdir {folder}; " if "cwd" in change else ""
+    line = f"{remove}exec {' '.join(command(*arguments))}"
+    line += f" > {change['stdout']}" if "stdout" in change else ""
+    done = subprocess.run(
+        ["bash", "-c", line], env=settings, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert words in done.stderr
+
+
+def test_what_a_plugin_prints_is_not_in_the_reply(pipeline: Path) -> None:
+    folder = pipeline.parent
+    (folder / "chatty_plugin.py").write_text("print('hello from the import')\n")
+    info = folder / "chatty-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chatty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[omni]\nchatty = chatty_plugin\n")
+    answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--json")
+    assert json.loads(answer.stdout)["text"] == "olleh"
+    assert "hello from the import" in answer.stderr
+
+
+def test_validate_warns_of_a_route_that_can_starve(tmp_path: Path) -> None:
+    stages = [
+        StageConfig(name="start", process="p", factory="m:f", next=["a", "b"], route_fn="m:f"),
+        *(StageConfig(name=name, process="p", factory="m:f", next="join") for name in "ab"),
+        StageConfig(name="join", process="p", factory="m:f", wait_for=["a", "b"], merge_fn="m:f", terminal=True),
+    ]
+    path = tmp_path / "p.json"
+    path.write_text(dump_json(PipelineConfig(model_path="none", stages=stages)))
+    answer = omni(path, "config", "validate", str(path))
+    assert answer.returncode == 0
+    assert "Warning: stages[join].wait_for: `route_fn` of 'start' can leave out some of a, b" in answer.stderr
 
 
 def test_a_failing_stage_is_named_without_a_traceback(pipeline: Path) -> None:

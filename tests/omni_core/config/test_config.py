@@ -12,7 +12,7 @@ from omni_core.config.graph import mermaid, terminal
 from omni_core.config.loading import dump_json, load_config, read_yaml, structure, unstructure
 from omni_core.config.overrides import apply, parse_flag, parse_overlay
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
-from omni_core.config.validation import validate
+from omni_core.config.validation import validate, warnings
 from omni_core.errors import ConfigError
 
 
@@ -121,6 +121,8 @@ BROKEN: list[tuple[PipelineConfig, str]] = [
     (diamond(fused_stages=[["start", "left"]]), "fused_stages[0]: 'start' must route to 'left' only"),
     (diamond(fused_stages=[["join"]]), "fused_stages[0]: fuse at least two"),
     (with_stage("join", next="start"), "is a cycle"),
+    (with_stage("left", relay=RelayConfig(credits=-1)), "stages[left].relay.credits: must be at least 1, is -1"),
+    (with_stage("left", relay=RelayConfig(slot_size_mb=0)), "stages[left].relay.slot_size_mb: must be at least 1"),
 ]
 
 
@@ -158,6 +160,12 @@ def test_overrides_change_what_they_name_and_remember_who_set_it() -> None:
         (["left.gpu.x=1"], "'gpu' has no fields of its own"),
         (["left.tp_size=many"], "stages[left].tp_size: must be int"),
         (["left.relay.credit=1"], "did you mean 'credits'"),
+        (["left.relay.settings=3", "left.relay.settings.x=1"], "left.relay.settings is set as a whole and in part"),
+        (["left.factory_args.a.b=1", "left.factory_args.a={}"], "left.factory_args.a is set as a whole and in part"),
+        (["left.factory_args.a=1", "runtime_overrides.left.a=2"], "left.factory_args.a is set twice"),
+        (["runtime_overrides.left=1"], "runtime_overrides.left: must be a mapping of arguments, is 1"),
+        (["runtime_overrides.lift.x=1"], "did you mean 'left'?"),
+        (["endpoints.base=/x"], "did you mean 'base_path'?"),
         (["nonsense"], "must be of the form"),
         (["left.gpu=[1"], "no valid YAML"),
     ],
@@ -166,6 +174,60 @@ def test_an_override_that_changes_nothing_is_an_error(flags: list[str], expected
     with pytest.raises(ConfigError) as caught:
         apply(diamond(), [parse_flag(flag) for flag in flags])
     assert expected in str(caught.value)
+
+
+def test_hosts_and_relay_settings_can_be_set_by_both() -> None:
+    overlay = parse_overlay(
+        {
+            "hosts": {"far.example": "tcp://10.0.0.2:1"},
+            "stages": {"left": {"relay": {"settings": {"folder": "/a", "x": 1}}}},
+        },
+        "o.yaml",
+    )
+    flags = [parse_flag("hosts.near.example=tcp://10.0.0.3:1"), parse_flag("left.relay.settings.folder=/b")]
+    config = apply(diamond(), overlay, flags).config
+    assert config.hosts == {"far.example": "tcp://10.0.0.2:1", "near.example": "tcp://10.0.0.3:1"}
+    assert config.stage("left").relay == RelayConfig(credits=4, settings={"folder": "/b", "x": 1})
+
+
+def test_a_flag_changes_a_part_of_what_the_overlay_sets() -> None:
+    overlay = [parse_flag("left.factory_args={a: {b: 1}}")]
+    resolved = apply(diamond(), overlay, [parse_flag("left.factory_args.a.c=2")])
+    assert resolved.config.stage("left").factory_args == {"a": {"b": 1, "c": 2}}
+    assert overlay[0].value == {"a": {"b": 1}}
+    with pytest.raises(ConfigError, match="'a' is 1, which has no parts"):
+        apply(diamond(), [parse_flag("left.factory_args.a=1")], [parse_flag("left.factory_args.a.c=2")])
+    assert apply(diamond(), [parse_flag("left.relay=null")], [parse_flag("left.relay.credits=3")]).config.stage(
+        "left"
+    ).relay == RelayConfig(credits=3)
+
+
+def test_runtime_overrides_are_weaker_than_overlays_and_flags() -> None:
+    given = {"left": {"a": 1, "b": 1, "c": {"d": 1, "e": 1}}}
+    config = evolve(with_stage("left", factory_args={"a": 0, "z": 0}), runtime_overrides=given)
+    overlay = parse_overlay({"stages": {"left": {"factory_args": {"b": 2}}}}, "o.yaml")
+    resolved = apply(config, overlay, [parse_flag("left.factory_args.c.d=3"), parse_flag("runtime_overrides.left.y=3")])
+    assert resolved.config.stage("left").factory_args == {"a": 1, "z": 0, "b": 2, "c": {"d": 3, "e": 1}, "y": 3}
+    assert resolved.config.runtime_overrides == {}
+    assert resolved.provenance["left.factory_args.a"] == ("runtime_overrides", 0, 1)
+    assert resolved.provenance["left.factory_args.b"] == ("o.yaml", 1, 2)
+    assert config.runtime_overrides == given
+
+
+def test_a_route_that_can_starve_a_fan_in_is_a_warning() -> None:
+    assert warnings(diamond()) == []
+    (line,) = warnings(with_stage("join", wait_for_fn=None))
+    assert line.startswith("stages[join].wait_for: `route_fn` of 'start' can leave out some of start, left, right")
+    unrouted = evolve(diamond(), stages=[evolve(each, route_fn=None, wait_for_fn=None) for each in diamond().stages])
+    assert warnings(unrouted) == []
+    either = [
+        stage("start", next=["left", "end"], route_fn="m:route"),
+        stage("left", next=["a", "b"]),
+        *(stage(name, next="join") for name in "ab"),
+        stage("join", next="end", wait_for=["a", "b"], merge_fn="m:merge"),
+        stage("end", terminal=True),
+    ]
+    assert warnings(diamond(stages=either)) == [], "a route past the whole fan-in starves nothing"
 
 
 def test_an_overlay_cannot_change_the_topology() -> None:

@@ -9,16 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from click.testing import CliRunner
 
 from omni_core.cli.plugins import check
 from omni_core.errors import PluginError
-from omni_core.hookspecs import API_LEVELS, HOOKS, Component, hooks
+from omni_core.hookspecs import HOOKS, Component
 from omni_core.plugins.discovery import PluginStatus, discover
-from omni_core.plugins.levels import read_declaration
-from omni_core.plugins.registry import PluginRegistry
+from omni_core.plugins.registry import Defect, PluginRegistry
+from omni_core.references import problem
 
-HEADER = "from omni_core.hookspecs import Component, hookimpl\nsupports = (1, 1)\n"
+HEADER = "from omni_core.hookspecs import Component, PipelineComponent, hookimpl\n"
 
 
 def relay(name: str) -> str:
@@ -27,16 +28,19 @@ def relay(name: str) -> str:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Install plugins given as ``name -> source`` into a folder on the path; a registry of these alone."""
+    """Install plugins given as ``name -> source`` into a folder on the path; a registry of these alone.
 
-    def make(**sources: str) -> PluginRegistry:
+    ``levels`` are the API levels that all of their entry points declare.
+    """
+
+    def make(levels: str = "", **sources: str) -> PluginRegistry:
         for name, source in sources.items():
             module = f"{name}_{abs(hash(str(tmp_path)))}"
             (tmp_path / f"{module}.py").write_text(source)
             info = tmp_path / f"{name}-2.5.dist-info"
             info.mkdir()
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: dist-{name}\nVersion: 2.5\n")
-            (info / "entry_points.txt").write_text(f"[omni]\n{name} = {module}\n")
+            (info / "entry_points.txt").write_text(f"[omni]\n{name} = {module}{levels}\n")
         monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
         records = discover(os.environ.get("OMNI_PLUGINS"), os.environ.get("OMNI_DISABLE_PLUGINS"))
         return PluginRegistry([record for record in records if record.name in sources])
@@ -60,12 +64,44 @@ def test_a_plugin_is_found_and_its_components_resolve(install) -> None:  # type:
     [
         ("import nothing_like_this\n", PluginStatus.BROKEN, "nothing_like_this"),
         ("raise SystemExit(3)\n", PluginStatus.BROKEN, "SystemExit"),
-        ("def broken(:\n", PluginStatus.BROKEN, "SyntaxError"),
+        ("x = 1\n\ndef broken(:\n", PluginStatus.BROKEN, "py, line 3)"),
         (HEADER + "@hookimpl\ndef omni_relays():\n    raise ValueError('inside')\n", PluginStatus.BROKEN, "inside"),
         (HEADER + "@hookimpl\ndef omni_relays():\n    return ['x']\n", PluginStatus.BROKEN, "list of Component"),
-        (HEADER + "@hookimpl\ndef omni_relay():\n    return []\n", PluginStatus.BROKEN, "omni_relay"),
-        ("supports = (7, 9)\nraise RuntimeError('imported')\n", PluginStatus.INCOMPATIBLE, "upgrade omni-core"),
-        ("supports = (0, 0)\nraise RuntimeError('imported')\n", PluginStatus.INCOMPATIBLE, "upgrade dist-bad"),
+        ("raise KeyboardInterrupt\n", PluginStatus.BROKEN, "KeyboardInterrupt"),
+        (HEADER + "@hookimpl\ndef omni_relays():\n    raise SystemExit(7)\n", PluginStatus.BROKEN, "SystemExit: 7"),
+        (
+            HEADER + "@hookimpl\ndef omni_relays():\n    return 42\n",
+            PluginStatus.BROKEN,
+            "omni_relays returned 42; it must",
+        ),
+        (relay("x").replace("[Comp", "Comp").replace(")]", ")"), PluginStatus.BROKEN, "omni_relays returned Component"),
+        (relay("x").replace("'x'", "7"), PluginStatus.BROKEN, "Component 7: name must be a string, is 7"),
+        (relay("x").replace("'some.where:Relay'", "object()"), PluginStatus.BROKEN, "Component 'x': target must be"),
+        (
+            relay("x").replace("'some.where:Relay'", "'Relay'"),
+            PluginStatus.BROKEN,
+            "Component 'x': target: 'Relay' is not a reference",
+        ),
+        (
+            relay("x").replace("'a relay'", "None"),
+            PluginStatus.BROKEN,
+            "Component 'x': summary must be a string, is None",
+        ),
+        (
+            relay("x").replace("'a relay'", "'a relay', 'torch'"),
+            PluginStatus.BROKEN,
+            "requires must be a tuple of strings",
+        ),
+        (
+            relay("x").replace("omni_relays", "omni_pipelines"),
+            PluginStatus.BROKEN,
+            "it must return a list of PipelineComponent",
+        ),
+        (
+            relay("x").replace("omni_relays", "omni_relay"),
+            PluginStatus.BROKEN,
+            "'omni_relay'; did you mean 'omni_relays'?",
+        ),
     ],
 )
 def test_a_broken_plugin_stays_alone(install, source: str, expected: PluginStatus, reason: str) -> None:  # type: ignore[no-untyped-def]
@@ -73,100 +109,232 @@ def test_a_broken_plugin_stays_alone(install, source: str, expected: PluginStatu
     record = next(record for record in registry.records if record.name == "bad")
     assert record.status is expected
     assert reason in record.reason
-    assert bool(record.traceback) == (expected is PluginStatus.BROKEN)
+    assert record.traceback
     assert (record.distribution, record.version) == ("dist-bad", "2.5")
     assert registry.get("omni_relays", "mine")
     with pytest.raises(PluginError, match=r"dist-bad 2\.5.*omni plugins show bad"):
         registry.get("omni_relays", "missing")
 
 
-RELAY = "def omni_relays():\n    return []\n"
-COMMAND = "def omni_commands():\n    return []\n"
-
-
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("levels", "expected", "reason"),
     [
-        ("supports = (2, 3)\n" + RELAY, "API level 2 to 3 of relays.*level 1 of relays; upgrade omni-core"),
-        ("supports: tuple[int, int] = (0, 0)\n" + RELAY, "API level 0 of relays.*upgrade dist-bad \\(2.5 is installed"),
+        (" [relays-1]", PluginStatus.LOADED, ""),
+        (" [relays-1, relays-2]", PluginStatus.LOADED, ""),
+        (" [relays_1]", PluginStatus.LOADED, ""),
+        ("", PluginStatus.LOADED, ""),
+        (" [commands-1]", PluginStatus.LOADED, ""),  # its relays are not declared: taken as they are
         (
-            "supports = {'relays': (2, 2), 'commands': (1, 1)}\n" + RELAY + COMMAND,
-            "2 of relays, this core.*upgrade omni-core",
+            " [relays-2,relays-3]",
+            PluginStatus.INCOMPATIBLE,
+            "API level 2 or 3 of relays.*level 1 of relays; upgrade omni-core",
         ),
-        ("supports = {'relays': (2, 2), 'commands': (0, 0)}\n" + RELAY + COMMAND, "upgrade dist-bad.* and omni-core"),
-        ("supports = {'relays': (2, 2), 'commands': (0, 0)}\nfrom x import omni_relays\n", "2 of relays, this core"),
+        (" [relays-0]", PluginStatus.INCOMPATIBLE, r"API level 0 of relays.*upgrade dist-bad \(2.5 is installed"),
+        (" [relays-2, commands-1]", PluginStatus.INCOMPATIBLE, "2 of relays, this core.*upgrade omni-core"),
+        (" [relays-2, commands-0]", PluginStatus.INCOMPATIBLE, "upgrade dist-bad.* and omni-core"),
+        (" [relay-1]", PluginStatus.BROKEN, r"\[relay-1\].*no hook for relay; did you mean 'relays'\?"),
+        (" [relays]", PluginStatus.BROKEN, r"\[relays\].*such as \[relays-1\]"),
     ],
 )
-def test_levels_are_checked_before_the_import(install, source: str, reason: str) -> None:  # type: ignore[no-untyped-def]
-    registry = install(bad=source + "raise RuntimeError('imported')\n", good=relay("mine"))
-    (record,) = [each for each in registry.records if each.name == "bad"]
-    assert record.status is PluginStatus.INCOMPATIBLE, record.reason
+def test_levels_are_read_from_the_entry_point(install, levels: str, expected: PluginStatus, reason: str) -> None:  # type: ignore[no-untyped-def]
+    loads = expected is PluginStatus.LOADED
+    (record,) = install(levels, bad=relay("mine") + ("" if loads else "raise RuntimeError('imported')\n")).records
+    assert record.status is expected, record.reason
     assert re.search(reason, record.reason), record.reason
-    assert registry.get("omni_relays", "mine")
+    assert bool(record.traceback) == (expected is PluginStatus.BROKEN)
 
 
 @pytest.mark.parametrize(
-    ("source", "expected"),
+    ("source", "levels", "warning"),
     [
-        ("supports = {'relays': (1, 2), 'commands': (7, 7)}\n", PluginStatus.LOADED),  # it has no command
-        ("supports = {'schedulers': (1, 1)}\n", PluginStatus.LOADED),  # nothing said of its relays: taken as it is
-        ("supports = tuple([0, 0])\n", PluginStatus.INCOMPATIBLE),  # computed: seen after the import
-        ("supports = (2, 1)\n", PluginStatus.BROKEN),
-        ("supports = 1\n", PluginStatus.BROKEN),
-        ("supports = {'relay': (1, 1)}\n", PluginStatus.BROKEN),
-        ("supports = {'relays': 1}\n", PluginStatus.BROKEN),
+        (relay("x"), "", "does not declare API levels; write: w_"),
+        (relay("x"), "", r"\[relays-1\]$"),
+        (
+            relay("x").replace("@hookimpl\n", ""),
+            " [relays-1]",
+            "omni_relays is not marked with @hookimpl, so it is not called",
+        ),
+        (relay("x"), " [relays-1, commands-1]", "declares commands, and its module has no hook omni_commands"),
+        ("x = 1\n", "", "it provides nothing"),
+        (
+            "import time\ntime.sleep(0.15)\n" + relay("x"),
+            " [relays-1]",
+            r"its import takes 0\.\d s, for which every command waits",
+        ),
     ],
 )
-def test_levels_concern_what_a_plugin_provides(install, source: str, expected: PluginStatus) -> None:  # type: ignore[no-untyped-def]
-    registry = install(one=relay("mine").replace("supports = (1, 1)\n", source))
-    assert status(registry, "one") is expected, registry.records[0].reason
-    if expected is PluginStatus.BROKEN:
-        assert "supports" in registry.records[0].reason
+def test_mistakes_of_a_plugin_that_loads_are_warnings(install, source: str, levels: str, warning: str) -> None:  # type: ignore[no-untyped-def]
+    (record,) = install(levels, w=source).records
+    assert record.status is PluginStatus.LOADED
+    assert any(re.search(warning, line) for line in record.warnings), record.warnings
+
+
+def test_a_plugin_without_mistakes_has_no_warnings(install) -> None:  # type: ignore[no-untyped-def]
+    (record,) = install(" [relays-1]", good=relay("x")).records
+    assert record.warnings == []
+    assert 0 < record.seconds < 0.1
+
+
+def test_what_a_plugin_prints_goes_to_standard_error(install, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    printing = (
+        "print('hello from the import')\n" + HEADER + "@hookimpl\ndef omni_relays():\n    print('and the hook')\n"
+    )
+    install(chatty=printing)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "hello from the import\nand the hook\n"
+
+
+def test_ctrl_c_during_a_slow_import_is_not_taken_for_the_plugins_failure(install) -> None:  # type: ignore[no-untyped-def]
+    pressing = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
+    with pytest.raises(KeyboardInterrupt):
+        install(slow=pressing)
 
 
 def test_levels_of_one_kind_do_not_touch_another(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setitem(API_LEVELS, "omni_relays", 2)
+    monkeypatch.setitem(HOOKS, "omni_relays", evolve(HOOKS["omni_relays"], level=2))
+    assert status(install(" [relays-1]", old=relay("mine")), "old") is PluginStatus.INCOMPATIBLE
+    assert status(install(" [relays-1, relays-2]", both=relay("y")), "both") is PluginStatus.LOADED
     command = relay("x").replace("omni_relays", "omni_commands")
-    registry = install(old=relay("mine"), tool=command, both=HEADER.replace("1, 1", "1, 2") + relay("y")[len(HEADER) :])
-    assert status(registry, "old") is PluginStatus.INCOMPATIBLE
-    assert status(registry, "tool") is status(registry, "both") is PluginStatus.LOADED
+    assert status(install(" [commands-1]", tool=command), "tool") is PluginStatus.LOADED
 
 
-def test_the_command_line_shows_levels_and_who_may_be_missing(install, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    install(ahead="supports = {'commands': (2, 3)}\n" + COMMAND, fine=relay("mine"))
+@pytest.fixture
+def omni(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Run the command line where the plugins of ``install`` are; exit code, and all that it prints."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
 
-    def omni(*arguments: str) -> tuple[int, str]:
+    def run(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "omni_core.cli", *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         return done.returncode, done.stdout + done.stderr
 
-    reason = "it is made for API level 2 to 3 of commands, this core offers API level 1 of commands; upgrade omni-core (0.1.0"
+    return run
+
+
+def test_the_command_line_shows_levels_and_names_plugins_that_may_be_missing(install, omni) -> None:  # type: ignore[no-untyped-def]
+    install(" [commands-2, commands-3]", ahead="raise RuntimeError('imported')\n")
+    install(" [relays-1]", fine=relay("mine"))
+    reason = "it is made for API level 2 or 3 of commands, this core offers API level 1 of commands; upgrade omni-core (0.1.0"
     code, shown = omni("plugins", "list")
     assert (code, reason in shown) == (0, True), shown
-    assert re.search(r"fine +loaded +dist-fine 2.5 \(API level 1\)", shown), shown
+    assert re.search(r"fine +loaded +dist-fine 2.5 \(API level 1 of relays, \d+ ms\)", shown), shown
     code, shown = omni("plugins", "show", "ahead")
-    assert (code, reason in shown, "made for:     API level 2 to 3 of commands" in shown) == (0, True, True), shown
+    assert (code, reason in shown, "made for:     API level 2 or 3 of commands" in shown) == (0, True, True), shown
     code, shown = omni("plugins", "show", "fine")
     assert "omni_relays (this core offers API level 1)" in shown
     code, shown = omni("plugins", "check", "ahead")
     assert (code, reason in shown, "mine" in shown) == (1, True, False), shown
     code, shown = omni("greet")
     assert code == 2
-    assert f"No such command 'greet'; plugin 'ahead' of dist-ahead 2.5 is incompatible ({reason}" in shown
+    assert "no such command 'greet'" in shown
+    assert f"plugin 'ahead' of dist-ahead 2.5 is incompatible ({reason}" in shown
 
 
-def test_reading_levels_imports_no_package_around_the_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "heavy_package" / "inner"
-    package.mkdir(parents=True)
-    (tmp_path / "heavy_package" / "__init__.py").write_text("raise RuntimeError('imported')\n")
-    (package / "plugin.py").write_text("supports = (3, 4)\n" + RELAY)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    declaration = read_declaration("heavy_package.inner.plugin")
-    assert declaration.hooks == ("omni_relays",)
-    assert declaration.supports is not None
-    assert declaration.supports["omni_relays"] == (3, 4)
-    assert "heavy_package" not in sys.modules
+COMPONENTS = HEADER + "def probe():\n    {probe}\n@hookimpl\ndef omni_relays():\n    return [{component}]\n"
+
+
+@pytest.mark.parametrize(
+    ("component", "probe", "code", "words"),
+    [
+        ("Component('a', 'json:loads', 's', probe=probe)", "return None", 0, "ok  relay a"),
+        ("Component('a', 'json:loads', 's', probe=probe)", "return 'no device'", 0, "no  relay a (dist-p): no device"),
+        ("Component('a', 'json:loads', 's', ('no_such_module',))", "", 0, "module 'no_such_module' is not installed"),
+        ("Component('a', 'json:loads', 's', probe=probe)", "raise SystemExit(5)", 1, "its probe failed: SystemExit: 5"),
+        (
+            "Component('a', 'json:loads', 's', probe=probe)",
+            "raise KeyboardInterrupt",
+            1,
+            "its probe failed: KeyboardInterrupt",
+        ),
+        ("Component('a', 'json:loads', 's', probe=probe)", "return 42", 1, "its probe returned 42"),
+        (
+            "Component('a', 'no_such.place:x', 's')",
+            "",
+            1,
+            "its target 'no_such.place:x': module 'no_such.place' does not exist",
+        ),
+        ("Component('a', 'json:laods', 's')", "", 1, "module 'json' has no attribute 'laods'; did you mean 'loads'?"),
+        ("Component('a', 'json:loads', 's', conformance='json:Suite')", "", 1, "its conformance 'json:Suite'"),
+    ],
+)
+def test_check_exits_with_1_if_a_plugin_is_at_fault(
+    install, omni, component: str, probe: str, code: int, words: str
+) -> None:  # type: ignore[no-untyped-def]
+    install(" [relays-1]", p=COMPONENTS.format(component=component, probe=probe or "pass"))
+    for command in (["plugins", "check", "p"], ["doctor"]):
+        found, shown = omni(*command)
+        assert "Traceback" not in shown
+        assert words in shown or command == ["doctor"], shown
+        assert found == code or command == ["doctor"], shown
+
+
+def test_targets_are_looked_for_without_an_import(install, omni) -> None:  # type: ignore[no-untyped-def]
+    bound = (
+        "raise RuntimeError('imported')\nif True:\n    class Relay: ...\nfor each in (): pass\n(one, [two]) = 1, [2]\n"
+    )
+    module = (install(" [relays-1]", heavy=bound).records[0]).module
+    for name in ("Relay", "each", "one", "two", "Relay.inner"):
+        assert problem(f"{module}:{name}") is None
+    assert problem(f"{module}:Rely") == f"module '{module}' has no attribute 'Rely'; did you mean 'Relay'?"
+    assert problem("os:anything") is None, "a star import may define any name"
+    assert problem("no_such_package.inner:x") == "module 'no_such_package.inner' does not exist"
+    assert problem("itertools:count") is None, "a module without source may define any name"
+
+
+def test_a_command_of_the_core_is_not_replaced_and_check_says_so(install, omni) -> None:  # type: ignore[no-untyped-def]
+    command = relay("doctor").replace("omni_relays", "omni_commands").replace("some.where:Relay", "json:loads")
+    install(" [commands-1]", mine=command)
+    for arguments, code in ((["plugins", "check", "mine"], 1), (["plugins", "list"], 0)):
+        found, shown = omni(*arguments)
+        assert found == code
+        assert "command 'doctor' of plugin 'mine' of dist-mine 2.5 is never used" in shown, shown
+
+
+PIPELINE = """
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.hookspecs import Component, PipelineComponent, hookimpl
+
+@hookimpl
+def omni_relays():
+    return [Component("mine", "some.where:Relay", "a relay"), Component("idle", "some.where:Other", "another")]
+
+@hookimpl
+def omni_pipelines():
+    names = {"named": "mine", "dotted": "some.where.Relay", "failing": None}
+    return [PipelineComponent(each, f"{__name__}:{each}", "a pipeline") for each in names]
+
+def named(model_path):
+    stages = [StageConfig(name="only", factory="m:f", process="only", terminal=True)]
+    return PipelineConfig(model_path=model_path, stages=stages, relay_backend="mine")
+
+def dotted(model_path):
+    from attrs import evolve
+    return evolve(named(model_path), relay_backend="some.where.Relay")
+
+def failing(model_path):
+    raise SystemExit(3)
+"""
+
+
+def test_show_says_which_stages_use_a_component(install, omni) -> None:  # type: ignore[no-untyped-def]
+    install(" [relays-1, pipelines-1]", p=PIPELINE)
+    code, shown = omni("plugins", "show", "p")
+    assert code == 0
+    lines = [line.strip() for line in shown.splitlines()]
+    assert (
+        lines[lines.index("mine  a relay  [some.where:Relay]") + 1] == "used by named: all stages, dotted: all stages"
+    )
+    assert "used by" not in lines[lines.index("idle  another  [some.where:Other]") + 1]
+    assert "It is not known what this pipeline uses, failing: SystemExit: 3" in lines
+    assert "Traceback" not in shown
+
+
+def test_a_command_that_cannot_be_imported_names_its_plugin(install, omni) -> None:  # type: ignore[no-untyped-def]
+    install(" [commands-1]", mine=relay("hello").replace("omni_relays", "omni_commands"))
+    code, shown = omni("hello")
+    assert code == 1
+    assert "the command 'hello' of plugin 'mine' of dist-mine 2.5 cannot be imported from some.where:Relay" in shown
 
 
 def test_a_duplicate_name_fails_who_asks_for_it_and_names_both(install) -> None:  # type: ignore[no-untyped-def]
@@ -217,13 +385,15 @@ def test_probes_answer_and_their_failures_are_reasons(install) -> None:  # type:
     assert "probe broke" in (problems["c"] or "")
     assert "no_module_x" in (problems["d"] or "")
     assert "no_module_y" in (problems["e"] or "")
+    assert [name for name, answer in problems.items() if isinstance(answer, Defect)] == ["c", "e"]
 
 
-def test_what_works_with_a_remark_is_printed_as_working(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_works_with_a_warning_is_printed_as_working(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     registry = install(
+        " [relays-1]",
         p=HEADER
-        + "from omni_core.hookspecs import Remark\ndef slowly():\n    return Remark('no fast device')\n"
-        + "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's', probe=slowly)]\n"
+        + "from omni_core.hookspecs import ProbeWarning\ndef slowly():\n    return ProbeWarning('no fast device')\n"
+        + "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's', probe=slowly)]\n",
     )
     monkeypatch.setattr("omni_core.cli.plugins.load_plugins", lambda: registry)
     result = CliRunner().invoke(check, catch_exceptions=False)
@@ -232,10 +402,11 @@ def test_what_works_with_a_remark_is_printed_as_working(install, monkeypatch: py
 
 
 def test_every_hook_is_documented_with_an_example() -> None:
-    for name, function in hooks().items():
-        assert "Example::" in (function.__doc__ or ""), name
-        assert f"def {name}():" in (function.__doc__ or ""), name
-    assert set(HOOKS) == set(API_LEVELS) == set(hooks())
+    for name, hook in HOOKS.items():
+        assert "Example::" in (hook.specification.__doc__ or ""), name
+        assert f"def {name}():" in (hook.specification.__doc__ or ""), name
+        assert hook.specification() == []
+    assert HOOKS["omni_model_runners"].plural == "model-runners"
 
 
 LIGHT = """

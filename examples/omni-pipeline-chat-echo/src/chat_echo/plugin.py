@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
 
-supports = (1, 1)
-
 
 @hookimpl
 def omni_pipelines() -> list[PipelineComponent]:

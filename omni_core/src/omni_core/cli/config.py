@@ -12,6 +12,7 @@ from omni_core.config.graph import mermaid, terminal
 from omni_core.config.loading import dump_json
 from omni_core.config.overrides import ResolvedConfig
 from omni_core.config.placement import plan
+from omni_core.config.validation import warnings
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -24,7 +25,7 @@ def config() -> None:
 def resolve_config(
     pipeline: str, model: str | None, option: tuple[str, ...], settings: tuple[str, ...], overlay: str | None
 ) -> ResolvedConfig:
-    """The config that the options of :func:`with_source` mean; notices go to standard error."""
+    """Return the config that the options of :func:`with_source` describe; notices go to standard error."""
     source = PipelineSource(pipeline, model, parse_options(option), settings, overlay)
     resolved = source.resolve()
     for notice in source.notices:
@@ -44,7 +45,7 @@ _source: list[Callable[[Any], Any]] = [
 
 
 def with_source(function: F) -> F:
-    """The options that say which pipeline is meant, on every command that takes one."""
+    """Add the options that choose a pipeline, the same on every command that takes one."""
     for decorator in reversed(_source):
         function = decorator(function)
     return function
@@ -52,7 +53,7 @@ def with_source(function: F) -> F:
 
 @config.command()
 @with_source
-@click.option("--provenance", is_flag=True, help="Show who set what instead.")
+@click.option("--provenance", is_flag=True, help="Show the origin of every override instead.")
 def show(provenance: bool, **source: Any) -> None:
     """Print the resolved config as JSON."""
     resolved = resolve_config(**source)
@@ -72,6 +73,8 @@ def validate(**source: Any) -> None:
     resolved = resolve_config(**source)
     stages = resolved.config.stages
     processes = plan(resolved.config)
+    for line in warnings(resolved.config):
+        click.echo(f"Warning: {line}", err=True)
     click.echo(f"{resolved.config.resolved_name}: {len(stages)} stages in {len(processes)} processes, valid")
 
 

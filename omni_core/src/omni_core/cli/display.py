@@ -1,4 +1,4 @@
-"""What the user sees while a pipeline works: text as it is made, and a status line; plain lines where no terminal is."""
+"""Display of a running pipeline: text as it is made, and a status line; plain lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.status import Status
 
 
 class Display:
-    """Text goes to stdout, everything else to stderr, so that a pipe gets the reply and nothing more.
+    """A terminal, or two pipes: the reply goes to standard output and everything else to standard error.
 
     Args:
         quiet: print no text (``--json`` prints the whole reply at the end).
@@ -26,12 +26,12 @@ class Display:
         self._open_line = False
 
     def notice(self, text: str) -> None:
-        """A line that the user should read."""
+        """Print a line beside the reply."""
         self.end_line()
         click.echo(text, err=True)
 
     def stage(self, name: str, state: str) -> None:
-        """Start-up progress."""
+        """Show the progress of the start."""
         self._states[name] = state
         ready = sum(each == "ready" for each in self._states.values())
         waiting = [stage for stage, each in self._states.items() if each != "ready"]
@@ -44,7 +44,7 @@ class Display:
             click.echo(f"[{ready}/{len(self._states)}] {name}: {state}", err=True)
 
     def text(self, piece: str) -> None:
-        """A piece of the reply."""
+        """Print a piece of the reply."""
         self.clear()
         if not self._quiet:
             sys.stdout.write(piece)
@@ -52,7 +52,7 @@ class Display:
             self._open_line = not piece.endswith("\n")
 
     def audio(self, seconds: float) -> None:
-        """How much speech there is so far."""
+        """Show the seconds of speech so far."""
         if self._live and not self._open_line:
             self._show(f"speech: {seconds:.1f} s")
 
@@ -64,7 +64,7 @@ class Display:
             self._status.update(line)
 
     def clear(self) -> None:
-        """Take the status line away."""
+        """Remove the status line."""
         if self._status is not None:
             self._status.stop()
             self._status = None

@@ -2,56 +2,134 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
+import attrs
 import click
 
 from omni_core import __version__
-from omni_core.hookspecs import works
-from omni_core.plugins import load_plugins
+from omni_core.cli.plugins import clashes
+from omni_core.cli.requirements import ours, unmet
+from omni_core.config.devices import detect
+from omni_core.config.placement import gib
+from omni_core.config.schema import PipelineConfig
+from omni_core.hookspecs import HOOKS, works
+from omni_core.plugins import Defect, PluginRegistry, PluginStatus, load_plugins
 
 _LIBRARIES = ("torch", "transformers", "msgpack", "numpy")
 _SMALL_SHARED_MEMORY = 512 * 2**20
 
 
 @click.command()
-def doctor() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def doctor(as_json: bool) -> None:
     """Look at this machine and the installation. Exits with 1 if something needs attention."""
-    advice = []
-    click.echo(f"omni-core {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    click.echo(f"cores: {len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()}")
-    if os.path.isdir("/dev/shm"):
-        free = shutil.disk_usage("/dev/shm").free
-        click.echo(f"shared memory free: {free / 2**20:.0f} MiB")
-        if free < _SMALL_SHARED_MEMORY:
-            advice.append("shared memory is small; give the container more (docker run --shm-size=2g)")
-    for name in _LIBRARIES:
-        try:
-            click.echo(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            click.echo(f"{name}: not installed")
     registry = load_plugins()
-    click.echo(f"plugins: {len(registry.records)}")
-    for record in registry.records:
-        click.echo(f"  {record.name} {record.status.value} ({record.distribution} {record.version})")
-        if record.status.value == "broken":
-            advice.append(f"plugin {record.name} is broken ({record.reason}); see: omni plugins show {record.name}")
-        elif record.status.value == "incompatible":
-            advice.append(f"plugin {record.name}: {record.reason}")
-    for _, component, _, answer in registry.check():
-        if not works(answer):
-            click.echo(f"  {component.name}: cannot work here: {answer}")
-        elif answer is not None:
-            click.echo(f"  {component.name}: {answer}")
-    advice += [f"provided twice: {line}; uninstall one" for line in registry.duplicates()]
-    if not list(registry.components("omni_pipelines")):
-        advice.append("no pipeline is installed; try: pip install omni-qwen3")
-    for line in advice:
-        click.echo(f"To do: {line}")
-    if not advice:
-        click.echo("All is well.")
+    answers = [
+        (f"{HOOKS[hook].kind} {component.name}", answer)
+        for hook, component, _, answer in registry.check()
+        if answer is not None
+    ]
+    machine = _machine()
+    advice = [*_about_machine(machine), *_about_plugins(registry)]
+    advice += [f"{name}: {answer}" for name, answer in answers if isinstance(answer, Defect)]
+    advice += [line for each in ours() for line in unmet(each)]
+    report = {
+        "omni_core": __version__,
+        "machine": machine,
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "plugins": [
+            {"name": each.name, "status": each.status.value, "distribution": each.distribution, "version": each.version}
+            for each in registry.records
+        ],
+        "warnings": {name: answer for name, answer in answers if works(answer)},
+        "not_usable": {
+            name: answer for name, answer in answers if not works(answer) and not isinstance(answer, Defect)
+        },
+        "to_do": advice,
+    }
+    if as_json:
+        click.echo(json.dumps(report, indent=2))
+    else:
+        _print(report)
     sys.exit(1 if advice else 0)
+
+
+def _machine() -> dict[str, Any]:
+    """What there is of everything that pipelines need; sizes in bytes, ``None`` where it cannot be known."""
+    has_shared_memory = os.path.isdir("/dev/shm")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": detect(),
+        "shared_memory_free": shutil.disk_usage("/dev/shm").free if has_shared_memory else None,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _about_machine(machine: dict[str, Any]) -> Iterator[str]:
+    free = machine["shared_memory_free"]
+    if free is not None and free < _SMALL_SHARED_MEMORY:
+        yield "shared memory is small; give the container more (docker run --shm-size=2g)"
+
+
+def _about_plugins(registry: PluginRegistry) -> Iterator[str]:
+    for record in registry.records:
+        if record.status is PluginStatus.BROKEN:
+            yield f"plugin {record.name} is broken ({record.reason}); see: omni plugins show {record.name}"
+        elif record.status is PluginStatus.INCOMPATIBLE:
+            yield f"plugin {record.name}: {record.reason}"
+        yield from (f"plugin {record.name}: {line}" for line in record.warnings)
+    yield from clashes(registry)
+    default = attrs.fields(PipelineConfig).relay_backend.default
+    if default not in registry.names("omni_relays"):
+        yield (
+            f"the default relay {default!r} is not installed, which pipelines of several processes need; "
+            f"try: pip install omni-relay-{default}"
+        )
+    if not list(registry.components("omni_pipelines")):
+        yield "no pipeline is installed; try: pip install omni-qwen3"
+
+
+def _print(report: dict[str, Any]) -> None:
+    machine = report["machine"]
+    click.echo(f"omni-core {report['omni_core']}, Python {machine['python']}, {machine['platform']}")
+    click.echo(f"cores: {machine['cores']}, memory: {gib(machine['memory'])}, GPUs: {_gpus(machine['gpus'])}")
+    if machine["shared_memory_free"] is not None:
+        click.echo(f"shared memory free: {gib(machine['shared_memory_free'])}")
+    for name, installed in report["libraries"].items():
+        click.echo(f"{name} {installed}" if installed else f"{name}: not installed")
+    click.echo(f"plugins: {len(report['plugins'])}")
+    for each in report["plugins"]:
+        click.echo(f"  {each['name']} {each['status']} ({each['distribution']} {each['version']})")
+    for name, answer in report["warnings"].items():
+        click.echo(f"  {name}: {answer}")
+    if report["not_usable"]:
+        click.echo("optional, not usable on this machine:")
+        for name, answer in report["not_usable"].items():
+            click.echo(f"  {name}: {answer}")
+    for line in report["to_do"]:
+        click.echo(f"To do: {line}")
+    if not report["to_do"]:
+        click.echo("All is well.")
+
+
+def _gpus(sizes: list[int] | None) -> str:
+    if sizes is None:
+        return "not known"
+    return ", ".join(gib(size) for size in sizes) or "none"

@@ -1,4 +1,4 @@
-"""``omni hosts key | serve``: pipelines over several hosts."""
+"""``omni hosts key | serve``: lets pipelines of other hosts run stages on this one."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ def key(file: Path) -> None:
     try:
         CurveKeys.new().write(file)
     except FileExistsError:
-        raise ConfigError(f"{file} exists; whoever uses its keys would be locked out if it were replaced") from None
+        raise ConfigError(
+            f"{file} exists; hosts that use its keys could no longer connect if it were replaced"
+        ) from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
-    click.echo(f"{file}: copy it to every host, over a safe way; who has it can start programs as you on each")
+    click.echo(
+        f"{file}: copy it to every host over a secure channel; anyone holding it can start programs as you on each"
+    )
 
 
 @hosts.command()
@@ -45,7 +49,7 @@ def serve(address: str, key_file: Path | None) -> None:
     if key_file is None:
         reach = "this machine" if is_loopback(host) else "the network"
         raise ConfigError(
-            f"--key: listening on {address} without a key would let anybody on {reach} start programs as you; "
+            f"--key: listening on {address} without a key would let anyone on {reach} start programs as you; "
             "make one with: omni hosts key FILE"
         )
     if _is_wildcard(host):

@@ -4,76 +4,103 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from omni_core import __version__
-from omni_core.errors import OmniError
+from omni_core.cli.errors import described
+from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
 
-_COMMANDS = {
+COMMANDS = {
     "run": ("omni_core.cli.run:run", "Run a pipeline: one request, or a chat."),
     "pipelines": ("omni_core.cli.pipelines:pipelines", "List the installed pipelines."),
-    "plugins": ("omni_core.cli.plugins:plugins", "What is installed, what is broken, and why."),
+    "plugins": ("omni_core.cli.plugins:plugins", "Show, check and begin plugins."),
     "config": ("omni_core.cli.config:config", "Show, check and draw a pipeline's config."),
-    "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and whether it fits."),
+    "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and if it fits."),
     "top": ("omni_core.cli.top:top", "Watch a running pipeline."),
     "profile": ("omni_core.cli.profile:profile", "Record where a running pipeline's time goes."),
     "hosts": ("omni_core.cli.hosts:hosts", "Let pipelines of other hosts run stages on this one."),
-    "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and say what to do."),
+    "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and the installation, and say what to do."),
 }
+"""The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
 
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used. ``--help`` imports none of them."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        from omni_core.plugins import load_plugins
-
-        return [*_COMMANDS, *(name for name in load_plugins().names("omni_commands") if name not in _COMMANDS)]
+        return [*COMMANDS, *(name for name, _ in _plugin_commands())]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        from omni_core.plugins import load_plugins
+        from omni_core.plugins import PluginFault, isolated, load_plugins
         from omni_core.references import load
 
-        if name in _COMMANDS:
-            command: click.Command = load(_COMMANDS[name][0])
-            return command
+        if name in COMMANDS:
+            own: click.Command = load(COMMANDS[name][0])
+            return own
         registry = load_plugins()
         if name not in registry.names("omni_commands"):
-            if suspects := registry.suspects():
-                context.fail("; ".join([f"No such command {name!r}", *suspects]))
-            return None
-        found: click.Command = load(registry.get("omni_commands", name).target)
+            unknown = f"no such command {name!r}" + did_you_mean(name, self.list_commands(context))
+            context.fail("; ".join([unknown, *registry.suspects()]))
+        component, record = next(each for each in registry.components("omni_commands") if each[0].name == name)
+        try:
+            with isolated():
+                found: click.Command = load(registry.get("omni_commands", name).target)
+        except PluginFault as fault:
+            if isinstance(fault.__cause__, PluginError):
+                raise fault.__cause__ from None
+            raise PluginError(
+                f"the command {name!r} of plugin {record.title} cannot be imported from {component.target}: {fault}"
+            ) from fault
         return found
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        from omni_core.plugins import load_plugins
-
-        rows = [(name, summary) for name, (_, summary) in _COMMANDS.items()]
-        rows += [
-            (component.name, component.summary)
-            for component, _ in load_plugins().components("omni_commands")
-            if component.name not in _COMMANDS
-        ]
+        rows = [(name, summary) for name, (_, summary) in COMMANDS.items()]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([*rows, *_plugin_commands()])
+
+
+def _plugin_commands() -> Iterator[tuple[str, str]]:
+    """Name and summary of each command that a plugin adds."""
+    from omni_core.plugins import load_plugins
+
+    for component, _ in load_plugins().components("omni_commands"):
+        if component.name not in COMMANDS:
+            yield component.name, component.summary
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="omni")
 def omni() -> None:
     """Serve models that take text, images, audio and video and answer with text and speech."""
+    folder = os.environ.get("TMPDIR")
+    if folder and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+        raise ConfigError(f"TMPDIR={folder} is not a folder that can be written; make it, set another one, or unset it")
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """The console script. A deliberate error is a line on stderr and exit code 1; OMNI_DEBUG=1 shows its traceback."""
+    """Run the console script.
+
+    A deliberate error, or one of the operating system (a full disk, no permission), is a line on standard error and exit code 1;
+    ``OMNI_DEBUG=1`` shows its traceback.
+    """
     try:
         return omni.main(args=arguments, prog_name="omni", standalone_mode=True)
-    except OmniError as error:
+    except (OmniError, OSError) as error:
         if os.environ.get("OMNI_DEBUG") == "1":
             raise
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {described(error)}", err=True)
+        _drop_output()
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _drop_output() -> None:
+    """Flush standard output; what cannot be written (a full disk) is dropped, or the interpreter would fail again at its end."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

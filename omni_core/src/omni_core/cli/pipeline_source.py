@@ -45,14 +45,17 @@ class PipelineSource:
         if self.name.endswith((".yaml", ".yml", ".json")):
             if self.model is not None:
                 raise ConfigError(f"--model: {self.name} says which model it uses (model_path); change it there")
+            if self.options:
+                name = next(iter(self.options))
+                raise ConfigError(
+                    f"--option {name}: a config file has no options; change its fields with --set or --config"
+                )
             return load_config(Path(self.name))
         try:
             component = registry.get("omni_pipelines", self.name)
         except PluginError as error:
-            raise PluginError(
-                f"{error}. `omni pipelines` lists what is installed; a pipeline comes with its plugin: pip install omni-<model>"
-            ) from None
-        assert isinstance(component, PipelineComponent)
+            raise PluginError(f"{error} (`omni pipelines` lists those that are installed)") from None
+        assert isinstance(component, PipelineComponent)  # discovery refuses any other
         model = self.model
         if model is None:
             if component.default_model is None:

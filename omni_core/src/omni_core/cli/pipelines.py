@@ -13,7 +13,7 @@ def pipelines() -> None:
     """List the installed pipelines and their options."""
     found = list(load_plugins().components("omni_pipelines"))
     if not found:
-        click.echo("No pipelines are installed. A pipeline comes with its plugin: pip install omni-<model>")
+        click.echo("No pipelines are installed. A pipeline comes with its plugin; try: pip install omni-qwen3")
         return
     for component, record in found:
         click.echo(f"{component.name}  ({record.distribution} {record.version})")

@@ -1,4 +1,4 @@
-"""``omni plan PIPELINE``: which process and which device each stage gets, and whether it fits, before anything starts."""
+"""``omni plan PIPELINE``: the process and the device of each stage, and the fit of their budgets, before anything starts."""
 
 from __future__ import annotations
 

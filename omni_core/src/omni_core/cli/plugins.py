@@ -4,67 +4,99 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.util import find_spec
+from collections.abc import Iterator
 
 import click
 
-from omni_core.cli.new import new
-from omni_core.hookspecs import API_LEVELS, HOOKS, KernelComponent, works
-from omni_core.plugins import PluginRecord, load_plugins
+from omni_core.cli.uses import Uses
+from omni_core.errors import did_you_mean
+from omni_core.hookspecs import HOOKS, KernelComponent, works
+from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, isolated, load_plugins
 from omni_core.plugins.levels import described
+from omni_core.references import load
+
+_NEEDED = "this needs omni-testing: pip install omni-testing"
 
 
-@click.group()
+class _Group(click.Group):
+    """The commands of this file, and ``new``, which is in ``omni_testing``."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted([*super().list_commands(context), "new"])
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name != "new":
+            return super().get_command(context, name)
+        try:
+            from omni_testing.authoring.command import new
+        except ModuleNotFoundError:
+            anything = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+            settings = {"ignore_unknown_options": True}
+            return click.Command("new", settings, _refuse, [anything], help=f"Begin a plugin; {_NEEDED}")
+        return new
+
+
+def _refuse(arguments: tuple[str, ...]) -> None:
+    raise click.ClickException(_NEEDED)
+
+
+@click.group(cls=_Group)
 def plugins() -> None:
-    """What is installed, what is broken, and why."""
-
-
-plugins.add_command(new)
+    """Show, check and begin plugins."""
 
 
 @plugins.command("list")
 def list_() -> None:
-    """Every installed plugin, its state, and what it provides."""
+    """List every installed plugin, its state, and what it provides."""
     registry = load_plugins()
     if not registry.records:
         click.echo("No plugins are installed. The core does nothing by itself; try: pip install omni-qwen3")
         return
     width = max(len(record.name) for record in registry.records)
     for record in registry.records:
-        origin = f"{record.distribution} {record.version} ({described(record.supports)})"
+        origin = f"{record.distribution} {record.version} ({described(record.levels)}, {record.seconds * 1e3:.0f} ms)"
         click.echo(f"{record.name:{width}}  {record.status.value:12}  {origin}  {record.reason}".rstrip())
         for hook, components in record.components.items():
-            click.echo(f"{'':{width}}  {HOOKS[hook]}: {', '.join(component.name for component in components)}")
-    for line in registry.duplicates():
-        click.echo(f"provided twice, unusable until one is uninstalled or disabled: {line}")
+            click.echo(f"{'':{width}}  {HOOKS[hook].kind}: {', '.join(component.name for component in components)}")
+        for line in record.warnings:
+            click.echo(f"{'':{width}}  warning: {line}")
+    for line in clashes(registry):
+        click.echo(line)
 
 
 @plugins.command()
 @click.argument("name")
 def show(name: str) -> None:
-    """One plugin in full, with its traceback if it is broken."""
-    for record in _named(name):
+    """Show one plugin in full: what it provides, which stages use it, and its traceback if it is broken."""
+    records, uses = _named(name), Uses(load_plugins())
+    for record in records:
         click.echo(f"{record.name}: {record.status.value}")
         click.echo(f"  distribution: {record.distribution} {record.version}")
-        click.echo(f"  module:       {record.module}")
-        click.echo(f"  made for:     {described(record.supports)}")
+        click.echo(f"  module:       {record.module}, {record.seconds * 1e3:.0f} ms")
+        click.echo(f"  made for:     {described(record.levels)}")
         if record.reason:
             click.echo(f"  reason:       {record.reason}")
+        for line in record.warnings:
+            click.echo(f"  warning:      {line}")
         for hook, components in record.components.items():
-            click.echo(f"  {hook} (this core offers API level {API_LEVELS[hook]}):")
+            click.echo(f"  {hook} (this core offers API level {HOOKS[hook].level}):")
             for component in components:
                 click.echo(f"    {component.name}  {component.summary}  [{component.target}]")
+                if found := uses.of(hook, component):
+                    click.echo(f"      used by {', '.join(found)}")
         if record.traceback:
             click.echo(record.traceback.rstrip())
+    for line in uses.unknown:
+        click.echo(f"It is not known what this pipeline uses, {line}", err=True)
 
 
 @plugins.command()
 @click.argument("name", required=False)
 @click.option(
-    "--full", is_flag=True, help="Also run the conformance suites on what is installed (minutes; needs pytest)."
+    "--full", is_flag=True, help="Also run the conformance suites on what is installed (minutes; needs omni-testing)."
 )
 def check(name: str | None, full: bool) -> None:
-    """Ask every component whether it can work on this machine. Exits with 1 if something is wrong.
+    """Ask every component whether it can work on this machine. Exits with 1 if a plugin is at fault.
 
     A kernel that can work is compared with its reference on random inputs, in float64, and timed beside it.
 
@@ -75,37 +107,56 @@ def check(name: str | None, full: bool) -> None:
     bad = False
     for hook, component, record, answer in registry.check():
         if record in records:
-            click.echo(
-                f"{'ok  ' if works(answer) else 'no  '}{HOOKS[hook]} {component.name} ({record.distribution})"
-                + (f": {answer}" if answer else "")
-            )
+            about = f"{HOOKS[hook].kind} {component.name} ({record.distribution})"
+            click.echo(f"{'ok  ' if works(answer) else 'no  '}{about}" + (f": {answer}" if answer else ""))
+            bad |= isinstance(answer, Defect)
             if isinstance(component, KernelComponent) and component.reference and works(answer):
                 bad |= not _compare(component)
     for record in records:
         if record.status.value in ("broken", "incompatible"):
             bad = True
             click.echo(f"no  plugin {record.title}: {record.status.value}: {record.reason}")
-    for line in registry.duplicates():
+        for line in record.warnings:
+            click.echo(f"?   plugin {record.title}: {line}")
+    for line in clashes(registry):
         bad = True
-        click.echo(f"no  provided twice: {line}")
+        click.echo(f"no  {line}")
     if full:
         click.echo("\nconformance suites:")
         bad |= not _check_fully(name)
     sys.exit(1 if bad else 0)
 
 
-def _compare(component: KernelComponent) -> bool:
-    """Say how a kernel compares with its reference; whether it is right."""
-    from omni_torch.comparison import compare
+def clashes(registry: PluginRegistry) -> Iterator[str]:
+    """Yield a line for each name that is provided twice, or that the core has already."""
+    from omni_core.cli.main import COMMANDS
 
+    for line in registry.duplicates():
+        yield f"provided twice, unusable until one is uninstalled or disabled: {line}"
+    for component, record in registry.components("omni_commands"):
+        if component.name in COMMANDS:
+            yield f"command {component.name!r} of plugin {record.title} is never used: omni has a command of its own of this name"
+
+
+def _compare(component: KernelComponent) -> bool:
+    """Print how a kernel compares with its reference; return whether it is right."""
+    assert component.reference is not None
     good = True
     try:
-        for each in compare(component):
-            good &= each.good
-            click.echo(f"{'      ' if each.good else 'no    '}{each}")
-    except Exception as error:
-        click.echo(f"no    it cannot be compared with its reference: {type(error).__name__}: {error}")
+        with isolated():
+            compare = getattr(load(component.reference), "compare", None)
+            results = None if compare is None else list(compare(component))
+    except PluginFault as fault:
+        click.echo(f"no    it cannot be compared with its reference: {fault}")
         return False
+    if results is None:
+        click.echo(
+            f"no    it cannot be compared with its reference: {component.reference} is no operation (it has no `compare`)"
+        )
+        return False
+    for each in results:
+        good &= each.good
+        click.echo(f"{'      ' if each.good else 'no    '}{each}")
     return good
 
 
@@ -113,15 +164,15 @@ def _named(name: str) -> list[PluginRecord]:
     registry = load_plugins()
     records = [record for record in registry.records if record.name == name]
     if not records:
-        names = ", ".join(record.name for record in registry.records) or "none"
-        raise click.ClickException(f"no plugin is called {name!r}; installed are: {names}")
+        names = [record.name for record in registry.records]
+        raise click.ClickException(f"no plugin is called {name!r}{did_you_mean(name, names, listing='installed are')}")
     return records
 
 
 def _check_fully(name: str | None) -> bool:
-    if find_spec("pytest") is None:
-        raise click.ClickException("--full runs the conformance suites, which need pytest: pip install omni-testing")
-    from omni_testing.checking import check as check_installed
-
+    try:
+        from omni_testing.checking import check as check_installed
+    except ModuleNotFoundError:
+        raise click.ClickException(f"--full runs the conformance suites; {_NEEDED}") from None
     with os.fdopen(os.dup(1), "w", buffering=1) as out:  # pytest takes standard output while tests run
         return check_installed(name, lambda line: print(line, file=out))

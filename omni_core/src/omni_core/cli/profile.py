@@ -1,4 +1,4 @@
-"""``omni profile``: record where a running pipeline's time goes."""
+"""``omni profile``: a recording of a running pipeline's events, for a trace viewer."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from attrs import field, frozen
 
+from omni_core.cli.errors import described
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest
@@ -120,7 +121,7 @@ def run(
     except OmniError as error:
         if os.environ.get("OMNI_DEBUG") == "1":
             raise
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(described(error)) from error
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
         sys.exit(128 + signal.SIGINT)

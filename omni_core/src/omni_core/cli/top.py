@@ -69,7 +69,7 @@ _COLUMNS = (
 
 
 def table(report: StatusReport, before: StatusReport | None) -> Table:
-    """A row per stage and process; rates are since ``before``."""
+    """Return a row per stage and process; rates are since ``before``."""
     requests = report.statistics["coordinator"]["requests"]
     title = (
         f"{report.pipeline}: up {report.uptime:.0f} s, {requests['running']:.0f} requests in flight, "

@@ -8,7 +8,7 @@ from omni_core.errors import ConfigError
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``tcp://HOST:PORT``.
+    """Parse ``tcp://HOST:PORT``; return host and port.
 
     Raises:
         ConfigError: it has another form.
@@ -21,12 +21,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """``tcp://HOST:PORT``, with brackets around an IPv6 number."""
+    """Return ``tcp://HOST:PORT``, with brackets around an IPv6 number."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether only this machine can reach ``host``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

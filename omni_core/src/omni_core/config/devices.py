@@ -1,4 +1,4 @@
-"""What GPUs this host has, asked of the CUDA driver itself: no torch, no context on any device."""
+"""The GPUs of this host, asked of the CUDA driver itself: no torch, no context on any device."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def detect() -> list[int] | None:
-    """Each visible CUDA device's memory in bytes, in the order that device numbers mean; ``None`` if it cannot be known.
+    """Return the memory in bytes of each visible CUDA device, in the order of device numbers; ``None`` if it is not known.
 
-    Honours ``CUDA_VISIBLE_DEVICES``. Not known: where torch may have devices of another vendor.
+    Honours ``CUDA_VISIBLE_DEVICES``. It is not known where torch may use devices of another vendor.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")

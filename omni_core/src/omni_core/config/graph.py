@@ -7,7 +7,7 @@ from omni_core.config.schema import PipelineConfig
 
 
 def mermaid(config: PipelineConfig) -> str:
-    """A Mermaid flowchart: payloads as arrows, streams as dashed arrows, processes that hold several stages as boxes."""
+    """Draw a Mermaid flowchart: payloads as arrows, streams as dashed arrows, processes that hold several stages as boxes."""
     lines = ["graph TD", f"    client([client]) --> {config.resolved_entry_stage}"]
     for group, stages in process_groups(config).items():
         if len(stages) > 1:
@@ -24,7 +24,7 @@ def mermaid(config: PipelineConfig) -> str:
 
 
 def terminal(config: PipelineConfig) -> str:
-    """One line per stage: where it runs, what it waits for, where its results (→) and its stream (⇢) go."""
+    """Draw one line per stage: its process and device, its sources, the targets of its results (→) and of its stream (⇢)."""
     width = max(len(stage.name) for stage in config.stages)
     group_of = {stage.name: group for group, stages in process_groups(config).items() for stage in stages}
     process_width = max(len(group) for group in group_of.values())

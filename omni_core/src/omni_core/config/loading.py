@@ -21,7 +21,7 @@ _CLASSES = (PipelineConfig, StageConfig, RelayConfig, RestartConfig, EndpointsCo
 
 
 def structure(values: Any) -> PipelineConfig:
-    """A pipeline config from plain data.
+    """Make a pipeline config from plain data.
 
     Raises:
         ConfigError: one line per problem, each with its path, such as ``stages[thinker].tp_size``.
@@ -34,7 +34,7 @@ def structure(values: Any) -> PipelineConfig:
 
 
 def unstructure(config: PipelineConfig) -> dict[str, Any]:
-    """Plain data for a config, in field order, without the fields that have their default values."""
+    """Return plain data for a config, in field order, without the fields that have their default values."""
 
     def changed(attribute: attrs.Attribute[Any], value: Any) -> bool:
         default: Any = attribute.default
@@ -47,7 +47,7 @@ def unstructure(config: PipelineConfig) -> dict[str, Any]:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """A YAML (or JSON) document. Duplicate keys are errors; ``no`` and ``12:30`` stay text (YAML 1.2).
+    """Read a YAML (or JSON) document. Duplicate keys are errors; ``no`` and ``12:30`` stay text (YAML 1.2).
 
     Raises:
         ConfigError: the file cannot be read or parsed.
@@ -62,12 +62,12 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def load_config(path: str | Path) -> PipelineConfig:
-    """A whole pipeline from a YAML or JSON file, structured but not yet validated."""
+    """Read a whole pipeline from a YAML or JSON file, structured but not yet validated."""
     return structure(read_yaml(path))
 
 
 def dump_json(config: PipelineConfig) -> str:
-    """The config as JSON, which is also YAML; :func:`load_config` reads it back equal."""
+    """Return the config as JSON, which is also YAML; :func:`load_config` reads it back equal."""
     return json.dumps(unstructure(config), indent=2)
 
 
@@ -130,7 +130,7 @@ _converter = _make_converter()
 
 
 def _problems(error: BaseException, path: str, values: Any) -> Iterator[str]:
-    """cattrs' tree of errors as lines with paths; list items that have a name are called by it."""
+    """Yield cattrs' tree of errors as lines with paths; list items that have a name are called by it."""
     if isinstance(error, IterableValidationError):
         for child, place in error.group_exceptions()[0]:
             item = values[int(place.index)] if isinstance(values, list) else None

@@ -1,7 +1,7 @@
-"""Where everything runs: stages to process groups to processes to devices, checked before anything is started (seed 000).
+"""Placement: stages to process groups to processes to devices, checked before anything is started.
 
-Pure: what the devices of this host are is asked in :mod:`omni_core.config.devices`. The runtime launches exactly the processes
-that :func:`plan` names.
+Nothing here asks the machine: :mod:`omni_core.config.devices` does. The runtime launches exactly the processes that :func:`plan`
+names.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def parse_bytes(text: str | int) -> int:
 
 @frozen
 class Budget:
-    """How much memory of its device a stage may use: bytes, or a share of whatever the device has."""
+    """The memory of its device that a stage may use: bytes, or a share of whatever the device has."""
 
     nbytes: int | None = None
     share: float | None = None
 
     @classmethod
     def parse(cls, value: str | float) -> Budget:
-        """Of ``gpu_memory``: a number up to 1 is a share, a string is a size.
+        """Parse ``gpu_memory``: a number up to 1 is a share, a string is a size.
 
         Raises:
             ConfigError: neither.
@@ -61,7 +61,7 @@ class Budget:
 
 
 def gib(nbytes: int) -> str:
-    """A size for people."""
+    """Format a size in GiB."""
     return f"{nbytes / 2**30:.1f} GiB"
 
 
@@ -86,7 +86,7 @@ class PlannedProcess:
 
     @property
     def host(self) -> str | None:
-        """Where it runs; ``None``: this host."""
+        """The host that it runs on; ``None``: this one."""
         return self.stages[0].host
 
     @property
@@ -94,7 +94,7 @@ class PlannedProcess:
         return next(iter(self.gpus.values()), None)
 
     def budgets(self) -> dict[str, Budget | None]:
-        """What each stage on the device may use of it; ``None`` where the config does not say."""
+        """Return the memory that each stage on the device may use; ``None`` where the config does not say."""
         return {
             stage.name: None if stage.gpu_memory is None else Budget.parse(stage.gpu_memory)
             for stage in self.stages
@@ -133,12 +133,12 @@ def _gpu(stage: StageConfig, replica: int, rank: int) -> int | None:
 
 
 def problems(processes: Sequence[PlannedProcess], devices: Sequence[int] | None = None) -> list[str]:
-    """What does not fit, and which setting to turn. ``devices``: each GPU's bytes; ``None`` if they are not known."""
+    """Return what does not fit, and which setting to turn. ``devices``: each GPU's bytes; ``None`` if they are not known."""
     return [*_missing_devices(processes, devices), *_device_problems(processes, devices)]
 
 
 def check(processes: Sequence[PlannedProcess], devices: Sequence[int] | None = None) -> None:
-    """Raises ConfigError with a line for each of :func:`problems`."""
+    """Raise a ConfigError with a line for each of :func:`problems`."""
     found = problems(processes, devices)
     if found:
         raise ConfigError("\n".join(found))

@@ -1,4 +1,4 @@
-"""Static validation: every rule of seed 000, checked before anything runs. All problems are reported at once."""
+"""Static validation: the rules that a pipeline keeps, checked before anything runs. All problems are reported at once."""
 
 from __future__ import annotations
 
@@ -22,6 +22,39 @@ def validate(config: PipelineConfig) -> None:
     problems = [problem for rule in _RULES for problem in rule(config)]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
+
+
+def warnings(config: PipelineConfig) -> list[str]:
+    """Return a line for each fan-in of a valid pipeline that a route may leave waiting for ever."""
+    reached = {stage.name: _reachable(config, stage.name) for stage in config.stages}
+    found = []
+    for router in config.stages:
+        for stage in config.stages if router.route_fn else ():
+            if not stage.wait_for or stage.wait_for_fn:
+                continue
+            sources = {*stage.wait_for}
+            sent = [
+                {name for name in sources if name in reached[target]}
+                | ({router.name} & sources if target == stage.name else set[str]())
+                for target in router.next_stages
+            ]
+            if any(each and each != set().union(*sent) for each in sent):
+                found.append(
+                    f"stages[{stage.name}].wait_for: `route_fn` of {router.name!r} can leave out some of {', '.join(stage.wait_for)}, "
+                    "and this stage would wait for them for ever; say which of them contribute in `wait_for_fn`"
+                )
+    return found
+
+
+def _reachable(config: PipelineConfig, name: str) -> set[str]:
+    """The stages to which a payload in stage ``name`` may come, with this one."""
+    found, frontier = {name}, [name]
+    while frontier:
+        for target in config.stage(frontier.pop()).next_stages:
+            if target not in found:
+                found.add(target)
+                frontier.append(target)
+    return found
 
 
 def _names(config: PipelineConfig) -> list[str]:
@@ -252,6 +285,13 @@ def _cycle(edges: dict[str, list[str]]) -> list[str]:
     return []
 
 
+def _relays(config: PipelineConfig) -> Iterator[str]:
+    for path, stage in _each_stage(config):
+        for name in ("slot_size_mb", "credits") if stage.relay is not None else ():
+            if getattr(stage.relay, name) < 1:
+                yield f"{path}.relay.{name}: must be at least 1, is {getattr(stage.relay, name)}"
+
+
 def _restart(config: PipelineConfig) -> Iterator[str]:
     if config.retries < 0:
         yield f"retries: must not be negative, is {config.retries}"
@@ -268,6 +308,7 @@ _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     _fan_in,
     _placement,
     _hosts,
+    _relays,
     _fusion,
     _graph,
     _restart,

@@ -189,13 +189,16 @@ def kernel_specs(registry: PluginRegistry) -> dict[str, list[KernelSpec]]:
             component = registry.get("omni_kernels", name)
             if not isinstance(component, KernelComponent):
                 raise PluginError(f"the kernel {name!r} is a {type(component).__name__}; it must be a KernelComponent")
-            found.setdefault(component.operation, []).append(_kernel(component))
+            record = next(each for each in registry.components("omni_kernels") if each[0] is component)[1]
+            found.setdefault(component.operation, []).append(
+                _kernel(component, f"{record.name} ({record.distribution})")
+            )
         except PluginError as error:
             logger.warning("a kernel is not used: %s", error)
     return found
 
 
-def _kernel(component: KernelComponent) -> KernelSpec:
+def _kernel(component: KernelComponent, plugin: str) -> KernelSpec:
     probe = component.probe
     reference = None if probe is None else f"{probe.__module__}:{getattr(probe, '__qualname__', '<unnamed>')}"
     if reference is not None and "<" in reference:
@@ -210,6 +213,7 @@ def _kernel(component: KernelComponent) -> KernelSpec:
         target=normalize(component.target),
         requires=list(component.requires),
         probe=reference,
+        plugin=plugin,
     )
 
 

@@ -1,30 +1,34 @@
-"""Finding and importing plugins, each by itself: a broken one is recorded with its traceback and the program goes on.
+"""Discovery of plugins: each is imported and asked by itself, so that a broken one is recorded and the program goes on.
 
-pluggy calls the hooks; its own entry-point loader is not used because it isolates nothing and knows no API levels (see ``levels``).
+pluggy's own entry-point loader is not used because it isolates nothing and knows no API levels (:mod:`omni_core.plugins.levels`).
 """
 
 from __future__ import annotations
 
 import importlib
-import traceback
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from enum import Enum
 from fnmatch import fnmatch
 from importlib.metadata import EntryPoint, distributions
 from types import ModuleType
+from typing import Any
 
-import pluggy
 from attrs import define, field
 
-from omni_core import hookspecs
-from omni_core.hookspecs import HOOKS, Component
-from omni_core.plugins.levels import Supports, complaint, fits, parsed, read_declaration
+from omni_core.errors import did_you_mean
+from omni_core.hookspecs import HOOKS, Component, Hook
+from omni_core.plugins.isolation import PluginFault, isolated
+from omni_core.plugins.levels import Levels, complaint, declared
 
 ENTRY_POINT_GROUP = "omni"
 
+SLOW_IMPORT = 0.1
+"""Seconds of import above which a plugin is reported as slow: every command of ``omni`` waits for it."""
+
 
 class PluginStatus(Enum):
-    """What became of an installed plugin."""
+    """State of an installed plugin."""
 
     LOADED = "loaded"
     DISABLED = "disabled"
@@ -34,9 +38,16 @@ class PluginStatus(Enum):
 
 @define(eq=False)
 class PluginRecord:
-    """One installed plugin and what became of it.
+    """One installed plugin and its state.
 
-    ``reason`` is one line; ``traceback`` is there for broken ones. ``supports`` are the API levels that it declares, by hook.
+    Attributes:
+        name: of its entry point. distribution, version, module: where it comes from.
+        reason: one line on why it is not loaded; empty if it is.
+        traceback: of a broken one.
+        components: what it provides, by hook.
+        levels: the API levels that its entry point declares, by hook.
+        warnings: mistakes that a loaded plugin makes, a line each.
+        seconds: how long its import and its hooks took.
     """
 
     name: str
@@ -47,16 +58,18 @@ class PluginRecord:
     reason: str = ""
     traceback: str = ""
     components: dict[str, list[Component]] = field(factory=dict)
-    supports: Supports = field(factory=dict)
+    levels: Levels = field(factory=dict)
+    warnings: list[str] = field(factory=list)
+    seconds: float = 0.0
 
     @property
     def title(self) -> str:
-        """The plugin with its distribution, for messages."""
+        """Plugin, distribution and version, for messages."""
         return f"{self.name!r} of {self.distribution} {self.version}"
 
 
 def discover(allowed: str | None, denied: str | None) -> list[PluginRecord]:
-    """Every installed plugin, loaded where it may and can be.
+    """Find every installed plugin, and load those that are allowed and work.
 
     Args:
         allowed: the value of ``OMNI_PLUGINS``: comma-separated names or patterns, empty for none; ``None`` allows all.
@@ -64,18 +77,18 @@ def discover(allowed: str | None, denied: str | None) -> list[PluginRecord]:
     """
     records = []
     for point, distribution, version in _entry_points():
-        record = PluginRecord(point.name, distribution, version, point.value)
+        record = PluginRecord(point.name, distribution, version, point.value.partition("[")[0].strip())
         reason = _why_disabled(point.name, allowed, denied)
         if reason:
             record.status, record.reason = PluginStatus.DISABLED, reason
         else:
-            _load(record)
+            _load(record, point.value)
         records.append(record)
     return sorted(records, key=lambda record: (record.name, record.distribution))
 
 
 def _entry_points() -> Iterator[tuple[EntryPoint, str, str]]:
-    """Entry points with their distributions. One found twice on the path (first wins there) counts once."""
+    """Yield entry points with their distributions. Of a distribution that is on the path twice, the first is used."""
     seen = set()
     for distribution in distributions():
         name = distribution.metadata["Name"] or "unknown"
@@ -97,50 +110,67 @@ def _why_disabled(name: str, allowed: str | None, denied: str | None) -> str:
     return ""
 
 
-def _load(record: PluginRecord) -> None:
-    """Import one plugin and ask it for its components; whatever it raises stays in its record."""
+def _load(record: PluginRecord, entry_point: str) -> None:
+    """Import one plugin and ask it for its components. What it raises stays in its record."""
+    began = time.perf_counter()
     try:
-        declaration = read_declaration(record.module)
-        record.supports = declaration.supports or {}
-        if not _agrees(record, declaration.hooks):
-            return
-        module = importlib.import_module(record.module)
-        if declaration.supports is None and getattr(module, "supports", None) is not None:
-            record.supports = parsed(module.supports)
-        if _agrees(record, [hook for hook in HOOKS if hasattr(module, hook)]):
+        with isolated():
+            record.levels = declared(entry_point)
+            record.reason = complaint(record.levels, record.distribution, record.version)
+            if record.reason:
+                record.status = PluginStatus.INCOMPATIBLE
+                return
+            module = importlib.import_module(record.module)
             record.components = _components(module)
-    except BaseException as error:  # a plugin that raises SystemExit at import must not end the program
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        record.status = PluginStatus.BROKEN
-        record.reason = f"{type(error).__name__}: {error}"
-        record.traceback = traceback.format_exc()
-
-
-def _agrees(record: PluginRecord, hooks: Iterable[str]) -> bool:
-    """Whether the plugin's hooks have levels that it supports. Of one that shows no hooks, some level must fit."""
-    shown = list(hooks)
-    if not shown and any(fits(hook, levels) for hook, levels in record.supports.items()):
-        return True
-    record.reason = complaint(record.supports, shown or record.supports, record.distribution, record.version)
-    if record.reason:
-        record.status = PluginStatus.INCOMPATIBLE
-    return not record.reason
+            record.warnings = list(_warnings(record, module))
+    except PluginFault as fault:
+        record.status, record.reason, record.traceback = PluginStatus.BROKEN, str(fault), fault.traceback
+    record.seconds = time.perf_counter() - began
+    if record.seconds > SLOW_IMPORT:
+        record.warnings.append(
+            f"its import takes {record.seconds:.1f} s, for which every command waits; {record.module} must import nothing heavy"
+        )
 
 
 def _components(module: ModuleType) -> dict[str, list[Component]]:
-    """What a plugin's hooks return, checked to be components."""
-    manager = pluggy.PluginManager("omni")
-    manager.add_hookspecs(hookspecs)
-    manager.register(module)
-    manager.check_pending()
+    """Call the hooks of a plugin and check what they return."""
     found = {}
-    for hook in HOOKS:
-        returned = getattr(manager.hook, hook)()
-        items = [item for result in returned for item in result]
-        for item in items:
-            if not isinstance(item, Component):
-                raise TypeError(f"{hook} returned a {type(item).__name__}; it must return a list of Component")
-        if items:
-            found[hook] = items
-    return found
+    for name in _marked(module):
+        if name not in HOOKS:
+            raise AttributeError(f"unknown hook {name!r}{did_you_mean(name, HOOKS)}")
+        components = _checked(HOOKS[name], getattr(module, name)())
+        if components:
+            found[name] = components
+    return {name: found[name] for name in HOOKS if name in found}
+
+
+def _checked(hook: Hook, returned: Any) -> list[Component]:
+    wanted = f"it must return a list of {hook.component.__name__}"
+    if returned is None:
+        return []
+    if isinstance(returned, str | Component) or not hasattr(returned, "__iter__"):
+        raise TypeError(f"{hook.name} returned {returned!r}; {wanted}")
+    components = list(returned)
+    for each in components:
+        if not isinstance(each, hook.component):
+            raise TypeError(f"{hook.name} returned a {type(each).__name__} ({each!r:.80}); {wanted}")
+    return components
+
+
+def _marked(module: ModuleType) -> list[str]:
+    """Names of the functions that carry the marker ``@hookimpl``."""
+    return [name for name in dir(module) if isinstance(getattr(getattr(module, name), "omni_impl", None), dict)]
+
+
+def _warnings(record: PluginRecord, module: ModuleType) -> Iterator[str]:
+    marked = _marked(module)
+    for name in HOOKS:
+        if name not in marked and callable(getattr(module, name, None)):
+            yield f"{name} is not marked with @hookimpl, so it is not called"
+        if name in record.levels and name not in marked:
+            yield f"its entry point declares {HOOKS[name].plural}, and its module has no hook {name}"
+    unsaid = [f"{HOOKS[name].plural}-{HOOKS[name].level}" for name in record.components if name not in record.levels]
+    if unsaid:
+        yield f"its entry point does not declare API levels; write: {record.module} [{', '.join(unsaid)}]"
+    if not record.components:
+        yield "it provides nothing"

@@ -10,17 +10,24 @@ from importlib.util import find_spec
 from omni_core.errors import PluginError, did_you_mean
 from omni_core.hookspecs import HOOKS, Component, works
 from omni_core.plugins.discovery import PluginRecord, PluginStatus, discover
-from omni_core.references import normalize
+from omni_core.plugins.isolation import PluginFault, isolated
+from omni_core.references import normalize, problem
+
+
+class Defect(str):
+    """An answer that blames the plugin itself, not the machine: a target that does not exist, a probe that fails."""
+
+    __slots__ = ()
 
 
 class PluginRegistry:
-    """Looks components up by name. Made by :func:`load_plugins`, or from records in tests."""
+    """Look-up of components by name. Made by :func:`load_plugins`, or from records in tests."""
 
     def __init__(self, records: list[PluginRecord]) -> None:
         self.records = records
 
     def components(self, hook: str) -> Iterator[tuple[Component, PluginRecord]]:
-        """Every component of a hook with the plugin that provides it, duplicates included."""
+        """Yield every component of a hook with the plugin that provides it, duplicates included."""
         for record in self.records:
             for component in record.components.get(hook, []):
                 yield component, record
@@ -29,13 +36,13 @@ class PluginRegistry:
         return sorted({component.name for component, _ in self.components(hook)})
 
     def get(self, hook: str, name: str) -> Component:
-        """The component of that name.
+        """Return the component of that name.
 
         Raises:
-            PluginError: nobody provides it, or two plugins do; the message names them and what to do.
+            PluginError: no plugin provides it, or two do; the message names them and what to do.
         """
         found = [(component, record) for component, record in self.components(hook) if component.name == name]
-        kind = HOOKS[hook]
+        kind = HOOKS[hook].kind
         if len(found) == 1:
             return found[0][0]
         if found:
@@ -47,11 +54,11 @@ class PluginRegistry:
         raise PluginError(f"no {kind} is called {name!r}{self._hint(hook, name)}")
 
     def _hint(self, hook: str, name: str) -> str:
-        """What might help somebody who asked for a name that nobody provides."""
+        """Return the end of a message about a name that no plugin provides."""
         return "; ".join([did_you_mean(name, self.names(hook)), *self.suspects()])
 
     def suspects(self) -> list[str]:
-        """A remark for each plugin that is broken or incompatible: it may have provided what is missing."""
+        """Return a line for each plugin that is broken or incompatible: it may have provided what is missing."""
         return [
             f"plugin {record.title} is {record.status.value} ({record.reason}) and may have provided it: "
             f"omni plugins show {record.name}"
@@ -60,29 +67,32 @@ class PluginRegistry:
         ]
 
     def resolve_reference(self, hook: str, value: str) -> str:
-        """``package.module:attribute`` for a registered name or for a dotted reference.
+        """Return ``package.module:attribute`` for a registered name or for a dotted reference.
 
         Raises:
-            PluginError: ``value`` is a plain name that nobody provides.
+            PluginError: ``value`` is a plain name that no plugin provides.
         """
         if value in self.names(hook) or not ("." in value or ":" in value):
             return normalize(self.get(hook, value).target)
         return normalize(value)
 
     def duplicates(self) -> list[str]:
-        """One line for every name that more than one plugin provides."""
+        """Return one line for every name that more than one plugin provides."""
         lines = []
-        for hook, kind in HOOKS.items():
+        for hook in HOOKS:
             owners: dict[str, list[str]] = {}
             for component, record in self.components(hook):
                 owners.setdefault(component.name, []).append(record.title)
-            lines += [f"{kind} {name!r}: {' and '.join(who)}" for name, who in owners.items() if len(who) > 1]
+            lines += [
+                f"{HOOKS[hook].kind} {name!r}: {' and '.join(who)}" for name, who in owners.items() if len(who) > 1
+            ]
         return lines
 
     def check(self) -> list[tuple[str, Component, PluginRecord, str | None]]:
-        """``(hook, component, plugin, answer)`` for every component, from its requirements and its probe.
+        """Return ``(hook, component, plugin, answer)`` for every component, from its requirements, references and probe.
 
-        The answer is a probe's: ``None``, a ``Remark``, or what is wrong (``hookspecs.works``).
+        The answer is a probe's: ``None``, a ``ProbeWarning``, or what is wrong (``hookspecs.works``); a :class:`Defect` if the
+        plugin is at fault.
         """
         return [
             (hook, component, record, answer_of(component))
@@ -92,26 +102,38 @@ class PluginRegistry:
 
 
 def problem_of(component: Component) -> str | None:
-    """Why a component cannot work on this machine, or ``None``."""
+    """Return why a component cannot work on this machine, or ``None``."""
     answer = answer_of(component)
     return None if works(answer) else answer
 
 
 def answer_of(component: Component) -> str | None:
-    """What a component's probe says, or why it cannot be asked: ``None``, a ``Remark``, or what is wrong."""
-    missing = [name for name in component.requires if find_spec(name) is None]
+    """Return a probe's answer, or why it cannot be asked: ``None``, a ``ProbeWarning``, or what is wrong."""
+    missing = [name for name in component.requires if not _installed(name)]
     if missing:
         return f"module {missing[0]!r} is not installed"
-    module = component.target.partition(":")[0]
+    for field in ("target", "conformance", "default_model", "reference"):
+        reference = getattr(component, field, None)
+        if reference is not None and (wrong := problem(reference)):
+            return Defect(f"its {field} {reference!r}: {wrong}")
     try:
-        if find_spec(module) is None:
-            return f"its target's module {module!r} does not exist"
-        return None if component.probe is None else component.probe()
-    except Exception as error:
-        return f"its probe failed: {type(error).__name__}: {error}"
+        with isolated():
+            answer = None if component.probe is None else component.probe()
+    except PluginFault as fault:
+        return Defect(f"its probe failed: {fault}")
+    if answer is not None and not isinstance(answer, str):
+        return Defect(f"its probe returned {answer!r}; it must return None or a string")
+    return answer
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 @lru_cache(maxsize=1)
 def load_plugins() -> PluginRegistry:
-    """The installed plugins, discovered once per process, as ``OMNI_PLUGINS`` and ``OMNI_DISABLE_PLUGINS`` allow."""
+    """Return the installed plugins, discovered once per process, as ``OMNI_PLUGINS`` and ``OMNI_DISABLE_PLUGINS`` allow."""
     return PluginRegistry(discover(os.environ.get("OMNI_PLUGINS"), os.environ.get("OMNI_DISABLE_PLUGINS")))

@@ -31,6 +31,7 @@ class KernelSpec:
         name: the component's. device: the kind that it runs on. dtypes: names of those that it takes; empty: all.
         priority: the highest that can work wins. target: the implementation. requires: modules that it needs.
         probe: a :data:`omni_core.hookspecs.Probe`, asked in the process that would use the kernel.
+        plugin: the plugin that provides it, and its distribution, for messages.
     """
 
     name: str
@@ -40,6 +41,7 @@ class KernelSpec:
     target: str
     requires: list[str]
     probe: str | None
+    plugin: str = ""
 
 
 @register

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
 
-supports = (1, 1)
-
 
 @hookimpl
 def omni_schedulers() -> list[Component]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from omni_core.hookspecs import KernelComponent, hookimpl
 
-supports = (1, 1)
-
 DTYPES = ("float32", "float16", "bfloat16")
 OPERATIONS = "omni_torch.operations"
 EXPERTS = "omni_torch.experts"

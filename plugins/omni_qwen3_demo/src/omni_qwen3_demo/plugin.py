@@ -5,8 +5,6 @@ from __future__ import annotations
 from omni_core.hookspecs import PipelineComponent, hookimpl
 from omni_qwen3.pipeline import OPTIONS
 
-supports = (1, 1)
-
 
 @hookimpl
 def omni_pipelines() -> list[PipelineComponent]:

@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 from omni_core.hookspecs import Component, RelayComponent, hookimpl
 
-supports = (1, 1)
-
 NOT_INSTALLED = "Mooncake is not installed; pip install omni-relay-mooncake[cpu], or [cuda] where there are GPUs"
 
 _LIBRARIES = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}

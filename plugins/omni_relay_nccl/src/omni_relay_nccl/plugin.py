@@ -8,9 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from omni_core.hookspecs import Component, Remark, hookimpl
-
-supports = (1, 1)
+from omni_core.hookspecs import Component, ProbeWarning, hookimpl
 
 _DRIVERS = ("libcuda.so.1", "libamdhip64.so")
 
@@ -24,9 +22,9 @@ def probe() -> str | None:
         return "torch is not installed; pip install torch"
     version = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
     if not _device_is_here():
-        return Remark("gloo only, no CUDA device")
+        return ProbeWarning("gloo only, no CUDA device")
     if not re.search(r"^(cuda|hip)\b.*= '", version, re.MULTILINE):
-        return Remark("gloo only, this torch is built without CUDA")
+        return ProbeWarning("gloo only, this torch is built without CUDA")
     return None
 
 

@@ -6,8 +6,6 @@ from importlib.util import find_spec
 
 from omni_core.hookspecs import Component, RelayComponent, hookimpl
 
-supports = (1, 1)
-
 BUILDS = ("nixl_cu12", "nixl_cu13")
 
 NOT_INSTALLED = "NIXL is not installed; pip install omni-relay-nixl[cu12] (it needs no GPU), or [cu13] for CUDA 13"

@@ -7,8 +7,6 @@ import sys
 
 from omni_core.hookspecs import Component, RelayComponent, hookimpl
 
-supports = (1, 1)
-
 
 def probe() -> str | None:
     """Return why anonymous shared memory cannot be made here or reached by sibling processes, or ``None``."""

@@ -6,8 +6,6 @@ from importlib.util import find_spec
 
 from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
 
-supports = (1, 1)
-
 SGLANG_VERSION = "0.5.23"
 """The one version that the adapter is written against. SGLang's scheduler has no stable interface: see docs/sglang.md."""
 

@@ -1,4 +1,4 @@
-"""Conformance suites for plugin authors: one class to subclass per contract. Needs pytest (``omni-testing``).
+"""Conformance suites for plugin authors: one class to subclass per contract.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Running the suites of what is installed from the command line: pytest in this process, a line for each thing tested."""
+"""Conformance suites from the command line: runs pytest in this process and prints a line for each component."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ globals().update(suites({only!r}))
 
 @define
 class Outcome:
-    """What became of the tests of one component or plugin."""
+    """Outcomes of the tests of one component or plugin."""
 
     about: str
     passed: int = 0
@@ -39,7 +39,7 @@ class Outcome:
 
 
 class _Listener:
-    """A plugin of pytest's that sorts reports by what is tested, and says a line when that changes."""
+    """A pytest plugin that groups reports by component, and prints a line when the component changes."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.outcomes: list[Outcome] = []
@@ -72,7 +72,7 @@ class _Listener:
             outcome.passed += 1
 
     def finish(self) -> None:
-        """Say what became of the last one."""
+        """Print the outcome of the last component."""
         if self.outcomes:
             now = time.monotonic()
             self.outcomes[-1].seconds = now - self._begin
@@ -81,7 +81,7 @@ class _Listener:
 
 
 def check(only: str | None, say: Callable[[str], None]) -> bool:
-    """Test everything that is installed, or one plugin; whether all is well.
+    """Test everything that is installed, or one plugin; return whether all passed.
 
     Args:
         only: the plugin's name.

@@ -1,4 +1,4 @@
-"""Asynchronous tests that need no plugin of pytest's, each with a time limit."""
+"""Asynchronous tests without a pytest plugin, each with a time limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIMIT_SECONDS = 60.0
 
 
 def driven(function: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test method that runs on an event loop of its own and fails after :data:`LIMIT_SECONDS`."""
+    """Make a test method run on an event loop of its own and fail after :data:`LIMIT_SECONDS`."""
 
     @functools.wraps(function)
     def test(self: Any) -> None:

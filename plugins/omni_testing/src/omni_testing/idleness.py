@@ -1,17 +1,17 @@
-"""What a process does while nothing happens: nothing polls, so it neither computes nor wakes up."""
+"""Idleness of a process: nothing polls, so a process that waits neither computes nor wakes up."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 WAKE_UPS_PER_SECOND = 6
-"""So often may a thread wake that only waits. A poll of 100 ms is more, and what the operating system adds is less."""
+"""Wake-ups per second allowed to a waiting thread: fewer than a poll of 100 ms makes, more than the operating system adds."""
 
 
 def wake_ups(thread: int | str = "self") -> int:
-    """How often a thread of this process (by its native id; by default the main one) has gone to sleep of its own accord so far.
+    """Return the voluntary context switches so far of a thread of this process (by its native id; by default the main one).
 
-    0 where the operating system does not say.
+    0 where the operating system does not count them.
     """
     path = Path("/proc/self/status") if thread == "self" else Path(f"/proc/self/task/{thread}/status")
     if not path.is_file():

@@ -16,7 +16,7 @@ import pytest
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import PluginError
 from omni_core.hookspecs import HOOKS, Component, PipelineComponent
-from omni_core.plugins import PluginRecord, PluginRegistry, PluginStatus, load_plugins
+from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, PluginStatus, isolated, load_plugins
 from omni_core.plugins.registry import problem_of
 from omni_core.references import load
 from omni_testing import PipelineStructureConformance, PluginConformance, RelayConformance
@@ -28,11 +28,11 @@ _WITHOUT_SUITES = ("omni_kernels", "omni_launchers", "omni_commands")
 
 
 def suites(only: str | None = None, registry: PluginRegistry | None = None) -> dict[str, type]:
-    """A test class for every plugin, and for every component that can be tested, by class name.
+    """Return a test class for every plugin, and for every component that can be tested, by class name.
 
     A component's own suite (``Component.conformance``) is used where it names one; several may name the same, which then runs
-    once. Relays need none; of a pipeline without one, only what needs no request is tested. Each class says in ``about``
-    what it tests.
+    once. Relays need none; of a pipeline without one, only what needs no request is tested. The attribute ``about`` of each class
+    names what it tests.
 
     Args:
         only: the name of one plugin.
@@ -54,7 +54,7 @@ def suites(only: str | None = None, registry: PluginRegistry | None = None) -> d
 
 
 def untested(only: str | None = None, registry: PluginRegistry | None = None) -> list[str]:
-    """The components that a suite could test but that name none, as words."""
+    """Return the components that a suite could test but that name none, as words."""
     return [
         _about(hook, component, record)
         for record in (registry or load_plugins()).records
@@ -72,18 +72,35 @@ def _of_plugin(record: PluginRecord) -> list[type]:
     for hook, components in record.components.items():
         for component in components:
             about, suite, problem = _about(hook, component, record), _suite_of(hook, component), problem_of(component)
-            if suite is None or component.conformance in run:
+            if suite is None:
                 continue
-            if problem is not None:
+            wrong: str | None = problem if isinstance(problem, Defect) else None
+            if problem is None and (fault := _import_fault(component.target)):
+                wrong = f"its target {component.target!r} cannot be imported: {fault}"
+            if wrong is not None:
+                suite = _failed(wrong)
+            elif component.conformance in run:
+                continue
+            elif problem is not None:
                 suite = _skipped(problem)
             elif component.conformance is not None:
                 run.add(component.conformance)
-            made.append(_class(f"{HOOKS[hook]} {component.name}", suite, _attributes(hook, component, about)))
+            made.append(_class(f"{HOOKS[hook].kind} {component.name}", suite, _attributes(hook, component, about)))
     return made
 
 
+def _import_fault(target: str) -> str | None:
+    """Import a target before its suite does, which may do so in many processes, each with a traceback."""
+    try:
+        with isolated():
+            load(target)
+    except PluginFault as fault:
+        return str(fault)
+    return None
+
+
 def _suite_of(hook: str, component: Component) -> type | None:
-    """The suite that a component is tested with."""
+    """Return the suite that a component is tested with."""
     if component.conformance is not None:
         return _loaded(component.conformance)
     if hook == "omni_relays":
@@ -94,7 +111,7 @@ def _suite_of(hook: str, component: Component) -> type | None:
 
 
 def _attributes(hook: str, component: Component, about: str) -> Attributes:
-    """What the class of a component has beyond its suite's own attributes."""
+    """Return the attributes of a component's class beyond those of its suite."""
     if component.conformance is not None:
         return {"about": about}
     if isinstance(component, PipelineComponent):
@@ -111,22 +128,27 @@ def _attributes(hook: str, component: Component, about: str) -> Attributes:
 
 
 def _loaded(reference: str) -> type:
-    """The suite that a reference names; one that fails, with the reason, if it cannot be imported."""
+    """Return the suite that a reference names; one that fails, with the reason, if it cannot be imported."""
     try:
-        suite: type = load(reference)
-    except Exception as error:
-        reason = f"its suite {reference!r} cannot be imported: {type(error).__name__}: {error}"
-
-        class Unusable:
-            def test_its_suite_can_be_imported(self) -> None:
-                pytest.fail(reason, pytrace=False)
-
-        return Unusable
+        with isolated():
+            suite: type = load(reference)
+    except PluginFault as fault:
+        return _failed(f"its suite {reference!r} cannot be imported: {fault}")
     return suite
 
 
+def _failed(reason: str) -> type:
+    """Return a suite of one test, which fails with a line that says why its component cannot be tested."""
+
+    class Failed:
+        def test_it_can_be_tested(self) -> None:
+            pytest.fail(reason, pytrace=False)
+
+    return Failed
+
+
 def _skipped(problem: str) -> type:
-    """A suite of one test that says why its component cannot be tested here."""
+    """Return a suite of one test that says why its component cannot be tested here."""
 
     class Skipped:
         def test_it_can_work_here(self) -> None:
@@ -142,4 +164,4 @@ def _class(title: str, suite: type, attributes: Attributes) -> type:
 
 
 def _about(hook: str, component: Component, record: PluginRecord) -> str:
-    return f"{HOOKS[hook]} {component.name} ({record.distribution})"
+    return f"{HOOKS[hook].kind} {component.name} ({record.distribution})"

@@ -1,4 +1,4 @@
-"""What every pipeline must do: stand on its own, answer alike however it is asked, and keep nothing of what was aborted."""
+"""Conformance of a pipeline: a valid topology, equal answers alone, together and streamed, and nothing left of aborted requests."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ for reference in sys.argv[1:]:
 
 
 class PipelineStructureConformance:
-    """What can be tested of a pipeline without a request: subclass it and say which pipeline."""
+    """Tests of a pipeline that need no request: subclass it and return the pipeline from :meth:`config`."""
 
     def config(self) -> PipelineConfig:
-        """The pipeline, on something small."""
+        """Return the pipeline, on a small checkpoint."""
         raise NotImplementedError
 
     def references(self) -> list[str]:
-        """Everything that the pipeline's processes will import."""
+        """Return the references that the pipeline's processes import."""
         with tempfile.TemporaryDirectory() as folder:
             prepared = prepare(self.config(), load_plugins(), Places(Place(folder)))
         stages = [stage for unit in prepared.units for stage in unit.stages]
@@ -69,14 +69,14 @@ class PipelineStructureConformance:
 
 
 class PipelineConformance(PipelineStructureConformance):
-    """Subclass it, say which pipeline and what to ask it, and pytest runs every test."""
+    """Subclass it and return the pipeline and some requests; pytest runs every test."""
 
     def requests(self) -> list[OmniRequest]:
-        """Requests whose answers are always the same (greedy, or with a seed); at least two different ones."""
+        """Return requests whose answers are always the same (greedy, or with a seed); at least two different ones."""
         raise NotImplementedError
 
     def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
-        """Whether two answers are equal; the default compares every byte."""
+        """Return whether two answers are equal; the default compares every byte."""
         return encode(one) == encode(other)
 
     def _open(self, folder: str) -> Any:
@@ -92,7 +92,7 @@ class PipelineConformance(PipelineStructureConformance):
                 together = await asyncio.gather(*(client.submit(request) for request in requests))
                 streamed = await asyncio.gather(*(_final(client, request) for request in requests))
         for number, (one, other, final) in enumerate(zip(alone, together, streamed, strict=True)):
-            assert self.same(one, other), f"request {number} has another answer in company"
+            assert self.same(one, other), f"request {number} has another answer beside others"
             assert self.same(one, final), f"request {number} has another answer when it is streamed"
 
     @driven

@@ -1,4 +1,4 @@
-"""What every payload projection must do (seed 000, ``project_payload``; seed 001, who owns a projected container)."""
+"""Conformance of a payload projection: a result that can be sent, in a container of its own; an unchanged input."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class ProjectionConformance:
     projection: ClassVar[str]
 
     def payloads(self) -> list[Any]:
-        """The data of payloads that it may get; new objects at every call."""
+        """Return the data of payloads that it may get; new objects at every call."""
         raise NotImplementedError
 
     def request(self) -> OmniRequest:
-        """The request that they belong to."""
+        """Return the request that they belong to."""
         return OmniRequest()
 
     def call(self, function: Callable[..., Any], data: Any) -> Any:
-        """What the runtime does with the function; a merge, for example, gets a dict of payloads."""
+        """Call the function as the runtime does; a merge, for example, gets a dict of payloads."""
         return function(StagePayload("r", self.request(), data))
 
     def _project(self, data: Any) -> Any:

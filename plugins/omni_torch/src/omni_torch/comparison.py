@@ -10,13 +10,17 @@ import torch
 from attrs import frozen
 from torch.utils.benchmark import Timer
 
-from omni_core.errors import PluginError
+from omni_core.errors import PluginError, did_you_mean
 from omni_core.hookspecs import KernelComponent
 from omni_core.references import load
 from omni_torch.kernels import Operation
 
 BOUNDS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
-"""What ``|out - reference| / |reference|`` may be, in Euclidean norms: about twice a rounding of the result, and sums' errors."""
+"""The largest ``|out - reference| / |reference|`` allowed, in Euclidean norms: about twice a rounding of the result, and sums' errors."""
+
+
+ROUNDS = 9
+"""Pairs of measurements, reference and kernel in turn, that a speed is made of."""
 
 
 @frozen
@@ -24,58 +28,77 @@ class Comparison:
     """One kernel in one dtype.
 
     Attributes:
-        dtype: its name. error: the largest of all examples' and outputs' relative errors; infinite for wrong shapes, for NaN, and
-            where an argument was changed that the operation does not write, and for whole numbers that are not the same.
-        bound: what it may be. speed: the time of the reference over that of the kernel, over all examples.
+        dtype: its name.
+        error: the largest of all examples' and outputs' relative errors; infinite for NaN, and for whole numbers that differ.
+        bound: the largest error that is allowed.
+        fault: what is wrong beside the values: another shape, or an argument changed that the operation does not write.
+        speeds: the time of the reference over that of the kernel, over all examples: the quartiles of several measurements.
+        shapes: of the tensors of the largest example.
     """
 
     dtype: str
     error: float
     bound: float
-    speed: float
+    fault: str | None = None
+    speeds: tuple[float, float, float] | None = None
+    shapes: str = ""
 
     @property
     def good(self) -> bool:
-        return self.error <= self.bound
+        return self.fault is None and self.error <= self.bound
 
     def __str__(self) -> str:
-        return (
-            f"{self.dtype}: error {self.error:.1e}, allowed {self.bound:.0e}; {self.speed:.2f} times as fast as PyTorch"
-        )
+        if self.fault is not None:
+            return f"{self.dtype}: {self.fault}"
+        speed = ""
+        if self.speeds is not None:
+            low, median, high = self.speeds
+            speed = f"; {median:.2f} times as fast as PyTorch ({low:.2f} to {high:.2f}, up to {self.shapes})"
+        return f"{self.dtype}: error {self.error:.1e}, allowed {self.bound:.0e}{speed}"
 
 
-def compare(component: KernelComponent, seconds: float = 0.2) -> Iterator[Comparison]:
+class ContractViolation(Exception):
+    """A kernel breaks its operation's contract in another way than by its values."""
+
+
+def compare(operation: Operation[..., Any], component: KernelComponent, seconds: float = 0.2) -> Iterator[Comparison]:
     """Compare a kernel with its reference, which computes in float64, on the kernel's device in each of its dtypes.
 
     Args:
-        seconds: how long to measure each, at least.
+        seconds: how long to measure each, about.
 
     Raises:
-        PluginError: its reference is no operation, or another one's.
+        PluginError: the operation is not the kernel's, or a dtype cannot be compared.
     """
-    assert component.reference is not None
-    operation, kernel = load(component.reference), load(component.target)
-    if not isinstance(operation, Operation) or operation.name != component.operation:
+    if operation.name != component.operation:
         raise PluginError(
             f"its reference {component.reference!r} is not an Operation called {component.operation!r}, as its component says"
         )
+    kernel = load(component.target)
     for name in component.dtypes or tuple(BOUNDS):
         if name not in BOUNDS:
-            raise PluginError(f"its dtype {name!r} cannot be compared; those that can: {', '.join(BOUNDS)}")
+            raise PluginError(
+                f"its dtype {name!r} cannot be compared{did_you_mean(name, BOUNDS, listing='those that can')}"
+            )
         generator = torch.Generator(component.device).manual_seed(0)
         examples = operation.examples(getattr(torch, name), generator)
         with torch.inference_mode():
-            error = max(relative_error(operation, kernel, example) for example in examples)
-            speed = _time(operation.reference, examples, seconds) / _time(kernel, examples, seconds)
-        yield Comparison(name, error, BOUNDS[name], speed)
+            try:
+                error = max(relative_error(operation, kernel, example) for example in examples)
+            except ContractViolation as fault:
+                yield Comparison(name, float("inf"), BOUNDS[name], str(fault))
+                continue
+            speeds = _speeds(operation.reference, kernel, examples, seconds / ROUNDS)
+        yield Comparison(name, error, BOUNDS[name], None, speeds, _shapes(max(examples, key=_elements)))
 
 
 def relative_error(operation: Operation[..., Any], kernel: Any, arguments: tuple[Any, ...]) -> float:
-    """The largest relative error of what a kernel returns and writes for ``arguments``, which stay as they are."""
+    """Return the largest relative error of what a kernel returns and writes for ``arguments``, which stay as they are."""
     given, exact = [_copy(each) for each in arguments], [_double(each) for each in arguments]
     outputs, expected = _tensors(kernel(*given)), _tensors(operation.reference(*exact))
     if [each.shape for each in outputs] != [each.shape for each in expected]:
-        return float("inf")
+        shown = [" and ".join(str([*each.shape]) for each in some) for some in (outputs, expected)]
+        raise ContractViolation(f"it returns {shown[0]}, the reference {shown[1]} (for {_shapes(arguments)})")
     pairs = list(zip(outputs, expected, strict=True))
     names = signature(operation.reference).parameters
     for name, before, after, right in zip(names, arguments, given, exact, strict=False):
@@ -84,7 +107,7 @@ def relative_error(operation: Operation[..., Any], kernel: Any, arguments: tuple
             touched = (after != before) | (right != before)
             pairs.append((after[touched], right[touched]))
         elif isinstance(before, torch.Tensor) and not torch.equal(before, after):
-            return float("inf")
+            raise ContractViolation(f"it changes its argument {name!r}, which the operation does not write")
     return max(_distance(out, right) for out, right in pairs)
 
 
@@ -108,8 +131,22 @@ def _tensors(output: Any) -> list[torch.Tensor]:
     return [output] if isinstance(output, torch.Tensor) else list(output)
 
 
+def _shapes(arguments: tuple[Any, ...]) -> str:
+    return " x ".join(str([*each.shape]) for each in arguments if isinstance(each, torch.Tensor))
+
+
+def _elements(arguments: tuple[Any, ...]) -> int:
+    return sum(each.numel() for each in arguments if isinstance(each, torch.Tensor))
+
+
+def _speeds(reference: Any, kernel: Any, examples: list[tuple[Any, ...]], seconds: float) -> tuple[float, float, float]:
+    """Quartiles of the ratio of times. Both are measured in turn, so that other load on the machine meets both."""
+    ratios = sorted(_time(reference, examples, seconds) / _time(kernel, examples, seconds) for _ in range(ROUNDS))
+    return ratios[ROUNDS // 4], ratios[ROUNDS // 2], ratios[-1 - ROUNDS // 4]
+
+
 def _time(function: Any, examples: list[tuple[Any, ...]], seconds: float) -> float:
-    """Seconds that one call with each example takes: the median of several measurements, after a first call for each."""
+    """Return the seconds that one call with each example takes: the median of several, after a first call for each."""
 
     def call() -> None:
         for example in examples:

@@ -1,23 +1,26 @@
 """Operations with replaceable implementations: a reference in PyTorch, and the installed kernels that may run in its place.
 
-Who computes calls an :class:`Operation` like the function that it wraps, and does not know what runs. Which kernels are
-installed comes with a process's launch spec; the choice is made once per operation, kind of device and dtype.
+An :class:`Operation` is called like the function that it wraps; the caller does not know which implementation runs. The launch
+spec of a process lists the installed kernels; the choice is made once per operation, kind of device and dtype.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from omni_core.hookspecs import works
+from omni_core.errors import PluginError
+from omni_core.hookspecs import KernelComponent, works
 from omni_core.model_runner.kernels import installed, on_install
 from omni_core.protocol.specs import KernelSpec
 from omni_core.references import load
 
 if TYPE_CHECKING:
     import torch
+
+    from omni_torch.comparison import Comparison
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +52,19 @@ class Operation(Generic[P, R]):
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self.choose(*key)
-        return chosen(*args, **kwargs)
+        try:
+            return chosen(*args, **kwargs)
+        except Exception as error:
+            spec = next((each for each in installed(self.name) if load(each.target) is chosen), None)
+            if spec is None:
+                raise
+            raise PluginError(
+                f"kernel {spec.name!r} of plugin {spec.plugin} failed in operation {self.name!r}: {type(error).__name__}: "
+                f"{error}; OMNI_DISABLE_PLUGINS={spec.plugin.split()[0]} computes without it"
+            ) from error
 
     def choose(self, device: str, dtype: torch.dtype) -> Callable[P, R]:
-        """The implementation for a kind of device and a dtype: the best kernel that can work here, else the reference."""
+        """Return the implementation for a kind of device and a dtype: the best kernel that can work here, else the reference."""
         name = str(dtype).removeprefix("torch.")
         for spec in installed(self.name):
             if spec.device == device and (not spec.dtypes or name in spec.dtypes):
@@ -67,6 +79,12 @@ class Operation(Generic[P, R]):
                         "kernel %s of %s is not used, because %s: %s", spec.name, self.name, type(error).__name__, error
                     )
         return self.reference
+
+    def compare(self, component: KernelComponent) -> Iterator[Comparison]:
+        """Compare the kernel of a component with this operation's reference (:func:`omni_torch.comparison.compare`)."""
+        from omni_torch.comparison import compare
+
+        return compare(self, component)
 
     def forget(self) -> None:
         """Choose anew at the next call."""
@@ -84,7 +102,7 @@ def _problem(spec: KernelSpec) -> str | None:
 def operation(
     name: str, *, examples: Examples, writes: Sequence[str] = ()
 ) -> Callable[[Callable[P, R]], Operation[P, R]]:
-    """Makes a function the reference of the operation ``name``; what it returns is called in the function's place."""
+    """Make the decorated function the reference of the operation ``name``; calls of it run the operation."""
 
     def wrap(reference: Callable[P, R]) -> Operation[P, R]:
         return Operation(name, reference, examples, writes)

@@ -1,4 +1,4 @@
-"""What can be begun: one template per kind, with what its component needs and where it registers."""
+"""Kinds of new plugins: one template per kind, with its hook and its dependencies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from attrs import frozen
 
 @frozen
 class Kind:
-    """A kind of component that a new plugin can provide.
+    """One kind of component that a new plugin can provide.
 
     Attributes:
-        hook: where it registers.
-        summary: what the template's component is, one line.
+        hook: the name of the hook that it implements.
+        summary: one line about the template's component.
         needs: distributions that it depends on beside omni-core.
     """
 

@@ -1,4 +1,4 @@
-"""The names of a new distribution, all made from one, and whether they are free."""
+"""The names of a new distribution, all made from one, and the check that they are free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attrs import frozen
 from omni_core.errors import OmniError
 from omni_core.hookspecs import HOOKS
 from omni_core.plugins import PluginRegistry
-from omni_testing.authoring.kinds import Kind
+from omni_testing.authoring.kinds import KINDS
 
 _VALID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
@@ -25,14 +25,14 @@ class AuthoringError(OmniError):
 
 @frozen
 class ProjectNames:
-    """One name in its two spellings: the distribution's (PEP 503), which is the component's too, and the module's."""
+    """The names of a project: its distribution (normalised as PEP 503 does) and its module; others are made from these."""
 
     distribution: str
     module: str
 
     @classmethod
     def of(cls, name: str) -> ProjectNames:
-        """The names of a distribution called ``name``.
+        """Return the names of a distribution called ``name``.
 
         Raises:
             AuthoringError: no distribution or no module can be called so.
@@ -49,17 +49,26 @@ class ProjectNames:
             )
         return cls(normal, module)
 
-    def check_free(self, kind: Kind, registry: PluginRegistry, commands: Collection[str]) -> None:
-        """Make sure that nothing in this environment has one of the names already. ``commands``: what ``omni`` has.
+    @property
+    def plugin(self) -> str:
+        """The entry point's name: ``relay-file`` for a distribution ``omni-relay-file``."""
+        return self.distribution.removeprefix("omni-")
+
+    def component(self, kind: str) -> str:
+        """Return the component's name: ``file`` for a relay of ``omni-relay-file``. ``kind`` is a key of ``KINDS``."""
+        return self.plugin.removeprefix(f"{kind}-")
+
+    def check_free(self, kind: str, registry: PluginRegistry, commands: Collection[str]) -> None:
+        """Refuse names that something in this environment has already. ``commands``: those of ``omni``.
 
         Raises:
-            AuthoringError: something has; the message says what.
+            AuthoringError: a name is taken; the message says by what.
         """
         taken = self._taken_by(kind, registry, commands)
         if taken is not None:
             raise AuthoringError(f"{self.distribution!r} is taken: {taken}; choose another name")
 
-    def _taken_by(self, kind: Kind, registry: PluginRegistry, commands: Collection[str]) -> str | None:
+    def _taken_by(self, kind: str, registry: PluginRegistry, commands: Collection[str]) -> str | None:
         try:
             return f"{distribution(self.distribution).metadata['Name']} is installed here"
         except PackageNotFoundError:
@@ -70,11 +79,12 @@ class ProjectNames:
         if spec is not None and spec.origin is not None:
             return f"{self.module} can be imported already, from {spec.origin}"
         for record in registry.records:
-            if record.name == self.distribution:
+            if record.name == self.plugin:
                 return f"plugin {record.title} has this name"
-        for component, record in registry.components(kind.hook):
-            if component.name == self.distribution:
-                return f"plugin {record.title} provides a {HOOKS[kind.hook]} of this name"
-        if kind.hook == "omni_commands" and self.distribution in commands:
-            return f"`omni {self.distribution}` is a command already"
+        hook, name = HOOKS[KINDS[kind].hook], self.component(kind)
+        for component, record in registry.components(hook.name):
+            if component.name == name:
+                return f"plugin {record.title} provides a {hook.kind} of this name"
+        if hook.name == "omni_commands" and name in commands:
+            return f"`omni {name}` is a command already"
         return None

@@ -1,4 +1,4 @@
-"""Writing a new project: every template file of its kind, with the project's names filled in."""
+"""The files of a new project: every template file of its kind, with the project's names filled in."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from string import Template
 
 from omni_core import __version__
-from omni_core.hookspecs import API_LEVELS, HOOKS
+from omni_core.hookspecs import HOOKS
 from omni_testing.authoring.kinds import KINDS
 from omni_testing.authoring.names import AuthoringError, ProjectNames
 
 _SUFFIX = ".in"
-"""Ends the name of every template file, so that no tool takes it for the code that it becomes."""
+"""The suffix of template files, so that no tool takes them for Python."""
 
 _COMMON, _USAGE = "common", "usage.md.in"
 
@@ -46,29 +46,31 @@ def write_project(names: ProjectNames, kind: str, folder: Path) -> list[Path]:
 
 
 def _values(names: ProjectNames, kind: str) -> dict[str, str]:
-    core = _compatible_core()
+    core, hook = _compatible_core(), HOOKS[KINDS[kind].hook]
     needed = [f"omni-core{core}"]
     needed += [f"{name}{core}" if name.startswith("omni-") else name for name in KINDS[kind].needs]
     return {
         "name": names.distribution,
         "module": names.module,
-        "what": HOOKS[KINDS[kind].hook],
+        "plugin": names.plugin,
+        "component": names.component(kind),
+        "what": hook.kind,
         "summary": KINDS[kind].summary,
         "core": core,
         "dependencies": ", ".join(f'"{each}"' for each in needed),
-        "api_level": str(API_LEVELS[KINDS[kind].hook]),
+        "api": f"{hook.plural}-{hook.level}",
     }
 
 
 def _compatible_core() -> str:
-    """The versions of omni-core that a plugin written today works with."""
+    """Return the versions of omni-core that a plugin written today works with."""
     major, minor = (int(part) for part in __version__.split(".")[:2])
     following = f"0.{minor + 1}" if major == 0 else str(major + 1)
     return f">={major}.{minor},<{following}"
 
 
 def _templates(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    """``(path of the file that it becomes, template)`` for everything below a folder."""
+    """Yield ``(path of the written file, template)`` for everything below a folder."""
     for entry in folder.iterdir():
         if entry.is_dir():
             yield from _templates(entry, f"{prefix}{entry.name}/")

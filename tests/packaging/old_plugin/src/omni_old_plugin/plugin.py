@@ -2,8 +2,6 @@
 
 from omni_core.hookspecs import Component, a_name_that_has_gone, hookimpl  # type: ignore[attr-defined]
 
-supports = {"commands": (0, 0)}
-
 
 @hookimpl
 def omni_commands():

@@ -1,0 +1,93 @@
+"""``omni doctor``: requirements of what is installed, the default relay, optional components, and JSON."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.metadata import Distribution
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from omni_core.cli.requirements import satisfies, unmet
+from omni_core.hookspecs import Component
+from omni_core.plugins import PluginRecord, PluginRegistry
+
+command = import_module("omni_core.cli.doctor")
+
+
+@pytest.mark.parametrize(
+    ("installed", "clauses", "good"),
+    [
+        ("0.1.0", ">=0.1,<0.2", True),
+        ("0.2.0", ">=0.1,<0.2", False),
+        ("0.1", "==0.1.0", True),
+        ("0.1.1", "==0.1.0", False),
+        ("0.10", ">=0.9", True),
+        ("1.5", "!=1.5.0", False),
+        ("2.13.0+cpu", ">=2.6", True),
+        ("2.5.1", ">=2.6", False),
+        ("1.0", ">1.0", False),
+        ("1.0", "<=1", True),
+        ("strange", ">=1", True),
+        ("1.0", "==2.*", True),  # not understood
+        ("1.0", "", True),
+    ],
+)
+def test_versions(installed: str, clauses: str, good: bool) -> None:
+    assert satisfies(installed, clauses) is good
+
+
+class Installed(Distribution):
+    """A distribution with these requirements."""
+
+    def __init__(self, *requirements: str) -> None:
+        lines = [f"Requires-Dist: {each}" for each in requirements]
+        self._text = "\n".join(["Metadata-Version: 2.1", "Name: omni-mine", "Version: 3.0", *lines, ""])
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "METADATA" else None
+
+    def locate_file(self, path: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_what_is_missing_or_too_old_is_named_with_the_command() -> None:
+    needs = ("omni-core>=0.1,<0.2", "omni-core>=9", "no-such-thing >=2", "pytest; extra == 'test'", "click[a,b] (>=8)")
+    assert list(unmet(Installed(*needs))) == [
+        "omni-mine 3.0 needs omni-core>=9, and 0.1.0 is installed: pip install 'omni-core>=9'",
+        "omni-mine 3.0 needs no-such-thing, which is not installed: pip install 'no-such-thing>=2'",
+    ]
+
+
+def looked_at(
+    monkeypatch: pytest.MonkeyPatch, *relays: Component, needs: str = "omni-core"
+) -> tuple[int, dict[str, Any]]:
+    record = PluginRecord("p", "dist-p", "1.0", "m", components={"omni_relays": list(relays)})
+    monkeypatch.setattr(command, "load_plugins", lambda: PluginRegistry([record]))
+    monkeypatch.setattr(command, "ours", lambda: [Installed(needs)])
+    result = CliRunner().invoke(command.doctor, ["--json"])
+    assert result.exit_code == (1 if json.loads(result.stdout)["to_do"] else 0)
+    return result.exit_code, json.loads(result.stdout)
+
+
+def test_the_default_relay_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, report = looked_at(monkeypatch)
+    assert any("the default relay 'shm' is not installed" in line for line in report["to_do"])
+    _, report = looked_at(monkeypatch, Component("shm", "json:loads", "s"))
+    assert not any("relay" in line for line in report["to_do"])
+
+
+def test_what_is_optional_is_told_apart_from_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    relays = (
+        Component("away", "json:loads", "s", probe=lambda: "no such device"),
+        Component("wrong", "json:laods", "s"),
+        Component("shm", "json:loads", "s"),
+    )
+    code, report = looked_at(monkeypatch, *relays, needs="omni-core>=9")
+    assert code == 1
+    assert report["not_usable"] == {"relay away": "no such device"}
+    assert any(line.startswith("relay wrong: its target 'json:laods'") for line in report["to_do"])
+    assert any("needs omni-core>=9" in line for line in report["to_do"])
+    assert report["machine"]["cores"] >= 1
