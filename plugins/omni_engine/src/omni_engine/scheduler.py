@@ -179,7 +179,7 @@ class EngineScheduler(AutoregressiveScheduler):
     def _remove(self, request_id: str, failed: bool) -> None:
         request = self._requests.pop(request_id, None)
         if request is not None:
-            self.batcher.remove(request, distrust=failed)
+            self.batcher.remove(request, invalidate=failed)
 
 
 def _cache_bytes(
