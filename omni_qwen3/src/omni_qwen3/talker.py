@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from attrs import define, evolve, field
 from torch import nn
 
@@ -32,7 +31,7 @@ from omni_engine.graphs import Graphs, Named, Recorder
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
-from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.thinker import ENGINE
 from omni_torch.feedback import FeedbackARModelRunner, FeedbackStrategy
@@ -62,9 +61,10 @@ class Projection(nn.Module):
         super().__init__()
         self.linear_fc1 = nn.Linear(config.thinker_hidden_size, config.text.intermediate_size)
         self.linear_fc2 = nn.Linear(config.text.intermediate_size, config.text.hidden_size)
+        self.activation = activation(config.text.activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        projected: torch.Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
+        projected: torch.Tensor = self.linear_fc2(self.activation(self.linear_fc1(x)))
         return projected
 
 
@@ -332,7 +332,7 @@ class TalkerRunner(FeedbackARModelRunner):
             prompt_positions=speech.start["positions"],
             position_delta=speech.start["position_delta"],
             state=speech,
-            random=RandomStream(sampling.seed),
+            random=RandomStream(sampling.seed, stream=1),  # the thinker draws by the same seed
         )
 
     def _user_rows(self, start: TalkerStart) -> torch.Tensor:

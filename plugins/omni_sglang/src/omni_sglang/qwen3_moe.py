@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner.types import ForwardBatch, ForwardOutput, KVLayout
 from omni_sglang.adapter import RadixPagedAttention, ReadWeight, build_qwen3_moe, run_qwen3_moe
 
@@ -73,6 +73,11 @@ class Qwen3MoeDecoder:
         assert self._network is not None
         assert batch.input_embeds is not None
         assert isinstance(batch.attention, RadixPagedAttention)
+        if batch.positions.is_floating_point():
+            raise InvalidRequestError(
+                "the video's time steps fall between whole rotary positions, which SGLang's layers cannot compute; "
+                "use `layers: own`, or `video_fps: 1` or `2`"
+            )
         positions = batch.positions.expand(3, -1) if batch.positions.dim() == 1 else batch.positions
         hidden, captured = run_qwen3_moe(
             self._network, batch.attention, batch.input_embeds, positions.contiguous(), self._deepstack(batch)
