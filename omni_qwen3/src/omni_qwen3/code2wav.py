@@ -18,8 +18,10 @@ from transformers.initialization import no_init_weights
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
+from omni_torch.checkpoints import load_checked
 from omni_torch.operations import snake_beta, snake_conv
 from omni_torch.vocoder import VocoderScheduler
 
@@ -103,9 +105,12 @@ class Vocoder:
     def __init__(
         self, model_path: str, *, device: str = "cpu", dtype: str = "float32", left_context: int | None = None
     ) -> None:
-        config = Qwen3OmniMoeCode2WavConfig(**read_config(model_path).raw["code2wav_config"])
+        where, raw = "config.json.code2wav_config", read_config(model_path).raw
+        if "code2wav_config" not in raw:
+            raise ConfigError(f"{where}: missing; is this a Qwen3-Omni checkpoint with speech?")
+        config = load_checked(where, lambda: Qwen3OmniMoeCode2WavConfig(**raw["code2wav_config"]))
         with no_init_weights():
-            network = Qwen3OmniMoeCode2Wav._from_config(config)
+            network = load_checked(where, lambda: Qwen3OmniMoeCode2Wav._from_config(config))
         kind = getattr(torch, dtype)
         self._network = load_module(network, Checkpoint(model_path), {"": "code2wav."}, dtype=kind, device=device)
         _use_operations(self._network)

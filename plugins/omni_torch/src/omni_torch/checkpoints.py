@@ -11,9 +11,11 @@ import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omni_core.errors import ConfigError
+
+LoadedT = TypeVar("LoadedT")
 
 
 def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
@@ -86,6 +88,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return raw
 
 
+def load_checked(what: str, load: Callable[[], LoadedT]) -> LoadedT:
+    """Call a loader of another library, whose errors are of many types.
+
+    Raises:
+        ConfigError: it raised; the message begins with ``what``.
+    """
+    try:
+        return load()
+    except Exception as error:
+        raise ConfigError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+
+
 def read_tokenizer(folder: str | Path, ids: Mapping[str, int]) -> Any:
     """Read ``tokenizer.json`` of a checkpoint, with the ``tokenizers`` library, which model distributions depend on.
 
@@ -103,10 +117,7 @@ def read_tokenizer(folder: str | Path, ids: Mapping[str, int]) -> Any:
     path = Path(folder) / "tokenizer.json"
     if not path.is_file():
         raise ConfigError(f"{path} is missing; download the checkpoint again")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ConfigError(f"{path} cannot be read as a tokenizer: {error}") from error
+    tokenizer = load_checked(str(path), lambda: Tokenizer.from_file(str(path)))
     for name, expected in ids.items():
         found = tokenizer.token_to_id(name)
         if found != expected:
@@ -183,6 +194,16 @@ class Section:
         if not isinstance(value, list | tuple) or not all(type(each) is int and low <= each <= high for each in value):
             raise self.fail(name, f"a list of whole numbers from {low} to {high}")
         return tuple(value)
+
+    def numbers(self, name: str, count: int, low: float, high: float, default: Sequence[float]) -> tuple[float, ...]:
+        """Return a list of ``count`` numbers from ``low`` to ``high``."""
+        value = self.get(name, default)
+        numeric = isinstance(value, list | tuple) and all(
+            type(each) in (int, float) and low <= each <= high for each in value
+        )
+        if not numeric or len(value) != count:
+            raise self.fail(name, f"a list of {count} numbers from {low:g} to {high:g}")
+        return tuple(map(float, value))
 
     def choice(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
         """Return one of a few values; others would change the model's numbers and are not implemented."""
