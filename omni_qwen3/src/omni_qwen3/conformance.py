@@ -1,4 +1,4 @@
-"""How the conformance suites build and ask our components, on the tiny checkpoint. Imported by tests only: it needs pytest."""
+"""Conformance suites for our components, on the tiny checkpoint. Imported by tests only: it needs pytest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def tiny_checkpoint() -> Path:
-    """A tiny checkpoint, made once and gone when the process ends."""
+    """Return a tiny checkpoint, made once and removed when the process ends."""
     return Path(_folder().name)
 
 
@@ -130,7 +130,7 @@ class TextConformance(SpeechConformance):
 
 
 class _Preprocessed(ProjectionConformance):
-    """What preprocessing hands on for a prompt with an image and a clip."""
+    """Projections of preprocessing's output for a prompt with an image and a clip."""
 
     def payloads(self) -> list[Any]:
         image = {"pixel_values": torch.ones(4, 8), "image_grid_thw": torch.tensor([[1, 2, 2]])}
@@ -151,7 +151,7 @@ class ToAggregateConformance(_Preprocessed):
 
 
 class MergeConformance(ProjectionConformance):
-    """A merge: it gets the payloads of several stages."""
+    """The fan-in, a projection of the payloads of several stages."""
 
     projection = "omni_qwen3.aggregate:merge_for_thinker"
 

@@ -1,4 +1,4 @@
-"""The encoder stages: transformers' vision and audio towers, filled from their own part of the checkpoint only."""
+"""The encoder stages: transformers' vision and audio towers, each loaded from its own part of the checkpoint only."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from omni_torch.checkpoints import load_checked
 from omni_torch.packed_linear import pack_linears
 
 Features = tuple[torch.Tensor, ...]
-"""What an encoder makes of one piece: its rows in the prompt, and for pictures those of every deepstack level."""
+"""An encoder's output for one piece of media: its rows in the prompt, and for pictures those of every deepstack level."""
 
 
 class ImageEncoder:
-    """Patches of images and videos to features: ``{"image": [N, hidden], "video": ..., "image_deepstack": [...], ...}``."""
+    """Encodes patches of images and videos: ``{"image": [N, hidden], "video": ..., "image_deepstack": [...], ...}``."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
         section = read_config(model_path).raw["thinker_config"]["vision_config"]
@@ -78,7 +78,7 @@ class ImageEncoder:
 
 
 class AudioEncoder:
-    """Log-mel features to ``{"audio": [N, hidden]}``, the clips' tokens one after the other."""
+    """Encodes log-mel features: ``{"audio": [N, hidden]}``, the clips' tokens one after the other."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
         section = read_config(model_path).raw["thinker_config"]["audio_config"]
@@ -111,7 +111,7 @@ class AudioEncoder:
 
 
 class EncoderScheduler(SimpleScheduler):
-    """A :class:`SimpleScheduler` that also tells how its encoder's cache does."""
+    """A :class:`SimpleScheduler` whose statistics include those of its encoder's cache."""
 
     def __init__(self, encoder: ImageEncoder | AudioEncoder) -> None:
         super().__init__(encoder)
@@ -124,14 +124,14 @@ class EncoderScheduler(SimpleScheduler):
 def create_image_encoder(
     model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", cache_mb: int = 256
 ) -> EncoderScheduler:
-    """The image encoder stage. ``cache_mb``: MiB of encoded images and videos that are kept for requests that bring them again."""
+    """Return the image encoder's scheduler. ``cache_mb``: MiB of encoded images and videos kept for requests that repeat them."""
     return EncoderScheduler(ImageEncoder(model_path, device or _device(gpu_id), dtype, cache_mb))
 
 
 def create_audio_encoder(
     model_path: str, device: str | None = None, gpu_id: int | None = None, dtype: str = "float32", cache_mb: int = 256
 ) -> EncoderScheduler:
-    """The audio encoder stage. ``cache_mb``: MiB of encoded clips that are kept for requests that bring them again."""
+    """Return the audio encoder's scheduler. ``cache_mb``: MiB of encoded clips kept for requests that repeat them."""
     return EncoderScheduler(AudioEncoder(model_path, device or _device(gpu_id), dtype, cache_mb))
 
 

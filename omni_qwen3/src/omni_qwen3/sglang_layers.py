@@ -1,4 +1,4 @@
-"""The thinker's decoder on SGLang's own layers, from the same checkpoint. Needs omni-sglang and its scheduler."""
+"""Builds the thinker's decoder from SGLang's own layers. Needs omni-sglang and its scheduler."""
 
 from __future__ import annotations
 
