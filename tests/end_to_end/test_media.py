@@ -188,6 +188,15 @@ def test_valid_videos_are_decoded(tmp_path: Path, name: str, with_sound: bool, k
     assert (video.sound is not None) == (with_sound and sound is not None)
 
 
+def test_long_sound_does_not_lower_the_rate_of_few_pictures(tmp_path: Path) -> None:
+    path = write(tmp_path / "video.mp4", [n / 10 for n in range(20)], 30.0, "mpeg4")
+    limits = Limits(max_video_frames=8)
+    assert load_video(source("video", path=str(path)), limits, fps=2.0, with_sound=False).fps == 2.0
+    assert load_video(source("video", path=str(path)), limits, fps=8.0, with_sound=False).fps == pytest.approx(
+        4.0, rel=0.1
+    )
+
+
 @pytest.mark.parametrize("with_sound", [False, True])
 def test_a_video_that_is_cut_off_is_refused(tmp_path: Path, with_sound: bool) -> None:
     whole = write(tmp_path / "whole.mkv", [n / 10 for n in range(200)], 20.0)

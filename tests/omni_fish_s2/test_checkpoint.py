@@ -60,6 +60,11 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     again = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "x")])
     assert again.exit_code == 1
     assert "another folder" in again.output
+    (tmp_path / "file").write_text("")
+    blocked = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "file" / "x")])
+    assert blocked.exit_code == 1
+    assert "cannot be written" in blocked.output
+    assert "Traceback" not in blocked.output
     with pytest.raises(ValueError, match="unknown shape"):
         write_tiny_checkpoint(tmp_path / "y", shape="z")
 

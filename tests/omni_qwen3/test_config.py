@@ -22,7 +22,9 @@ from omni_qwen3.decode import create_decode
 from omni_qwen3.encoders import create_image_encoder
 from omni_qwen3.preprocessing import create_preprocessing
 from omni_qwen3.sglang_layers import thinker_on_sglang
+from omni_qwen3.sharding import local_config
 from omni_qwen3.thinker import load_thinker
+from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 TEXT, TALKER, PREDICTOR = (
     "thinker_config.text_config",
@@ -176,6 +178,13 @@ def test_an_encoders_unknown_activation_is_named(folder: Path) -> None:
     rewrite(folder, "thinker_config.vision_config.hidden_act", "swiglu")
     with pytest.raises(ConfigError, match=r"config\.json\.thinker_config\.vision_config cannot be read"):
         create_image_encoder(str(folder))
+
+
+def test_a_bias_cannot_be_split_over_ranks() -> None:
+    config = parse_config(changed(RELEASED, f"{TEXT}.attention_bias", True)).thinker
+    assert local_config(config, ALONE) == config
+    with pytest.raises(ConfigError, match="tp_size: a checkpoint with attention_bias"):
+        local_config(config, TensorParallel(0, 2))
 
 
 @pytest.mark.parametrize(

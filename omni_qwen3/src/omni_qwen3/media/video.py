@@ -60,8 +60,9 @@ def _decode(
         raise source.fail(
             f"{track.width} x {track.height} pixels are over the limit of {limits.max_image_pixels} (max_image_pixels)"
         )
-    if duration * fps > limits.max_video_frames:
-        fps = limits.max_video_frames / duration
+    shown = float(track.duration * track.time_base) if track.duration and track.time_base else duration
+    if shown * fps > limits.max_video_frames:  # of the pictures alone: the sound may be longer
+        fps = limits.max_video_frames / shown
     sounds = container.streams.audio[0] if with_sound and container.streams.audio else None
     frames: list[Frames] = []
     pieces: list[Samples] = []
