@@ -60,7 +60,7 @@ def test_a_step_mixes_decodes_and_chunks_of_prompts() -> None:
     assert simulated.step() == {"r1": 1, "r2": 8, "r3": 1}
 
 
-def test_more_decodes_than_fit_into_a_step_take_turns() -> None:
+def test_more_decodes_than_fit_into_a_step_are_served_in_turn() -> None:
     simulated = Simulated(max_batch_tokens=3)
     for _ in range(8):
         simulated.add(1, 1000)
@@ -116,8 +116,8 @@ def test_a_long_prompt_of_low_priority_leaves_the_step_to_the_higher_one() -> No
     assert simulated.step() == {high.request_id: 4, "r1": 12}
 
 
-def test_nobody_gives_way_where_it_would_not_help() -> None:
-    """The room that the lower ones hold is not enough: they keep it."""
+def test_no_request_is_preempted_if_that_makes_too_little_room() -> None:
+    """The blocks of the lower ones are too few, so they keep them."""
     simulated = Simulated(blocks=20)
     simulated.add(12, 50, 5)
     simulated.add(4, 2, -1)
@@ -142,7 +142,7 @@ def test_patience_wins_over_a_stream_of_higher_priorities() -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_everybody_ends_whatever_comes(seed: int) -> None:
+def test_every_request_ends_under_random_load(seed: int) -> None:
     """Random load, tight cache: each request ends, and within the work that is ahead of it."""
     chance = random.Random(seed)
     simulated = Simulated(

@@ -91,7 +91,7 @@ def test_a_request_that_waited_for_its_stream_is_not_failed_by_one_of_higher_pri
     assert engine.batcher.preemptions >= 1
 
 
-def test_clients_say_the_priority_in_their_metadata(engine: Open) -> None:
+def test_the_priority_is_read_from_the_metadata(engine: Open) -> None:
     driven = engine(max_running=1)
     long = SamplingParams(max_new_tokens=300, suppressed_ids=SAFE)
     driven.ask("first", [1], sampling=long)
@@ -105,7 +105,7 @@ def test_clients_say_the_priority_in_their_metadata(engine: Open) -> None:
         assert "metadata.priority" in str(error.data)
 
 
-def test_what_may_outgrow_the_cache_is_refused_at_the_door(engine: Open) -> None:
+def test_a_request_that_may_outgrow_the_cache_is_refused_at_admission(engine: Open) -> None:
     driven = engine(kv_blocks=5)
     fits = SamplingParams(max_new_tokens=11, suppressed_ids=SAFE)
     prompt = list(range(10))

@@ -1,4 +1,4 @@
-"""Requests share what they have in common, and only that; nothing of it shows in an answer."""
+"""The prefix cache: requests share equal prefixes and nothing else, and no answer depends on it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_conversation_reuses_the_replies_too(engine: Open) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_with_and_without_it_the_answers_are_equal(engine: Open, seed: int) -> None:
+def test_answers_are_equal_with_and_without_the_prefix_cache(engine: Open, seed: int) -> None:
     """Families of prompts with common beginnings, in a cache so tight that blocks are evicted and requests preempted."""
     chance = random.Random(seed)
     stems = [[chance.randrange(90) for _ in range(chance.choice([9, 24, 40]))] for _ in range(3)]
@@ -207,7 +207,7 @@ def test_rotary_positions_are_part_of_a_blocks_name() -> None:
     assert key(None, delta=3)[1] != plain[1]
 
 
-def test_embeddings_that_nobody_named_are_not_shared(engine: Open) -> None:
+def test_embeddings_without_digests_are_not_shared(engine: Open) -> None:
     driven = engine(PictureRunner(named=False))
     prompt = [1, 2, 3, 4, 5, *[PLACEHOLDER] * 12, 7, 8, 9]
     answers = [
@@ -315,7 +315,7 @@ def test_the_least_recently_used_go_first_and_a_chain_from_its_end() -> None:
     assert pool.evictions == 3
 
 
-def test_a_shared_block_is_never_taken_from_who_reads_it() -> None:
+def test_a_shared_block_is_not_freed_while_it_is_read() -> None:
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 4, 1, torch.device("cpu"))
     assert cache.open("a", [], 2)
     cache.name("a", [b"0", b"1"])

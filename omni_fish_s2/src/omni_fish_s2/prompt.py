@@ -29,10 +29,10 @@ class Voice:
 
 
 class PromptBuilder:
-    """Text and voices to token ids. Each part of a prompt is tokenised by itself.
+    """Converts text and voices to token ids. Each part of a prompt is tokenised by itself.
 
     Attributes:
-        reserved: finds the markers that a user's text must not hold.
+        reserved: matches the markers that a user's text must not contain.
 
     Raises:
         ConfigError: the checkpoint has no ``tokenizer.json``, or its markers are not those of the config.
@@ -47,7 +47,7 @@ class PromptBuilder:
         self.reserved = re.compile("|".join(re.escape(each) for each in markers if not SPEAKER_TAG.fullmatch(each)))
 
     def build(self, turns: list[str], voices: list[Voice]) -> SpeechInputs:
-        """The prompt of the first turn, and what follows the speech of each turn before the next one."""
+        """Return the prompt of the first turn, and the ids between the speech of each turn and the next one."""
         ids: list[int] = []
         inputs = SpeechInputs()
         if voices:
@@ -64,7 +64,7 @@ class PromptBuilder:
         return inputs
 
     def following(self, text: str) -> torch.Tensor:
-        """What follows the speech of a turn, so that ``text`` is spoken next: int64 ids."""
+        """Return the ids (int64) between the speech of a turn and that of ``text``."""
         return torch.tensor(self._ids(f"{IM_END}\n") + self._turn(text))
 
     def _turn(self, text: str) -> list[int]:
@@ -76,7 +76,7 @@ class PromptBuilder:
 
 
 def _tagged(voices: list[Voice]) -> str:
-    """What the voices say, each behind a speaker's tag."""
+    """Return the texts of the voices, each behind a speaker's tag."""
     return "\n".join(
         voice.text if SPEAKER_TAG.search(voice.text) else f"<|speaker:{index}|>{voice.text}"
         for index, voice in enumerate(voices)

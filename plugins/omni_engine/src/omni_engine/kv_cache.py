@@ -223,7 +223,7 @@ class KVCache:
 
         Args:
             invalidate: the request failed. Blocks that it computed lose their keys, so that no further request finds them, and
-                are cleared once nobody reads them. A request that shares them keeps them unchanged: a block is named after
+                are cleared when their last reader releases them. A request that shares them keeps them unchanged: a block is named after
                 the step that computed it has succeeded, and its K and V are a function of its key alone, so a request that
                 had computed them itself would hold the same values (and would meet the same NaN).
         """
