@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: shapes, the pipeline of a checkpoint, and requests."""
+"""Shared parts of the end-to-end tests: shapes, the pipeline of a checkpoint, and requests."""
 
 from __future__ import annotations
 

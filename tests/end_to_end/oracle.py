@@ -8,6 +8,7 @@ of ours may see: ``python oracle.py CHECKPOINT CASES.json OUT.npz``. torchvision
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 
@@ -27,9 +28,14 @@ def _load_torchvision() -> None:
     import torchvision  # noqa: F401
 
 
-def _frames(path: str) -> np.ndarray:
+def _frames(path: str, step: float) -> np.ndarray:
+    """The frames of a video, or with a ``step`` (in frames) the first at or after each multiple of it."""
     with av.open(path) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+    if not step:
+        return np.stack(frames)
+    taken = [math.ceil(number * step - 1e-6) for number in range(len(frames))]
+    return np.stack([frames[index] for index in taken if index < len(frames)])
 
 
 def _sound(path: str) -> np.ndarray:
@@ -54,7 +60,7 @@ def _inputs(processor, case: dict) -> dict:
             elif kind == "audio":
                 audio.append(soundfile.read(part["path"], dtype="float32")[0])
             elif kind == "video":
-                videos.append(_frames(part["path"]))
+                videos.append(_frames(part["path"], case.get("frame_step", 0.0)))
                 if case.get("use_audio_in_video"):
                     from_video.append(len(audio))
                     audio.append(_sound(part["path"]))
@@ -68,31 +74,32 @@ def _inputs(processor, case: dict) -> dict:
         images=images or None,
         audio=audio or None,
         videos=videos or None,
-        videos_kwargs={"do_sample_frames": False, "fps": 2.0},
+        videos_kwargs={"do_sample_frames": False, "fps": case.get("fps", 2.0)},
         return_tensors="pt",
         **extra,
     )
 
 
-def main(checkpoint: str, cases_path: str, out: str) -> None:
-    _load_torchvision()
-    from transformers import (
-        AutoFeatureExtractor,
-        AutoTokenizer,
-        Qwen2VLVideoProcessor,
-        Qwen3OmniMoeForConditionalGeneration,
-        Qwen3OmniMoeProcessor,
-    )
+def load_processor(checkpoint: str):
+    """The reference's processor, with PIL for images."""
+    from transformers import AutoFeatureExtractor, AutoTokenizer, Qwen2VLVideoProcessor, Qwen3OmniMoeProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    torch.set_num_threads(1)
-    processor = Qwen3OmniMoeProcessor(
+    return Qwen3OmniMoeProcessor(
         image_processor=Qwen2VLImageProcessorPil.from_pretrained(checkpoint),
         video_processor=Qwen2VLVideoProcessor.from_pretrained(checkpoint),
         feature_extractor=AutoFeatureExtractor.from_pretrained(checkpoint),
         tokenizer=AutoTokenizer.from_pretrained(checkpoint),
         chat_template=AutoTokenizer.from_pretrained(checkpoint).chat_template,
     )
+
+
+def main(checkpoint: str, cases_path: str, out: str) -> None:
+    _load_torchvision()
+    from transformers import Qwen3OmniMoeForConditionalGeneration
+
+    torch.set_num_threads(1)
+    processor = load_processor(checkpoint)
     model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(checkpoint, dtype=torch.float32).eval()
     # The reference's rope index reads a field that the talker's config lacks when audio meets images or video.
     model.talker.config.audio_config = model.config.thinker_config.audio_config

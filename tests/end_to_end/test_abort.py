@@ -1,4 +1,4 @@
-"""Whoever leaves, and whenever: every state of the request is gone from every stage, cache and pool."""
+"""Aborted requests leave no state in any stage, cache or pool, whenever they are aborted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def at_rest(client: Client) -> dict[str, float]:
 
 
 async def settles(client: Client, baseline: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """What still differs from the baseline after at most five seconds."""
+    """Return the differences from the baseline that remain after at most five seconds."""
     different: dict[str, tuple[float, float]] = {}
     for _ in range(50):
         now = await resting_state(client)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -177,3 +178,16 @@ async def test_a_wrong_shape_is_named_at_start(checkpoints: dict[str, Path], tmp
     with pytest.raises(OmniError, match=r"thinker\.model\.norm\.weight"):
         async with open_pipeline(pipeline(broken)):
             pass
+
+
+async def test_a_config_out_of_range_is_named_at_start(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    broken = shutil.copytree(checkpoints["a"], tmp_path / "broken")
+    raw = json.loads((broken / "config.json").read_text())
+    raw["thinker_config"]["text_config"]["num_hidden_layers"] = -3
+    (broken / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(
+        OmniError, match=r"text_config\.num_hidden_layers: must be a whole number from 1 to 1024, is -3"
+    ) as caught:
+        async with open_pipeline(pipeline(broken)):
+            pass
+    assert "Traceback" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Where the reference crashes, ours has defined behaviour (docs/decisions/0003-qwen3-omni-edges.md)."""
+"""Defined behaviour in cases where the reference crashes (docs/decisions/0003-qwen3-omni-edges.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests share (beginnings of prompts, encoded media) shows in the time that they take and in nothing else."""
+"""Sharing of prefixes and encoded media between requests changes the time that they take and nothing else."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ async def test_another_picture_behind_the_same_words_is_another_prompt(
 ) -> None:
     import media
 
-    twin = str(media.write_image(tmp_path / "twin.png", 77))  # as large as the first, so the placeholders are equal
+    picture = str(media.write_image(tmp_path / "other.png", 77))  # as large as the first, so the placeholders are equal
     case, other = cases["image"], copy.deepcopy(cases["image"])
     (part,) = [part for part in other["messages"][0]["content"] if part["type"] == "image"]
-    part["path"] = twin
+    part["path"] = picture
     config = pipeline(checkpoints["a"], processes="one")
     async with open_pipeline(unshared(config)) as client:
         expected = [await client.submit(request_of(each)) for each in (case, other)]

@@ -1,4 +1,4 @@
-"""Requests share what they have in common, and only that; nothing of it shows in an answer."""
+"""The prefix cache: requests share equal prefixes and nothing else, and no answer depends on it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_conversation_reuses_the_replies_too(engine: Open) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_with_and_without_it_the_answers_are_equal(engine: Open, seed: int) -> None:
+def test_answers_are_equal_with_and_without_the_prefix_cache(engine: Open, seed: int) -> None:
     """Families of prompts with common beginnings, in a cache so tight that blocks are evicted and requests preempted."""
     chance = random.Random(seed)
     stems = [[chance.randrange(90) for _ in range(chance.choice([9, 24, 40]))] for _ in range(3)]
@@ -207,7 +207,7 @@ def test_rotary_positions_are_part_of_a_blocks_name() -> None:
     assert key(None, delta=3)[1] != plain[1]
 
 
-def test_embeddings_that_nobody_named_are_not_shared(engine: Open) -> None:
+def test_embeddings_without_digests_are_not_shared(engine: Open) -> None:
     driven = engine(PictureRunner(named=False))
     prompt = [1, 2, 3, 4, 5, *[PLACEHOLDER] * 12, 7, 8, 9]
     answers = [
@@ -245,6 +245,42 @@ def test_what_a_failed_request_computed_is_not_found_again(engine: Open) -> None
     assert driven.resting()
 
 
+@pytest.mark.parametrize("poison", ["emit", "suppressed"])
+def test_a_failing_request_leaves_the_blocks_that_others_read(engine: Open, poison: str) -> None:
+    """The failing request computed the common prefix; another request reads its blocks while it fails."""
+    driven = engine(chunk_size=16)
+    stem = list(range(1, 41))
+    everything = SamplingParams(suppressed_ids=frozenset(range(toy_model.VOCABULARY)))
+    if poison == "emit":
+        driven.ask("bad", [*stem, 50], sampling=GREEDY, poison="emit")
+    else:  # fails at its first token, after several chunks of its prompt
+        driven.ask("bad", [*stem, *range(50, 90)], sampling=everything)
+    for number in range(3):
+        driven.ask(f"good {number}", [*stem, 60 + number], sampling=GREEDY)
+    final = driven.collect(4)
+    assert final["bad"].type == "error"
+    for number in range(3):
+        assert final[f"good {number}"].data["ids"] == generate(MODEL, [*stem, 60 + number], GREEDY)
+    assert driven.statistics()["reused_positions"] >= 40, "nothing was shared"
+    assert driven.resting()
+
+
+def test_blocks_of_a_failed_request_are_cleared_when_their_last_reader_has_gone() -> None:
+    cache = KVCache(KVLayout(1, 1, 4, torch.float32), 4, 1, torch.device("cpu"))
+    assert cache.open("bad", [], 3)
+    cache.name("bad", [b"0", b"1"])
+    shared = cache.pool.find([b"0", b"1"])
+    assert cache.open("good", shared, 3)
+    cache.keys[0].fill_(float("nan"))
+    cache.release("bad", invalidate=True)
+    assert cache.pool.find([b"0"]) == [], "another request would be given blocks of a failed one"
+    assert cache.keys[0][shared].isnan().all(), "blocks that are read were changed"
+    assert not cache.keys[0][2].isnan().any()
+    cache.release("good")
+    assert not cache.keys[0][shared].isnan().any()
+    assert cache.pool.free == 4
+
+
 def test_a_runner_that_cannot_reuse_fails_that_request_alone(engine: Open) -> None:
     driven = engine(PictureRunner())
     prompt = list(range(1, 20))
@@ -279,7 +315,7 @@ def test_the_least_recently_used_go_first_and_a_chain_from_its_end() -> None:
     assert pool.evictions == 3
 
 
-def test_a_shared_block_is_never_taken_from_who_reads_it() -> None:
+def test_a_shared_block_is_not_freed_while_it_is_read() -> None:
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 4, 1, torch.device("cpu"))
     assert cache.open("a", [], 2)
     cache.name("a", [b"0", b"1"])

@@ -60,6 +60,11 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     again = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "x")])
     assert again.exit_code == 1
     assert "another folder" in again.output
+    (tmp_path / "file").write_text("")
+    blocked = runner.invoke(fish_s2, ["tiny-checkpoint", str(tmp_path / "file" / "x")])
+    assert blocked.exit_code == 1
+    assert "cannot be written" in blocked.output
+    assert "Traceback" not in blocked.output
     with pytest.raises(ValueError, match="unknown shape"):
         write_tiny_checkpoint(tmp_path / "y", shape="z")
 
@@ -144,7 +149,31 @@ def test_one_file_of_weights_is_enough(copy: Path) -> None:
         (lambda raw: raw.pop("audio_decoder_config"), r"config\.json\.audio_decoder_config: missing"),
         (lambda raw: raw.update(text_config=3), r"text_config: must be an object"),
         (lambda raw: raw.update(model_type="llama"), r"model_type: must be 'fish_qwen3_omni', is 'llama'"),
-        (lambda raw: raw.update(semantic_end_token_id=9999), r"semantic tokens .* for 192 codes"),
+        (
+            lambda raw: raw.update(semantic_end_token_id=9999),
+            r"semantic_end_token_id: must be a whole number from 0 to",
+        ),
+        (
+            lambda raw: raw.update(semantic_end_token_id=raw["semantic_start_token_id"]),
+            r"1 semantic tokens .* for 192 codes",
+        ),
+        (
+            lambda raw: raw["text_config"].update(dim=-1),
+            r"text_config\.dim: must be a whole number from 1 to \d+, is -1",
+        ),
+        (lambda raw: raw["text_config"].update(dim="64"), r"text_config\.dim: .* is '64'"),
+        (lambda raw: raw["text_config"].update(n_layer=10**6), r"n_layer: must be a whole number from 1 to 1024"),
+        (lambda raw: raw["text_config"].update(n_head=0), r"n_head: must be a whole number from 1 to 1024, is 0"),
+        (
+            lambda raw: raw["text_config"].update(n_head=4, n_local_heads=3),
+            r"n_local_heads: must be a divisor of n_head",
+        ),
+        (lambda raw: raw["text_config"].update(head_dim=7), r"head_dim: must be an even number, is 7"),
+        (lambda raw: raw["text_config"].update(rope_base=0), r"rope_base: must be a number from 1 to"),
+        (lambda raw: raw["text_config"].update(max_seq_len=2**60), r"max_seq_len: must be a whole number"),
+        (lambda raw: raw["text_config"].update(attention_qk_norm=1), r"attention_qk_norm: must be true or false, is 1"),
+        (lambda raw: raw["audio_decoder_config"].update(n_layer=-3), r"audio_decoder_config\.n_layer"),
+        (lambda raw: raw["audio_decoder_config"].update(num_codebooks=1.5), r"num_codebooks: .* is 1\.5"),
     ],
 )
 def test_a_config_that_is_wrong_is_named(copy: Path, change: Any, words: str) -> None:
@@ -157,6 +186,9 @@ def test_a_config_that_is_wrong_is_named(copy: Path, change: Any, words: str) ->
 def test_a_tokenizer_that_does_not_fit_is_named(copy: Path, tiny: dict[str, Path]) -> None:
     shutil.copy(tiny["c"] / "tokenizer.json", copy / "tokenizer.json")
     with pytest.raises(ConfigError, match=r"the id of <\|im_end\|> is \d+, config\.json says \d+"):
+        PromptBuilder(str(copy), read_config(copy))
+    (copy / "tokenizer.json").write_bytes(b"\x00\xff" * 99)
+    with pytest.raises(ConfigError, match=r"tokenizer\.json cannot be read"):
         PromptBuilder(str(copy), read_config(copy))
     (copy / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json is missing"):

@@ -42,7 +42,7 @@ SAMPLING: list[dict[str, Any]] = [
 
 
 def answers(stage: EngineScheduler, messages: list[list[IncomingMessage]]) -> dict[str, list[OutgoingMessage]]:
-    """What each request is sent; one more comes after every second step."""
+    """Return the messages of each request; one more comes after every second step."""
     sent: dict[str, list[OutgoingMessage]] = {}
     finished, left, steps = 0, list(messages), 0
     with torch.inference_mode():

@@ -13,12 +13,11 @@ from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omni_core.model_runner import CacheAttention
+from omni_core.model_runner import CacheAttention, kernels
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code2wav import Vocoder
 from omni_qwen3.config import DecoderConfig, read_config
 from omni_qwen3.layers import Attention, RMSNorm, Rotary, SparseMLP
-from omni_torch import kernels
 from omni_torch.experts import experts, route_experts
 from omni_torch.kernels import Operation
 from omni_torch.operations import add_rms_norm, norm_rotary_store, rms_norm, snake_beta, snake_conv
@@ -40,7 +39,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Any:
             return kernel
 
         monkeypatch.setattr(operation, "choose", choose)
-        monkeypatch.setitem(kernels._installed, operation.name, [])
+        monkeypatch.setitem(kernels._installed, operation.name, [object()])
         operation.forget()
         changed.append(operation)
         return calls

@@ -54,7 +54,7 @@ def on_disk(model: nn.Module) -> Shapes:
 
 
 def ours(config: QwenConfig, reference: nn.Module) -> list[tuple[str, Shapes]]:
-    """What each stage reads, by its own loading rule. Encoders and vocoder are transformers' modules with their own names."""
+    """Our part of the checkpoint by prefix; encoders and vocoder are transformers' modules with their own names."""
     with torch.device("meta"):
         own = {"thinker": (Thinker(config.thinker), "thinker."), "talker_ar": (Talker(config.talker), "talker.")}
     parts = []

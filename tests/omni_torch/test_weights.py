@@ -60,6 +60,16 @@ def test_what_does_not_fit_is_named_with_both_shapes(
     assert str(tmp_path) in str(caught.value)
 
 
+def test_parameters_of_one_source_share_one_tensor(tmp_path: Path) -> None:
+    save_file({"embedding": torch.randn(5, 4)}, tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        module = nn.ModuleDict({"embed": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
+    load_module(module, Checkpoint(tmp_path), lambda name, shape: [("embedding", tuple(shape))], dtype=torch.bfloat16)
+    weights = module["embed"].weight, module["head"].weight
+    assert torch.equal(*weights)
+    assert weights[0].data_ptr() == weights[1].data_ptr()
+
+
 def test_one_damaged_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
     with pytest.raises(ConfigError, match=r"model\.safetensors cannot be read"):

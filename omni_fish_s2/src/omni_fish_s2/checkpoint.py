@@ -1,6 +1,6 @@
-"""Under which names the decoders' parameters are on disk.
+"""Maps the decoders' parameters to their on-disk names.
 
-What our modules join (queries, keys and values; gate and input of the feed-forward) is joined while it is read.
+Tensors that our modules join (queries, keys and values; gate and input of the feed-forward) are joined while they are read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ JOINED = {
     "wqkv.bias": ("wq.bias", "wk.bias", "wv.bias"),
     "w13.weight": ("w1.weight", "w3.weight"),
 }
-"""Parameters of ours, and the on-disk tensors that are stacked (first dimension) where they are not joined on disk already."""
+"""Our parameters, and the on-disk tensors that are stacked along the first dimension unless they are joined on disk already."""
 
 
 def load_module(
     module: ModuleT, folder: str, prefixes: dict[str, str], *, dtype: torch.dtype, device: str | torch.device = "cpu"
 ) -> ModuleT:
-    """:func:`omni_torch.weights.load_module` by the released names, the ``prefixes`` put before them."""
+    """Call :func:`omni_torch.weights.load_module` with the released names, which have ``prefixes`` before ours."""
     checkpoint = Checkpoint(folder)
 
     def sources(name: str, shape: torch.Size) -> list[Source]:

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint's ``config.json`` that our networks need, read as plain JSON."""
+"""Reads and validates a checkpoint's ``config.json``: the fields that our networks need, from plain JSON."""
 
 from __future__ import annotations
 
@@ -60,29 +60,31 @@ def read_config(folder: str | Path) -> FishConfig:
     """Read ``config.json`` of a checkpoint folder.
 
     Raises:
-        ConfigError: the file is missing or unreadable, is another model's, or lacks a field; the message names it.
+        ConfigError: the file is missing or unreadable, is another model's, or a field is missing or out of range; the message
+            names file, field, value and what is allowed.
     """
     return parse_config(read_json(Path(folder) / "config.json"))
 
 
 def parse_config(raw: dict[str, Any]) -> FishConfig:
-    """The same from a JSON document."""
+    """Read the config from a JSON document; see :func:`read_config`."""
     root = Section(raw, "config.json", "Fish Audio S2")
     if root["model_type"] != MODEL_TYPE:
-        raise ConfigError(f"config.json.model_type: must be {MODEL_TYPE!r}, is {root['model_type']!r}")
+        raise root.fail("model_type", repr(MODEL_TYPE))
     text, audio = root.section("text_config"), root.section("audio_decoder_config")
     slow = _decoder(text)
+    vocab_size = text.integer("vocab_size", 1, 2**24)
     config = FishConfig(
         slow=slow,
         fast=_decoder(audio, slow),
-        vocab_size=text["vocab_size"],
-        tied=text.get("tie_word_embeddings", True),
-        max_positions=text.get("max_seq_len", 32768),
-        codebook_size=audio["vocab_size"],
-        codebooks=audio["num_codebooks"],
-        semantic_begin=root["semantic_start_token_id"],
-        semantic_end=root["semantic_end_token_id"],
-        im_end=root["eos_token_id"],
+        vocab_size=vocab_size,
+        tied=text.flag("tie_word_embeddings", True),
+        max_positions=text.integer("max_seq_len", 1, 2**24, 32768),
+        codebook_size=audio.integer("vocab_size", 1, 2**20),
+        codebooks=audio.integer("num_codebooks", 2, 256),
+        semantic_begin=root.integer("semantic_start_token_id", 0, vocab_size - 1),
+        semantic_end=root.integer("semantic_end_token_id", 0, vocab_size - 1),
+        im_end=root.integer("eos_token_id", 0, vocab_size - 1),
     )
     count = config.semantic_end - config.semantic_begin + 1
     if count != config.codebook_size:
@@ -94,25 +96,32 @@ def parse_config(raw: dict[str, Any]) -> FishConfig:
 
 
 def _decoder(section: Section, slow: DecoderConfig | None = None) -> DecoderConfig:
-    """A decoder's dimensions; what the fast one does not say, it has from the slow one."""
+    """Read a decoder's dimensions. Fields that the fast decoder's section lacks have the slow one's values."""
 
-    def value(name: str, own: str, default: Any = None) -> Any:
-        if slow is not None:
-            return section.get(name, getattr(slow, own))
-        return section[name] if default is None else section.get(name, default)
+    def integer(name: str, own: str, high: int, default: int | None = None) -> int:
+        return section.integer(name, 1, high, default if slow is None else getattr(slow, own))
 
-    heads, dim = value("n_head", "heads"), value("dim", "dim")
+    def flag(name: str, own: str) -> bool:
+        return section.flag(name, False if slow is None else getattr(slow, own))
+
+    heads, dim = integer("n_head", "heads", 1024), integer("dim", "dim", 2**17)
+    kv_heads = integer("n_local_heads", "kv_heads", heads, heads)
+    if heads % kv_heads:
+        raise section.fail("n_local_heads", f"a divisor of n_head, which is {heads}")
+    head_dim = integer("head_dim", "head_dim", 1024, max(1, dim // heads))
+    if head_dim % 2:
+        raise section.fail("head_dim", "an even number")
     return DecoderConfig(
         dim=dim,
-        layers=section["n_layer"],
+        layers=section.integer("n_layer", 1, 1024),
         heads=heads,
-        kv_heads=value("n_local_heads", "kv_heads", heads),
-        head_dim=value("head_dim", "head_dim", dim // heads),
-        intermediate_size=value("intermediate_size", "intermediate_size"),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=integer("intermediate_size", "intermediate_size", 2**20),
         # Base and epsilon are the slow decoder's in both.
-        norm_eps=section.get("norm_eps", 1e-5) if slow is None else slow.norm_eps,
-        rope_base=float(section.get("rope_base", 10000)) if slow is None else slow.rope_base,
-        qkv_bias=value("attention_qkv_bias", "qkv_bias", False),
-        output_bias=value("attention_o_bias", "output_bias", False),
-        qk_norm=value("attention_qk_norm", "qk_norm", False),
+        norm_eps=section.number("norm_eps", 1e-12, 1.0, 1e-5) if slow is None else slow.norm_eps,
+        rope_base=section.number("rope_base", 1.0, 1e15, 10000.0) if slow is None else slow.rope_base,
+        qkv_bias=flag("attention_qkv_bias", "qkv_bias"),
+        output_bias=flag("attention_o_bias", "output_bias"),
+        qk_norm=flag("attention_qk_norm", "qk_norm"),
     )

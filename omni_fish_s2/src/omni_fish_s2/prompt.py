@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import torch
 from attrs import frozen
 from tokenizers import Tokenizer
 
-from omni_core.errors import ConfigError
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.payloads import SpeechInputs
 from omni_fish_s2.text import SPEAKER_TAG
+from omni_torch.checkpoints import read_tokenizer
 
 IM_START, IM_END, VOICE = "<|im_start|>", "<|im_end|>", "<|voice|>"
 
@@ -30,31 +29,25 @@ class Voice:
 
 
 class PromptBuilder:
-    """Text and voices to token ids. Each part of a prompt is tokenised by itself.
+    """Converts text and voices to token ids. Each part of a prompt is tokenised by itself.
 
     Attributes:
-        reserved: finds the markers that a user's text must not hold.
+        reserved: matches the markers that a user's text must not contain.
 
     Raises:
         ConfigError: the checkpoint has no ``tokenizer.json``, or its markers are not those of the config.
     """
 
     def __init__(self, model_path: str, config: FishConfig) -> None:
-        path = Path(model_path) / "tokenizer.json"
-        if not path.is_file():
-            raise ConfigError(f"{path} is missing; download the checkpoint again")
-        self._tokenizer = Tokenizer.from_file(str(path))
+        markers_of = {IM_END: config.im_end, "<|semantic:0|>": config.semantic_begin}
+        self._tokenizer: Tokenizer = read_tokenizer(model_path, markers_of)
         self._config = config
-        for name, expected in ((IM_END, config.im_end), ("<|semantic:0|>", config.semantic_begin)):
-            found = self._tokenizer.token_to_id(name)
-            if found != expected:
-                raise ConfigError(f"{path}: the id of {name} is {found}, config.json says {expected}")
         added = self._tokenizer.get_added_tokens_decoder().values()
         markers = [token.content for token in added if token.special or token.content.startswith("<|")]
         self.reserved = re.compile("|".join(re.escape(each) for each in markers if not SPEAKER_TAG.fullmatch(each)))
 
     def build(self, turns: list[str], voices: list[Voice]) -> SpeechInputs:
-        """The prompt of the first turn, and what follows the speech of each turn before the next one."""
+        """Return the prompt of the first turn, and the ids between the speech of each turn and the next one."""
         ids: list[int] = []
         inputs = SpeechInputs()
         if voices:

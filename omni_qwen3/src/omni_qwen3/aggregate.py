@@ -1,4 +1,4 @@
-"""The aggregation stage: encoder outputs go to their places in the prompt."""
+"""The aggregation stage: orders encoder outputs by their positions in the prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omni_qwen3.payloads import ThinkerInputs
 
 
 def merge_for_thinker(payloads: dict[str, StagePayload]) -> dict[str, Any]:
-    """Fan-in: the prompt of preprocessing and the features of the encoders that ran, side by side."""
+    """Merge preprocessing's prompt with the features of the encoders that ran."""
     merged = dict(payloads["preprocessing"].data)
     merged["features_by_kind"] = {
         name: value
@@ -25,7 +25,7 @@ def merge_for_thinker(payloads: dict[str, StagePayload]) -> dict[str, Any]:
 
 
 class Aggregator:
-    """Orders features by prompt position and says which positions are multimodal and which are visual."""
+    """Orders features by prompt position and marks the multimodal and the visual positions."""
 
     def __init__(self, config: QwenConfig) -> None:
         self._tokens = {"image": config.image_token, "video": config.video_token, "audio": config.audio_token}
@@ -64,7 +64,7 @@ def _any(masks: Any) -> torch.Tensor:
 
 
 def _ordered(mask: torch.Tensor, parts: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Features of several kinds in prompt order: ``[mask.sum(), hidden]``."""
+    """Return features of several kinds in prompt order: ``[mask.sum(), hidden]``."""
     first = next(iter(parts.values()))[1]
     rows = first.new_empty(int(mask.sum()), first.shape[-1])
     for positions, features in parts.values():
@@ -73,5 +73,5 @@ def _ordered(mask: torch.Tensor, parts: dict[str, tuple[torch.Tensor, torch.Tens
 
 
 def create_aggregate(model_path: str) -> SimpleScheduler:
-    """The aggregation stage."""
+    """Return the scheduler of the aggregation stage."""
     return SimpleScheduler(Aggregator(read_config(model_path)))

@@ -1,4 +1,4 @@
-"""Messages to prompt text: checked, and rendered with the checkpoint's own chat template."""
+"""Checks the messages of a request and prepares them for the checkpoint's chat template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("text", "image", "audio", "video")
 
 
 class Chat:
-    """The messages of one request, in the form that chat templates read, and the media they bring, in order.
+    """The messages of one request in the form that chat templates read, and their media in order.
 
     Raises:
         InvalidRequestError: the messages are malformed; the message says where.
@@ -65,7 +65,7 @@ class Chat:
 
 
 def replace_in_order(prompt: str, placeholders: list[str], replacements: list[str]) -> str:
-    """Replace the placeholders of a rendered prompt, first to last, by what each stands for."""
+    """Replace the placeholders of a rendered prompt, first to last, by ``replacements``."""
     pattern = "|".join(map(re.escape, placeholders))
     found = re.findall(pattern, prompt)
     if len(found) != len(replacements):

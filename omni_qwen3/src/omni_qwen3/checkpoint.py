@@ -1,4 +1,4 @@
-"""Under which names our parameters are on disk: fused ones are stacked of several tensors, experts of one by one."""
+"""Maps our parameters to their on-disk names: fused ones are stacked from several tensors, experts from one each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from omni_torch import weights
+from omni_torch.checkpoints import read_json
 from omni_torch.weights import Checkpoint, PartOf, Source, prefixed, whole
 
 __all__ = ["Checkpoint", "PartOf", "load_module", "sources"]
@@ -16,7 +17,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def sources(name: str, shape: torch.Size) -> list[Source]:
-    """The on-disk tensors (below the prefix) that make up one of our parameters."""
+    """Return the on-disk tensors (below the prefix) that make up one of our parameters."""
     if name.endswith(".experts.gate_up_proj"):
         base, half = name.removesuffix("gate_up_proj"), (shape[1] // 2, shape[2])
         return [(f"{base}{e}.{part}.weight", half) for e in range(shape[0]) for part in ("gate_proj", "up_proj")]
@@ -26,10 +27,23 @@ def sources(name: str, shape: torch.Size) -> list[Source]:
     if name.endswith("gate_up_proj.weight"):
         base, half = name.removesuffix("gate_up_proj.weight"), (shape[0] // 2, shape[1])
         return [(f"{base}{part}.weight", half) for part in ("gate_proj", "up_proj")]
-    if name.endswith("qkv_proj.weight"):
-        base = name.removesuffix("qkv_proj.weight")
-        return [(f"{base}{part}.weight", None) for part in ("q_proj", "k_proj", "v_proj")]
+    for kind in ("weight", "bias"):
+        if name.endswith(f"qkv_proj.{kind}"):
+            base = name.removesuffix(f"qkv_proj.{kind}")
+            return [(f"{base}{part}.{kind}", None) for part in ("q_proj", "k_proj", "v_proj")]
     return [(name, tuple(shape))]
+
+
+def tied_names(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the output heads that a checkpoint does not hold because its config ties them, with their embeddings."""
+    heads = {"thinker": ("lm_head", "embed_tokens"), "talker": ("codec_head", "codec_embedding")}
+    config = read_json(checkpoint.folder / "config.json")
+    tied = {}
+    for part, (head, embedding) in heads.items():
+        section, name = config.get(f"{part}_config"), f"{part}.{head}.weight"
+        if isinstance(section, dict) and section.get("tie_word_embeddings") is True and name not in checkpoint.shards:
+            tied[name] = f"{part}.model.{embedding}.weight"
+    return tied
 
 
 def load_module(
@@ -41,9 +55,11 @@ def load_module(
     device: str | torch.device = "cpu",
     part_of: PartOf = whole,
 ) -> ModuleT:
-    """:func:`omni_torch.weights.load_module` by our names, the ``prefixes`` put before them."""
+    """Call :func:`omni_torch.weights.load_module` with on-disk names, which have ``prefixes`` before ours."""
+    tied = tied_names(checkpoint)
 
     def on_disk(name: str, shape: torch.Size) -> list[Source]:
-        return [(prefixed(source, prefixes), wanted) for source, wanted in sources(name, shape)]
+        found = [(prefixed(source, prefixes), wanted) for source, wanted in sources(name, shape)]
+        return [(tied.get(source, source), wanted) for source, wanted in found]
 
     return weights.load_module(module, checkpoint, on_disk, dtype=dtype, device=device, part_of=part_of)

@@ -1,4 +1,4 @@
-"""The code2wav stage: codec frames to sound, incrementally, equal to decoding all frames at once.
+"""The code2wav stage: decodes codec frames to sound incrementally, with the same result as decoding all frames at once.
 
 The network (transformers' ``Qwen3OmniMoeCode2Wav``) is a sliding-window transformer over frames followed by convolutions
 that upsample. The transformer is causal, so it runs on new frames only, with a cache. The convolutions look back a bounded
@@ -18,14 +18,16 @@ from transformers.initialization import no_init_weights
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
+from omni_torch.checkpoints import load_checked
 from omni_torch.operations import snake_beta, snake_conv
 from omni_torch.vocoder import VocoderScheduler
 
 
 class SnakeBeta(nn.Module):
-    """The network's activation with its parameters, as an operation that a kernel may run."""
+    """The network's activation as an operation, for which a kernel may be registered."""
 
     def __init__(self, original: Any) -> None:
         super().__init__()
@@ -36,7 +38,7 @@ class SnakeBeta(nn.Module):
 
 
 class SnakeConv(nn.Module):
-    """An activation and the causal convolution that alone reads it, as one operation."""
+    """An activation and the causal convolution behind it, as one operation."""
 
     def __init__(self, activation: Any, convolution: Any) -> None:
         super().__init__()
@@ -50,7 +52,7 @@ class SnakeConv(nn.Module):
 
 
 class ResidualUnit(nn.Module):
-    """The network's residual unit: twice an activation and a convolution."""
+    """The network's residual unit: two activations, each with a convolution."""
 
     def __init__(self, original: Any) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ class ResidualUnit(nn.Module):
 
 
 def _use_operations(network: nn.Module) -> None:
-    """Put operations in the place of activations, and of the convolutions after them where these are not transposed."""
+    """Replace activations, and convolutions behind them that are not transposed, by operations."""
     for name, child in network.named_children():
         if type(child).__name__.endswith("ResidualUnit"):
             setattr(network, name, ResidualUnit(child))
@@ -75,7 +77,7 @@ def _use_operations(network: nn.Module) -> None:
 
 @define(eq=False)
 class Utterance:
-    """One request's sound so far.
+    """The decoder state of one request.
 
     Attributes:
         cache: of the transformer, over the frames decoded.
@@ -93,8 +95,8 @@ class Vocoder:
     """Decodes chunks of frames.
 
     Args:
-        left_context: frames of context for the convolutions; by default as many as they look back on, which makes
-            chunks equal to one decode. Fewer are faster and audible.
+        left_context: frames of context for the convolutions; by default as many as they look back on, with which chunks equal
+            a single decode. With fewer, decoding is faster and the joins are audible.
     """
 
     sample_rate = 24_000
@@ -103,9 +105,12 @@ class Vocoder:
     def __init__(
         self, model_path: str, *, device: str = "cpu", dtype: str = "float32", left_context: int | None = None
     ) -> None:
-        config = Qwen3OmniMoeCode2WavConfig(**read_config(model_path).raw["code2wav_config"])
+        where, raw = "config.json.code2wav_config", read_config(model_path).raw
+        if "code2wav_config" not in raw:
+            raise ConfigError(f"{where}: missing; is this a Qwen3-Omni checkpoint with speech?")
+        config = load_checked(where, lambda: Qwen3OmniMoeCode2WavConfig(**raw["code2wav_config"]))
         with no_init_weights():
-            network = Qwen3OmniMoeCode2Wav._from_config(config)
+            network = load_checked(where, lambda: Qwen3OmniMoeCode2Wav._from_config(config))
         kind = getattr(torch, dtype)
         self._network = load_module(network, Checkpoint(model_path), {"": "code2wav."}, dtype=kind, device=device)
         _use_operations(self._network)
@@ -117,6 +122,7 @@ class Vocoder:
         self.left_context = look_back(config) if left_context is None else left_context
 
     def begin(self) -> Utterance:
+        """Return the state of a new request."""
         return Utterance(DynamicCache(config=self._config))
 
     @torch.inference_mode()
@@ -140,7 +146,7 @@ class Vocoder:
         return waves
 
     def _transform(self, utterance: Utterance, frames: torch.Tensor) -> torch.Tensor:
-        """New frames through the transformer; with their context: ``[hidden, context + new]``."""
+        """Run the transformer on new frames; return its output with the context, ``[hidden, context + new]``."""
         codes = frames.T.unsqueeze(0).to(self.device)
         embedded = self._network.code_embedding(codes + self._network.code_offset).mean(1)
         output = self._network.pre_transformer(
@@ -151,7 +157,7 @@ class Vocoder:
         return new if utterance.context is None else torch.cat([utterance.context, new], dim=1)
 
     def _upsample(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``[B, hidden, T]`` to ``[B, samples]``."""
+        """Run the convolutions: ``[B, hidden, T]`` to ``[B, samples]``."""
         for blocks in self._network.upsample:
             for block in blocks:
                 hidden = block(hidden)
@@ -160,7 +166,7 @@ class Vocoder:
         return hidden.clamp(min=-1, max=1)[:, 0].float().cpu()
 
     def _new_samples(self, utterance: Utterance, wave: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
-        """Cut off what was emitted before, and keep the context for the next chunk."""
+        """Return the samples that were not emitted before, and keep the context for the next chunk."""
         begin = (utterance.frames - window.shape[1]) * self.samples_per_frame
         new = wave[utterance.samples - begin :].clone()
         utterance.samples += len(new)
@@ -169,7 +175,7 @@ class Vocoder:
 
 
 def look_back(config: Qwen3OmniMoeCode2WavConfig) -> int:
-    """How many frames before its own the convolutional part of the network reads, from its kernel sizes."""
+    """Return how many earlier frames the convolutions read, from their kernel sizes."""
     reach = 6  # the last convolution: kernel 7
     for rate in reversed(config.upsample_rates):
         reach += 6 * (1 + 3 + 9)  # three residual units: kernel 7, dilations 1, 3, 9

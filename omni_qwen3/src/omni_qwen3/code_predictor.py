@@ -1,8 +1,8 @@
-"""The code predictor: given the talker's state and a frame's first code, the frame's other codes, one after another.
+"""The code predictor: predicts the other codes of a frame, one by one, from the talker's state and the frame's first code.
 
-Fifteen small forwards per 80 ms of sound, nine tenths of speech time in the reference, so it has a path of its own: all requests in
-one batch, keys and values in a cache that is allocated once, query and key norms, rotary positions and their weights in one
-multiplication each, nothing allocated per step that the arithmetic does not return.
+It runs fifteen small forwards per 80 ms of sound, nine tenths of the time of speech in the reference. Hence a path of its own: all
+requests in one batch, keys and values in a cache that is allocated once, and query and key norms, rotary positions and their weights
+fused into two multiplications.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PredictorDecoder(nn.Module):
 
 
 class FrameState:
-    """What the steps of a frame share: keys and values of at most ``batch`` frames, and each layer's rotary factors.
+    """Memory that the steps of a frame share: keys and values of at most ``batch`` frames, and each layer's rotary factors.
 
     A normed head ``n``, weighted by ``w`` and rotated by ``(cos, sin)``, is ``n * (w cos) + swapped(n) * (w' sin)``, where ``w'`` are the
     weights with their halves swapped and the first negated. Both factors are known before the frame begins.
@@ -82,7 +82,7 @@ class CodePredictor(nn.Module):
             hidden: ``[B, hidden]``, the talker's normed output that the first code was chosen from.
             first_embed: ``[B, hidden]``, the talker's embedding of the first code.
             choose: picks codes from logits; -1 where none can be picked.
-            state: for at least ``B`` frames, where nobody else may use it; ``None``: the predictor's own, which grows as needed.
+            state: memory for at least ``B`` frames, not shared with other calls; ``None``: the predictor's own, which grows.
 
         Returns:
             ``[B, groups - 1]`` codes, and ``[B, hidden]``: the sum of the embeddings of all groups, the first included.
@@ -95,7 +95,7 @@ class CodePredictor(nn.Module):
         for group in range(self.groups - 1):
             last = self._step(x, begin, state)
             codes[:, group] = choose(self.lm_head[group](last), group)
-            # A wrong index ends a process on a GPU; who reads the codes looks for it.
+            # An index of -1 would end the process on a GPU; the caller checks the codes.
             embedded = self.model.codec_embedding[group](codes[:, group].clamp(min=0))
             total += embedded
             begin += x.shape[1]
@@ -103,14 +103,14 @@ class CodePredictor(nn.Module):
         return codes, total
 
     def _state_for(self, hidden: torch.Tensor) -> FrameState:
-        """The shared state, made larger when more frames come at once than ever before."""
+        """Return the predictor's own state, made larger if more frames come at once than before."""
         state = self._state
         if state is None or state.batch < len(hidden) or state.keys.dtype != hidden.dtype:
             state = self._state = FrameState(self, len(hidden), hidden)
         return state
 
     def _step(self, x: torch.Tensor, begin: int, state: FrameState) -> torch.Tensor:
-        """Positions ``begin`` up to ``begin + t`` of ``B`` frames, ``[B, t, hidden]``, to the last one's normed output, ``[B, hidden]``."""
+        """Compute positions ``begin`` to ``begin + t`` of ``B`` frames, ``[B, t, hidden]``; return the last one's normalised output."""
         batch, steps, _ = x.shape
         config, end = self.config, begin + steps
         for number, layer in enumerate(self.model.layers):
@@ -131,7 +131,7 @@ class CodePredictor(nn.Module):
         return output
 
     def _attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """``[B, t, heads, head_dim]`` over ``[B, kv_heads, n, head_dim]``: ``[B, t, heads * head_dim]``."""
+        """Attend with ``[B, t, heads, head_dim]`` to ``[B, kv_heads, n, head_dim]``; return ``[B, t, heads * head_dim]``."""
         batch, steps, heads, width = query.shape
         if steps == 1:
             # A single query per frame: the query heads of a key head stand as rows, and see everything.

@@ -1,7 +1,8 @@
-"""The parts of a checkpoint's ``config.json`` that our own networks need, read as plain JSON.
+"""Reads and validates a checkpoint's ``config.json``: the fields that our own networks need, from plain JSON.
 
 Fields that the released config carries but transformers' classes do not declare (``head_dim``,
-``shared_expert_intermediate_size``, ...) are read here like any other.
+``shared_expert_intermediate_size``, ...) are read here like any other. A field that would change the numbers and is not
+implemented is an error. Nothing is allocated before the whole config has been checked.
 """
 
 from __future__ import annotations
@@ -11,9 +12,33 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_torch.checkpoints import Section, read_json
+from omni_torch.checkpoints import Bounds, Section, read_json
 
 MODEL = "Qwen3-Omni"
+
+LAYERS, HEADS, WIDTH, INNER, VOCABULARY, POSITIONS = 1024, 1024, 2**17, 2**20, 2**24, 2**24
+"""Upper bounds on the dimensions of a config: far above any model, far below what keeps a start busy."""
+
+ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
+"""Values of ``hidden_act`` that the decoders compute (:func:`omni_qwen3.layers.activation`)."""
+
+_VISION: Bounds = {
+    "depth": (1, LAYERS), "hidden_size": (1, WIDTH), "intermediate_size": (1, INNER), "num_heads": (1, HEADS),
+    "patch_size": (1, 256), "spatial_merge_size": (1, 16), "temporal_patch_size": (1, 16), "out_hidden_size": (1, WIDTH),
+    "num_position_embeddings": (1, 2**20), "in_channels": (3, 3),
+}  # fmt: skip
+_AUDIO: Bounds = {
+    "encoder_layers": (1, LAYERS), "d_model": (1, WIDTH), "encoder_ffn_dim": (1, INNER), "encoder_attention_heads": (1, HEADS),
+    "num_mel_bins": (1, 4096), "downsample_hidden_size": (1, WIDTH), "n_window": (1, 2**16), "n_window_infer": (1, 2**20),
+    "output_dim": (1, WIDTH), "conv_chunksize": (1, 2**20), "max_source_positions": (1, POSITIONS),
+}  # fmt: skip
+_CODE2WAV: Bounds = {
+    "codebook_size": (1, 2**20), "hidden_size": (1, WIDTH), "num_hidden_layers": (1, LAYERS),
+    "num_attention_heads": (1, HEADS), "num_key_value_heads": (1, HEADS), "sliding_window": (1, POSITIONS),
+    "intermediate_size": (1, INNER), "decoder_dim": (1, WIDTH), "num_quantizers": (1, 256),
+    "max_position_embeddings": (1, POSITIONS),
+}  # fmt: skip
+"""Fields of the sections that transformers' classes read; those that are absent have these classes' defaults."""
 
 
 @frozen
@@ -37,14 +62,17 @@ class DecoderConfig:
     shared_expert_size: int = 0
     norm_topk_prob: bool = True
     dense_layers: tuple[int, ...] = ()
+    activation: str = "silu"
+    attention_bias: bool = False
 
     def is_sparse(self, layer: int) -> bool:
+        """Return True if a layer's feed-forward is a mixture of experts."""
         return self.experts > 0 and layer not in self.dense_layers
 
 
 @frozen
 class TalkerConfig:
-    """The talker beyond its decoder."""
+    """The talker's decoder and code predictor, and the ids of its markers. ``speakers``: ids by the name in lower case."""
 
     text: DecoderConfig
     predictor: DecoderConfig
@@ -83,72 +111,148 @@ def read_config(folder: str | Path) -> QwenConfig:
     """Read ``config.json`` of a checkpoint folder.
 
     Raises:
-        ConfigError: the file is missing or unreadable, or lacks a field; the message names it.
+        ConfigError: the file is missing or unreadable, or a field is missing, out of range or not implemented; the message names
+            file, field, value and what is allowed.
     """
     return parse_config(read_json(Path(folder) / "config.json"))
 
 
 def parse_config(raw: dict[str, Any]) -> QwenConfig:
-    """The same from a JSON document."""
+    """Read the config from a JSON document; see :func:`read_config`."""
     root = Section(raw, "config.json", MODEL)
     thinker, talker = root.section("thinker_config"), root.section("talker_config")
-    return QwenConfig(
+    text = _decoder(thinker.section("text_config"), default_section=(24, 20, 20), norm_topk_prob=True)
+    last = text.vocab_size - 1
+    _check_encoders(thinker, text)
+    for part in (thinker, talker):
+        part.flag("tie_word_embeddings", False)
+    thinker.number("position_id_per_seconds", 1e-3, 1e6)
+    for name in ("vision_start_token_id", "audio_start_token_id", "audio_end_token_id"):
+        thinker.integer(name, 0, last)
+    config = QwenConfig(
         raw=raw,
-        thinker=_decoder(thinker.section("text_config")),
-        talker=_talker(talker),
-        image_token=thinker["image_token_id"],
-        video_token=thinker["video_token_id"],
-        audio_token=thinker["audio_token_id"],
-        im_start=root["im_start_token_id"],
-        im_end=root["im_end_token_id"],
-        user=root["user_token_id"],
-        assistant=root["assistant_token_id"],
-        tts_pad=root["tts_pad_token_id"],
-        tts_bos=root["tts_bos_token_id"],
-        tts_eos=root["tts_eos_token_id"],
+        thinker=text,
+        talker=_talker(talker, text),
+        image_token=thinker.integer("image_token_id", 0, last),
+        video_token=thinker.integer("video_token_id", 0, last),
+        audio_token=thinker.integer("audio_token_id", 0, last),
+        im_start=root.integer("im_start_token_id", 0, last),
+        im_end=root.integer("im_end_token_id", 0, last),
+        user=root.integer("user_token_id", 0, last),
+        assistant=root.integer("assistant_token_id", 0, last),
+        tts_pad=root.integer("tts_pad_token_id", 0, last),
+        tts_bos=root.integer("tts_bos_token_id", 0, last),
+        tts_eos=root.integer("tts_eos_token_id", 0, last),
     )
+    if "code2wav_config" in root:
+        _check_code2wav(root.section("code2wav_config"), config.talker)
+    return config
 
 
-def _talker(section: Section) -> TalkerConfig:
+def _check_encoders(thinker: Section, text: DecoderConfig) -> None:
+    vision, audio = thinker.section("vision_config"), thinker.section("audio_config")
+    vision.check(_VISION)
+    vision.multiple("hidden_size", "num_heads")
+    audio.check(_AUDIO)
+    audio.multiple("d_model", "encoder_attention_heads")
+    levels = vision.integers("deepstack_visual_indexes", 0, vision.get("depth", LAYERS) - 1, (8, 16, 24))
+    if len(levels) > text.layers:
+        raise vision.fail("deepstack_visual_indexes", f"at most {text.layers} layers, as many as the thinker has")
+    for section, name in ((vision, "out_hidden_size"), (audio, "output_dim")):
+        if name in section and section[name] != text.hidden_size:
+            raise section.fail(name, f"the thinker's hidden_size, {text.hidden_size}")
+
+
+def _check_code2wav(section: Section, talker: TalkerConfig) -> None:
+    section.check(_CODE2WAV)
+    section.multiple("hidden_size", "num_attention_heads")
+    section.multiple("num_attention_heads", "num_key_value_heads")
+    for name in ("upsample_rates", "upsampling_ratios"):
+        if name in section:
+            section.integers(name, 1, 1024)
+    if section.get("num_quantizers", talker.code_groups) != talker.code_groups:
+        raise section.fail("num_quantizers", f"the talker's num_code_groups, {talker.code_groups}")
+
+
+def _talker(section: Section, thinker: DecoderConfig) -> TalkerConfig:
+    text = _decoder(section.section("text_config"), default_section=(24, 20, 20), norm_topk_prob=False, talker=True)
+    predictor = _decoder(section.section("code_predictor_config"))
+    last = text.vocab_size - 1
+    if predictor.hidden_size != text.hidden_size:
+        raise section.section("code_predictor_config").fail("hidden_size", f"the talker's, {text.hidden_size}")
+    if section["thinker_hidden_size"] != thinker.hidden_size:
+        raise section.fail("thinker_hidden_size", f"the thinker's hidden_size, {thinker.hidden_size}")
+    speakers = section.section("speaker_id")
     return TalkerConfig(
-        text=_decoder(section.section("text_config")),
-        predictor=_decoder(section.section("code_predictor_config")),
-        thinker_hidden_size=section["thinker_hidden_size"],
-        code_groups=section["num_code_groups"],
-        accept_hidden_layer=section["accept_hidden_layer"],
-        codec_pad=section["codec_pad_id"],
-        codec_bos=section["codec_bos_id"],
-        codec_eos=section["codec_eos_token_id"],
-        codec_nothink=section["codec_nothink_id"],
-        codec_think_bos=section["codec_think_bos_id"],
-        codec_think_eos=section["codec_think_eos_id"],
-        speakers={name.lower(): number for name, number in section["speaker_id"].items()},
+        text=text,
+        predictor=predictor,
+        thinker_hidden_size=thinker.hidden_size,
+        code_groups=section.integer("num_code_groups", 2, 256),
+        accept_hidden_layer=section.integer("accept_hidden_layer", 0, thinker.layers),
+        codec_pad=section.integer("codec_pad_id", 0, last),
+        codec_bos=section.integer("codec_bos_id", 0, last),
+        codec_eos=section.integer("codec_eos_token_id", 0, last),
+        codec_nothink=section.integer("codec_nothink_id", 0, last),
+        codec_think_bos=section.integer("codec_think_bos_id", 0, last),
+        codec_think_eos=section.integer("codec_think_eos_id", 0, last),
+        speakers={name.lower(): speakers.integer(name, 0, last) for name in section["speaker_id"]},
     )
 
 
-def _decoder(section: Section) -> DecoderConfig:
-    rope = Section({**section.get("rope_scaling", {}), **section.get("rope_parameters", {})}, "rope_parameters", MODEL)
-    heads = section["num_attention_heads"]
-    experts = section.get("num_experts", section.get("num_local_experts", 0))
-    layers = section["num_hidden_layers"]
-    step = section.get("decoder_sparse_step", 1)
-    dense = {*section.get("mlp_only_layers", []), *(layer for layer in range(layers) if (layer + 1) % step)}
+def _decoder(
+    section: Section, *, default_section: tuple[int, ...] = (), norm_topk_prob: bool = True, talker: bool = False
+) -> DecoderConfig:
+    """Read a decoder's section. The defaults are those of transformers' class for it."""
+    heads = section.integer("num_attention_heads", 1, HEADS)
+    kv_heads = section.integer("num_key_value_heads", 1, heads)
+    section.multiple("num_attention_heads", "num_key_value_heads")
+    hidden = section.integer("hidden_size", 1, WIDTH)
+    head_dim = section.integer("head_dim", 2, 1024, max(2, hidden // heads))
+    if head_dim % 2:
+        raise section.fail("head_dim", "an even number")
+    layers = section.integer("num_hidden_layers", 1, LAYERS)
+    experts = section.integer("num_local_experts" if "num_experts" not in section else "num_experts", 0, 4096, 0)
+    step = section.integer("decoder_sparse_step", 1, LAYERS, 1)
+    dense = {*section.integers("mlp_only_layers", 0, LAYERS, ()), *(n for n in range(layers) if (n + 1) % step)}
+    theta, sections = _rope(section, head_dim, default_section)
+    kinds = section.get("layer_types", ["full_attention"])
+    windowed = (
+        section.get("sliding_window", None) is not None and section.integer("max_window_layers", 0, INNER, 28) < layers
+    )
+    if "sliding_attention" in kinds or ("layer_types" not in section and windowed):
+        raise section.fail("sliding_window", "null (sliding windows in the decoders are not implemented)")
     return DecoderConfig(
-        vocab_size=section["vocab_size"],
-        hidden_size=section["hidden_size"],
+        vocab_size=section.integer("vocab_size", 1, VOCABULARY),
+        hidden_size=hidden,
         layers=layers,
         heads=heads,
-        kv_heads=section["num_key_value_heads"],
-        head_dim=section.get("head_dim", section["hidden_size"] // heads),
-        intermediate_size=section["intermediate_size"],
-        norm_eps=section.get("rms_norm_eps", 1e-6),
-        rope_theta=float(section.get("rope_theta", rope.get("rope_theta", 1e6))),
-        mrope_section=tuple(rope.get("mrope_section", ())),
-        max_positions=section.get("max_position_embeddings", 32768),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=section.integer("intermediate_size", 1, INNER),
+        norm_eps=section.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
+        rope_theta=theta,
+        mrope_section=sections,
+        max_positions=section.integer("max_position_embeddings", 1, POSITIONS, 32768),
         experts=experts,
-        experts_per_token=section.get("num_experts_per_tok", 0),
-        moe_intermediate_size=section.get("moe_intermediate_size", 0),
-        shared_expert_size=section.get("shared_expert_intermediate_size", 0),
-        norm_topk_prob=section.get("norm_topk_prob", True),
-        dense_layers=tuple(sorted(dense)) if experts else (),
+        experts_per_token=section.integer("num_experts_per_tok", 1, experts) if experts else 0,
+        moe_intermediate_size=section.integer("moe_intermediate_size", 1, INNER) if experts else 0,
+        shared_expert_size=section.integer("shared_expert_intermediate_size", 1, INNER) if talker and experts else 0,
+        norm_topk_prob=section.flag("norm_topk_prob", norm_topk_prob),
+        dense_layers=tuple(sorted(dense)) if experts and not talker else (),  # all of the talker's layers are sparse
+        activation=section.choice("hidden_act", ACTIVATIONS, "silu"),
+        attention_bias=section.flag("attention_bias", False),
     )
+
+
+def _rope(section: Section, head_dim: int, default: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
+    """Read the base and the sections of a decoder's rotary positions, from the new or the old place in the config."""
+    rope = section.section("rope_scaling" if "rope_parameters" not in section else "rope_parameters", optional=True)
+    for name in ("rope_type", "type"):
+        rope.choice(name, ("default", "mrope"), "default")
+    for each in (section, rope):
+        each.choice("partial_rotary_factor", (1, 1.0), 1)
+    theta = section.number("rope_theta", 1.0, 1e15, 1e6)
+    sections = rope.integers("mrope_section", 0, head_dim, default) if default else ()
+    if len(sections) != len(default):
+        raise rope.fail("mrope_section", "a list of three numbers: frequencies of time, height and width")
+    return rope.number("rope_theta", 1.0, 1e15, theta), sections

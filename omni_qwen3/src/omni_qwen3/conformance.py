@@ -36,7 +36,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 def tiny_checkpoint() -> Path:
-    """A tiny checkpoint, made once and gone when the process ends."""
+    """Return a tiny checkpoint, made once and removed when the process ends."""
     return Path(_folder().name)
 
 
@@ -159,7 +159,7 @@ class ToAggregateConformance(_Preprocessed):
 
 
 class MergeConformance(ProjectionConformance):
-    """A merge: it gets the payloads of several stages."""
+    """The fan-in, a projection of the payloads of several stages."""
 
     projection = "omni_qwen3.aggregate:merge_for_thinker"
 

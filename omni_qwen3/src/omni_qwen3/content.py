@@ -1,4 +1,4 @@
-"""Names for pieces of media: equal bytes at the encoder's door, equal name; and where in a prompt they stand."""
+"""Digests of media, equal for equal encoder inputs, and the runs of their positions in a prompt."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 
 def digest_of(kind: str, values: torch.Tensor) -> bytes:
-    """16 bytes that name an encoder's input: what it is (kind, grid), its shape, type and values."""
+    """Return a 16-byte digest of an encoder's input: its kind (with the grid), shape, type and values."""
     hashed = hashlib.blake2b(f"{kind} {tuple(values.shape)} {values.dtype}".encode(), digest_size=16)
     hashed.update(values.contiguous().numpy().data)
     return hashed.digest()
 
 
 def runs(positions: list[int]) -> list[tuple[int, int]]:
-    """Ascending positions as runs: first, and last plus one."""
+    """Group ascending positions into runs, each as its first position and its last plus one."""
     found: list[tuple[int, int]] = []
     for position in positions:
         if found and found[-1][1] == position:

@@ -1,23 +1,23 @@
-"""The decode stage: token ids to text, piece by piece, never a broken character."""
+"""The decode stage: streams token ids as text, in whole characters."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from attrs import define, field
-from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import TextChunk, TextResult
 from omni_core.scheduling.streaming import StreamingScheduler
+from omni_qwen3.config import read_config
 from omni_qwen3.payloads import ThinkerResult
+from omni_qwen3.tokenizer import load_tokenizer
 
 
 @define(eq=False)
 class _Text:
-    """A reply as far as it was detokenised."""
+    """The detokenised part of a reply."""
 
     request_id: str
     stream: DecodeStream = field(factory=lambda: DecodeStream(skip_special_tokens=True))
@@ -30,7 +30,7 @@ class Detokenizer(StreamingScheduler[_Text]):
 
     def __init__(self, model_path: str) -> None:
         super().__init__()
-        self._tokenizer = load_tokenizer(model_path)
+        self._tokenizer = load_tokenizer(model_path, read_config(model_path))
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Text:
         return _Text(request_id)
@@ -46,7 +46,7 @@ class Detokenizer(StreamingScheduler[_Text]):
         assert state.result is not None
         ids = state.result["token_ids"]
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        # What is left is an unfinished character, which the one-shot decode shows as a replacement mark.
+        # The rest is an unfinished character, which decoding all at once gives as a replacement mark.
         self._send(state, text[len(state.sent) :])
         usage = {"prompt_tokens": state.result["prompt_tokens"], "completion_tokens": len(ids)}
         return TextResult(text, ids, state.result["finish_reason"], usage, state.result["notices"])
@@ -57,16 +57,6 @@ class Detokenizer(StreamingScheduler[_Text]):
             self.emit(state.request_id, TextChunk(piece))
 
 
-def load_tokenizer(model_path: str) -> Tokenizer:
-    """The checkpoint's tokenizer. Only where ``tokenizer.json`` is absent is transformers imported, to make it from older files."""
-    path = Path(model_path) / "tokenizer.json"
-    if path.is_file():
-        return Tokenizer.from_file(str(path))
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(model_path).backend_tokenizer
-
-
 def create_decode(model_path: str) -> Detokenizer:
-    """The decode stage."""
+    """Return the scheduler of the decode stage."""
     return Detokenizer(model_path)

@@ -1,4 +1,4 @@
-"""The encoder stages: transformers' vision and audio towers, filled from their own part of the checkpoint only."""
+"""The encoder stages: transformers' vision and audio towers, each loaded from its own part of the checkpoint only."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ from omni_core.scheduling.simple import SimpleScheduler
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import AudioInputs, ImageInputs
+from omni_torch.checkpoints import load_checked
 from omni_torch.encoder_cache import EncoderCache
 from omni_torch.packed_linear import pack_linears
 
 Features = tuple[torch.Tensor, ...]
-"""What an encoder makes of one piece: its rows in the prompt, and for pictures those of every deepstack level."""
+"""An encoder's output for one piece of media: its rows in the prompt, and for pictures those of every deepstack level."""
 
 
 class ImageEncoder:
-    """Patches of images and videos to features: ``{"image": [N, hidden], "video": ..., "image_deepstack": [...], ...}``."""
+    """Encodes patches of images and videos: ``{"image": [N, hidden], "video": ..., "image_deepstack": [...], ...}``."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
-        config = Qwen3OmniMoeVisionEncoderConfig(**read_config(model_path).raw["thinker_config"]["vision_config"])
+        section = read_config(model_path).raw["thinker_config"]["vision_config"]
+        where = "config.json.thinker_config.vision_config"
+        config = load_checked(where, lambda: Qwen3OmniMoeVisionEncoderConfig(**section))
         with no_init_weights():
-            tower = Qwen3OmniMoeVisionEncoder._from_config(config)
+            tower = load_checked(where, lambda: Qwen3OmniMoeVisionEncoder._from_config(config))
         kind = getattr(torch, dtype)
         self._tower = load_module(tower, Checkpoint(model_path), {"": "thinker.visual."}, dtype=kind, device=device)
         self._device, self._dtype = device, kind
@@ -75,12 +78,14 @@ class ImageEncoder:
 
 
 class AudioEncoder:
-    """Log-mel features to ``{"audio": [N, hidden]}``, the clips' tokens one after the other."""
+    """Encodes log-mel features: ``{"audio": [N, hidden]}``, the clips' tokens one after the other."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
-        config = Qwen3OmniMoeAudioEncoderConfig(**read_config(model_path).raw["thinker_config"]["audio_config"])
+        section = read_config(model_path).raw["thinker_config"]["audio_config"]
+        where = "config.json.thinker_config.audio_config"
+        config = load_checked(where, lambda: Qwen3OmniMoeAudioEncoderConfig(**section))
         with no_init_weights():
-            tower = Qwen3OmniMoeAudioEncoder._from_config(config)
+            tower = load_checked(where, lambda: Qwen3OmniMoeAudioEncoder._from_config(config))
         kind = getattr(torch, dtype)
         self._tower = load_module(
             tower, Checkpoint(model_path), {"": "thinker.audio_tower."}, dtype=kind, device=device
@@ -106,7 +111,7 @@ class AudioEncoder:
 
 
 class EncoderScheduler(SimpleScheduler):
-    """A :class:`SimpleScheduler` that also tells how its encoder's cache does."""
+    """A :class:`SimpleScheduler` whose statistics include those of its encoder's cache."""
 
     def __init__(self, encoder: ImageEncoder | AudioEncoder) -> None:
         super().__init__(encoder)

@@ -9,7 +9,7 @@ import torch
 from omni_core.errors import ConfigError
 from omni_core.model_runner import ARModel
 from omni_core.references import load
-from omni_qwen3.checkpoint import Checkpoint, sources
+from omni_qwen3.checkpoint import Checkpoint, sources, tied_names
 from omni_qwen3.config import QwenConfig
 
 _DECODER, _HEAD = "thinker.model.", "thinker.lm_head.weight"
@@ -44,7 +44,8 @@ def load_external(reference: str, model_path: str, config: QwenConfig, *, dtype:
         return joined.reshape(shape) if ".experts." in name else joined
 
     text = AutoConfig.from_pretrained(model_path).thinker_config.text_config
-    head = checkpoint.read([_HEAD])[_HEAD].to(getattr(torch, dtype))
+    name = tied_names(checkpoint).get(_HEAD, _HEAD)
+    head = checkpoint.read([name])[name].to(getattr(torch, dtype))
     layers = config.raw["thinker_config"]["vision_config"]["deepstack_visual_indexes"]
     capture = config.talker.accept_hidden_layer
     model: ARModel = build(text, read, head, capture=capture, deepstack=len(layers), device=torch.device(device))

@@ -6,6 +6,9 @@ mixture of experts, as in transformers' ``qwen3_omni_moe`` (5.23).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -16,6 +19,19 @@ from omni_torch.experts import experts, one_by_one, route_experts
 from omni_torch.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
 from omni_torch.packed_linear import Pack, pack
 from omni_torch.tensor_parallel import ALONE, TensorParallel
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+
+def activation(name: str) -> Activation:
+    """Return the function of a config's ``hidden_act``, one of :data:`omni_qwen3.config.ACTIVATIONS`."""
+    functions: dict[str, Activation] = {
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+        "relu": F.relu,
+    }
+    return functions[name]
 
 
 class RMSNorm(nn.Module):
@@ -30,12 +46,12 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``x + residual``, and its norm."""
+        """Return ``x + residual`` and its norm."""
         return add_rms_norm(x, residual, self.weight, self.eps)
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of rotary positions. With sections, frequency ``i`` turns with time, height or width in turn."""
+    """Cosines and sines of rotary positions. With sections, the frequencies alternate between time, height and width."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -43,7 +59,7 @@ class Rotary(nn.Module):
         self._frequencies: torch.Tensor | None = None
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """``[n]`` or ``[3, n]`` to two tensors ``[n, 1, head_dim]``."""
+        """Return cosines and sines, ``[n, 1, head_dim]`` each, of positions ``[n]`` or ``[3, n]``."""
         if self._frequencies is None or self._frequencies.device != positions.device:
             steps = torch.arange(0, self.dim, 2, dtype=torch.float32, device=positions.device)
             self._frequencies = 1.0 / self.theta ** (steps / self.dim)
@@ -59,21 +75,22 @@ class Rotary(nn.Module):
 
 
 class Attention(nn.Module):
-    """Grouped-query attention with normed queries and keys."""
+    """Grouped-query attention with normalised queries and keys."""
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         self.layer, self.heads, self.kv_heads, self.head_dim = layer, config.heads, config.kv_heads, config.head_dim
-        self.qkv_proj = nn.Linear(config.hidden_size, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=False)
+        width, bias = (self.heads + 2 * self.kv_heads) * self.head_dim, config.attention_bias
+        self.qkv_proj = nn.Linear(config.hidden_size, width, bias=bias)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=bias)
         self.q_norm = RMSNorm(self.head_dim, config.norm_eps)
         self.k_norm = RMSNorm(self.head_dim, config.norm_eps)
         self._weights: torch.Tensor | None = None
 
     def _head_weights(self) -> torch.Tensor:
-        """The weights of both norms, head by head: ``[heads + kv_heads, head_dim]``. Made at the first step.
+        """Return the weights of both norms for each head, ``[heads + kv_heads, head_dim]``, joined at the first step.
 
-        Queries and keys are normed and turned in one go: at one row, a step's time is the number of its operations.
+        Queries and keys are normalised and rotated together: a step of one row takes as long as it has operations.
         """
         if self._weights is None:
             queries, keys = self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)
@@ -96,18 +113,19 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """The gated feed-forward block."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(self, hidden_size: int, intermediate_size: int, hidden_act: str) -> None:
         super().__init__()
+        self.activation = activation(hidden_act)
         self.gate_up_proj = nn.Linear(hidden_size, 2 * intermediate_size, bias=False)
         self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        return self.down_proj(self.activation(gate) * up)
 
 
 class Router(nn.Module):
-    """Chooses each token's experts and their weights."""
+    """The router of a mixture of experts: chooses each token's experts and their weights."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -115,23 +133,26 @@ class Router(nn.Module):
         self.top_k, self.normalize = config.experts_per_token, config.norm_topk_prob
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``[n, hidden]`` to weights and expert numbers, ``[n, top_k]`` each."""
+        """Return weights and expert numbers, ``[n, top_k]`` each, for tokens ``[n, hidden]``."""
         return route_experts(F.linear(x, self.weight), self.top_k, self.normalize)
 
 
 class Experts(nn.Module):
-    """The experts' weights, stacked. Only those that were chosen are read."""
+    """The experts' stacked weights; only those of chosen experts are read.
+
+    The operation ``experts``, which kernels replace, computes silu. Experts with another activation run one by one.
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         count, inner, hidden = config.experts, config.moe_intermediate_size, config.hidden_size
         self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * inner, hidden))
         self.down_proj = nn.Parameter(torch.empty(count, hidden, inner))
-
+        self._is_silu, self._activation = config.activation == "silu", activation(config.activation)
         self._packed: list[tuple[nn.Module, nn.Module]] = []
 
     def pack_weights(self, pack: Pack = pack) -> None:
-        """Lay the weights out for this CPU, where that pays; the plain ones are freed."""
+        """Convert the weights to the layout of this CPU's kernels where that is faster, and free the plain ones."""
         layers = []
         for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
             first, second = pack(gate_up, None), pack(down, None)
@@ -145,12 +166,18 @@ class Experts(nn.Module):
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         if self._packed:
             return one_by_one(x, weights, chosen, self._packed_expert)
+        if not self._is_silu:
+            return one_by_one(x, weights, chosen, self._plain_expert)
         return experts(x, weights, chosen, self.gate_up_proj, self.down_proj)
+
+    def _plain_expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        gate, up = F.linear(x, self.gate_up_proj[number]).chunk(2, dim=-1)
+        return F.linear(self._activation(gate) * up, self.down_proj[number])
 
     def _packed_expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
         gate_up, down = self._packed[number]
         gate, up = gate_up(x).chunk(2, dim=-1)
-        output: torch.Tensor = down(F.silu(gate) * up)
+        output: torch.Tensor = down(self._activation(gate) * up)
         return output
 
 
@@ -162,7 +189,7 @@ class SparseMLP(nn.Module):
         self.gate = Router(config)
         self.experts = Experts(config)
         if config.shared_expert_size:
-            self.shared_expert = MLP(config.hidden_size, config.shared_expert_size)
+            self.shared_expert = MLP(config.hidden_size, config.shared_expert_size, config.activation)
             self.shared_expert_gate = nn.Linear(config.hidden_size, 1, bias=False)
         self.has_shared = bool(config.shared_expert_size)
 
@@ -185,7 +212,7 @@ class DecoderLayer(nn.Module):
         self.parallel = parallel
         self.self_attn = Attention(config, layer)
         sparse = config.is_sparse(layer)
-        self.mlp = SparseMLP(config) if sparse else MLP(config.hidden_size, config.intermediate_size)
+        self.mlp = SparseMLP(config) if sparse else MLP(config.hidden_size, config.intermediate_size, config.activation)
         self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
 

@@ -1,8 +1,8 @@
-"""Pixels to patches, as the reference's image and video processors lay them out, without torchvision."""
+"""Cuts pixels into patches in the layout of the reference's image and video processors, without torchvision."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,46 +11,102 @@ from attrs import frozen
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
+from omni_core.errors import ConfigError
+from omni_qwen3.config import MODEL
 from omni_qwen3.media.video import Frames
+from omni_torch.checkpoints import Section, read_json
 
 VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS = 128 * 32 * 32, 768 * 32 * 32
-"""Bounds on a video frame's pixels after resizing: what the reference's processor uses whatever the checkpoint says."""
+"""Bounds on the pixels of a resized video frame: the reference's processor uses these whatever the checkpoint says."""
+
+NESTED = "processor_config.json"
+"""The file in which transformers 5 saves the settings of all processors; where it holds them, it takes precedence."""
+
+IMAGE_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
+
+MOST_PIXELS = 2**31
 
 
 @frozen
 class PatchSettings:
-    """How pixels become patches, from ``preprocessor_config.json``."""
+    """The settings by which pixels become patches.
+
+    Attributes:
+        patch: pixels of a patch's side. temporal: frames in a patch. merge: patches of the side of one position's window.
+        mean, std: of each channel. scale: what a pixel is multiplied by.
+        min_pixels, max_pixels: bounds on an image's pixels after resizing.
+        resample: Pillow's filter for resizing.
+    """
 
     patch: int
     temporal: int
     merge: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    scale: float
     min_pixels: int
     max_pixels: int
+    resample: Image.Resampling
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> PatchSettings:
-        size = values.get("size") or {}
+    def read(cls, folder: str | Path) -> tuple[PatchSettings, PatchSettings]:
+        """Read a checkpoint's settings for images and for videos.
+
+        Raises:
+            ConfigError: there are none, a value is out of range or not implemented, or the two lay out positions differently.
+        """
+        folder = Path(folder)
+        image = _section(folder, "image_processor", IMAGE_FILE)
+        if image is None:
+            raise ConfigError(f"{folder} holds neither {IMAGE_FILE} nor {NESTED}; download the checkpoint again")
+        settings = cls.from_section(image)
+        video = _section(folder, "video_processor", VIDEO_FILE)
+        frames = settings if video is None else cls.from_section(video)
+        for name, field in (("patch", "patch_size"), ("temporal", "temporal_patch_size"), ("merge", "merge_size")):
+            if video is not None and getattr(settings, name) != getattr(frames, name):
+                raise video.fail(field, f"that of the image processor, {getattr(settings, name)}")
+        return settings, frames
+
+    @classmethod
+    def from_section(cls, values: Section) -> PatchSettings:
+        """Read the settings of one processor."""
+        for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
+            values.choice(name, (True,), True)
+        size = values.section("size", optional=True)
+        low = size.integer("shortest_edge", 1, MOST_PIXELS, 3136)
+        high = size.integer("longest_edge", 1, MOST_PIXELS, 12845056)
         return cls(
-            patch=values.get("patch_size", 16),
-            temporal=values.get("temporal_patch_size", 2),
-            merge=values.get("merge_size", 2),
-            mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))),
-            std=tuple(values.get("image_std", (0.5, 0.5, 0.5))),
-            min_pixels=values.get("min_pixels") or size.get("shortest_edge", 3136),
-            max_pixels=values.get("max_pixels") or size.get("longest_edge", 12845056),
+            patch=values.integer("patch_size", 1, 256, 16),
+            temporal=values.integer("temporal_patch_size", 1, 16, 2),
+            merge=values.integer("merge_size", 1, 16, 2),
+            mean=values.numbers("image_mean", 3, -10.0, 10.0, (0.5, 0.5, 0.5)),
+            std=values.numbers("image_std", 3, 1e-6, 10.0, (0.5, 0.5, 0.5)),
+            scale=values.number("rescale_factor", 1e-9, 1.0, 1 / 255),
+            min_pixels=values.integer("min_pixels", 1, MOST_PIXELS, low),
+            max_pixels=values.integer("max_pixels", 1, MOST_PIXELS, high),
+            resample=Image.Resampling(values.integer("resample", 0, 5, 3)),
         )
 
 
+def _section(folder: Path, name: str, file: str) -> Section | None:
+    """Return the settings of a processor: the section of the nested file, or else the file of its own."""
+    if (folder / NESTED).is_file():
+        nested = Section(read_json(folder / NESTED), NESTED, MODEL)
+        if name in nested:
+            return nested.section(name)
+    if (folder / file).is_file():
+        return Section(read_json(folder / file), file, MODEL)
+    return None
+
+
 def image_patches(image: Image.Image, settings: PatchSettings) -> tuple[torch.Tensor, list[int]]:
-    """``[patches, values]`` float32 and the grid ``[1, height, width]`` in patches. A still is repeated over the time patch."""
+    """Return ``[patches, values]`` float32 and the grid ``[1, height, width]``; the still is repeated over the time of a patch."""
     frame = _resized(image, settings, settings.min_pixels, settings.max_pixels)
     return _patchify(np.repeat(frame[None], settings.temporal, axis=0), settings)
 
 
 def video_patches(frames: Frames, settings: PatchSettings) -> tuple[torch.Tensor, list[int]]:
-    """``[patches, values]`` float32 and the grid ``[time, height, width]``. An odd last frame is repeated."""
+    """Return ``[patches, values]`` float32 and the grid ``[time, height, width]``; the last frame fills the last patch."""
     sized = np.stack(
         [_resized(Image.fromarray(frame), settings, VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS) for frame in frames]
     )
@@ -64,13 +120,13 @@ def _resized(image: Image.Image, settings: PatchSettings, min_pixels: int, max_p
     factor = settings.patch * settings.merge
     height, width = smart_resize(image.height, image.width, factor, min_pixels, max_pixels)
     if (height, width) != (image.height, image.width):
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
+        image = image.resize((width, height), settings.resample)
     return np.asarray(image)
 
 
 def _patchify(frames: npt.NDArray[np.uint8], settings: PatchSettings) -> tuple[torch.Tensor, list[int]]:
-    """Normalised frames ``[T, H, W, 3]`` cut into patches; the patches of a merge window stay together."""
-    pixels = torch.from_numpy(np.ascontiguousarray(frames)).float() * (1.0 / 255.0)
+    """Normalise frames ``[T, H, W, 3]`` and cut them into patches; the patches of a merge window stay together."""
+    pixels = torch.from_numpy(np.ascontiguousarray(frames)).float() * settings.scale
     pixels = (pixels - torch.tensor(settings.mean)) / torch.tensor(settings.std)
     time, height, width, channels = pixels.shape
     patch, merge, temporal = settings.patch, settings.merge, settings.temporal

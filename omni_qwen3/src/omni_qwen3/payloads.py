@@ -1,4 +1,4 @@
-"""What travels between the stages of Qwen3-Omni, as typed dictionaries of plain data and CPU tensors."""
+"""The payloads between the stages of Qwen3-Omni: typed dictionaries of plain data and CPU tensors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class ImageInputs(TypedDict, total=False):
-    """preprocessing -> image_encoder. Patches of images and of videos, as the processor lays them out."""
+    """preprocessing -> image_encoder. Patches of images and of videos in the processor's layout."""
 
     pixel_values: torch.Tensor  # [patches, channels * temporal * patch * patch] float32
     image_grid_thw: torch.Tensor  # [images, 3] int64
@@ -31,26 +31,22 @@ class ThinkerInputs(TypedDict, total=False):
     """mm_aggregate -> thinker."""
 
     input_ids: torch.Tensor  # [P] int64, placeholders expanded
-    positions: torch.Tensor  # [3, P] int64 rotary positions (mRoPE)
-    position_delta: int
+    positions: torch.Tensor  # [3, P] rotary positions (mRoPE): int64, or float32 if they are no whole numbers
+    position_delta: float
     features: (
         torch.Tensor
     )  # [M, hidden]: encoder outputs for the M multimodal positions, in prompt order; absent for text
     feature_mask: torch.Tensor  # [P] bool, M true
     deepstack: list[torch.Tensor]  # per deepstack layer [V, hidden] for the V visual (image and video) positions
     visual_mask: torch.Tensor  # [P] bool, V true
-    content: list[
-        tuple[int, int, bytes]
-    ]  # runs of multimodal positions: first, last + 1, digest of what they stand for
-    talker_positions: (
-        torch.Tensor
-    )  # [3, U + 9] int64 rotary positions of the talker's prompt; absent for text-only prompts
-    talker_position_delta: int
+    content: list[tuple[int, int, bytes]]  # runs of multimodal positions: first, last + 1, digest of their content
+    talker_positions: torch.Tensor  # [3, U + 9] rotary positions of the talker's prompt; absent for text-only prompts
+    talker_position_delta: float
     notices: list[str]  # remarks for the client, such as a video without an audio track
 
 
 class TalkerStart(TypedDict):
-    """thinker -> talker_ar, first stream chunk: the prompt side of the talker's prefill. Sent once the prompt is computed."""
+    """thinker -> talker_ar, first stream chunk: the prompt part of the talker's prefill, sent once the prompt has been computed."""
 
     user_rows: (
         torch.Tensor
@@ -60,18 +56,18 @@ class TalkerStart(TypedDict):
     )  # [3, hidden]: input embeddings of the assistant turn's opening (im_start, assistant, newline)
     multimodal: torch.Tensor  # [U] bool: which rows are hidden states
     positions: torch.Tensor | None  # talker_positions, or None for text-only prompts (0, 1, 2, ...)
-    position_delta: int
+    position_delta: float
 
 
 class TalkerText(TypedDict):
-    """thinker -> talker_ar, every later stream chunk: generated tokens that are to be spoken (never the last one of a reply)."""
+    """thinker -> talker_ar, every later stream chunk: generated tokens to be spoken, which excludes the last one of a reply."""
 
     token_ids: list[int]
     embeds: torch.Tensor  # [k, hidden]: the thinker's input embeddings of token_ids
 
 
 class ThinkerResult(TypedDict):
-    """thinker -> decode (and talker_ar, which only counts it): the finished reply. decode is also streamed ``list[int]`` chunks of ids."""
+    """thinker -> decode (and talker_ar, for which it ends the text): the finished reply. decode also gets ids as chunks, ``list[int]``."""
 
     token_ids: list[int]  # generated ids, the stop id included
     finish_reason: str
@@ -80,17 +76,17 @@ class ThinkerResult(TypedDict):
 
 
 class TalkerResult(TypedDict):
-    """talker_ar -> code2wav: the end of speech. code2wav is streamed one ``[groups]`` int64 tensor per codec frame before it."""
+    """talker_ar -> code2wav: the end of speech, after one chunk ``[groups]`` int64 per codec frame."""
 
     frames: int
     finish_reason: str
 
 
 def thinker_params(params: dict[str, Any]) -> dict[str, Any]:
-    """The thinker's generation parameters of a request: ``params["thinker"]`` plus the request's seed."""
+    """Return the thinker's generation parameters of a request: ``params["thinker"]`` plus the request's seed."""
     return {"seed": params.get("seed"), **params.get("thinker", {})}
 
 
 def talker_params(params: dict[str, Any]) -> dict[str, Any]:
-    """The talker's generation parameters of a request: ``params["talker"]`` plus the request's seed."""
+    """Return the talker's generation parameters of a request: ``params["talker"]`` plus the request's seed."""
     return {"seed": params.get("seed"), **params.get("talker", {})}

@@ -6,21 +6,28 @@ called rather than written again: the method needs a few config values of its mo
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoePreTrainedModelForConditionalGeneration as _Reference,
 )
 
 from omni_qwen3.config import QwenConfig
 
+Positions = tuple[torch.Tensor, float]
+"""Rotary positions ``[3, P]`` of a prompt, and the delta: what follows it has its index in the sequence plus this.
+
+Both are whole numbers (int64, int) unless a video's time steps fall between them; then float32 and float, as in the reference.
+"""
+
 
 @frozen
 class MediaGrids:
-    """What the rule needs to know of a prompt's media, each in prompt order; ``None`` where there is none.
+    """The sizes of a prompt's media, each in prompt order; ``None`` where there is none.
 
     Attributes:
         images, videos: ``[n, 3]`` patch grids (time, height, width).
@@ -53,22 +60,27 @@ class RopeIndex:
         positions: torch.Tensor = _Reference.get_llm_pos_ids_for_vision(self._model, *arguments)
         return positions
 
-    def thinker(self, ids: torch.Tensor, grids: MediaGrids, *, use_audio_in_video: bool) -> tuple[torch.Tensor, int]:
-        """Positions ``[3, P]`` of a prompt ``[P]``, and the delta for what follows it."""
-        return self._index(ids, grids, use_audio_in_video)
+    def thinker(self, ids: torch.Tensor, grids: MediaGrids, *, use_audio_in_video: bool) -> Positions:
+        """Return the positions of a prompt ``[P]``."""
+        return _whole(*self._index(ids, grids, use_audio_in_video))
 
-    def talker(self, ids: torch.Tensor, user: torch.Tensor, grids: MediaGrids) -> tuple[torch.Tensor, int] | None:
-        """Positions of the talker's prompt: the user rows (``user``: ``[P]`` bool) and nine more; ``None`` for text only.
+    def talker(self, ids: torch.Tensor, user: torch.Tensor, grids: MediaGrids) -> Positions | None:
+        """Return the positions of the talker's prompt: the user rows (``user``: ``[P]`` bool) and nine more; ``None`` for text.
 
         As in the reference, the talker is never told of ``use_audio_in_video``: sound inside a video is laid out by the
-        plain rule. Unlike there, audio beside images or videos works (the reference crashes for want of a config field).
+        plain rule. Two cases in which the reference crashes work here: audio beside images or videos (it lacks a config
+        field), and a silent video behind one with sound.
         """
         if grids.images is None and grids.videos is None:
             return None
         rows = torch.cat([ids[user], ids.new_full((9,), self._pad)])
-        return self._index(rows, grids, False)
+        try:
+            return _whole(*self._index(rows, grids, False))
+        except IndexError:
+            # The rule counts the silent videos only, so a video with sound uses up the count of a silent one behind it.
+            return _whole(*self._piecewise(rows, grids))
 
-    def _index(self, ids: torch.Tensor, grids: MediaGrids, use_audio_in_video: bool) -> tuple[torch.Tensor, int]:
+    def _index(self, ids: torch.Tensor, grids: MediaGrids, use_audio_in_video: bool) -> Positions:
         if grids.images is None and grids.videos is None:
             return torch.arange(len(ids)).expand(3, -1).contiguous(), 0
         positions, delta = _Reference.get_rope_index(
@@ -81,4 +93,43 @@ class RopeIndex:
             grids.audio_frames,
             grids.seconds_per_grid,
         )
-        return positions[:, 0].long().contiguous(), int(delta.flatten()[0])
+        return positions[:, 0].contiguous(), float(delta.flatten()[0])
+
+    def _piecewise(self, ids: torch.Tensor, grids: MediaGrids) -> Positions:
+        """Apply the rule to the prompt cut before and behind every silent video, each piece going on where the last one ended."""
+        config = self._model.config
+        opens = (ids[:-1] == config.vision_start_token_id).nonzero()[:, 0]
+        silent = [int(start) for start in opens if ids[start + 1] == config.video_token_id]
+        taken = dict.fromkeys(("images", "videos", "audio_frames"), 0)
+        cuts = {0, len(ids)}
+        for start in silent:
+            tokens = int((ids[start + 1 :] != config.video_token_id).nonzero()[0, 0])
+            cuts |= {start, start + tokens + 2}  # with the markers of its beginning and its end
+        pieces, following = [], 0.0
+        bounds = sorted(cuts)
+        for begin, end in itertools.pairwise(bounds):
+            piece = ids[begin:end]
+            after = piece[1:][piece[:-1] == config.vision_start_token_id]
+            counts = {
+                "images": int((after == config.image_token_id).sum()),
+                "videos": int((after != config.image_token_id).sum()),
+                "audio_frames": int((piece == config.audio_start_token_id).sum()),
+            }
+            own = {name: _part(getattr(grids, name), taken[name], count) for name, count in counts.items()}
+            seconds = _part(grids.seconds_per_grid, taken["videos"], counts["videos"])
+            positions, _ = self._index(piece, evolve(grids, **own, seconds_per_grid=seconds), False)
+            pieces.append(positions.float() + following)
+            following = float(pieces[-1].max()) + 1
+            taken = {name: taken[name] + count for name, count in counts.items()}
+        return torch.cat(pieces, dim=1), following - len(ids)
+
+
+def _part(values: torch.Tensor | None, first: int, count: int) -> torch.Tensor | None:
+    return values[first : first + count] if values is not None and count else None
+
+
+def _whole(positions: torch.Tensor, delta: float) -> Positions:
+    """Return positions as integers where they are whole numbers."""
+    if positions.is_floating_point() and bool((positions != positions.round()).any()):
+        return positions, delta
+    return positions.long().contiguous(), int(delta)

@@ -1,4 +1,4 @@
-"""How a Qwen3 decoder is split over tensor parallel ranks: heads, and a slice of every feed-forward (Megatron-LM's split).
+"""Splits a Qwen3 decoder over tensor parallel ranks: its heads, and a slice of every feed-forward (Megatron-LM's split).
 
 Column-parallel: queries, keys, values, gates and ups, by output rows. Row-parallel: the output projection and the downs, by input
 columns; their partial results are summed. With fewer key/value heads than ranks, several ranks hold the same one.
@@ -19,11 +19,14 @@ _KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
 
 
 def local_config(config: DecoderConfig, parallel: TensorParallel) -> DecoderConfig:
-    """The decoder that one rank computes.
+    """Return the config of the decoder that one rank computes.
 
     Raises:
-        ConfigError: ``tp_size`` divides the heads or a feed-forward size with a remainder.
+        ConfigError: ``tp_size`` does not divide the heads or a feed-forward size, or the projections have a bias, of which each
+            rank would add its own.
     """
+    if parallel.size > 1 and config.attention_bias:
+        raise ConfigError("tp_size: a checkpoint with attention_bias cannot be split over ranks; use tp_size 1")
     return evolve(
         config,
         heads=parallel.share(config.heads, "attention heads"),
@@ -37,7 +40,7 @@ def local_config(config: DecoderConfig, parallel: TensorParallel) -> DecoderConf
 
 
 def part_of(config: DecoderConfig, parallel: TensorParallel) -> PartOf:
-    """Which part of each on-disk tensor a rank reads."""
+    """Return the function that selects a rank's part of each on-disk tensor."""
     parts = _key_value_parts(config, parallel)
 
     def part(name: str) -> Part | None:
@@ -55,7 +58,7 @@ def part_of(config: DecoderConfig, parallel: TensorParallel) -> PartOf:
 
 
 def _key_value_parts(config: DecoderConfig, parallel: TensorParallel) -> int:
-    """Into how many parts the key/value heads are split: one per rank, or one per head where there are fewer."""
+    """Return the number of parts of the key/value heads: one per rank, or one per head if there are fewer heads than ranks."""
     parts = min(parallel.size, config.kv_heads)
     if config.kv_heads % parts or parallel.size % parts:
         raise ConfigError(

@@ -148,7 +148,7 @@ class TalkerRunner(FeedbackARModelRunner):
             prompt_positions=speech.start["positions"],
             position_delta=speech.start["position_delta"],
             state=speech,
-            random=RandomStream(sampling.seed),
+            random=RandomStream(sampling.seed, stream=1),  # the thinker draws by the same seed
         )
 
     def _user_rows(self, start: TalkerStart) -> torch.Tensor:

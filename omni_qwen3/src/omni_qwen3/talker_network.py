@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
-from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
 
 
 class Projection(nn.Module):
@@ -20,9 +19,10 @@ class Projection(nn.Module):
         super().__init__()
         self.linear_fc1 = nn.Linear(config.thinker_hidden_size, config.text.intermediate_size)
         self.linear_fc2 = nn.Linear(config.text.intermediate_size, config.text.hidden_size)
+        self.activation = activation(config.text.activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        projected: torch.Tensor = self.linear_fc2(F.silu(self.linear_fc1(x)))
+        projected: torch.Tensor = self.linear_fc2(self.activation(self.linear_fc1(x)))
         return projected
 
 

@@ -53,14 +53,18 @@ class Thinker(nn.Module):
         x = batch.input_embeds
         cos, sin = self.rotary(batch.positions, x.dtype)
         rows, features = batch.extra.get("deepstack", (None, []))
-        capture, captured = batch.extra.get("capture"), {}
+        capture = batch.extra.get("capture")
+        captured = {0: x} if capture == 0 else {}
         for index, layer in enumerate(self.model.layers):
             x = layer(x, cos, sin, batch.attention)
             if capture == index + 1:
                 captured[capture] = x
             if rows is not None and index < len(features):
                 x = x.index_add(0, rows, features[index])
-        return ForwardOutput(self.model.norm(x), captured)
+        hidden = self.model.norm(x)
+        if capture == len(self.model.layers):
+            captured[capture] = hidden  # the last of the reference's hidden_states is the normalised one
+        return ForwardOutput(hidden, captured)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.lm_head(hidden)

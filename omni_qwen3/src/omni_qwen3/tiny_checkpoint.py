@@ -1,7 +1,7 @@
 """Writes a complete Qwen3-Omni checkpoint in the released on-disk layout, tiny, with random weights.
 
-The weights are *well conditioned*: drawn at unit gain, so that replies differ from prompt to prompt and speech is not
-silent. (transformers' own initialisation gives constant tokens and silence.) What it says means nothing.
+The weights are drawn at unit gain, so that replies differ from prompt to prompt and speech is not silent; transformers' own
+initialisation gives constant tokens and silence. The replies are meaningless.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from omni_torch.checkpoints import written_once
 
 
 def default_model() -> tuple[str, str]:
-    """The checkpoint of ``omni run`` without ``--model``: made once, in the user's cache folder.
-
-    Returns:
-        Its path, and a notice that says what it is.
-    """
+    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice about it."""
     notice = (
         "No --model given: using a tiny checkpoint with RANDOM weights. "
         "Its words and its voice are noise; pass --model with a Qwen3-Omni checkpoint for answers."
@@ -74,7 +70,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
 
 
 def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
-    """Draw every weight anew at unit gain, and scale the end-of-turn rows so that replies end now and then."""
+    """Draw every weight anew at unit gain, and scale the end-of-turn rows so that some replies end by themselves."""
     import torch
 
     with torch.no_grad():
@@ -106,7 +102,7 @@ def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
 
 
 def write_processor_files(folder: Path) -> None:
-    """What the processors read: image and video patches of 16, log-mel features of 16 kHz audio."""
+    """Write the processors' settings: image and video patches of 16 pixels, log-mel features of 16 kHz audio."""
     pixels = {
         "patch_size": 16,
         "temporal_patch_size": 2,

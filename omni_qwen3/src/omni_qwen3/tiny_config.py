@@ -1,4 +1,4 @@
-"""The dimensions of tiny checkpoints, and the config that they make, with every field that the released one carries."""
+"""The dimensions of tiny checkpoints, and their config with every field of the released one."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ about 1.5 B whose code predictor has nearly the released dimensions.
 
 
 def codec_ids(dims: Shape) -> dict[str, int]:
+    """Return the ids of the codec's markers, which follow the codes."""
     first = dims.codebook
     names = [
         "codec_pad_id",
@@ -96,7 +97,7 @@ def codec_ids(dims: Shape) -> dict[str, int]:
 
 
 def model_config(dims: Shape, ids: dict[str, int]) -> dict[str, Any]:
-    """The whole config, with the fields that the released one carries beyond what transformers declares."""
+    """Return the whole config, with the fields of the released one that transformers' classes do not declare."""
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": list(dims.mrope_section), "interleaved": True}
     first_speaker = dims.codebook + 6
     half = dims.head_dim // 2
@@ -218,7 +219,7 @@ def model_config(dims: Shape, ids: dict[str, int]) -> dict[str, Any]:
 
 
 def complete_saved_config(folder: Path, dims: Shape) -> None:
-    """Write what transformers' classes drop: fields of the released config that they do not declare."""
+    """Add the fields of the released config that transformers' classes do not declare and drop when saving."""
     path = folder / "config.json"
     saved = json.loads(path.read_text())
     saved["talker_config"]["spatial_merge_size"] = 2

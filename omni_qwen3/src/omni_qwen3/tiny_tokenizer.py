@@ -45,11 +45,15 @@ LINES = (
     "What is in the picture and what do you hear?",
     *["Tell me a story about a red fox, a blue house and the sound of the sea."] * 3,
 )
-"""What a tiny checkpoint's tokenizer knows words of."""
+"""The text that a tiny checkpoint's tokenizer is trained on."""
 
 
 def write_tokenizer(folder: Path, merges: int, lines: Sequence[str] = LINES) -> dict[str, int]:
-    """A byte-level BPE over a few lines, the special tokens appended in their released order. Returns the ids needed."""
+    """Train and write a byte-level BPE over a few lines, with the special tokens in their released order.
+
+    Returns:
+        The ids of the special tokens, of the roles and of the newline, and the size of the ``vocabulary``.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import Qwen2TokenizerFast
 

@@ -23,13 +23,14 @@ class RandomStream:
     numbers. The mixing function is SplitMix64 (Steele, Lea and Flood, 2014).
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None, stream: int = 0) -> None:
         self.seed = secrets.randbits(63) if seed is None else seed
+        self.stream = stream
 
     def uniform(self, *counters: int) -> float:
         """Return a number in [0, 1) with 53 random bits."""
         state = self.seed & _MASK
-        for counter in (*counters, len(counters)):
+        for counter in (*counters, *([self.stream] if self.stream else []), len(counters)):
             state = (state + 0x9E3779B97F4A7C15 * (counter + 1)) & _MASK
             state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
             state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -107,7 +108,7 @@ class ARRequest:
         prompt_ids: one id per prompt position, placeholders included (``len`` is the prompt's length).
         sampling: its sampling parameters.
         prompt_embeds: ``[P, hidden]`` inputs for the prompt, replacing ``embed(prompt_ids)``; or ``None``.
-        prompt_positions: rotary positions, ``[P]`` or ``[3, P]`` int64; ``None`` means ``arange(P)``.
+        prompt_positions: rotary positions, ``[P]`` or ``[3, P]``, int64 or (between whole numbers) float32; ``None`` means ``arange(P)``.
         position_delta: the rotary position of a generated token is its index in the sequence plus this (mRoPE's delta).
         state: the runner's own data of the request. Dropped with the request.
         output_ids: generated ids so far.
@@ -129,7 +130,7 @@ class ARRequest:
     sampling: SamplingParams
     prompt_embeds: Tensor | None = None
     prompt_positions: Tensor | None = None
-    position_delta: int = 0
+    position_delta: float = 0
     state: Any = None
     output_ids: list[int] = field(factory=list)
     output_embeds: list[Tensor] = field(factory=list)
@@ -157,7 +158,7 @@ class ForwardBatch:
         lengths: for each request, the number of positions that this step computes (1 for a decode step).
         input_ids: ``[n]`` int64 ids, -1 where only an embedding exists.
         input_embeds: ``[n, hidden]``; filled by the runner before the forward.
-        positions: ``[n]`` or ``[3, n]`` int64 rotary positions.
+        positions: ``[n]`` or ``[3, n]`` rotary positions: int64, or float32 if those of any request are no whole numbers.
         attention: the paged attention of this batch; layers call it.
         sample_rows: ``[m]`` int64 row of each request whose next token is chosen in this step (its last known position).
         sampled: the indices into ``requests`` that ``sample_rows`` belong to.

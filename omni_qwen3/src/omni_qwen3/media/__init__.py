@@ -1,4 +1,4 @@
-"""Media files to arrays: decoded, bounded and checked before any network sees them."""
+"""Decodes media files into arrays, bounded and checked before any network sees them."""
 
 from omni_qwen3.media.source import Limits, MediaSource
 

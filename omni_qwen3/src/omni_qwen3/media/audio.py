@@ -1,4 +1,4 @@
-"""Audio: soundfile decodes any rate and channel count, soxr resamples to 16 kHz, channels are averaged."""
+"""Decodes audio of any rate and channel count with soundfile; soxr resamples to 16 kHz, channels are averaged."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from omni_qwen3.media.source import Limits, MediaSource
 
 SAMPLE_RATE = 16_000
 SHORTEST_SECONDS = 0.025
-"""One analysis window of the feature extractor; less holds no feature."""
+"""One analysis window of the feature extractor; a shorter clip has no feature."""
 
 Samples = npt.NDArray[np.float32]
 
 
 def load_audio(source: MediaSource, limits: Limits) -> Samples:
-    """Mono float32 samples at 16 kHz of a content part: ``path``, ``data``, or ``samples`` with ``sample_rate``.
+    """Load the audio of a content part as mono float32 samples at 16 kHz.
 
-    ``samples`` is ``[n]`` or ``[n, channels]``, float in [-1, 1].
+    The part has ``path``, ``data`` (the bytes of a file), or ``samples`` (``[n]`` or ``[n, channels]``, float in [-1, 1]) with
+    ``sample_rate``.
 
     Raises:
         InvalidRequestError: no audio, damaged, empty, too long, or not finite; the message names it.
@@ -45,13 +46,14 @@ def load_audio(source: MediaSource, limits: Limits) -> Samples:
 
 
 def too_long(source: MediaSource, limits: Limits, seconds: float) -> Exception:
+    """Return the error of a clip over the limit."""
     return source.fail(
         f"{seconds:.1f} s of audio are over the limit of {limits.max_audio_seconds:g} s (max_audio_seconds)"
     )
 
 
 def to_mono_16k(source: MediaSource, limits: Limits, samples: Samples, rate: int) -> Samples:
-    """Check, average channels, resample."""
+    """Check samples at ``rate`` Hz, average their channels and resample them to 16 kHz."""
     seconds = len(samples) / rate
     if seconds > limits.max_audio_seconds:
         raise too_long(source, limits, seconds)

@@ -1,4 +1,4 @@
-"""Images: Pillow decodes, upright and in RGB."""
+"""Decodes images with Pillow: upright and in RGB."""
 
 from __future__ import annotations
 
@@ -14,22 +14,29 @@ LARGEST_ASPECT_RATIO = 200
 
 
 def load_image(source: MediaSource, limits: Limits) -> Image.Image:
-    """The picture of a content part: ``path``, ``data``, or ``image`` (a PIL image or an ``[H, W, 3]`` uint8 array).
+    """Load the image of a content part: ``path``, ``data`` (the bytes of a file), or ``image`` (a uint8 array).
+
+    The array is ``[H, W, 3]``, or ``[H, W, 4]`` with an alpha channel, which is put on white. Of files, the alpha channel is
+    dropped and transparent colours of a palette become white: both as transformers' processor does. PIL images cannot be sent to
+    a pipeline; pass ``numpy.asarray(image)``.
 
     Raises:
         InvalidRequestError: it is no image, is damaged or too large; the message names it.
     """
     given = source.part.get("image")
     if isinstance(given, np.ndarray):
-        if given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3:
-            raise source.fail(f"an image array must be uint8 [height, width, 3], is {given.dtype} {list(given.shape)}")
-        given = Image.fromarray(given)
-    if isinstance(given, Image.Image):
-        return _checked(source, limits, given)
+        if given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] not in (3, 4):
+            raise source.fail(
+                f"an image array must be uint8 [height, width, 3 or 4], is {given.dtype} {list(given.shape)}"
+            )
+        return _on_white(_checked(source, limits, Image.fromarray(given)))
+    if given is not None:
+        raise source.fail(f"`image` must be a uint8 array [height, width, 3 or 4], is of type {type(given).__name__}")
     try:
         with source.open(limits) as stream, warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit follows
-            return _checked(source, limits, Image.open(stream))
+            image = _checked(source, limits, Image.open(stream))
+            return _on_white(image.convert("RGB"))
     except UnidentifiedImageError:
         raise source.fail("this is no image, or of a format that cannot be read") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -37,7 +44,7 @@ def load_image(source: MediaSource, limits: Limits) -> Image.Image:
 
 
 def _checked(source: MediaSource, limits: Limits, image: Image.Image) -> Image.Image:
-    """Bounds are checked on the header, before the pixels are decoded."""
+    """Check the bounds on the header, before the pixels are decoded, then decode."""
     width, height = image.size
     if width * height > limits.max_image_pixels:
         raise source.fail(
@@ -46,4 +53,13 @@ def _checked(source: MediaSource, limits: Limits, image: Image.Image) -> Image.I
     if max(width, height) > LARGEST_ASPECT_RATIO * min(width, height):
         raise source.fail(f"{width} x {height} pixels: one side is over {LARGEST_ASPECT_RATIO} times the other")
     image.load()
-    return ImageOps.exif_transpose(image).convert("RGB")
+    return ImageOps.exif_transpose(image)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Convert an image to RGB, what is transparent to white, whatever colour is stored there."""
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image).convert("RGB")

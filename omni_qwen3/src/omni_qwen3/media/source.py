@@ -1,4 +1,4 @@
-"""Where a piece of media comes from, how it is called in error messages, and how large it may be."""
+"""The source of a piece of media: a file or bytes, its title in error messages, and the limits on its size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omni_core.errors import InvalidRequestError
 
 @frozen
 class Limits:
-    """Bounds on what one request may bring. Each is an option of the pipeline.
+    """Bounds on the media of one request. Each is an option of the pipeline.
 
     Attributes:
         max_image_pixels: width times height of an image, before resizing.
@@ -40,16 +40,16 @@ class MediaSource:
 
     @property
     def title(self) -> str:
-        """The part in error messages: its place in the request, and its file."""
+        """Return the part's name in error messages: its path in the request, and its file."""
         path = self.part.get("path")
         return f"{self.where} ({self.kind} {str(path)!r})" if path else f"{self.where} ({self.kind})"
 
     def fail(self, problem: str) -> InvalidRequestError:
-        """The error for this piece of media."""
+        """Return the error for this piece of media."""
         return InvalidRequestError(f"{self.title}: {problem}")
 
     def open(self, limits: Limits) -> IO[bytes]:
-        """The file or the bytes, checked for existence and size."""
+        """Open the file or the bytes, with their existence and size checked."""
         data = self.part.get("data")
         if data is not None:
             if not isinstance(data, bytes):

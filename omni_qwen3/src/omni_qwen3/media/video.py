@@ -1,4 +1,4 @@
-"""Video: PyAV decodes; frames are sampled at a fixed rate, and the sound track is taken where a request asks for it."""
+"""Decodes videos with PyAV: frames sampled at a fixed rate, and the sound track where a request asks for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Frames = npt.NDArray[np.uint8]
 
 @frozen
 class Video:
-    """Sampled frames ``[T, H, W, 3]`` RGB at ``fps`` frames per second, and the sound (16 kHz mono) if asked for and there."""
+    """Sampled frames ``[T, H, W, 3]`` RGB at ``fps`` frames per second, and the sound (16 kHz mono) if requested and present."""
 
     frames: Frames
     fps: float
@@ -23,10 +23,11 @@ class Video:
 
 
 def load_video(source: MediaSource, limits: Limits, *, fps: float, with_sound: bool) -> Video:
-    """A content part's video: ``path``, ``data``, or ``frames`` (``[T, H, W, 3]`` uint8, taken to be at ``fps``).
+    """Load the video of a content part: ``path``, ``data`` (the bytes of a file), or ``frames`` (uint8 ``[T, H, W, 3]`` at ``fps``).
 
-    Frames are those shown at the times ``0, 1/fps, 2/fps, ...``; if that would be more than ``max_video_frames``, the rate
-    is lowered evenly.
+    For each of the times ``0, 1/fps, 2/fps, ...`` the first frame at or after it is taken, and each frame at most once: a video
+    with fewer frames per second than ``fps`` is treated as a shorter one, as by the reference's sampler. If there would be more
+    than ``max_video_frames``, the rate is lowered evenly.
 
     Raises:
         InvalidRequestError: no video, damaged, cut off or too long; the message names it.
@@ -59,28 +60,36 @@ def _decode(
         raise source.fail(
             f"{track.width} x {track.height} pixels are over the limit of {limits.max_image_pixels} (max_image_pixels)"
         )
-    if duration * fps > limits.max_video_frames:
-        fps = limits.max_video_frames / duration
+    shown = float(track.duration * track.time_base) if track.duration and track.time_base else duration
+    if shown * fps > limits.max_video_frames:  # of the pictures alone: the sound may be longer
+        fps = limits.max_video_frames / shown
     sounds = container.streams.audio[0] if with_sound and container.streams.audio else None
     frames: list[Frames] = []
     pieces: list[Samples] = []
-    end = 0.0
-    for packet in container.demux(*([track, sounds] if sounds is not None else [track])):
+    begin = end = longest = 0.0
+    read = 0.0
+    for packet in container.demux():  # all tracks: the container is as long as its longest one
+        if packet.pts is not None and packet.time_base is not None:
+            read = max(read, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+        if packet.stream not in (track, sounds):
+            continue
         for frame in packet.decode():
             if isinstance(frame, av.AudioFrame):
                 pieces.append(_mono(frame))
                 continue
             time = float(frame.time or 0.0)
-            end = max(end, time)
-            # A frame stands for every sampling time up to the next frame; the first of them takes it.
+            begin, end = end, max(end, time)
+            longest = max(longest, end - begin)
             if time + 1e-6 >= len(frames) / fps and len(frames) < limits.max_video_frames:
                 frames.append(frame.to_ndarray(format="rgb24"))
             if end > limits.max_video_seconds:
                 raise source.fail(f"over the limit of {limits.max_video_seconds:g} s of video (max_video_seconds)")
     if not frames:
         raise source.fail("the video holds no frame that can be decoded")
-    if duration and end + 2.0 / fps < duration * 0.9:
-        raise source.fail(f"the video is cut off: {end:.1f} of {duration:.1f} s could be decoded")
+    # Not every container says how long a picture is shown; the last one may be shown as long as any other.
+    read = max(read, end + longest)
+    if duration and read + 2.0 / fps < duration * 0.9:
+        raise source.fail(f"the video is cut off: {read:.1f} of {duration:.1f} s are there")
     sound = None
     if pieces and sounds is not None:
         sound = to_mono_16k(source, limits, np.concatenate(pieces), sounds.rate)
@@ -88,7 +97,7 @@ def _decode(
 
 
 def _mono(frame: av.AudioFrame) -> Samples:
-    """A decoded piece of sound as float32 ``[n, channels]``."""
+    """Convert a decoded piece of sound to float32 ``[n, channels]``."""
     samples = frame.to_ndarray()
     channels = len(frame.layout.channels)
     if not frame.format.is_planar:

@@ -55,7 +55,7 @@ class DecodeGraphs:
         self._tables.fill(batch.requests, batch.starts, attention.rows, padding_row)
         attention.refill()
         inputs = [batch.input_ids, batch.positions.movedim(-1, 0), batch.input_embeds]
-        key = (attention, batch.positions.dim(), extra)
+        key = (attention, batch.positions.dim(), batch.positions.dtype, extra)
         outputs = self._graphs.run(key, partial(self._build, attention, extra), inputs, padding_row)
         if outputs is None:
             self._attentions.clear()

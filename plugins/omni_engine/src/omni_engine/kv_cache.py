@@ -1,7 +1,7 @@
-"""The paged KV cache: one tensor per layer, cut into blocks, and the pool that lends blocks to requests.
+"""The paged KV cache: one tensor per layer, cut into blocks, and the pool that allocates blocks to requests.
 
-A block whose content has a name (:class:`omni_engine.positions.BlockKeys`) can be lent to several requests at once, and is found
-again after its last borrower has gone, until its room is needed: the least recently used go first.
+A block with a content key (:class:`omni_engine.positions.BlockKeys`) can be used by several requests at once. It stays cached
+after its last user has released it, until its memory is needed; the least recently used blocks are evicted first.
 """
 
 from __future__ import annotations
@@ -15,39 +15,40 @@ from attrs import define, field
 from omni_core.model_runner.types import KVLayout
 
 EVICTED_AT_ONCE = 16
-"""Named blocks that make room together. They lay side by side in an ended request, and so they do in the next one."""
+"""Cached blocks evicted together: they were adjacent in one request, so the request that takes them gets adjacent blocks."""
 
 
 class BlockPool:
-    """Lends block numbers. The lowest free ones go first, so that a request's blocks often lie side by side."""
+    """Allocates block numbers and counts their references. Low numbers first: a request's blocks are then often adjacent."""
 
     def __init__(self, blocks: int) -> None:
         self.total = blocks
         self.evictions = 0
         self._free = list(range(blocks))
-        self._borrowers: dict[int, int] = {}
+        self._references: dict[int, int] = {}
         self._by_key: dict[bytes, int] = {}
         self._keys: dict[int, bytes] = {}
         self._idle: OrderedDict[int, None] = OrderedDict()
-        """Named blocks that nobody borrows, least recently used first."""
+        """Cached blocks without references, least recently used first."""
 
     @property
     def free(self) -> int:
-        """Blocks that can be taken: empty ones, and named ones that nobody borrows."""
+        """Number of blocks that can be taken: empty ones, and cached ones without references."""
         return len(self._free) + len(self._idle)
 
     @property
     def named(self) -> int:
+        """Number of blocks that can be found by a key."""
         return len(self._keys)
 
     def take(self, count: int) -> list[int] | None:
-        """``count`` blocks, or ``None`` (and nothing taken) if there are not that many."""
+        """Allocate ``count`` blocks with one reference each; ``None``, and nothing taken, if fewer are free."""
         if count > self.free:
             return None
         if count > len(self._free):
             self._evict(max(count - len(self._free), min(EVICTED_AT_ONCE, len(self._idle) // 8)))
         taken = [heapq.heappop(self._free) for _ in range(count)]
-        self._borrowers.update(dict.fromkeys(taken, 1))
+        self._references.update(dict.fromkeys(taken, 1))
         return taken
 
     def _evict(self, count: int) -> None:
@@ -58,19 +59,19 @@ class BlockPool:
         self.evictions += count
 
     def name(self, block: int, key: bytes) -> None:
-        """Let a lent block be found by ``key``. A second block of the same content stays nameless."""
+        """Let an allocated block be found by ``key``. A second block with the same content gets no key."""
         if key not in self._by_key and block not in self._keys:
             self._by_key[key], self._keys[block] = block, key
 
     def unname(self, blocks: list[int]) -> None:
-        """Let lent blocks be found no more."""
+        """Remove the keys of allocated blocks, so that no further request finds them."""
         for block in blocks:
             key = self._keys.pop(block, None)
             if key is not None:
                 del self._by_key[key]
 
     def find(self, keys: list[bytes]) -> list[int]:
-        """The blocks of the longest known beginning of a chain."""
+        """Return the blocks of the longest cached prefix of a chain of keys."""
         found = []
         for key in keys:
             block = self._by_key.get(key)
@@ -80,39 +81,53 @@ class BlockPool:
         return found
 
     def share(self, blocks: list[int]) -> None:
-        """Lend blocks that :meth:`find` gave once more."""
+        """Add a reference to blocks that :meth:`find` returned."""
         for block in blocks:
-            self._borrowers[block] = self._borrowers.get(block, 0) + 1
+            self._references[block] = self._references.get(block, 0) + 1
             self._idle.pop(block, None)
 
     def alone(self, blocks: list[int]) -> int:
-        """How many of these blocks have one borrower."""
-        return sum(self._borrowers[block] == 1 for block in blocks)
+        """Count those of the blocks that have one reference."""
+        return sum(self._references[block] == 1 for block in blocks)
 
     def idle(self, blocks: list[int]) -> int:
-        """How many of these blocks have no borrower."""
+        """Count those of the blocks that are cached without references."""
         return sum(block in self._idle for block in blocks)
 
-    def give_back(self, blocks: list[int]) -> None:
-        """Return blocks, a chain in order: its end is evicted before its beginning. Raises ValueError for one that is not lent."""
+    def give_back(self, blocks: list[int]) -> list[int]:
+        """Drop one reference of each block of a chain, in order: its end is evicted before its beginning.
+
+        Returns:
+            The blocks that have no reference any more.
+
+        Raises:
+            ValueError: a block has no reference.
+        """
+        unused = []
         for block in reversed(blocks):
-            if block not in self._borrowers:
+            if block not in self._references:
                 raise ValueError(f"block {block} was given back twice")
-            self._borrowers[block] -= 1
-            if self._borrowers[block]:
+            self._references[block] -= 1
+            if self._references[block]:
                 continue
-            del self._borrowers[block]
+            del self._references[block]
+            unused.append(block)
             if block in self._keys:
                 self._idle[block] = None
             else:
                 heapq.heappush(self._free, block)
+        return unused
 
 
 @define
 class _Table:
-    """A request's blocks, of which the first ``borrowed`` were another's, and the first ``named`` are named.
+    """A request's block table.
 
-    ``side_by_side``: their slots are one slice; else ``index`` lists them, made again when it grew.
+    Attributes:
+        borrowed: number of leading blocks that another request computed.
+        named: number of leading blocks that were given a key.
+        side_by_side: True if the blocks are adjacent, so that their slots are one slice.
+        index: the slots otherwise, ``[blocks * block_size]``; ``None`` until they are asked for.
     """
 
     blocks: list[int] = field(factory=list)
@@ -133,8 +148,8 @@ class _Table:
 class KVCache:
     """K and V of every layer: ``[blocks * block_size, kv_heads, head_dim]`` each, and each request's block table.
 
-    ``kept`` (``[blocks * block_size, kept_width]``) has what a runner keeps beside them. Behind the blocks, from slot ``scratch``,
-    lie as many as are asked for that nobody borrows and nobody reads: rows of padding write there.
+    ``kept`` (``[blocks * block_size, kept_width]``) holds what a runner stores beside them. The slots from ``scratch`` on belong
+    to no block and are never read: padding rows of a recorded step write there.
     """
 
     def __init__(
@@ -154,23 +169,26 @@ class KVCache:
         self.block_size = block_size
         self.pool = BlockPool(blocks)
         self._tables: dict[str, _Table] = {}
+        self._pending_clear: set[int] = set()
+        """Blocks of failed requests that others still read; cleared when the last of them has released them."""
 
     @staticmethod
     def block_bytes(layout: KVLayout, block_size: int, kept_width: int = 0) -> int:
-        """Bytes of one block over all layers, K and V, and what is kept beside them."""
+        """Return the bytes of one block: K and V of all layers, and what a runner stores beside them."""
         values = 2 * layout.layers * layout.kv_heads * layout.head_dim + kept_width
         return values * block_size * layout.dtype.itemsize
 
     @property
     def capacity(self) -> int:
-        """Positions that fit."""
+        """Number of positions that fit."""
         return self.pool.total * self.block_size
 
     def blocks_for(self, positions: int) -> int:
+        """Return the number of blocks that hold this many positions."""
         return -(-positions // self.block_size)
 
     def reserve(self, request_id: str, positions: int) -> bool:
-        """Make room for a request's first ``positions`` positions; ``False`` (and nothing changed) if there is none."""
+        """Allocate what a request's first ``positions`` positions need; ``False``, and nothing changed, if that is not free."""
         table = self._tables.setdefault(request_id, _Table())
         taken = self.pool.take(max(0, self.blocks_for(positions) - len(table.blocks)))
         if taken is None:
@@ -179,7 +197,7 @@ class KVCache:
         return True
 
     def open(self, request_id: str, shared: list[int], positions: int) -> bool:
-        """:meth:`reserve` for a request that has nothing yet, with ``shared`` (of ``pool.find``) as its first blocks."""
+        """:meth:`reserve` for a request without blocks, with ``shared`` (from ``pool.find``) as its first blocks."""
         self.pool.share(shared)
         taken = self.pool.take(self.blocks_for(positions) - len(shared))
         if taken is None:
@@ -190,29 +208,39 @@ class KVCache:
         return True
 
     def name(self, request_id: str, keys: list[bytes]) -> None:
-        """Let a request's first blocks, which are computed, be found by these keys."""
+        """Let a request's first blocks, which must have been computed, be found by these keys."""
         table = self._tables[request_id]
         for block, key in zip(table.blocks[table.named : len(keys)], keys[table.named :], strict=True):
             self.pool.name(block, key)
         table.named = max(table.named, len(keys))
 
     def named(self, request_id: str) -> int:
-        """How many of a request's blocks have been named."""
+        """Return how many of a request's blocks have been given a key."""
         return self._tables[request_id].named
 
-    def release(self, request_id: str, *, distrust: bool = False) -> None:
-        """Give a request's blocks back; with ``distrust``, what it computed is not found again. Idempotent."""
+    def release(self, request_id: str, *, invalidate: bool = False) -> None:
+        """Drop a request's references to its blocks. Idempotent.
+
+        Args:
+            invalidate: the request failed. Blocks that it computed lose their keys, so that no further request finds them, and
+                are cleared when their last reader releases them. A request that shares them keeps them unchanged: a block is named after
+                the step that computed it has succeeded, and its K and V are a function of its key alone, so a request that
+                had computed them itself would hold the same values (and would meet the same NaN).
+        """
         table = self._tables.pop(request_id, None)
         if table is None:
             return
-        if distrust:
+        if invalidate:
             own = table.blocks[table.borrowed :]
             self.pool.unname(own)
-            self._clear(own)
-        self.pool.give_back(table.blocks)
+            self._pending_clear.update(own)
+        unused = self._pending_clear.intersection(self.pool.give_back(table.blocks))
+        if unused:
+            self._pending_clear -= unused
+            self._clear(sorted(unused))
 
     def _clear(self, blocks: list[int]) -> None:
-        """A kernel may read a block's unused end and weigh it with zero, which does not make a NaN vanish."""
+        """Fill blocks with zeros: a kernel may read the unused end of a block with weight zero, and zero times NaN is NaN."""
         slots = (
             torch.tensor(blocks, dtype=torch.int64).unsqueeze(1) * self.block_size + torch.arange(self.block_size)
         ).reshape(-1)
@@ -220,20 +248,20 @@ class KVCache:
             each.index_fill_(0, slots.to(each.device), 0.0)
 
     def freed_by(self, request_ids: list[str]) -> int:
-        """At least so many blocks would become free if these requests were released."""
+        """Return a lower bound of the blocks that become free when these requests are released."""
         return sum(self.pool.alone(self._tables[each].blocks) for each in request_ids if each in self._tables)
 
     def blocks(self, request_id: str) -> list[int]:
-        """The block table. Not to be changed."""
+        """Return a request's block table. It must not be changed."""
         return self._tables[request_id].blocks
 
     def slot_numbers(self, request_id: str, start: int, end: int) -> list[int]:
-        """Where positions ``start..end`` of a request lie, one by one."""
+        """Return the slots of positions ``start`` to ``end`` (exclusive) of a request."""
         blocks, size = self._tables[request_id].blocks, self.block_size
         return [blocks[position // size] * size + position % size for position in range(start, end)]
 
     def slots(self, request_id: str, start: int, end: int) -> torch.Tensor | slice:
-        """Where positions ``start..end`` of a request lie: a slice when its blocks are side by side, else an index."""
+        """Return the slots of positions ``start`` to ``end`` (exclusive): a slice if the blocks are adjacent, else an index."""
         table, size = self._tables[request_id], self.block_size
         if table.side_by_side:
             base = table.blocks[0] * size

@@ -38,7 +38,9 @@ class BlockKeys:
 
     def _extend(self, start: int, end: int) -> None:
         tokens = array("q", ids(self._request, start, end - start)).tobytes()
-        places = rotary(self._request, start, end - start).reshape(-1, end - start).T.contiguous().numpy().tobytes()
+        places = (
+            rotary(self._request, start, end - start).double().reshape(-1, end - start).T.contiguous().numpy().tobytes()
+        )
         for begin in range(start, end, self._size):
             key = hashlib.blake2b(self._keys[-1] if self._keys else b"", digest_size=16)
             for whole in (tokens, places):

@@ -169,7 +169,7 @@ class EngineScheduler:
         """See :class:`omni_torch.loop.Policy`."""
         request = self._requests.pop(request_id, None)
         if request is not None:
-            self.batcher.remove(request, distrust=failed)
+            self.batcher.remove(request, invalidate=failed)
 
     # --- a step ------------------------------------------------------------------------------------------------------
     def _can_step(self, request: ARRequest, result: StepResult) -> bool:

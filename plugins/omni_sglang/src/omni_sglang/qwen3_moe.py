@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_sglang.adapter import RadixPagedAttention, ReadWeight, build_qwen3_moe, run_qwen3_moe
 
@@ -39,6 +39,14 @@ class Qwen3MoeDecoder:
     def __init__(
         self, config: Any, read: ReadWeight, head: torch.Tensor, *, capture: int, deepstack: int, device: torch.device
     ) -> None:
+        for field, is_computed in (
+            ("mlp_only_layers", not config.mlp_only_layers),
+            ("attention_bias", not config.attention_bias),
+            ("hidden_act", config.hidden_act == "silu"),
+        ):
+            if not is_computed:
+                value = getattr(config, field)
+                raise ConfigError(f"config.json: text_config.{field} {value!r}: SGLang's layers do not compute it; leave `decoder` unset")
         if deepstack > DEEPSTACK_LAYERS:
             raise ConfigError(f"{deepstack} deepstack layers: SGLang's decoder has room for {DEEPSTACK_LAYERS}")
         if not deepstack < capture < config.num_hidden_layers:
@@ -75,6 +83,11 @@ class Qwen3MoeDecoder:
         assert self._network is not None
         assert batch.input_embeds is not None
         assert isinstance(batch.attention, RadixPagedAttention)
+        if batch.positions.is_floating_point():
+            raise InvalidRequestError(
+                "the video's time steps fall between whole rotary positions, which SGLang's layers cannot compute; "
+                "leave `decoder` unset, or use `video_fps: 1` or `2`"
+            )
         positions = batch.positions.expand(3, -1) if batch.positions.dim() == 1 else batch.positions
         hidden, captured = run_qwen3_moe(
             self._network, batch.attention, batch.input_embeds, positions.contiguous(), self._deepstack(batch)

@@ -510,7 +510,7 @@ def _expected_writes(batch: ForwardBatch) -> list[tuple[str, int]]:
 
 def _before_its_last_token(request: ARRequest) -> ARRequest:
     """The request as it was when its last token was chosen, with random numbers of its own seed."""
-    random = RandomStream(request.sampling.seed)
+    random = RandomStream(request.sampling.seed, request.random.stream)
     return evolve(request, output_ids=request.output_ids[:-1], random=random, seen_ids=None, finish_reason=None)
 
 

@@ -1,6 +1,6 @@
-"""Finding a checkpoint (a local folder, a hub id that is downloaded, one made here) and reading its config.
+"""Finds checkpoints (a local folder, a hub id that is downloaded, a folder made here) and reads and validates their config files.
 
-Light: nothing here imports torch. :mod:`omni_torch.weights` reads the tensors.
+Nothing here imports torch. :mod:`omni_torch.weights` reads the tensors.
 """
 
 from __future__ import annotations
@@ -8,18 +8,21 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omni_core.errors import ConfigError
 
+LoadedT = TypeVar("LoadedT")
+
 
 def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
-    """The local folder of a checkpoint: ``model`` itself, or a hub id, downloaded (with a progress bar) if need be.
+    """Return the local folder of a checkpoint: ``model`` itself, or that of a hub id, downloaded with a progress bar if needed.
 
-    Called in the parent, before any stage starts, so that a download never counts against a start-up time-out. Downloading
-    needs ``huggingface_hub``, which whoever reads checkpoints depends on.
+    Called in the parent before any stage starts, so that a download does not count against a start-up time-out. Downloading
+    needs ``huggingface_hub``, which model distributions depend on.
 
     Args:
         files: patterns of the files to download.
@@ -44,9 +47,9 @@ def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
 
 
 def written_once(name: str, write: Callable[[Path], object]) -> str:
-    """The folder ``name`` of the user's cache, with the checkpoint that ``write`` puts there if nobody has yet.
+    """Return the folder ``name`` of the user's cache, after ``write`` has filled it if it did not exist.
 
-    A folder is there in full or not at all, whoever else asks for it at the same time.
+    The folder appears complete or not at all, also when several processes ask for it at the same time.
     """
     import shutil  # here, because the modules that register plugins import this one and must take no time
     import tempfile
@@ -60,7 +63,7 @@ def written_once(name: str, write: Callable[[Path], object]) -> str:
             write(fresh)
             try:
                 fresh.rename(target)
-            except OSError:  # somebody else has made it meanwhile
+            except OSError:  # another process was faster
                 if not (target / "config.json").is_file():
                     raise
         finally:
@@ -69,7 +72,7 @@ def written_once(name: str, write: Callable[[Path], object]) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a checkpoint.
+    """Read a JSON object of a checkpoint.
 
     Raises:
         ConfigError: the file is missing or unreadable, or holds something else.
@@ -78,20 +81,70 @@ def read_json(path: Path) -> dict[str, Any]:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path} cannot be read: it is nested too deeply") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} must hold an object, holds a {type(raw).__name__}")
     return raw
 
 
-class Section:
-    """An object of a checkpoint's config that knows its ``path``, so that what is missing can be named.
+def load_checked(what: str, load: Callable[[], LoadedT]) -> LoadedT:
+    """Call a loader of another library, whose errors are of many types.
+
+    Raises:
+        ConfigError: it raised; the message begins with ``what``.
+    """
+    try:
+        return load()
+    except Exception as error:
+        raise ConfigError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def read_tokenizer(folder: str | Path, ids: Mapping[str, int]) -> Any:
+    """Read ``tokenizer.json`` of a checkpoint, with the ``tokenizers`` library, which model distributions depend on.
 
     Args:
-        model: whose checkpoint it should be, for that message.
+        ids: the token of each of these names must have this id.
+
+    Returns:
+        A ``tokenizers.Tokenizer``.
+
+    Raises:
+        ConfigError: the file is missing or no tokenizer, or is that of another checkpoint.
+    """
+    from tokenizers import Tokenizer
+
+    path = Path(folder) / "tokenizer.json"
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing; download the checkpoint again")
+    tokenizer = load_checked(str(path), lambda: Tokenizer.from_file(str(path)))
+    for name, expected in ids.items():
+        found = tokenizer.token_to_id(name)
+        if found != expected:
+            raise ConfigError(f"{path}: the id of {name} is {found}, config.json says {expected}")
+    return tokenizer
+
+
+Bounds = Mapping[str, tuple[int, int]]
+"""Fields that are whole numbers, with the least and the largest value of each."""
+
+
+class Section:
+    """An object of a checkpoint's config, whose fields are read with their type and range checked.
+
+    Every error is a :class:`ConfigError` with the file and the path of the field, its value and what is allowed. A field that is
+    ``null`` counts as absent; it is required unless a default is given.
+
+    Args:
+        path: the file and the path within it, such as ``config.json.text_config``.
+        model: the model that the checkpoint should be of, for the error of a missing field.
     """
 
     def __init__(self, values: dict[str, Any], path: str, model: str) -> None:
         self._values, self._path, self._model = values, path, model
+
+    def __contains__(self, name: str) -> bool:
+        return self._values.get(name) is not None
 
     def __getitem__(self, name: str) -> Any:
         if self._values.get(name) is None:
@@ -99,11 +152,73 @@ class Section:
         return self._values[name]
 
     def get(self, name: str, default: Any) -> Any:
+        """Return a field as it is, unchecked."""
         value = self._values.get(name)
         return default if value is None else value
 
-    def section(self, name: str) -> Section:
-        value = self[name]
+    def fail(self, name: str, allowed: str) -> ConfigError:
+        """Return the error of a field whose value is not ``allowed``."""
+        return ConfigError(f"{self._path}.{name}: must be {allowed}, is {reprlib.repr(self._values.get(name))}")
+
+    def section(self, name: str, *, optional: bool = False) -> Section:
+        """Return an object within this one; an empty one where it is ``optional`` and absent."""
+        value = self.get(name, {}) if optional else self[name]
         if not isinstance(value, dict):
             raise ConfigError(f"{self._path}.{name}: must be an object")
         return Section(value, f"{self._path}.{name}", self._model)
+
+    def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
+        """Return a whole number from ``low`` to ``high``."""
+        value = self[name] if default is None else self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.fail(name, f"a whole number from {low} to {high}")
+        return value
+
+    def number(self, name: str, low: float, high: float, default: float | None = None) -> float:
+        """Return a finite number from ``low`` to ``high``."""
+        value = self[name] if default is None else self.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise self.fail(name, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a boolean."""
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise self.fail(name, "true or false")
+        return value
+
+    def integers(self, name: str, low: int, high: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        """Return a list of whole numbers from ``low`` to ``high``."""
+        value = self[name] if default is None else self.get(name, default)
+        if not isinstance(value, list | tuple) or not all(type(each) is int and low <= each <= high for each in value):
+            raise self.fail(name, f"a list of whole numbers from {low} to {high}")
+        return tuple(value)
+
+    def numbers(self, name: str, count: int, low: float, high: float, default: Sequence[float]) -> tuple[float, ...]:
+        """Return a list of ``count`` numbers from ``low`` to ``high``."""
+        value = self.get(name, default)
+        numeric = isinstance(value, list | tuple) and all(
+            type(each) in (int, float) and low <= each <= high for each in value
+        )
+        if not numeric or len(value) != count:
+            raise self.fail(name, f"a list of {count} numbers from {low:g} to {high:g}")
+        return tuple(map(float, value))
+
+    def choice(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
+        """Return one of a few values; others would change the model's numbers and are not implemented."""
+        value = self.get(name, default)
+        if not any(value == each and type(value) is type(each) for each in allowed):
+            raise self.fail(name, f"{' or '.join(map(repr, allowed))} (others are not implemented)")
+        return value
+
+    def check(self, bounds: Bounds) -> None:
+        """Check the fields of ``bounds`` that are present."""
+        for name, (low, high) in bounds.items():
+            if name in self:
+                self.integer(name, low, high)
+
+    def multiple(self, name: str, other: str) -> None:
+        """Check that a field is a multiple of another one, where both are present."""
+        if name in self and other in self and self[name] % self[other]:
+            raise self.fail(name, f"a multiple of {other}, which is {self[other]}")

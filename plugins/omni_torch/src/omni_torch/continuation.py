@@ -29,7 +29,7 @@ def extend(request: ARRequest, ids: list[int], embeds: torch.Tensor | None = Non
         raise ValueError("extend: a prompt of embeddings cannot go on after outputs that are fed as ids")
     if request.prompt_positions is not None:
         start = len(request.prompt_ids) + request.position_delta
-        tail = torch.arange(start, start + len(fed) + len(ids))
+        tail = torch.arange(len(fed) + len(ids)) + start
         request.prompt_positions = torch.cat(
             [request.prompt_positions, tail.expand(*request.prompt_positions.shape[:-1], -1)], dim=-1
         )
@@ -39,7 +39,7 @@ def extend(request: ARRequest, ids: list[int], embeds: torch.Tensor | None = Non
         )
     if request.seen_ids is not None:
         request.seen_ids.restart()
-    request.random = RandomStream(int(request.random.uniform(request.length, 0, 0) * 2**53))
+    request.random = RandomStream(int(request.random.uniform(request.length, 0, 0) * 2**53), request.random.stream)
     request.prompt_ids = [*request.prompt_ids, *fed, *ids]
     request.output_ids, request.output_embeds = [], []
     request.finish_reason = None

@@ -50,7 +50,7 @@ def ids(request: ARRequest, start: int, count: int) -> list[int]:
 def rotary(request: ARRequest, start: int, count: int) -> torch.Tensor:
     """Rotary positions of a run: the prompt's own, then index plus delta. ``[count]`` or ``[3, count]``."""
     prompt, given, delta = len(request.prompt_ids), request.prompt_positions, request.position_delta
-    tail = torch.arange(max(start, prompt) + delta, max(start + count, prompt) + delta)
+    tail = torch.arange(max(start, prompt), max(start + count, prompt)) + delta
     if start < prompt:
         end = min(start + count, prompt)
         head = torch.arange(start, end) if given is None else given[..., start:end]

@@ -1,6 +1,6 @@
-"""Choosing tokens: penalties, filters and the draw, in the order and with the meaning of transformers' processors.
+"""Chooses tokens: penalties, filters and the draw, in the order and with the meaning of transformers' logits processors.
 
-Each request's choice depends on its own logits, parameters and random numbers only, never on its neighbours.
+A request's choice depends on its own logits, parameters and random numbers only, not on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from omni_torch.seen_ids import SeenIds
 
 
 def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
-    """The next token id of each request. Where the logits are on a GPU, it is waited for once: for the ids.
+    """Choose the next token id of each request. With logits on a GPU, the host waits once, for the ids.
 
     Args:
         logits: ``[m, vocab]``, one row per request. Not changed.
@@ -46,7 +46,7 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
 
 
 def penalized(logits: torch.Tensor, requests: Sequence[ARRequest]) -> torch.Tensor:
-    """``logits`` (``[m, vocab]``) after repetition penalties and with suppressed ids at minus infinity."""
+    """Return ``logits`` (``[m, vocab]``) after repetition penalties, with suppressed ids at minus infinity."""
     vocab = logits.shape[-1]
     seen, factors, counts, suppressed = [], [], [], []
     for row, request in enumerate(requests):
@@ -78,7 +78,7 @@ _indices: dict[tuple[frozenset[int], int], torch.Tensor] = {}
 
 
 def _as_index(ids: frozenset[int], vocab: int) -> torch.Tensor:
-    """An index tensor for a set of ids; the few sets that a process uses are kept."""
+    """Return an index tensor for a set of ids; the few sets that a process uses are cached."""
     if (ids, vocab) not in _indices:
         if len(_indices) >= 64:
             _indices.clear()
@@ -87,7 +87,7 @@ def _as_index(ids: frozenset[int], vocab: int) -> torch.Tensor:
 
 
 def draw(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
-    """:func:`sample_tokens` with a request's parameters, and a uniform number, per row."""
+    """Call :func:`sample_tokens` with a request's parameters and a uniform number for each row."""
     rows = [(each.temperature, each.top_k, each.top_p, each.min_p, u) for each, u in zip(params, uniforms, strict=True)]
     columns = torch.tensor(list(zip(*rows, strict=True)), dtype=torch.float64).to(logits.device, non_blocking=True)
     chosen: list[int] = sample_tokens(logits, *columns.unbind()).tolist()
@@ -95,7 +95,7 @@ def draw(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Seque
 
 
 def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
-    """Every filter alone and with others, in vocabularies of several sizes.
+    """Return examples of every filter alone and combined, in vocabularies of several sizes.
 
     A row's uniform number lies in the middle of an id's share, so that the id is the same however sums are rounded.
     """
@@ -128,18 +128,18 @@ def sample_tokens(
     min_p: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """One id per row: temperature, top-k, top-p, min-p, then the cumulative distribution, in order of id, is inverted.
+    """Choose one id per row: temperature, top-k, top-p, min-p, then the inverse of the cumulative distribution in order of id.
 
-    Ids that tie with the last that top-k or top-p keeps stay too.
+    Ids that tie with the last one that top-k or top-p keeps are kept too.
 
     Args:
         logits: ``[m, vocab]``. Not changed.
         temperature: ``[m]``; 0 chooses the best id; of those that tie, a CPU and a kernel choose the lowest.
         top_k: ``[m]``, whole numbers of any dtype; 0: off. top_p: ``[m]``; 1: off. min_p: ``[m]``; 0: off.
-        uniforms: ``[m]`` float64 in [0, 1), where each row's distribution is inverted.
+        uniforms: ``[m]`` float64 in [0, 1), at which each row's distribution is inverted.
 
     Returns:
-        ``[m]`` int64; -1 for a row without a finite largest logit. Nothing waits for the device.
+        ``[m]`` int64; -1 for a row without a finite largest logit. The host does not wait for the device.
     """
     choose = _choose_by_path if logits.device.type == "cpu" else _choose_alike
     return choose(logits, temperature, top_k, top_p, min_p, uniforms)
@@ -153,7 +153,7 @@ def _choose_alike(
     min_p: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """Every row goes every way, so that no value decides what runs next: a GPU is not waited for."""
+    """Apply every filter to every row, so that no value decides which code runs and the host does not wait for a GPU."""
     highest = logits.max(dim=-1)
     cumulative = _probabilities(logits, temperature, top_k, top_p, min_p).double().cumsum(-1)
     drawn = _positions(cumulative, uniforms)[:, 0]
@@ -163,7 +163,7 @@ def _choose_alike(
 def _probabilities(
     logits: torch.Tensor, temperature: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:
-    """What each id may be drawn with, ``[m, vocab]``, not normalised after the filters. The vocabulary is sorted."""
+    """Return the probability of each id after the filters, ``[m, vocab]``, not normalised. Sorts the vocabulary."""
     vocab = logits.shape[-1]
     scaled, ids = _scaled(logits, temperature).sort(dim=-1, descending=True)
     last = torch.where((top_k > 0) & (top_k < vocab), top_k, vocab).to(torch.int64).unsqueeze(1) - 1
@@ -181,7 +181,7 @@ def _choose_by_path(
     min_p: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """Rows that take the same path share its arithmetic; the path is a function of a row's own parameters."""
+    """Group the rows by the filters that their own parameters turn on, and compute each group with those filters only."""
     floors: list[float] = min_p.tolist()
     columns = (each.tolist() for each in (logits.amax(-1), temperature, top_k, top_p))
     paths: dict[tuple[int, bool] | None, list[int]] = {}
@@ -207,7 +207,7 @@ def _along(
     min_p: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """``filters``: the rows' top-k, and whether top-p and min-p are on; ``None``: temperature 0."""
+    """Choose ids of rows with the same ``filters``: their top-k, and if top-p and min-p are on; ``None``: temperature 0."""
     if filters is None:
         return logits.argmax(-1)
     top_k, nucleus, floor = filters
@@ -222,17 +222,17 @@ def candidates(
     top_p: torch.Tensor | None = None,
     min_p: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What may be drawn from each row of ``logits`` (``[g, vocab]``): temperature, then top-k, top-p, min-p.
+    """Return the candidates of each row of ``logits`` (``[g, vocab]``) after temperature, top-k, top-p and min-p.
 
-    The rows agree in ``top_k``; the other parameters are ``[g]``. Returns ids and probabilities, ``[g, w]`` each, in order of
-    id; what was filtered out has probability 0. Only what top-k leaves is sorted: a vocabulary has 150 000 ids.
+    The rows have the same ``top_k``; the other parameters are ``[g]``. Returns ids and probabilities, ``[g, w]`` each, in order of
+    id; ids that were filtered out have probability 0. Only what top-k leaves is sorted: a vocabulary has 150 000 ids.
     """
     scaled = _scaled(logits, temperature)
     ids: torch.Tensor | None = None
     if 0 < top_k < logits.shape[-1]:
         largest, ids = scaled.topk(top_k + 1)
         least = largest[:, top_k - 1 : top_k]
-        if bool((largest[:, top_k:] == least).any()):  # what ties with the k-th stays, as in transformers
+        if bool((largest[:, top_k:] == least).any()):  # ids that tie with the k-th stay, as in transformers
             largest, ids = scaled.topk(int((scaled >= least).sum(-1).max()))
             scaled = largest.masked_fill(largest < least, -math.inf)
         else:
@@ -262,7 +262,9 @@ def _scaled(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
 
 
 def _outside(scaled: torch.Tensor, probabilities: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """What top-p drops, where both descend: an id stays while the mass before it is below, and so do the first and ties."""
+    """Return the mask of ids that top-p drops; both inputs descend. An id stays while the mass before it is below ``top_p``,
+    and so do the first one and ties.
+    """
     # Above 0, so that the first stays.
     share = top_p.unsqueeze(1).to(probabilities.dtype).clamp(min=1e-30)
     dropped = probabilities.cumsum(-1) - probabilities >= share
@@ -270,15 +272,15 @@ def _outside(scaled: torch.Tensor, probabilities: torch.Tensor, top_p: torch.Ten
 
 
 def _above(probabilities: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
-    """``probabilities`` with what min-p drops at 0."""
+    """Return ``probabilities`` with 0 for the ids that min-p drops."""
     floor = min_p.to(probabilities.dtype).unsqueeze(1) * probabilities.amax(dim=-1, keepdim=True)
     return probabilities.masked_fill(probabilities < floor, 0.0)
 
 
 def _positions(cumulative: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """``[m, 1]``: where each row of ``cumulative`` (``[m, w]``, float64) first exceeds its uniform share of the total."""
+    """Return ``[m, 1]``: the index at which a row of ``cumulative`` (``[m, w]``, float64) exceeds its uniform share of the total."""
     total = cumulative[:, -1:]
-    # At most the number below the total, so that rounding never lands behind the last id that may be drawn.
+    # At most the largest float below the total, so that rounding never selects an id behind the last candidate.
     target = torch.minimum(uniforms.unsqueeze(1) * total, total * (1 - 2**-53))
     return torch.searchsorted(cumulative, target, right=True)
 
@@ -294,7 +296,7 @@ _CHECKS: dict[str, tuple[Any, float, float, str]] = {
 
 
 def sampling_from(given: dict[str, Any], where: str, **fixed: Any) -> SamplingParams:
-    """Sampling parameters from a request's own, checked; ``fixed`` are the stage's (stop ids and the like).
+    """Return a request's sampling parameters, checked; ``fixed`` are the stage's own (stop ids and the like).
 
     Raises:
         InvalidRequestError: an unknown name or a value out of range; ``where`` is the path in the message.

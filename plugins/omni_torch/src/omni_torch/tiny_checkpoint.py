@@ -1,4 +1,4 @@
-"""The command ``tiny-checkpoint`` of model distributions: a checkpoint with random weights, to try a pipeline with."""
+"""Builds the command ``tiny-checkpoint`` of model distributions, which writes a checkpoint with random weights."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from omni_core.references import load
 
 
 def tiny_checkpoint(write: str, shapes: Sequence[str], shapes_help: str) -> click.Command:
-    """The command for one model.
+    """Return the command for one model.
 
     Args:
-        write: reference to ``(directory, *, seed, shape, dtype) -> folder``, which raises FileExistsError where there is a
-            checkpoint already. Loaded when the command runs.
-        shapes: dimensions that can be asked for, the usual ones first.
+        write: reference to ``(directory, *, seed, shape, dtype) -> folder``, which raises FileExistsError if the folder holds a
+            checkpoint already. It is loaded when the command runs.
+        shapes: names of the dimensions to choose from, the default first.
+        shapes_help: the help text of ``--shape``.
     """
 
     @click.command("tiny-checkpoint")
@@ -30,6 +31,8 @@ def tiny_checkpoint(write: str, shapes: Sequence[str], shapes_help: str) -> clic
             folder = load(write)(directory, seed=seed, shape=shape, dtype=dtype)
         except FileExistsError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            raise click.ClickException(f"{directory} cannot be written: {error.strerror or error}") from error
         size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
         click.echo(f"{folder}: {size:.1f} MiB, shape {shape}, random weights (seed {seed})")
 

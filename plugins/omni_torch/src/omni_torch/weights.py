@@ -1,11 +1,12 @@
-"""Reading weights: the tensors of a checkpoint's safetensors shards, or parts of them, into a module made on the meta device.
+"""Reads the tensors of a checkpoint's safetensors shards, or parts of them, into a module made on the meta device.
 
-A stage reads only the shards, and of those only the tensors, that its own network needs. A model says under which names its
-parameters are on disk (:data:`Sources`). Needs ``safetensors``, which whoever reads checkpoints depends on.
+A stage opens only the shards, and reads only the tensors, that its own network needs. A model says under which names its
+parameters are on disk (:data:`Sources`). Needs ``safetensors``, which model distributions depend on.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,13 +25,16 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 Source = tuple[str, tuple[int, ...] | None]
-"""An on-disk tensor and the shape that it must have; ``None``: only the others' and its rows in all are known."""
+"""The name of an on-disk tensor and the shape that it must have; ``None``: only the number of rows of all sources is known."""
 
 Sources = Callable[[str, torch.Size], list[Source]]
-"""The on-disk tensors that make up a parameter of a module, by its name and shape: stacked along the first dimension."""
+"""Maps a parameter's name and shape to the on-disk tensors that make it up, stacked along the first dimension.
+
+Parameters with the same sources share one tensor (tied embeddings).
+"""
 
 PartOf = Callable[[str], Part | None]
-"""Which part of an on-disk tensor is wanted, by its name; ``None``: all of it."""
+"""Maps the name of an on-disk tensor to the part of it that is wanted; ``None``: all of it."""
 
 
 def whole(name: str) -> None:
@@ -61,14 +65,14 @@ class Checkpoint:
         raise ConfigError(f"{self.folder} holds no weights: neither {INDEX} nor {SINGLE}")
 
     def read(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
-        """Tensors by name, or the parts of them that ``part_of`` says; each shard is opened once, and no more of it is read.
+        """Read tensors by name, or the parts of them that ``part_of`` selects. Each shard is opened once, and no more of it is read.
 
         Raises:
             ConfigError: a tensor or a shard is missing; the message names both.
         """
         by_shard: dict[Path, list[str]] = {}
-        for name in names:
-            by_shard.setdefault(self._shard_of(name), []).append(name)
+        for name in dict.fromkeys(names):
+            by_shard.setdefault(self.shard_of(name), []).append(name)
         tensors = {}
         for path, wanted in by_shard.items():
             with _open(path) as shard:
@@ -80,12 +84,17 @@ class Checkpoint:
         return tensors
 
     def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
-        """Some rows of a matrix, without reading the rest: ``[len(rows), ...]``."""
-        with _open(self._shard_of(name)) as shard:
+        """Read some rows of a matrix and nothing else of it: ``[len(rows), ...]``."""
+        with _open(self.shard_of(name)) as shard:
             matrix = shard.get_slice(name)
             return torch.cat([matrix[row : row + 1] for row in rows])
 
-    def _shard_of(self, name: str) -> Path:
+    def shard_of(self, name: str) -> Path:
+        """Return the file that holds a tensor.
+
+        Raises:
+            ConfigError: no file does.
+        """
         if name not in self.shards:
             raise ConfigError(f"the checkpoint {self.folder} lacks the tensor {name!r}")
         return self.shards[name]
@@ -110,12 +119,12 @@ def _open(path: Path) -> Any:
 
 
 def _join(found: dict[str, torch.Tensor], parts: list[Source], shape: torch.Size) -> torch.Tensor:
-    """One parameter of its sources, which are taken out of ``found``.
+    """Join the sources of one parameter.
 
     Raises:
         ConfigError: a source has a wrong shape; the message names it with both shapes.
     """
-    tensors = [found.pop(source) for source, _ in parts]
+    tensors = [found[source] for source, _ in parts]
     for (source, wanted), tensor in zip(parts, tensors, strict=True):
         if wanted is not None and tensor.shape != wanted:
             raise ConfigError(f"the tensor {source!r} has shape {tuple(tensor.shape)}, the config asks for {wanted}")
@@ -148,21 +157,34 @@ def load_module(
         ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes.
     """
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
-    plan = {name: sources(name, shape) for name, shape in shapes.items()}
+    plan: dict[str, list[Source]] = {}
+    for name, shape in shapes.items():
+        plan[name] = sources(name, shape)
+        for source, _ in plan[name]:
+            checkpoint.shard_of(source)  # at the first that is missing: a config may ask for millions of layers
     found = checkpoint.read((source for parts in plan.values() for source, _ in parts), part_of)
+    users = Counter(source for parts in plan.values() for source, _ in parts)
+    made: dict[tuple[Source, ...], torch.Tensor] = {}
     state = {}
     for name, parts in plan.items():
-        try:
-            tensor = _join(found, parts, shapes[name])
-        except ConfigError as error:
-            raise ConfigError(f"{checkpoint.folder}: {error}") from None
-        state[name] = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+        key = tuple(parts)
+        if key not in made:
+            try:
+                tensor = _join(found, parts, shapes[name])
+            except ConfigError as error:
+                raise ConfigError(f"{checkpoint.folder}: {error}") from None
+            made[key] = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+        state[name] = made[key]
+        for source, _ in parts:  # a tensor on its way is freed as soon as it is in its place
+            users[source] -= 1
+            if not users[source]:
+                del found[source]
     module.load_state_dict(state, assign=True)
     return module.eval().requires_grad_(False)
 
 
 def prefixed(name: str, prefixes: dict[str, str]) -> str:
-    """A parameter's name with the first prefix that fits replaced by that on disk: ``{"model.": "thinker.model."}``."""
+    """Replace the first prefix that fits a parameter's name by that on disk: ``{"model.": "thinker.model."}``."""
     for own, on_disk in prefixes.items():
         if name.startswith(own):
             return on_disk + name.removeprefix(own)
