@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from typing import Protocol
 
 import torch
@@ -55,7 +56,7 @@ class AutoregressiveLoop:
 
     Args:
         runner: the model and its requests.
-        policy: decides what a step computes.
+        policy: decides what a step computes; the scheduler that owns the loop, or an object that it keeps.
         max_context: positions that one request may reach; a longer prompt is an error, more output ends it with ``length``.
 
     Raises:
@@ -65,7 +66,9 @@ class AutoregressiveLoop:
     def __init__(self, runner: ModelRunner, policy: Policy, max_context: int) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
         self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
-        self._runner, self._policy, self._max_context = runner, policy, max_context
+        self._runner, self._max_context = runner, max_context
+        # No strong reference: the cycle would keep a scheduler's KV cache until the next garbage collection.
+        self._policy: Policy = weakref.proxy(policy)
         self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
         self._aborted: set[str] = set()
         self._lock = threading.Lock()
