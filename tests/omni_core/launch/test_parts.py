@@ -28,7 +28,9 @@ def installed(*schedulers: Component) -> PluginRegistry:
         "omni_model_runners": [Component("talker", "there.talker:Runner.from_checkpoint", "")],
         "omni_feedback_strategies": [Component("codes", "there.talker:Codes", "")],
     }
-    return PluginRegistry([PluginRecord("some", "some", "1", "some.plugin", PluginStatus.LOADED, components=components)])
+    return PluginRegistry(
+        [PluginRecord("some", "some", "1", "some.plugin", PluginStatus.LOADED, components=components)]
+    )
 
 
 # Their targets' modules exist, so that they count as working here.
@@ -54,7 +56,11 @@ def test_names_become_references(tmp_path: Path) -> None:
 
 def test_references_of_nobody_s_are_taken_as_they_are(tmp_path: Path) -> None:
     made = spec(tmp_path, installed(), model_runner="mine.runner:Runner", scheduler="mine.scheduler.Scheduler")
-    assert (made.model_runner, made.feedback, made.scheduler) == ("mine.runner:Runner", None, "mine.scheduler:Scheduler")
+    assert (made.model_runner, made.feedback, made.scheduler) == (
+        "mine.runner:Runner",
+        None,
+        "mine.scheduler:Scheduler",
+    )
 
 
 def test_the_device_is_the_stage_s_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,7 +159,9 @@ def test_a_key_that_two_parts_take_is_ambiguous(monkeypatch: pytest.MonkeyPatch)
         return Part("runner", {})
 
     monkeypatch.setitem(globals(), "both", both)
-    with pytest.raises(ConfigError, match=r"factory_args\.shared: ambiguous: feedback .*strategy' and model_runner .*both'"):
+    with pytest.raises(
+        ConfigError, match=r"factory_args\.shared: ambiguous: feedback .*strategy' and model_runner .*both'"
+    ):
         build_scheduler(spec("both", feedback="strategy", shared=1))
     assert CALLED == []
 
