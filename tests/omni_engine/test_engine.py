@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -400,6 +402,17 @@ def test_the_context_is_the_runner_s_unless_it_is_set() -> None:
         final = collect(scheduler, 1)["r"]
         scheduler.stop()
         assert (final.type == "result") is fits, final.data
+
+
+def test_its_cache_goes_with_its_last_reference() -> None:
+    gc.disable()
+    try:
+        scheduler = EngineScheduler(ToyRunner(MODEL), kv_blocks=8)
+        cache = weakref.ref(scheduler.cache)
+        del scheduler
+        assert cache() is None, "a cycle keeps it until the next garbage collection"
+    finally:
+        gc.enable()
 
 
 def test_a_model_of_another_scheduler_is_refused() -> None:

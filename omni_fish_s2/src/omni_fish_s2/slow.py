@@ -21,7 +21,7 @@ PREFIXES = {
 
 
 class SlowDecoder(nn.Module):
-    """Embedding, layers, norm, head: an :class:`omni_core.model_runner.types.ARModel` over the tokens that may follow.
+    """Embedding, layers, norm, head: an :class:`omni_core.model_runner.ARModel` over the tokens that may follow.
 
     Attributes:
         candidates: ``[W]`` int64: the ids that a step may choose, in order of id: the end of the turn and the semantic

@@ -46,7 +46,9 @@ class Qwen3MoeDecoder:
         ):
             if not is_computed:
                 value = getattr(config, field)
-                raise ConfigError(f"config.json: text_config.{field} {value!r}: SGLang's layers do not compute it; leave `decoder` unset")
+                raise ConfigError(
+                    f"config.json: text_config.{field} {value!r}: SGLang's layers do not compute it; leave `decoder` unset"
+                )
         if deepstack > DEEPSTACK_LAYERS:
             raise ConfigError(f"{deepstack} deepstack layers: SGLang's decoder has room for {DEEPSTACK_LAYERS}")
         if not deepstack < capture < config.num_hidden_layers:

@@ -171,7 +171,7 @@ class Driver:
 
 
 class PlainAttention:
-    """Causal attention over caches that are whole tensors, request by request. A :class:`~omni_core.model_runner.types.PagedAttention`."""
+    """Causal attention over caches that are whole tensors, request by request. A :class:`~omni_core.model_runner.PagedAttention`."""
 
     def __init__(
         self, caches: list[list[tuple[torch.Tensor, torch.Tensor]]], starts: list[int], lengths: list[int]

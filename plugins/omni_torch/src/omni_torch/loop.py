@@ -7,6 +7,7 @@ owns the requests' lives: admission, failures, aborts, results.
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Protocol
 
 import torch
@@ -53,7 +54,7 @@ class AutoregressiveLoop(LoopScheduler):
 
     Args:
         runner: the model and its requests.
-        policy: decides what a step computes.
+        policy: decides what a step computes; the scheduler that owns the loop, or an object that it keeps.
         max_context: positions that one request may reach; a longer prompt is an error, more output ends it with ``length``.
 
     Raises:
@@ -62,7 +63,9 @@ class AutoregressiveLoop(LoopScheduler):
 
     def __init__(self, runner: ModelRunner, policy: Policy, max_context: int) -> None:
         super().__init__()
-        self._runner, self._policy, self._max_context = runner, policy, max_context
+        self._runner, self._max_context = runner, max_context
+        # No strong reference: the cycle would keep a scheduler's KV cache until the next garbage collection.
+        self._policy: Policy = weakref.proxy(policy)
         self._requests: dict[str, ARRequest | None] = {}  # None: not yet schedulable
         required = getattr(runner.model, "required_scheduler", None)
         if required not in (None, *(f"{kind.__module__}:{kind.__qualname__}" for kind in type(policy).__mro__)):
