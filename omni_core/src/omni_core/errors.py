@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class OmniError(Exception):
     """Base of every error that omni raises deliberately."""
@@ -76,3 +79,10 @@ class StageFailedError(OmniError):
     def __init__(self, stage: str, reason: str) -> None:
         self.stage = stage
         super().__init__(f"stage {stage!r} has failed and is not restarted any more: {reason}")
+
+
+def did_you_mean(name: object, known: Iterable[str], *, listing: str = "there are") -> str:
+    """Return the end of a message about an unknown ``name``: the nearest of the ``known`` names, or a list of all of them."""
+    names = list(known)
+    near = get_close_matches(str(name), names, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; {listing}: {', '.join(names) or 'none'}"

@@ -7,13 +7,12 @@ A semantic token that was among the last ten is replaced by a second draw at a h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from attrs import frozen
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, did_you_mean
 from omni_core.protocol.messages import OmniRequest
 
 WINDOW = 10
@@ -58,9 +57,7 @@ def sampling_from(given: dict[str, Any], where: str) -> SpeechSampling:
     """
     for name, value in given.items():
         if name not in _CHECKS:
-            near = get_close_matches(name, _CHECKS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(_CHECKS)}"
-            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter; {hint}")
+            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter{did_you_mean(name, _CHECKS)}")
         kind, low, high, meaning = _CHECKS[name]
         if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
             raise InvalidRequestError(f"{where}.{name}: must be {meaning}, is {value!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, RestartConfig, StageConfig
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, did_you_mean
 
 _CLASSES = (PipelineConfig, StageConfig, RelayConfig, RestartConfig, EndpointsConfig)
 
@@ -147,9 +146,7 @@ def _problems(error: BaseException, path: str, values: Any) -> Iterator[str]:
     elif isinstance(error, ForbiddenExtraKeysError):
         known = [attribute.name for attribute in attrs.fields(error.cl)]
         for key in sorted(error.extra_fields):
-            near = get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-            yield f"{path}.{key}: unknown field; {hint}".lstrip(".")
+            yield f"{path}.{key}: unknown field{did_you_mean(key, known)}".lstrip(".")
     elif isinstance(error, KeyError):
         yield f"{path}.{error.args[0]}: required field is missing".lstrip(".")
     else:

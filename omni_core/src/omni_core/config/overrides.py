@@ -16,8 +16,7 @@ from ruamel.yaml.error import YAMLError
 
 from omni_core.config.loading import structure, unstructure
 from omni_core.config.schema import PipelineConfig, RelayConfig, RestartConfig, StageConfig
-from omni_core.config.validation import nearest
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, did_you_mean
 
 _FREE_FORM = ("factory_args", "env_defaults", "runtime_overrides", "project_payload")
 """Fields that are mappings of the author's own keys: below them any key may be set."""
@@ -115,7 +114,7 @@ def _set(values: dict[str, Any], config: PipelineConfig, override: Override) -> 
     if first in fields:
         return _set_field(values, PipelineConfig, [first, *rest], override)
     raise ConfigError(
-        f"{override.origin}: {first!r} is neither a stage nor a pipeline field{nearest(first, [*stages, *fields])}"
+        f"{override.origin}: {first!r} is neither a stage nor a pipeline field{did_you_mean(first, [*stages, *fields])}"
     )
 
 
@@ -125,7 +124,7 @@ def _set_field(target: dict[str, Any], cls: type, path: list[str], override: Ove
     names = [attribute.name for attribute in attrs.fields(cls)]
     name, *rest = path
     if name not in names:
-        raise ConfigError(f"{override.origin}: {name!r} is not a field here{nearest(name, names)}")
+        raise ConfigError(f"{override.origin}: {name!r} is not a field here{did_you_mean(name, names)}")
     if name in ("name", "next", "terminal", "wait_for", "stream_to"):
         raise ConfigError(
             f"{override.origin}: {name!r} is topology, which belongs to the pipeline and cannot be overridden"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from itertools import pairwise
 
 from omni_core.config.addresses import split_address
 from omni_core.config.placement import Budget, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, did_you_mean
 
 
 def validate(config: PipelineConfig) -> None:
@@ -23,12 +22,6 @@ def validate(config: PipelineConfig) -> None:
     problems = [problem for rule in _RULES for problem in rule(config)]
     if problems:
         raise ConfigError("\n".join(dict.fromkeys(problems)))
-
-
-def nearest(name: str, names: list[str]) -> str:
-    """How a message goes on after an unknown name."""
-    near = get_close_matches(name, names, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names) or 'none'}"
 
 
 def _names(config: PipelineConfig) -> list[str]:
@@ -61,14 +54,14 @@ def _known_targets(config: PipelineConfig) -> Iterator[str]:
         for field_name, values in targets.items():
             for value in values:
                 if value not in names:
-                    yield f"{path}.{field_name}: no stage is called {value!r}{nearest(value, names)}"
+                    yield f"{path}.{field_name}: no stage is called {value!r}{did_you_mean(value, names)}"
                 elif value == stage.name:
                     yield f"{path}.{field_name}: a stage cannot name itself"
     if config.entry_stage is not None and config.entry_stage not in names:
-        yield f"entry_stage: no stage is called {config.entry_stage!r}{nearest(config.entry_stage, names)}"
+        yield f"entry_stage: no stage is called {config.entry_stage!r}{did_you_mean(config.entry_stage, names)}"
     for name in config.runtime_overrides:
         if name not in names:
-            yield f"runtime_overrides.{name}: no stage is called that{nearest(name, names)}"
+            yield f"runtime_overrides.{name}: no stage is called that{did_you_mean(name, names)}"
 
 
 def _routing(config: PipelineConfig) -> Iterator[str]:
@@ -146,7 +139,7 @@ def _hosts(config: PipelineConfig) -> Iterator[str]:
             yield f"hosts.{name}: {error}"
     for path, stage in _each_stage(config):
         if stage.host is not None and stage.host not in config.hosts:
-            yield f"{path}.host: no host is called {stage.host!r}{nearest(stage.host, list(config.hosts))}"
+            yield f"{path}.host: no host is called {stage.host!r}{did_you_mean(stage.host, config.hosts)}"
     if any(stage.host is not None for stage in config.stages):
         if config.endpoints.address is None:
             yield "endpoints.address: required with stages on other hosts: the address by which they reach this one"
@@ -180,7 +173,7 @@ def _unknown_fused(config: PipelineConfig) -> Iterator[tuple[str, str]]:
 def _fusion(config: PipelineConfig) -> Iterator[str]:
     names = _names(config)
     for path, name in _unknown_fused(config):
-        yield f"{path}: no stage is called {name!r}{nearest(name, names)}"
+        yield f"{path}: no stage is called {name!r}{did_you_mean(name, names)}"
     for index, fused in enumerate(config.fused_stages):
         path = f"fused_stages[{index}]"
         if not set(fused) <= set(names):

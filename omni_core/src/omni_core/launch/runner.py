@@ -16,11 +16,11 @@ from typing import Any
 from attrs import define, field
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import nearest, validate
+from omni_core.config.validation import validate
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
-from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError
+from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError, did_you_mean
 from omni_core.launch.prepare import PreparedPipeline, prepare
 from omni_core.machines.hosts import Hosts
 from omni_core.observe.profiler import ProfileSummary, Recorder, merge
@@ -409,7 +409,9 @@ class MultiProcessPipelineRunner:
         """
         unknown = [name for name in torch if name not in {stage.name for stage in self._config.stages}]
         if unknown:
-            raise ConfigError(f"torch: no stage is called {unknown[0]!r}{nearest(unknown[0], self._stage_names())}")
+            raise ConfigError(
+                f"torch: no stage is called {unknown[0]!r}{did_you_mean(unknown[0], self._stage_names())}"
+            )
         if self.coordinator.recorder is not None:
             raise OmniError("a profile is running already; stop it first")
         messages = [(process, ProfileMessage(start=True, torch=list(torch))) for process in self._serving_processes()]

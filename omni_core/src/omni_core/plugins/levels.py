@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from attrs import frozen
 
 from omni_core import __version__
+from omni_core.errors import did_you_mean
 from omni_core.hookspecs import API_LEVELS, HOOKS, kind_of
 
 Range = tuple[int, int]
@@ -59,9 +59,7 @@ def parsed(value: Any) -> Supports:
     kinds = {kind_of(hook): hook for hook in HOOKS}
     for kind in value:
         if kind not in kinds:
-            near = get_close_matches(str(kind), kinds, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(kinds)}"
-            raise ValueError(f"supports[{kind!r}]: there is no such kind of hook; {hint}")
+            raise ValueError(f"supports[{kind!r}]: there is no such kind of hook{did_you_mean(kind, kinds)}")
     return {kinds[kind]: _range(each, f"supports[{kind!r}]") for kind, each in value.items()}
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
 
-from omni_core.errors import PluginError
+from omni_core.errors import PluginError, did_you_mean
 from omni_core.hookspecs import HOOKS, Component, works
 from omni_core.plugins.discovery import PluginRecord, PluginStatus, discover
 from omni_core.references import normalize
@@ -49,10 +48,7 @@ class PluginRegistry:
 
     def _hint(self, hook: str, name: str) -> str:
         """What might help somebody who asked for a name that nobody provides."""
-        near = get_close_matches(name, self.names(hook), 1)
-        hints = [f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self.names(hook)) or 'none'}"]
-        hints += self.suspects()
-        return "; " + "; ".join(hints)
+        return "; ".join([did_you_mean(name, self.names(hook)), *self.suspects()])
 
     def suspects(self) -> list[str]:
         """A remark for each plugin that is broken or incompatible: it may have provided what is missing."""

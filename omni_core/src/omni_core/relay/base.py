@@ -6,13 +6,12 @@ A relay moves bytes and nothing else: it routes no request and reads no payload.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
 
 import attrs
 from attrs import field, frozen
 
-from omni_core.errors import ConfigError, RelayError
+from omni_core.errors import ConfigError, RelayError, did_you_mean
 
 S = TypeVar("S", bound=attrs.AttrsInstance)
 
@@ -58,9 +57,8 @@ class RelayOptions:
         known = [attribute.name for attribute in attrs.fields(cls)]
         for name in self.settings:
             if name not in known:
-                near = get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
-                raise ConfigError(f"relay.settings.{name}: this relay has no such setting; {hint}")
+                hint = did_you_mean(name, known)
+                raise ConfigError(f"relay.settings.{name}: this relay has no such setting{hint}")
         try:
             return cls(**self.settings)
         except (TypeError, ValueError) as error:

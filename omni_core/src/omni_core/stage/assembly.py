@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, did_you_mean
 from omni_core.protocol.specs import StageSpec
 from omni_core.references import load
 from omni_core.scheduling.base import Scheduler
@@ -61,8 +60,7 @@ def _arguments(factory: Callable[..., Any], spec: StageSpec) -> dict[str, Any]:
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     unknown = [name for name in spec.factory_args if name not in parameters]
     if unknown and not takes_any:
-        near = get_close_matches(unknown[0], parameters, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(parameters) or 'nothing'}"
+        hint = did_you_mean(unknown[0], parameters, listing="it takes")
         raise ConfigError(
             f"stages[{spec.name}].factory_args.{unknown[0]}: {spec.factory!r} has no such parameter{hint}"
         )

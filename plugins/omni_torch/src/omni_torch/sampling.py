@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from attrs import fields
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import InvalidRequestError, did_you_mean
 from omni_core.model_runner.types import ARRequest, SamplingParams, SeenIds
 from omni_torch.kernels import operation
 
@@ -302,9 +301,7 @@ def sampling_from(given: dict[str, Any], where: str, **fixed: Any) -> SamplingPa
     names = [*_CHECKS, "seed", "stop_ids", "suppressed_ids"]
     for name, value in given.items():
         if name not in names:
-            near = get_close_matches(name, names, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter; {hint}")
+            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter{did_you_mean(name, names)}")
         if name in _CHECKS:
             kind, low, high, meaning = _CHECKS[name]
             if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from omni_core.config.validation import nearest
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean
 from omni_core.model_runner.types import ARRequest, ForwardBatch
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_torch.model_runner import ModelRunner
@@ -38,7 +37,9 @@ def check_options(scheduler: Callable[..., Any], options: Iterable[str]) -> None
         return
     for name in options:
         if name not in known:
-            raise ConfigError(f"factory_args.{name}: {scheduler.__name__} has no such option{nearest(name, known)}")
+            raise ConfigError(
+                f"factory_args.{name}: {scheduler.__name__} has no such option{did_you_mean(name, known)}"
+            )
 
 
 class AutoregressiveScheduler(ABC):
