@@ -25,6 +25,8 @@ from typing import Any
 import pluggy
 from attrs import field, frozen
 
+from omni_core.interface import Interface
+
 hookspec = pluggy.HookspecMarker("omni")
 hookimpl = pluggy.HookimplMarker("omni")
 
@@ -108,10 +110,15 @@ class PipelineComponent(Component):
         options: one line of help per keyword option of the target.
         default_model: what to use when no ``--model`` is given: a callable reference
             ``() -> tuple[path, notice]`` that may make a model and says in ``notice`` what it is.
+        architectures: the ``architectures`` (or the ``model_type``) in the ``config.json`` of the checkpoints for which this pipeline is
+            the one to run: ``omni run FOLDER`` finds it by them.
+        interface: what it offers: request parameters, modalities, voices. The config gets it where the target sets none.
     """
 
     options: dict[str, str] = field(factory=dict, kw_only=True)
     default_model: str | None = field(default=None, kw_only=True)
+    architectures: tuple[str, ...] = field(default=(), kw_only=True)
+    interface: Interface | None = field(default=None, kw_only=True)
 
 
 @hookspec

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from omni_torch.checkpoints import Section, read_json
 
@@ -62,7 +62,7 @@ class TalkerConfig:
 
 @frozen
 class QwenConfig:
-    """A Qwen3-Omni checkpoint's config. ``raw`` is the whole JSON document."""
+    """A Qwen3-Omni checkpoint's config. ``raw`` is the whole JSON document, ``folder`` where the checkpoint lies."""
 
     raw: dict[str, Any]
     thinker: DecoderConfig
@@ -77,6 +77,7 @@ class QwenConfig:
     tts_pad: int
     tts_bos: int
     tts_eos: int
+    folder: str = ""
 
 
 def read_config(folder: str | Path) -> QwenConfig:
@@ -85,7 +86,7 @@ def read_config(folder: str | Path) -> QwenConfig:
     Raises:
         ConfigError: the file is missing or unreadable, or lacks a field; the message names it.
     """
-    return parse_config(read_json(Path(folder) / "config.json"))
+    return evolve(parse_config(read_json(Path(folder) / "config.json")), folder=str(folder))
 
 
 def parse_config(raw: dict[str, Any]) -> QwenConfig:

@@ -32,6 +32,7 @@ from omni_engine.graphs import Graphs, Named, Recorder
 from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig, read_config
+from omni_qwen3.interface import DEFAULT_SPEAKER, TALKER_DEFAULTS
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.thinker import ENGINE
@@ -41,9 +42,6 @@ from omni_torch.quantized_linear import pack_for
 from omni_torch.sampling import sample_tokens, sampling_from
 from omni_torch.scheduler import check_options
 
-DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "max_new_tokens": 4096}
-"""The reference's generation defaults for the talker."""
-
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
 """How the reference samples residual codes whenever the talker samples."""
 
@@ -51,8 +49,6 @@ FILTERS = ("top_k", "top_p", "min_p")
 
 SUPPRESSED_TAIL = 1024
 """The last ids of the talker's vocabulary are markers; of these only the end-of-speech id may be chosen."""
-
-DEFAULT_SPEAKER = "ethan"
 
 
 class Projection(nn.Module):
@@ -301,7 +297,7 @@ class TalkerRunner(FeedbackARModelRunner):
     def _sampling(self, request: OmniRequest) -> SamplingParams:
         vocabulary, eos = self._config.text.vocab_size, self._config.codec_eos
         suppressed = frozenset(range(max(0, vocabulary - SUPPRESSED_TAIL), vocabulary)) - {eos}
-        given = {**DEFAULTS, **talker_params(request.params)}
+        given = {**TALKER_DEFAULTS, **talker_params(request.params)}
         sampling = sampling_from(given, "params.talker", stop_ids=[eos], suppressed_ids=suppressed)
         return evolve(sampling, penalize_prompt=False)
 

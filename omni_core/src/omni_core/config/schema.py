@@ -6,6 +6,8 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.interface import Interface
+
 
 @frozen
 class RelayConfig:
@@ -160,6 +162,7 @@ class PipelineConfig:
         restart: what happens when a process dies.
         retries: how often a request that a dying process held is run again from its beginning, as long as the client has
             seen nothing of its results. Its stages must bear being run twice.
+        interface: what the pipeline offers its clients; requests are checked against it. ``None``: their parameters are not checked.
     """
 
     model_path: str
@@ -176,6 +179,7 @@ class PipelineConfig:
     config_cls: str | None = None
     restart: RestartConfig = field(factory=RestartConfig)
     retries: int = 0
+    interface: Interface | None = None
 
     @property
     def resolved_name(self) -> str:

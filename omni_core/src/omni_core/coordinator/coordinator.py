@@ -114,6 +114,7 @@ class Coordinator:
         broadcast: sends a message to every process.
         place: chooses the replicas for a request: stage name to replica number, for replicated stages.
         max_in_flight: requests held at once; more are refused with :class:`OverloadedError`.
+        admit: checks a request before it is admitted and returns it with its parameters in their places.
         retries: how often a request is run again that a dying process held.
         telemetry: makes an OpenTelemetry span of every request and stage.
         on_busy: called when the first request arrives at an idle pipeline.
@@ -129,6 +130,7 @@ class Coordinator:
         broadcast: Callable[[Any], None],
         place: Callable[[OmniRequest], dict[str, int]] = lambda request: {},
         max_in_flight: int = 256,
+        admit: Callable[[OmniRequest], OmniRequest] = lambda request: request,
         retries: int = 0,
         on_busy: Callable[[], None] = lambda: None,
         telemetry: Telemetry | None = None,
@@ -140,6 +142,7 @@ class Coordinator:
         self._broadcast = broadcast
         self._place = place
         self._max_in_flight = max_in_flight
+        self._check = admit
         self._retries = retries
         self._on_busy = on_busy
         self._telemetry = telemetry
@@ -231,6 +234,7 @@ class Coordinator:
             raise OverloadedError(
                 f"{len(self._tracked)} requests are in flight, the limit; retry after {seconds:.1f} s", seconds
             )
+        request = self._check(request)
         terminals = self._terminals_of(request)
         if self._telemetry is not None:
             request = self._telemetry.begin(name, request)

@@ -18,6 +18,7 @@ from attrs import define, field
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
 from omni_core.control.plane import ControlPlane
+from omni_core.coordinator.admission import admission
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.errors import ConfigError, OmniError, StageFailedError, StartupError, did_you_mean
@@ -215,6 +216,7 @@ class MultiProcessPipelineRunner:
             broadcast=self._broadcast,
             place=self._choice,
             max_in_flight=self._max_in_flight,
+            admit=admission(self._config),
             retries=self._config.retries,
             on_busy=self._begin_heartbeat,
             telemetry=telemetry(prepared.name),
