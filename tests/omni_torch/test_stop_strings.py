@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -13,7 +13,7 @@ TEXT = "One, two. Three END four"
 
 def cut(text: str, places: tuple[int, ...]) -> list[str]:
     edges = [0, *places, len(text)]
-    return [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return [text[begin:end] for begin, end in pairwise(edges)]
 
 
 @pytest.mark.parametrize(

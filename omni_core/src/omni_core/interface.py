@@ -21,7 +21,8 @@ SEED = "seed"
 """At the top level of a request's ``params`` it seeds every group that has a parameter of this name and was not given its own."""
 
 TYPES = ("number", "integer", "boolean", "string", "strings", "integers")
-"""Types of a :class:`Parameter`. ``strings``: non-empty texts; a single one may be given without a list."""
+"""Types of a :class:`Parameter`. ``string``: an integer is taken as its digits. ``strings``: non-empty texts; a single one may be
+given without a list."""
 
 
 @frozen
@@ -56,7 +57,7 @@ class Parameter:
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words: ``a number above 0 and at most 1``."""
+        """What a value must be, in words: ``a number, 0 to 1``."""
         if self.choices:
             return f"one of: {', '.join(self.choices)}"
         if self.type == "strings":
@@ -64,23 +65,29 @@ class Parameter:
         if self.type in ("boolean", "string"):
             return {"boolean": "true or false", "string": "a text"}[self.type]
         kind = {"number": "a number", "integer": "an integer", "integers": "a list of integers"}[self.type]
+        return f"{kind}, {self.bounds}" if self.bounds else kind
+
+    @property
+    def bounds(self) -> str:
+        """The bounds of a number in words: ``1 or more``, ``0 to 1``. Empty where there are none."""
         if self.above is not None:
-            most = "" if self.maximum is None else f" and at most {_plain(self.maximum)}"
-            return f"{kind} above {_plain(self.above)}{most}"
-        if self.minimum is not None and self.maximum is not None:
-            return f"{kind} from {_plain(self.minimum)} to {_plain(self.maximum)}"
-        if self.minimum is not None:
-            return f"{kind}, {_plain(self.minimum)} or more"
-        return kind if self.maximum is None else f"{kind}, at most {_plain(self.maximum)}"
+            return f"above {self.above:g}" + ("" if self.maximum is None else f", at most {self.maximum:g}")
+        if self.minimum is None:
+            return "" if self.maximum is None else f"at most {self.maximum:g}"
+        if self.maximum is None or self.maximum >= 2**31 - 1:  # the largest integer of a field is no bound to a reader
+            return f"{self.minimum:g} or more"
+        return f"{self.minimum:g} to {self.maximum:g}"
 
     def check(self, value: Any, where: str) -> Any:
-        """Return ``value``, with a single text of type ``strings`` as a list.
+        """Return ``value`` in the form of its type: an integer for a ``string`` as text, a single text for ``strings`` as a list.
 
         Raises:
             InvalidRequestError: it is of another type or out of bounds; ``where`` is its path in the message.
         """
         if self.type == "strings" and isinstance(value, str):
             value = [value]
+        elif self.type == "string" and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
         if not self._valid(value):
             raise InvalidRequestError(f"{where}: must be {self.expected}, is {value!r}")
         return value
@@ -271,10 +278,3 @@ def _mistakes(path: str, parameter: Parameter) -> Iterator[str]:
             parameter.check(parameter.default, f"{path}.default")
         except InvalidRequestError as error:
             yield str(error)
-
-
-def _plain(bound: float) -> str:
-    """Return a bound as a reader knows it: ``2**31 - 1`` for the largest 32-bit integer."""
-    if isinstance(bound, int) and bound > 10**6 and bound & (bound + 1) == 0:
-        return f"2**{bound.bit_length()} - 1"
-    return f"{bound:g}"

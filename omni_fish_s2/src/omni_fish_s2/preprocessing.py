@@ -54,14 +54,7 @@ class Preprocessor:
             InvalidRequestError: the request is at fault; the message names the part.
         """
         request = payload.request
-        if request.modalities is not None and list(request.modalities) != ["audio"]:
-            raise InvalidRequestError(f"modalities: this pipeline offers audio alone, asked for {request.modalities!r}")
-        if request.params.get("thinker"):
-            names = ", ".join(sorted(request.params["thinker"]))
-            raise InvalidRequestError(
-                f"params.thinker: this model writes no text ({names}); how speech is sampled is params.talker"
-            )
-        speech_sampling(request)  # wrong parameters are told before a voice is encoded
+        speech_sampling(request)  # wrong parameters fail the request before a voice is encoded
         text = self._spoken(request.inputs)
         if (tag := self.speaker(request)) and SPEAKER_TAG.search(text):
             raise InvalidRequestError("metadata.speaker: the text names its speakers itself; give one or the other")

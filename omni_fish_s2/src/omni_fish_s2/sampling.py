@@ -7,13 +7,13 @@ A semantic token that was among the last ten is replaced by a second draw at a h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from attrs import frozen
 
-from omni_core.errors import InvalidRequestError, did_you_mean
+from omni_core.interface import checked
 from omni_core.protocol.messages import OmniRequest
+from omni_fish_s2.interface import SEMANTIC
 
 WINDOW = 10
 """How many tokens back a repetition counts."""
@@ -25,13 +25,14 @@ class SpeechSampling:
 
     Attributes:
         temperature: 0 to 2. top_p: (0, 1]; 1.0 means off. top_k: 0 means off.
-        max_new_tokens: frames of one turn, the one that ends it included.
+        max_new_tokens: frames of one turn, the one that ends it included. seed: ``None`` draws a fresh one.
     """
 
     temperature: float = 1.0
     top_p: float = 0.9
     top_k: int = 30
     max_new_tokens: int = 2048
+    seed: int | None = None
 
     @property
     def greedy(self) -> bool:
@@ -41,39 +42,15 @@ class SpeechSampling:
 AGAIN = SpeechSampling(temperature=1.0, top_p=0.9)
 """The second draw, for a token that would repeat; its ``top_k`` is the request's."""
 
-_CHECKS: dict[str, tuple[Any, float, float, str]] = {
-    "temperature": ((int, float), 0.0, 2.0, "from 0 (greedy) to 2"),
-    "top_p": ((int, float), 1e-6, 1.0, "in (0, 1]"),
-    "top_k": (int, 0, 2**31, "0 (off) or more"),
-    "max_new_tokens": (int, 1, 2**31, "1 or more"),
-}
-
-
-def sampling_from(given: dict[str, Any], where: str) -> SpeechSampling:
-    """A request's parameters, checked.
-
-    Raises:
-        InvalidRequestError: an unknown name or a value out of range; ``where`` is the path in the message.
-    """
-    for name, value in given.items():
-        if name not in _CHECKS:
-            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter{did_you_mean(name, _CHECKS)}")
-        kind, low, high, meaning = _CHECKS[name]
-        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-            raise InvalidRequestError(f"{where}.{name}: must be {meaning}, is {value!r}")
-    return SpeechSampling(**given)
-
 
 def speech_sampling(request: OmniRequest) -> SpeechSampling:
-    """How a request's speech is chosen: ``params["talker"]``.
+    """Return how a request's speech is chosen: ``params["semantic"]``, and the request's seed if it has none of its own.
 
     Raises:
         InvalidRequestError: a parameter is unknown or out of range.
     """
-    seed = request.params.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
-        raise InvalidRequestError(f"params.seed: must be an integer from 0 to 2**63 - 1, is {seed!r}")
-    return sampling_from(request.params.get("talker", {}), "params.talker")
+    given = {"seed": request.params.get("seed"), **request.params.get("semantic", {})}
+    return SpeechSampling(**checked(SEMANTIC.parameters, given, "params.semantic"))
 
 
 @frozen(eq=False)

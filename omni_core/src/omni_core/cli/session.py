@@ -12,7 +12,7 @@ import click
 from attrs import define, field
 
 from omni_core.cli.display import Display
-from omni_core.cli.run import Generation
+from omni_core.cli.generation import Generation
 from omni_core.cli.wav import WavWriter
 from omni_core.client import Client, open_pipeline
 from omni_core.config.schema import PipelineConfig
