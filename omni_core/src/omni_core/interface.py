@@ -25,6 +25,10 @@ TYPES = ("number", "integer", "boolean", "string", "strings", "integers")
 given without a list."""
 
 
+_LARGEST = 2**31 - 1
+"""From here on an upper bound is a field's size, which help texts leave out."""
+
+
 @frozen
 class Parameter:
     """One parameter of a request: its name, type and bounds. ``None`` as a value means that it is not given.
@@ -65,7 +69,11 @@ class Parameter:
         if self.type in ("boolean", "string"):
             return {"boolean": "true or false", "string": "a text"}[self.type]
         kind = {"number": "a number", "integer": "an integer", "integers": "a list of integers"}[self.type]
-        return f"{kind}, {self.bounds}" if self.bounds else kind
+        unsaid = self.maximum is not None and self.maximum >= _LARGEST
+        limits = [
+            each for each in (self.bounds, f"below 2**{int(self.maximum or 0).bit_length()}" if unsaid else "") if each
+        ]
+        return ", ".join([kind, *limits])
 
     @property
     def bounds(self) -> str:
@@ -74,7 +82,7 @@ class Parameter:
             return f"above {self.above:g}" + ("" if self.maximum is None else f", at most {self.maximum:g}")
         if self.minimum is None:
             return "" if self.maximum is None else f"at most {self.maximum:g}"
-        if self.maximum is None or self.maximum >= 2**31 - 1:  # the largest integer of a field is no bound to a reader
+        if self.maximum is None or self.maximum >= _LARGEST:
             return f"{self.minimum:g} or more"
         return f"{self.minimum:g} to {self.maximum:g}"
 
@@ -212,7 +220,7 @@ class Interface:
             raise InvalidRequestError(f"metadata: must be a mapping, is {metadata!r}")
         kept = {name: value for name, value in metadata.items() if name in free}
         rest = {name: value for name, value in metadata.items() if name not in free}
-        return kept | checked(self.metadata, rest, "metadata", sorted(free))
+        return kept | checked(self.metadata, rest, "metadata", sorted(free), "key")
 
     def problems(self, stages: list[str]) -> Iterator[str]:
         """Yield a line for each mistake in the declaration of a pipeline with these stages."""
@@ -232,11 +240,13 @@ class Interface:
             yield from (p for each in parameters for p in _mistakes(f"interface.{name}[{each.name}]", each))
 
 
-def checked(parameters: list[Parameter], given: Any, where: str, others: Iterable[str] = ()) -> dict[str, Any]:
+def checked(
+    parameters: list[Parameter], given: Any, where: str, others: Iterable[str] = (), kind: str = "parameter"
+) -> dict[str, Any]:
     """Return the values of ``given`` under the parameters' own names, without those that are ``None``.
 
     Args:
-        others: further valid names, for the message about an unknown one.
+        others: further valid names, for the message about an unknown one. kind: what the message calls them.
 
     Raises:
         InvalidRequestError: an unknown name, a wrong value, or a parameter given twice; ``where`` is the path in the message.
@@ -249,7 +259,7 @@ def checked(parameters: list[Parameter], given: Any, where: str, others: Iterabl
         parameter = by_name.get(name)
         if parameter is None:
             hint = did_you_mean(name, [*by_name, *others])
-            raise InvalidRequestError(f"{where}.{name}: no such parameter{hint}")
+            raise InvalidRequestError(f"{where}.{name}: no such {kind}{hint}")
         if value is None:
             continue
         if parameter.name in values:

@@ -40,6 +40,8 @@ def place(tree: dict[str, Any], path: tuple[str, ...], value: Any, option: str) 
     *parents, name = path
     for parent in parents:
         tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            break
     if not isinstance(tree, dict) or name in tree:
         raise click.UsageError(f"{option}: {'.'.join(path[1:])} is given twice")
     tree[name] = value

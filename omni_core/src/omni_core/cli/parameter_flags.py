@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -23,36 +24,15 @@ class SectionOption(click.Option):
         self.section = section
 
 
-class _Value(click.ParamType):
-    """The text of a flag as a parameter's value, checked."""
-
-    def __init__(self, parameter: Parameter) -> None:
-        self.parameter = parameter
-        self.name = {"strings": "text", "string": "text"}.get(parameter.type, parameter.type)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        kinds = {"integer": (int,), "number": (int, float)}.get(self.parameter.type, (str,))
-        given: Any = value
-        for kind in kinds:
-            try:
-                given = kind(value)
-                break
-            except ValueError:
-                continue
-        try:
-            self.parameter.check(given, "")
-        except InvalidRequestError:
-            self.fail(f"must be {self.parameter.expected}, is {value!r}", param, ctx)
-        return given
-
-
 def parameter_flags(interface: Interface, taken: set[str]) -> Iterator[SectionOption]:
     """Yield the options of an interface. What has a name in ``taken`` gets none: it is set by ``--param`` or ``--metadata``."""
     plain = interface.plain_group
     shared = [each for group in interface.groups for each in group.parameters if each.name == SEED][:1]
     specific = [each for each in plain.parameters if each.name != SEED] if plain is not None else []
     own = f"Parameters ({plain.name}: {plain.help})" if plain is not None else "Parameters"
-    wanted = [(("params",), each, own, False) for each in (*specific, *shared)]
+    wanted: list[tuple[tuple[str, ...], Parameter, str, bool]] = [
+        (("params",), each, own, False) for each in (*specific, *shared)
+    ]
     for group in interface.groups:
         heading = f"Parameters of the {group.name} ({group.help})"
         wanted += [(("params", group.name), each, heading, group is plain) for each in group.parameters]
@@ -69,14 +49,31 @@ def parameter_flags(interface: Interface, taken: set[str]) -> Iterator[SectionOp
 def _option(flag: str, path: tuple[str, ...], parameter: Parameter, **attributes: Any) -> SectionOption:
     def store(context: click.Context, option: click.Parameter, value: Any) -> None:
         if value not in (None, False, ()):
-            value = list(value) if isinstance(value, tuple) else value
-            place(context.meta.setdefault(GIVEN, {}), path, value, flag)
+            place(context.meta.setdefault(GIVEN, {}), path, _value(parameter, value), flag)
 
     if parameter.type == "boolean":
         attributes |= {"is_flag": True}
     else:
-        attributes |= {"type": _Value(parameter), "multiple": parameter.type == "strings"}
+        metavar = {"string": "text", "strings": "text"}.get(parameter.type, parameter.type).upper()
+        attributes |= {"metavar": metavar, "multiple": parameter.type == "strings"}
     return SectionOption([flag], help=_help(parameter), callback=store, expose_value=False, **attributes)
+
+
+def _value(parameter: Parameter, given: Any) -> Any:
+    """Return the value that a flag's text means.
+
+    Raises:
+        click.BadParameter: it is none that the parameter may have.
+    """
+    value = list(given) if isinstance(given, tuple) else given
+    for kind in {"integer": (int,), "number": (int, float)}.get(parameter.type, ()):
+        with suppress(ValueError):
+            value = kind(given)
+            break
+    try:
+        return parameter.check(value, "")
+    except InvalidRequestError:
+        raise click.BadParameter(f"must be {parameter.expected}, is {given!r}") from None
 
 
 def _help(parameter: Parameter) -> str:

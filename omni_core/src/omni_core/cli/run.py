@@ -62,10 +62,12 @@ class RunCommand(click.Command):
             try:
                 return super().parse_args(ctx, args)
             except click.NoSuchOption as error:
-                if name is not None and not error.possibilities:
-                    hint = "declares no parameters; use --param" if interface is None else "has others, see its --help"
-                    error.message = f"{error.message.rstrip('.')}: {name} {hint}"
-                raise
+                if name is None or error.possibilities:
+                    raise
+                hint = "declares no parameters; use --param" if interface is None else "has others; see its --help"
+                raise click.NoSuchOption(
+                    error.option_name, f"No such option {error.option_name}: {name} {hint}.", ctx=ctx
+                ) from None
 
     def _pipeline_in(self, args: list[str]) -> str | None:
         """Find the pipeline's name among arguments whose flags are not all known yet."""
