@@ -153,7 +153,7 @@ def omni_model_runners() -> list[Component]:  # type: ignore[empty-body]
 
         @hookimpl
         def omni_model_runners():
-            return [Component("my-thinker", "my_model.runner:ThinkerRunner", "thinker with image embeddings")]
+            return [Component("my-decoder", "my_model.runner:DecoderRunner", "decoder with image embeddings")]
     """
 
 
@@ -165,7 +165,7 @@ def omni_feedback_strategies() -> list[Component]:  # type: ignore[empty-body]
 
         @hookimpl
         def omni_feedback_strategies():
-            return [Component("my-talker", "my_model.talker:CodebookFeedback", "15 residual codes per frame")]
+            return [Component("my-speech", "my_model.speech:CodebookFeedback", "15 residual codes per frame")]
     """
 
 

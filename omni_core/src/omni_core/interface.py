@@ -132,7 +132,7 @@ class ParameterGroup:
     """The parameters of one stage, in a request ``params[name]``.
 
     Attributes:
-        name: the key in ``params``, and the prefix of its flags: ``talker`` makes ``--talker-temperature``.
+        name: the key in ``params``, and the prefix of its flags: ``speech`` makes ``--speech-temperature``.
         role: which of the interface's roles reads them.
         help: what they govern, in a few words: ``how the text is chosen``.
     """

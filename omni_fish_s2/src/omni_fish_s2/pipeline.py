@@ -39,7 +39,7 @@ _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kep
 
 def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
     """Text and reference voices in, speech out. ``options``: see :data:`OPTIONS`."""
-    limits = {
+    limits: dict[str, float] = {
         name: options[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in options
     }
     return PipelineConfig(

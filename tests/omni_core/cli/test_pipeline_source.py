@@ -55,7 +55,7 @@ def test_a_checkpoint_finds_its_pipeline(registry: PluginRegistry, tmp_path: Pat
     assert source.exists()
     assert source.interface() == DECLARED
     assert source.resolve().config.model_path == folder
-    with pytest.raises(ConfigError, match="--model: .* is itself the checkpoint"):
+    with pytest.raises(ConfigError, match=r"--model: .* is itself the checkpoint"):
         PipelineSource(folder, "a/model").resolve()
 
 
@@ -81,7 +81,7 @@ def test_several_or_none_are_listed(
 
 
 def test_what_is_no_pipeline(registry: PluginRegistry, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="it has no config.json"):
+    with pytest.raises(ConfigError, match=r"it has no config\.json"):
         PipelineSource(str(tmp_path)).resolve()
     with pytest.raises(PluginError, match="omni run PIPELINE --model owner/name"):
         PipelineSource("owner/name").resolve()

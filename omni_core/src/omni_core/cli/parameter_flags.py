@@ -1,4 +1,4 @@
-"""Flags of a command made from a pipeline's interface: ``--temperature``, ``--talker-temperature``, ``--speaker``."""
+"""Flags of a command made from a pipeline's interface: ``--temperature``, ``--GROUP-temperature``, ``--speaker``."""
 
 from __future__ import annotations
 

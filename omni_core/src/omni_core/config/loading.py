@@ -34,7 +34,7 @@ def structure(values: Any) -> PipelineConfig:
     """A pipeline config from plain data.
 
     Raises:
-        ConfigError: one line per problem, each with its path, such as ``stages[thinker].tp_size``.
+        ConfigError: one line per problem, each with its path, such as ``stages[decoder].tp_size``.
     """
     try:
         return _converter.structure(values, PipelineConfig)

@@ -24,7 +24,7 @@ _FREE_FORM = ("factory_args", "env_defaults", "runtime_overrides", "project_payl
 
 @frozen
 class Override:
-    """One value for one path, such as ``thinker.factory_args.max_running``, and where it was written."""
+    """One value for one path, such as ``decoder.factory_args.max_running``, and where it was written."""
 
     path: str
     value: Any
@@ -47,7 +47,7 @@ def parse_flag(text: str) -> Override:
     """
     path, equals, value = text.partition("=")
     if not equals or not path:
-        raise ConfigError(f"--set {text!r}: must be of the form stage.field=value, such as thinker.gpu=0")
+        raise ConfigError(f"--set {text!r}: must be of the form stage.field=value, such as decoder.gpu=0")
     try:
         parsed = YAML(typ="safe", pure=True).load(StringIO(value)) if value else ""
     except YAMLError as error:
