@@ -78,17 +78,15 @@ class PipelineSource:
     def _component(self, registry: PluginRegistry) -> PipelineComponent:
         if self.name not in registry.names("omni_pipelines") and Path(self.name).expanduser().is_dir():
             return _serving(Path(self.name).expanduser(), registry)
+        if "/" in self.name:
+            raise PluginError(
+                f"{self.name} is neither a pipeline nor a folder; a hub id needs its pipeline: omni run PIPELINE --model {self.name}"
+            )
         try:
             component = registry.get("omni_pipelines", self.name)
         except PluginError as error:
-            hub = (
-                f" A hub id needs its pipeline's name: omni run PIPELINE --model {self.name}."
-                if "/" in self.name
-                else ""
-            )
             raise PluginError(
                 f"{error}. `omni pipelines` lists what is installed; a pipeline comes with its plugin: pip install omni-<model>"
-                f"{hub}"
             ) from None
         assert isinstance(component, PipelineComponent)
         return component
