@@ -40,7 +40,7 @@ class TextLimits:
 
 
 class Preprocessor:
-    """Turns a request into what semantic_ar reads."""
+    """Builds the inputs of semantic_ar from a request."""
 
     def __init__(self, model_path: str, text: TextLimits, voices: VoiceEncoder, max_context: int | None) -> None:
         config = read_config(model_path)
@@ -61,7 +61,7 @@ class Preprocessor:
         return self.opening(split_text(tag + text, self.limits.segment_bytes), request.inputs.get("references") or [])
 
     def opening(self, turns: list[str], references: Any) -> SpeechInputs:
-        """The prompt of the first turn, with voices, and the later turns.
+        """Build the prompt of the first turn, with voices, and the later turns.
 
         Raises:
             InvalidRequestError: a reference is at fault, or the prompt is too long.
@@ -75,7 +75,7 @@ class Preprocessor:
         return inputs
 
     def _spoken(self, inputs: Any) -> str:
-        """The text of the last message, checked. Earlier messages are a chat's history, which this model does not read."""
+        """Return the text of the last message, checked. Earlier messages are a chat's history, which this model does not read."""
         messages = inputs.get("messages") if isinstance(inputs, dict) else None
         if not isinstance(messages, list) or not messages:
             raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': 'user', 'content': ...}")
@@ -124,7 +124,7 @@ class Preprocessor:
         return "\n".join(texts)
 
     def speaker(self, request: OmniRequest) -> str:
-        """The tag of ``metadata["speaker"]``, for a text that names no speaker; empty if none is given."""
+        """Return the tag of ``metadata["speaker"]``, for a text that names no speaker; empty if none is given."""
         speaker = request.metadata.get("speaker")
         if speaker is None:
             return ""

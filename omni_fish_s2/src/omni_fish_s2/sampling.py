@@ -1,4 +1,4 @@
-"""How tokens and codes are chosen: the reference's order of filters and of random numbers.
+"""Sampling of speech tokens and codes, in the reference's order of filters and of random numbers.
 
 Top-k and top-p look at logits *before* temperature. A draw is ``argmax(p / -log(U))`` with one uniform number per candidate.
 A semantic token that was among the last ten is replaced by a second draw at a higher temperature.
@@ -16,12 +16,12 @@ from omni_core.protocol.messages import OmniRequest
 from omni_fish_s2.interface import SEMANTIC
 
 WINDOW = 10
-"""How many tokens back a repetition counts."""
+"""The number of last tokens among which a repetition counts."""
 
 
 @frozen
 class SpeechSampling:
-    """How one request's frames are chosen. ``temperature == 0`` is greedy, and so is ``top_k == 1``.
+    """Sampling parameters of one request's frames. ``temperature == 0`` is greedy, and so is ``top_k == 1``.
 
     Attributes:
         temperature: 0 to 2. top_p: (0, 1]; 1.0 means off. top_k: 0 means off.
@@ -44,7 +44,7 @@ AGAIN = SpeechSampling(temperature=1.0, top_p=0.9)
 
 
 def speech_sampling(request: OmniRequest) -> SpeechSampling:
-    """Return how a request's speech is chosen: ``params["semantic"]``, and the request's seed if it has none of its own.
+    """Return the sampling parameters of a request's speech: ``params["semantic"]``, and the request's seed if it has none of its own.
 
     Raises:
         InvalidRequestError: a parameter is unknown or out of range.
@@ -85,7 +85,7 @@ class Draws:
         self._numbers: StepNumbers | None = None
 
     def at(self, step: int) -> StepNumbers:
-        """The numbers of a step, counted from 0. A step that is computed again gets what it got before."""
+        """Return the numbers of a step, counted from 0. A step that is computed again gets the same numbers."""
         if step != self._step or self._numbers is None:
             rows, columns = self._codes
             drawn = torch.rand(2 * self._width + rows * columns, generator=self._generator)
@@ -97,7 +97,7 @@ class Draws:
 
 
 def choose(logits: torch.Tensor, params: Sequence[SpeechSampling], uniforms: torch.Tensor) -> torch.Tensor:
-    """One column per row of ``logits`` (``[m, W]``), at the uniform numbers ``[m, W]``: ``[m]`` int64.
+    """Choose one column per row of ``logits`` (``[m, W]``), at the uniform numbers ``[m, W]``: ``[m]`` int64.
 
     A row's choice does not depend on the others.
     """
@@ -107,7 +107,7 @@ def choose(logits: torch.Tensor, params: Sequence[SpeechSampling], uniforms: tor
 
 
 def widest(params: Sequence[SpeechSampling], width: int) -> int:
-    """How many of ``width`` columns the rows' top-k may leave, as one of few numbers: a power of two, or ``width``."""
+    """Return how many of ``width`` columns the rows' top-k may leave, rounded up to a power of two or ``width``."""
     most: int = max(each.top_k or width for each in params)
     return min(1 << (most - 1).bit_length(), width)
 

@@ -1,4 +1,4 @@
-"""Messages to prompt text: checked, and rendered with the checkpoint's own chat template."""
+"""The messages of a request, checked, and their media; the checkpoint's own chat template renders them."""
 
 from __future__ import annotations
 

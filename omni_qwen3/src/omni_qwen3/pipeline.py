@@ -87,7 +87,7 @@ def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
         ),
         _decode(given),
     ]
-    return given.pipeline(model_path, "qwen3-omni-text", stages, f"{_ROUTING}:text_terminal_stages", TEXT_INTERFACE)
+    return given.pipeline(model_path, "qwen3-omni-text", stages, None, TEXT_INTERFACE)
 
 
 class _Options:
@@ -117,7 +117,7 @@ class _Options:
         return {"process": process, "gpu": self._options.get("gpu"), "gpu_memory": budget}
 
     def pipeline(
-        self, model_path: str, name: str, stages: list[StageConfig], terminals: str, interface: Interface
+        self, model_path: str, name: str, stages: list[StageConfig], terminals: str | None, interface: Interface
     ) -> PipelineConfig:
         folder = resolve_checkpoint(model_path, _FILES)
         return PipelineConfig(

@@ -1,4 +1,4 @@
-"""From what a user typed (a pipeline's name or a config file, a model, overrides) to a resolved config."""
+"""The pipeline that a command line names: by its name, a config file or a checkpoint folder, with a model and overrides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from omni_core.references import load
 
 @define
 class PipelineSource:
-    """What was asked for. ``options`` go to the pipeline's function, ``settings`` are ``--set`` flags."""
+    """A pipeline as it was asked for. ``options`` go to the pipeline's function, ``settings`` are ``--set`` flags."""
 
     name: str
     model: str | None = None
@@ -30,7 +30,7 @@ class PipelineSource:
     notices: list[str] = field(factory=list)
 
     def resolve(self, registry: PluginRegistry | None = None) -> ResolvedConfig:
-        """The config with overrides applied, validated.
+        """Return the config with overrides applied, validated.
 
         Raises:
             PluginError: no such pipeline. ConfigError: an override or the config is invalid.
@@ -117,5 +117,5 @@ def _serving(folder: Path, registry: PluginRegistry) -> PipelineComponent:
 
 
 def parse_options(texts: tuple[str, ...]) -> dict[str, Any]:
-    """``--option name=value`` flags as keyword arguments."""
+    """Return ``--option name=value`` flags as keyword arguments."""
     return {flag.path: flag.value for flag in map(parse_flag, texts)}

@@ -55,7 +55,10 @@ def _check_inputs(interface: Interface, inputs: Any) -> None:
     if not isinstance(inputs, dict):
         return
     if inputs.get("references") and "reference" not in interface.inputs:
-        raise InvalidRequestError("inputs.references: this pipeline cannot speak with the voice of a recording")
+        voices = f"; it has voices of its own: {', '.join(interface.voices)}" if interface.voices else ""
+        raise InvalidRequestError(
+            f"inputs.references: this pipeline cannot speak with the voice of a recording{voices}"
+        )
     kinds = [kind for kind in interface.inputs if kind != "reference"]
     messages = inputs.get("messages")
     for number, message in enumerate(messages if isinstance(messages, list) else []):
