@@ -136,6 +136,25 @@ def test_parameters_that_a_config_declares_have_flags(pipeline: Path, tmp_path: 
         assert refused.returncode != 0
         assert words in refused.stderr
         assert "/2]" not in refused.stderr, "the pipeline was started"
+    values["interface"]["outputs"] = ["text"]
+    declared.write_text(json.dumps(values))
+    silent = omni(pipeline, "run", str(declared), "--text", "hello", "--out", str(tmp_path / "x.wav"))
+    assert "answers in text only" in silent.stderr
+
+
+def test_flags_are_completed(pipeline: Path) -> None:
+    def completed(words: str) -> str:
+        environ = {**environment(pipeline), "_OMNI_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "3"}
+        code = "from omni_core.cli.main import omni; omni(prog_name='omni')"
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False
+        ).stdout
+
+    values = json.loads(pipeline.read_text())
+    values["interface"] = {"params": [{"name": "heat", "type": "number", "help": "how hot"}]}
+    pipeline.write_text(json.dumps(values))
+    assert "--heat" in completed(f"omni run {pipeline} --he")
+    assert "--text" in completed("omni run nothing-like-it --te")
 
 
 def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,8 +55,9 @@ class RunCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _failures("--json" in args):
-            name = self._pipeline_in(args)
-            interface = None if name is None else PipelineSource(name).interface()
+            name, interface = self._pipeline_in(args), None
+            with suppress(*([OmniError] if ctx.resilient_parsing else [])):  # completion guesses from what is there
+                interface = None if name is None else PipelineSource(name).interface()
             taken = {flag for each in super().get_params(ctx) for flag in each.opts}
             ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
             try:
@@ -173,6 +174,9 @@ def run(
         messages.append({"role": "user", "content": parts})
     # Outside the event loop, which would hear of a signal only after a download.
     config = source.resolve().config
+    outputs = config.interface.outputs if config.interface is not None else []
+    if out is not None and outputs and "audio" not in outputs:
+        raise click.UsageError(f"--out writes speech; {pipeline} answers in {', '.join(outputs)} only")
     from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
     from omni_core.coordinator.admission import admission
 
