@@ -1,4 +1,4 @@
-"""The messages of a request, checked, and their media; the checkpoint's own chat template renders them."""
+"""Messages to prompt text: checked, and rendered with the checkpoint's own chat template."""
 
 from __future__ import annotations
 

@@ -87,10 +87,10 @@ class TalkerResult(TypedDict):
 
 
 def thinker_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the thinker's parameters of a request: ``params["thinker"]``, and the request's seed if it has none of its own."""
+    """The thinker's generation parameters of a request: ``params["thinker"]`` plus the request's seed."""
     return {"seed": params.get("seed"), **params.get("thinker", {})}
 
 
 def talker_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the talker's parameters of a request: ``params["talker"]``, and the request's seed if it has none of its own."""
+    """The talker's generation parameters of a request: ``params["talker"]`` plus the request's seed."""
     return {"seed": params.get("seed"), **params.get("talker", {})}

@@ -1,4 +1,4 @@
-"""Routes, fan-in, terminal stages and projections of Qwen3-Omni, as plain functions. Nothing here imports torch."""
+"""Routes of a request: next stages, fan-in, terminal stages, and projections between stages. Plain functions without torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 
 
 def wants_audio(request: OmniRequest) -> bool:
-    """Return whether the request asks for speech; by default it does."""
+    """Return True if a request asks for speech."""
     return request.modalities is None or "audio" in request.modalities
 
 
@@ -25,38 +25,38 @@ def terminal_stages(request: OmniRequest) -> list[str]:
 
 
 def encoders_needed(data: dict[str, Any]) -> list[str]:
-    """Return the encoders for which a preprocessed prompt has inputs."""
+    """Return the encoders that a preprocessed prompt has inputs for."""
     return [stage for stage, key in (("image_encoder", "image"), ("audio_encoder", "audio")) if data.get(key)]
 
 
 def route_preprocessing(request_id: str, output: StagePayload) -> list[str]:
-    """Route to the encoders that have inputs, and to the aggregation."""
+    """Return the stages after preprocessing: the encoders needed, and the aggregation."""
     return [*encoders_needed(output.data), "mm_aggregate"]
 
 
 def wait_for_encoders(request_id: str, source: str, payload: StagePayload) -> list[str] | None:
-    """Return the stages that the aggregation waits for; ``None`` until preprocessing's payload, which alone names the encoders."""
+    """Return the stages that the aggregation waits for; ``None`` until preprocessing's payload names the encoders."""
     if source != "preprocessing":
         return None
     return ["preprocessing", *payload.data["encoders"]]
 
 
 def to_image_encoder(payload: StagePayload) -> dict[str, Any]:
-    """Project to the encoder's inputs, in a new container."""
+    """Project a payload to the image encoder's inputs, in a container of their own."""
     return dict(payload.data["image"])
 
 
 def to_audio_encoder(payload: StagePayload) -> dict[str, Any]:
-    """Project to the encoder's inputs, in a new container."""
+    """Project a payload to the audio encoder's inputs, in a container of their own."""
     return dict(payload.data["audio"])
 
 
 def to_aggregate(payload: StagePayload) -> dict[str, Any]:
-    """Project to the prompt, without the encoders' heavy inputs."""
+    """Project a payload to the prompt, without the encoders' heavy inputs."""
     kept = {name: value for name, value in payload.data.items() if name not in ("image", "audio")}
     return {**kept, "encoders": encoders_needed(payload.data)}
 
 
 def route_thinker(request_id: str, output: StagePayload) -> list[str]:
-    """Route to the talker only where speech is wanted."""
+    """Return the stages after the thinker: ``talker_ar`` only where speech is wanted."""
     return ["decode", "talker_ar"] if wants_audio(output.request) else ["decode"]

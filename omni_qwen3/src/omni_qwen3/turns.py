@@ -1,4 +1,4 @@
-"""Positions of a prompt by the turn that they belong to."""
+"""Which positions of a prompt belong to whom."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from omni_qwen3.config import QwenConfig
 
 
 def user_rows(ids: torch.Tensor, config: QwenConfig) -> torch.Tensor:
-    """Return ``[P]`` bool: true from a user turn's ``<|im_start|>`` up to the next turn's."""
+    """``[P]`` bool: positions from a user turn's ``<|im_start|>`` up to the next turn's."""
     indices = torch.arange(len(ids), device=ids.device)
     last_start = torch.where(ids == config.im_start, indices, -1).cummax(0).values.clamp(min=0)
     return ids[(last_start + 1).clamp(max=len(ids) - 1)] == config.user
 
 
 def assistant_start(ids: torch.Tensor, config: QwenConfig) -> int:
-    """Return the index at which the last assistant turn opens; the prompt always ends with one."""
+    """Where the last assistant turn opens; the prompt always ends with one."""
     opens = (ids[:-1] == config.im_start) & (ids[1:] == config.assistant)
     return int(opens.nonzero()[-1])

@@ -60,6 +60,11 @@ class PipelineSource:
         if self._is_file:
             if self.model is not None:
                 raise ConfigError(f"--model: {self.name} says which model it uses (model_path); change it there")
+            if self.options:
+                name = next(iter(self.options))
+                raise ConfigError(
+                    f"--option {name}: a config file has no options; change its fields with --set or --config"
+                )
             return load_config(Path(self.name))
         component = self._component(registry)
         model = self.model
@@ -85,9 +90,7 @@ class PipelineSource:
         try:
             component = registry.get("omni_pipelines", self.name)
         except PluginError as error:
-            raise PluginError(
-                f"{error}. `omni pipelines` lists what is installed; a pipeline comes with its plugin: pip install omni-<model>"
-            ) from None
+            raise PluginError(f"{error} (`omni pipelines` lists those that are installed)") from None
         assert isinstance(component, PipelineComponent)
         return component
 
