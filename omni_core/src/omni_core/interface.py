@@ -39,7 +39,6 @@ class Parameter:
         help: one line for ``--help``.
         default: the value where none is given, for documentation; the stage applies it. ``None``: the stage decides.
         minimum, maximum: inclusive bounds of a number, or of each of several integers; of ``strings``, how many there may be.
-        above: an exclusive lower bound of a number.
         choices: the valid texts of a ``string``, compared without regard to case. Empty: any.
         aliases: further names, as other systems call it. The first is its name on the command line.
     """
@@ -50,7 +49,6 @@ class Parameter:
     default: Any = None
     minimum: int | float | None = None
     maximum: int | float | None = None
-    above: int | float | None = None
     choices: list[str] = field(factory=list)
     aliases: list[str] = field(factory=list)
 
@@ -78,8 +76,6 @@ class Parameter:
     @property
     def bounds(self) -> str:
         """The bounds of a number in words: ``1 or more``, ``0 to 1``. Empty where there are none."""
-        if self.above is not None:
-            return f"above {self.above:g}" + ("" if self.maximum is None else f", at most {self.maximum:g}")
         if self.minimum is None:
             return "" if self.maximum is None else f"at most {self.maximum:g}"
         if self.maximum is None or self.maximum >= _LARGEST:
@@ -122,7 +118,6 @@ class Parameter:
         return bool(
             (self.minimum is None or value >= self.minimum)
             and (self.maximum is None or value <= self.maximum)
-            and (self.above is None or value > self.above)
             and value == value  # no NaN
         )
 
