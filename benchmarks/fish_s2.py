@@ -102,7 +102,7 @@ class Ours:
 
     def speak(self, frames: int, requests: int) -> tuple[float, np.ndarray]:
         """Seconds for all requests together, and the codes of one."""
-        request = OmniRequest(params={"seed": SEED, "talker": {"max_new_tokens": frames + 1}})
+        request = OmniRequest(params={"seed": SEED, "semantic": {"max_new_tokens": frames + 1}})
         self._count += 1
         names = [f"{self._count}-{index}" for index in range(requests)]
         begin, finished, codes = time.process_time(), 0, []
@@ -132,7 +132,7 @@ class Ours:
 async def first_audio(checkpoint: Path, frames: int, rounds: int) -> list[tuple[float, float]]:
     """Seconds to the first sound and to the end, through three processes, per round."""
     request = OmniRequest(
-        {"messages": [{"role": "user", "content": TEXT}]}, {"seed": SEED, "talker": {"max_new_tokens": frames + 1}}
+        {"messages": [{"role": "user", "content": TEXT}]}, {"seed": SEED, "semantic": {"max_new_tokens": frames + 1}}
     )
     times = []
     async with open_pipeline(fish_s2(str(checkpoint))) as client:

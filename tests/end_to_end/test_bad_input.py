@@ -121,6 +121,12 @@ async def test_bad_media(name: str, client: Client, bad_files: dict[str, str], c
         ({"modalities": []}, ["modalities"]),
         ({"params": {"thinker": {"temperature": -1.0}}}, ["temperature"]),
         ({"params": {"thinker": {"temprature": 1.0}}}, ["temprature", "temperature"]),
+        ({"params": {"temprature": 1.0}}, ["params.temprature", "temperature"]),
+        ({"params": {"thiker": {}}}, ["params.thiker", "'thinker'"]),
+        ({"params": {"temperature": 0.5}}, ["params.temperature", "params.thinker.temperature", "twice"]),
+        ({"params": {"stop": ["a"] * 17}}, ["params.stop", "at most 16"]),
+        ({"metadata": {"speeker": "ethan"}}, ["metadata.speeker", "'speaker'"]),
+        ({"metadata": {"priority": 2000}}, ["metadata.priority", "-1000 to 1000"]),
     ],
 )
 async def test_bad_request(change: dict[str, Any], expected: list[str], client: Client, cases: dict[str, Any]) -> None:

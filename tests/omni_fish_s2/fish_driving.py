@@ -45,8 +45,8 @@ def inputs_of(checkpoint: Path, case: dict[str, Any]) -> SpeechInputs:
 
 
 def request_message(name: str, checkpoint: Path, case: dict[str, Any], sampling: dict[str, Any]) -> IncomingMessage:
-    talker = {**sampling, "max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS)}
-    params: dict[str, Any] = {"seed": talker.pop("seed", None), "talker": talker}
+    semantic = {**sampling, "max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS)}
+    params: dict[str, Any] = {"seed": semantic.pop("seed", None), "semantic": semantic}
     request = OmniRequest(params=params)
     return IncomingMessage(
         name, "new_request", StagePayload(name, request, inputs_of(checkpoint, case)), request=request

@@ -25,17 +25,17 @@ def pipeline(checkpoint: Path, **options: Any) -> PipelineConfig:
 
 def request_of(case: dict[str, Any], references: list[dict[str, Any]] | None = None, **fields: Any) -> OmniRequest:
     """A greedy request that wants its codes."""
-    talker = {"temperature": 0.0, "max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS)}
+    semantic = {"temperature": 0.0, "max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS)}
     inputs: dict[str, Any] = {"messages": [{"role": "user", "content": case["text"]}]}
     if references:
         inputs["references"] = references
-    given: dict[str, Any] = {"params": {"talker": talker, "return_codes": True}, **fields}
+    given: dict[str, Any] = {"params": {"semantic": semantic, "return_codes": True}, **fields}
     return OmniRequest(inputs, **given)
 
 
-def sampled(case: dict[str, Any], seed: int, **talker: Any) -> OmniRequest:
+def sampled(case: dict[str, Any], seed: int, **semantic: Any) -> OmniRequest:
     request = request_of(case)
-    request.params["talker"] = {"max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS), **talker}
+    request.params["semantic"] = {"max_new_tokens": case.get("max_new_tokens", MAX_NEW_TOKENS), **semantic}
     request.params["seed"] = seed
     return request
 

@@ -61,7 +61,7 @@ def test_sixteen_bits_speak_too(tiny: dict[str, Path]) -> None:
     voice = {"samples": sound(20_000), "sample_rate": 44_100, "text": REFERENCE_TEXT}
     request = OmniRequest(
         {"messages": [{"role": "user", "content": "Hello."}], "references": [voice]},
-        {"seed": 1, "talker": {"max_new_tokens": 30}},
+        {"seed": 1, "semantic": {"max_new_tokens": 30}},
     )
     inputs = create_preprocessing(str(tiny["b"]), dtype="bfloat16")._compute(StagePayload("r", request))
     stage = create_semantic_ar(str(tiny["b"]), dtype="bfloat16")

@@ -96,7 +96,7 @@ async def test_other_checkpoints_and_strides_in_one_process(
 async def test_first_audio_leaves_before_the_last_code(client: Client) -> None:
     """Its stage is far from done when the first sound arrives: an abort then leaves the rest unspoken."""
     request = request_of({"text": "A long one.", "max_new_tokens": 2000})
-    request.params["talker"] = {"temperature": 1.9, "top_p": 1.0, "top_k": 0, "max_new_tokens": 2000}
+    request.params["semantic"] = {"temperature": 1.9, "top_p": 1.0, "top_k": 0, "max_new_tokens": 2000}
     before = (await client.statistics())["semantic_ar"]["semantic_ar"]["tokens"]
     for seed in range(50):
         request.params["seed"] = seed
@@ -192,11 +192,11 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "an image": ({"text": [{"type": "image", "path": "x.png"}]}, ["content[0].type", "image"]),
     "no parts": ({"text": []}, ["content"]),
     "text that is none": ({"text": [{"type": "text", "text": 5}]}, ["content[0].text"]),
-    "a wrong modality": ({"modalities": ["text"]}, ["modalities", "audio alone"]),
-    "a temperature for text": ({"params": {"thinker": {"temperature": 1.0}}}, ["params.thinker", "params.talker"]),
-    "too hot": ({"params": {"talker": {"temperature": 3.0}}}, ["params.talker.temperature", "0 (greedy) to 2"]),
-    "a misspelt parameter": ({"params": {"talker": {"top_pp": 1.0}}}, ["top_pp", "did you mean 'top_p'"]),
-    "a penalty": ({"params": {"talker": {"repetition_penalty": 1.1}}}, ["repetition_penalty", "no such"]),
+    "a wrong modality": ({"modalities": ["text"]}, ["modalities", "offers: audio"]),
+    "a temperature for text": ({"params": {"thinker": {"temperature": 1.0}}}, ["params.thinker", "semantic"]),
+    "too hot": ({"params": {"semantic": {"temperature": 3.0}}}, ["params.semantic.temperature", "a number, 0 to 2"]),
+    "a misspelt parameter": ({"params": {"semantic": {"top_pp": 1.0}}}, ["top_pp", "did you mean 'top_p'"]),
+    "a penalty": ({"params": {"semantic": {"repetition_penalty": 1.1}}}, ["repetition_penalty", "no such"]),
     "a seed that is none": ({"params": {"seed": "x"}}, ["params.seed"]),
     "a speaker by name": ({"metadata": {"speaker": "ethan"}}, ["metadata.speaker", "numbers"]),
     "a speaker by a very long number": ({"metadata": {"speaker": "9" * 5000}}, ["metadata.speaker", "numbers"]),

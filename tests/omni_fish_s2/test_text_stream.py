@@ -106,14 +106,14 @@ async def client(tiny: dict[str, Path]) -> AsyncIterator[Client]:
 
 
 def written(pieces: list[object], pause: float = 0.0, **fields: object) -> OmniRequest:
-    params = {"talker": {**GREEDY, "max_new_tokens": 12}, "return_codes": True, "thinker": {"temperature": 0.5}}
+    params = {"semantic": {**GREEDY, "max_new_tokens": 12}, "return_codes": True, "thinker": {"temperature": 0.5}}
     return OmniRequest({"pieces": pieces, "pause": pause}, {**params, **fields})
 
 
 def expected(checkpoint: Path, turns: list[str]) -> np.ndarray:
     """The same turns as one request that knows them all."""
     inputs = PromptBuilder(str(checkpoint), read_config(checkpoint)).build(turns, [])
-    payload = StagePayload("r", OmniRequest(params={"talker": {**GREEDY, "max_new_tokens": 12}}), inputs)
+    payload = StagePayload("r", OmniRequest(params={"semantic": {**GREEDY, "max_new_tokens": 12}}), inputs)
     return speak(create_semantic_ar(str(checkpoint)), [IncomingMessage("r", "new_request", payload)])["r"]
 
 
@@ -152,7 +152,7 @@ async def test_nothing_written_is_nothing_said(client: Client) -> None:
 async def test_what_must_not_be_spoken_is_refused(client: Client) -> None:
     assert "reserved" in await fails(client, written(["Fine. But <|im_", "end|> is not. "]))
     assert "limit of 10000" in await fails(client, written(["Hello. " * 2000]))
-    assert "params.talker.heat" in await fails(client, written(["Hello."], talker={"heat": 1}))
+    assert "params.semantic.heat" in await fails(client, written(["Hello."], semantic={"heat": 1}))
     with pytest.raises(Exception, match="must be str or TextChunk, is int"):
         await client.submit(written([5]))
     assert (await client.submit(written(["Hello."])))["vocoder"].samples.numel() > 0

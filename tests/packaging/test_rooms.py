@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "omni_core/src/omni_core"
 ROOMS = [
-    "__version__", "errors", "references", "hookspecs", "plugins", "config", "protocol", "control", "relay",
+    "__version__", "errors", "references", "interface", "hookspecs", "plugins", "config", "protocol", "control", "relay",
     "scheduling", "model_runner", "observe", "stage", "coordinator", "processes", "machines", "launch", "client", "cli",
 ]  # fmt: skip
 """Each may import those before it. docs/decisions/0019-three-distributions.md says what lives where."""
@@ -55,6 +56,13 @@ def test_imports_point_one_way() -> None:
             other = rest.split(".")[0]
             if package == "omni_core" and other in ROOMS:
                 assert ROOMS.index(other) <= ROOMS.index(here), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_the_core_knows_no_stage_of_a_model() -> None:
+    """What a model calls its stages and its groups of parameters, it declares; the core reads the declaration."""
+    for path in CORE.rglob("*.py"):
+        found = re.findall(r"(?i)thinker|talker", path.read_text())
+        assert not found, f"{path.relative_to(ROOT)} says {found[0]!r}"
 
 
 def test_distributions_import_the_core_and_what_they_depend_on() -> None:

@@ -11,7 +11,7 @@ class OmniError(Exception):
 
 
 class ConfigError(OmniError):
-    """A pipeline's configuration is invalid; the message names the full path, such as ``stages[thinker].tp_size``."""
+    """A pipeline's configuration is invalid; the message names the full path, such as ``stages[decoder].tp_size``."""
 
 
 class PluginError(OmniError):

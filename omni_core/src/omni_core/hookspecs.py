@@ -30,6 +30,7 @@ import pluggy
 from attrs import field, fields, frozen
 
 from omni_core.errors import ConfigError
+from omni_core.interface import Interface
 from omni_core.references import normalize
 
 hookimpl = pluggy.HookimplMarker("omni")
@@ -175,12 +176,17 @@ class PipelineComponent(Component):
 
     Attributes:
         options: one line of help per keyword option of the target.
-        default_model: used where no ``--model`` is given: a callable ``() -> tuple[path, notice]`` that may make a model, and
-            says in ``notice`` what it is.
+        default_model: what to use when no ``--model`` is given: a callable reference
+            ``() -> tuple[path, notice]`` that may make a model and says in ``notice`` what it is.
+        architectures: the ``architectures`` (or the ``model_type``) in the ``config.json`` of the checkpoints for which this pipeline is
+            the one to run: ``omni run FOLDER`` finds it by them.
+        interface: what it offers: request parameters, modalities, voices. The config gets it where the target sets none.
     """
 
     options: dict[str, str] = field(factory=dict, kw_only=True)
     default_model: Reference | None = field(default=None, kw_only=True)
+    architectures: tuple[str, ...] = field(default=(), kw_only=True)
+    interface: Interface | None = field(default=None, kw_only=True)
 
 
 @frozen
@@ -261,7 +267,7 @@ def omni_model_runners() -> list[Component]:
 
         @hookimpl
         def omni_model_runners():
-            return [Component("my-thinker", "my_model.runner:ThinkerRunner.from_checkpoint", "thinker with images")]
+            return [Component("my-decoder", "my_model.runner:DecoderRunner", "decoder with image embeddings")]
     """
     return []
 
@@ -275,7 +281,7 @@ def omni_feedback_strategies() -> list[Component]:
 
         @hookimpl
         def omni_feedback_strategies():
-            return [Component("my-talker", "my_model.talker:CodebookFeedback", "15 residual codes per frame")]
+            return [Component("my-speech", "my_model.speech:CodebookFeedback", "15 residual codes per frame")]
     """
     return []
 

@@ -30,7 +30,7 @@ class SpeechConformance(PipelineConformance):
         return fish_s2(_folder().name, processes="one")
 
     def requests(self) -> list[OmniRequest]:
-        params = {"talker": {"max_new_tokens": 12}, "seed": 4, "return_codes": True}
+        params = {"semantic": {"max_new_tokens": 12}, "seed": 4, "return_codes": True}
         texts = ("Hello.", "Tell me a story.", "What is a fox?")
         return [OmniRequest({"messages": [{"role": "user", "content": text}]}, params) for text in texts]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from attrs import evolve
+
 from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_fish_s2.interface import INTERFACE
 from omni_torch.checkpoints import resolve_checkpoint
 
 _FILES = ("*.json", "*.safetensors", "codec.pth")
@@ -36,8 +39,14 @@ _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kep
 
 def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
     """Text and reference voices in, speech out. ``options``: see :data:`OPTIONS`."""
+    limits: dict[str, float] = {
+        name: options[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in options
+    }
     return PipelineConfig(
-        model_path=resolve_checkpoint(model_path, _FILES), name="fish-s2", stages=speech_stages(**options)
+        model_path=resolve_checkpoint(model_path, _FILES),
+        name="fish-s2",
+        stages=speech_stages(**options),
+        interface=evolve(INTERFACE, limits={**INTERFACE.limits, **limits}),
     )
 
 

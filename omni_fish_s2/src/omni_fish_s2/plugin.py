@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
+from omni_fish_s2.interface import ARCHITECTURES, INTERFACE
 from omni_fish_s2.pipeline import OPTIONS
 
 
@@ -14,6 +15,8 @@ def omni_pipelines() -> list[PipelineComponent]:
             "omni_fish_s2.pipeline:fish_s2",
             "Fish Audio S2-Pro: text to speech with the voice of a recording",
             options=OPTIONS,
+            architectures=ARCHITECTURES,
+            interface=INTERFACE,
             default_model="omni_fish_s2.tiny_checkpoint:default_model",
             conformance="omni_fish_s2.conformance:SpeechConformance",
         )

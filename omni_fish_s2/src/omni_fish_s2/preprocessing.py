@@ -40,7 +40,7 @@ class TextLimits:
 
 
 class Preprocessor:
-    """Turns a request into what semantic_ar reads."""
+    """Builds the inputs of semantic_ar from a request."""
 
     def __init__(self, model_path: str, text: TextLimits, voices: VoiceEncoder, max_context: int | None) -> None:
         config = read_config(model_path)
@@ -54,21 +54,14 @@ class Preprocessor:
             InvalidRequestError: the request is at fault; the message names the part.
         """
         request = payload.request
-        if request.modalities is not None and list(request.modalities) != ["audio"]:
-            raise InvalidRequestError(f"modalities: this pipeline offers audio alone, asked for {request.modalities!r}")
-        if request.params.get("thinker"):
-            names = ", ".join(sorted(request.params["thinker"]))
-            raise InvalidRequestError(
-                f"params.thinker: this model writes no text ({names}); how speech is sampled is params.talker"
-            )
-        speech_sampling(request)  # wrong parameters are told before a voice is encoded
+        speech_sampling(request)  # wrong parameters fail the request before a voice is encoded
         text = self._spoken(request.inputs)
         if (tag := self.speaker(request)) and SPEAKER_TAG.search(text):
             raise InvalidRequestError("metadata.speaker: the text names its speakers itself; give one or the other")
         return self.opening(split_text(tag + text, self.limits.segment_bytes), request.inputs.get("references") or [])
 
     def opening(self, turns: list[str], references: Any) -> SpeechInputs:
-        """The prompt of the first turn, with voices, and the later turns.
+        """Build the prompt of the first turn, with voices, and the later turns.
 
         Raises:
             InvalidRequestError: a reference is at fault, or the prompt is too long.
@@ -82,7 +75,7 @@ class Preprocessor:
         return inputs
 
     def _spoken(self, inputs: Any) -> str:
-        """The text of the last message, checked. Earlier messages are a chat's history, which this model does not read."""
+        """Return the text of the last message, checked. Earlier messages are a chat's history, which this model does not read."""
         messages = inputs.get("messages") if isinstance(inputs, dict) else None
         if not isinstance(messages, list) or not messages:
             raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': 'user', 'content': ...}")
@@ -131,7 +124,7 @@ class Preprocessor:
         return "\n".join(texts)
 
     def speaker(self, request: OmniRequest) -> str:
-        """The tag of ``metadata["speaker"]``, for a text that names no speaker; empty if none is given."""
+        """Return the tag of ``metadata["speaker"]``, for a text that names no speaker; empty if none is given."""
         speaker = request.metadata.get("speaker")
         if speaker is None:
             return ""

@@ -1,4 +1,4 @@
-"""How tokens and codes are chosen: the reference's order of filters and of random numbers.
+"""Sampling of speech tokens and codes, in the reference's order of filters and of random numbers.
 
 Top-k and top-p look at logits *before* temperature. A draw is ``argmax(p / -log(U))`` with one uniform number per candidate.
 A semantic token that was among the last ten is replaced by a second draw at a higher temperature.
@@ -7,31 +7,32 @@ A semantic token that was among the last ten is replaced by a second draw at a h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from attrs import frozen
 
-from omni_core.errors import InvalidRequestError, did_you_mean
+from omni_core.interface import checked
 from omni_core.protocol.messages import OmniRequest
+from omni_fish_s2.interface import SEMANTIC
 
 WINDOW = 10
-"""How many tokens back a repetition counts."""
+"""The number of last tokens among which a repetition counts."""
 
 
 @frozen
 class SpeechSampling:
-    """How one request's frames are chosen. ``temperature == 0`` is greedy, and so is ``top_k == 1``.
+    """Sampling parameters of one request's frames. ``temperature == 0`` is greedy, and so is ``top_k == 1``.
 
     Attributes:
         temperature: 0 to 2. top_p: (0, 1]; 1.0 means off. top_k: 0 means off.
-        max_new_tokens: frames of one turn, the one that ends it included.
+        max_new_tokens: frames of one turn, the one that ends it included. seed: ``None`` draws a fresh one.
     """
 
     temperature: float = 1.0
     top_p: float = 0.9
     top_k: int = 30
     max_new_tokens: int = 2048
+    seed: int | None = None
 
     @property
     def greedy(self) -> bool:
@@ -41,39 +42,15 @@ class SpeechSampling:
 AGAIN = SpeechSampling(temperature=1.0, top_p=0.9)
 """The second draw, for a token that would repeat; its ``top_k`` is the request's."""
 
-_CHECKS: dict[str, tuple[Any, float, float, str]] = {
-    "temperature": ((int, float), 0.0, 2.0, "from 0 (greedy) to 2"),
-    "top_p": ((int, float), 1e-6, 1.0, "in (0, 1]"),
-    "top_k": (int, 0, 2**31, "0 (off) or more"),
-    "max_new_tokens": (int, 1, 2**31, "1 or more"),
-}
-
-
-def sampling_from(given: dict[str, Any], where: str) -> SpeechSampling:
-    """A request's parameters, checked.
-
-    Raises:
-        InvalidRequestError: an unknown name or a value out of range; ``where`` is the path in the message.
-    """
-    for name, value in given.items():
-        if name not in _CHECKS:
-            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter{did_you_mean(name, _CHECKS)}")
-        kind, low, high, meaning = _CHECKS[name]
-        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-            raise InvalidRequestError(f"{where}.{name}: must be {meaning}, is {value!r}")
-    return SpeechSampling(**given)
-
 
 def speech_sampling(request: OmniRequest) -> SpeechSampling:
-    """How a request's speech is chosen: ``params["talker"]``.
+    """Return the sampling parameters of a request's speech: ``params["semantic"]``, and the request's seed if it has none of its own.
 
     Raises:
         InvalidRequestError: a parameter is unknown or out of range.
     """
-    seed = request.params.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63):
-        raise InvalidRequestError(f"params.seed: must be an integer from 0 to 2**63 - 1, is {seed!r}")
-    return sampling_from(request.params.get("talker", {}), "params.talker")
+    given = {"seed": request.params.get("seed"), **request.params.get("semantic", {})}
+    return SpeechSampling(**checked(SEMANTIC.parameters, given, "params.semantic"))
 
 
 @frozen(eq=False)
@@ -108,7 +85,7 @@ class Draws:
         self._numbers: StepNumbers | None = None
 
     def at(self, step: int) -> StepNumbers:
-        """The numbers of a step, counted from 0. A step that is computed again gets what it got before."""
+        """Return the numbers of a step, counted from 0. A step that is computed again gets the same numbers."""
         if step != self._step or self._numbers is None:
             rows, columns = self._codes
             drawn = torch.rand(2 * self._width + rows * columns, generator=self._generator)
@@ -120,7 +97,7 @@ class Draws:
 
 
 def choose(logits: torch.Tensor, params: Sequence[SpeechSampling], uniforms: torch.Tensor) -> torch.Tensor:
-    """One column per row of ``logits`` (``[m, W]``), at the uniform numbers ``[m, W]``: ``[m]`` int64.
+    """Choose one column per row of ``logits`` (``[m, W]``), at the uniform numbers ``[m, W]``: ``[m]`` int64.
 
     A row's choice does not depend on the others.
     """
@@ -130,7 +107,7 @@ def choose(logits: torch.Tensor, params: Sequence[SpeechSampling], uniforms: tor
 
 
 def widest(params: Sequence[SpeechSampling], width: int) -> int:
-    """How many of ``width`` columns the rows' top-k may leave, as one of few numbers: a power of two, or ``width``."""
+    """Return how many of ``width`` columns the rows' top-k may leave, rounded up to a power of two or ``width``."""
     most: int = max(each.top_k or width for each in params)
     return min(1 << (most - 1).bit_length(), width)
 

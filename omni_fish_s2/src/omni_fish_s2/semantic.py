@@ -111,7 +111,7 @@ class SpeechRunner(FeedbackARModelRunner):
         draws = None
         if not sampling.greedy:
             codes = (self._config.codebooks - 1, self._config.codebook_size)
-            draws = Draws(request.params.get("seed"), self.model.candidates, self._config.vocab_size, codes)
+            draws = Draws(sampling.seed, self.model.candidates, self._config.vocab_size, codes)
         limits = SamplingParams(
             stop_ids=frozenset([self._config.im_end]), max_new_tokens=sampling.max_new_tokens, temperature=0.0
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from omni_torch.checkpoints import Bounds, Section, read_json
 
@@ -90,7 +90,7 @@ class TalkerConfig:
 
 @frozen
 class QwenConfig:
-    """A Qwen3-Omni checkpoint's config. ``raw`` is the whole JSON document."""
+    """A Qwen3-Omni checkpoint's config. ``raw`` is the whole JSON document, ``folder`` where the checkpoint lies."""
 
     raw: dict[str, Any]
     thinker: DecoderConfig
@@ -105,6 +105,7 @@ class QwenConfig:
     tts_pad: int
     tts_bos: int
     tts_eos: int
+    folder: str = ""
 
 
 def read_config(folder: str | Path) -> QwenConfig:
@@ -114,7 +115,7 @@ def read_config(folder: str | Path) -> QwenConfig:
         ConfigError: the file is missing or unreadable, or a field is missing, out of range or not implemented; the message names
             file, field, value and what is allowed.
     """
-    return parse_config(read_json(Path(folder) / "config.json"))
+    return evolve(parse_config(read_json(Path(folder) / "config.json")), folder=str(folder))
 
 
 def parse_config(raw: dict[str, Any]) -> QwenConfig:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.model_runner import FeedbackStrategy
@@ -132,6 +133,9 @@ class SpeechConformance(PipelineConformance):
 class TextConformance(SpeechConformance):
     def config(self) -> PipelineConfig:
         return qwen3_omni_text(str(tiny_checkpoint()), processes="one")
+
+    def requests(self) -> list[OmniRequest]:
+        return [evolve(request, params={"max_tokens": 8, "temperature": 0.0}) for request in super().requests()]
 
     def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
         return list(one["decode"].token_ids) == list(other["decode"].token_ids)

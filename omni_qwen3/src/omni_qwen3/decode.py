@@ -1,62 +1,84 @@
-"""The decode stage: streams token ids as text, in whole characters."""
+"""The decode stage: token ids to text, piece by piece, in whole characters, up to the request's first stop string."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 from attrs import define, field
+from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import TextChunk, TextResult
 from omni_core.scheduling.streaming import StreamingScheduler
 from omni_qwen3.config import read_config
-from omni_qwen3.payloads import ThinkerResult
+from omni_qwen3.payloads import ThinkerResult, thinker_params
 from omni_qwen3.tokenizer import load_tokenizer
+from omni_torch.stop_strings import StopStrings
 
 
 @define(eq=False)
 class _Text:
-    """The detokenised part of a reply."""
+    """The part of a reply that was detokenized so far; ``sent`` characters of it were streamed."""
 
     request_id: str
+    text: StopStrings
     stream: DecodeStream = field(factory=lambda: DecodeStream(skip_special_tokens=True))
-    sent: str = ""
+    sent: int = 0
     result: ThinkerResult | None = None
 
 
 class Detokenizer(StreamingScheduler[_Text]):
-    """Streams :class:`TextChunk`; their concatenation is the :class:`TextResult`'s text exactly."""
+    """Streams :class:`TextChunk`; their concatenation is the :class:`TextResult`'s text exactly.
+
+    What may be the beginning of a stop string is held back until it is known not to be one.
+    """
 
     def __init__(self, model_path: str) -> None:
         super().__init__()
-        self._tokenizer = load_tokenizer(model_path, read_config(model_path))
+        self._tokenizer = _tokenizer(model_path)
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Text:
-        return _Text(request_id)
+        params = thinker_params(request.params) if request is not None else {}
+        return _Text(request_id, StopStrings(params.get("stop") or ()))
 
     def on_payload(self, state: _Text, payload: StagePayload) -> None:
         state.result = payload.data
 
     def on_chunk(self, state: _Text, chunk: list[int], metadata: dict[str, Any] | None) -> None:
-        piece = "".join(text for token in chunk if (text := state.stream.step(self._tokenizer, token)))
-        self._send(state, piece)
+        state.text.feed("".join(text for token in chunk if (text := state.stream.step(self._tokenizer, token))))
+        self._send(state, state.text.safe)
 
     def finish(self, request_id: str, state: _Text) -> TextResult:
         assert state.result is not None
         ids = state.result["token_ids"]
-        text = self._tokenizer.decode(ids, skip_special_tokens=True)
-        # The rest is an unfinished character, which decoding all at once gives as a replacement mark.
-        self._send(state, text[len(state.sent) :])
+        # An unfinished character at the end is in the text of all ids only, as a replacement mark.
+        whole = self._tokenizer.decode(ids, skip_special_tokens=True)
+        state.text.feed(whole[len(state.text.text) :])
+        end = len(whole) if state.text.end is None else state.text.end
+        self._send(state, end)
         usage = {"prompt_tokens": state.result["prompt_tokens"], "completion_tokens": len(ids)}
-        return TextResult(text, ids, state.result["finish_reason"], usage, state.result["notices"])
+        return TextResult(whole[:end], ids, state.result["finish_reason"], usage, state.result["notices"])
 
-    def _send(self, state: _Text, piece: str) -> None:
-        if piece:
-            state.sent += piece
-            self.emit(state.request_id, TextChunk(piece))
+    def _send(self, state: _Text, end: int) -> None:
+        if end > state.sent:
+            self.emit(state.request_id, TextChunk(state.text.text[state.sent : end]))
+            state.sent = end
+
+
+@cache
+def _tokenizer(model_path: str) -> Tokenizer:
+    """Return the checkpoint's tokenizer, read once per process."""
+    return load_tokenizer(model_path, read_config(model_path))
+
+
+def text_decoder(model_path: str) -> Callable[[int], str | None]:
+    """Return a function from one token id of a reply after the other to the text that each completes."""
+    return partial(DecodeStream(skip_special_tokens=True).step, _tokenizer(model_path))
 
 
 def create_decode(model_path: str) -> Detokenizer:
-    """Return the scheduler of the decode stage."""
+    """Make the decode stage."""
     return Detokenizer(model_path)

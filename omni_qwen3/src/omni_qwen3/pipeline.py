@@ -6,6 +6,8 @@ from typing import Any
 
 from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.interface import Interface
+from omni_qwen3.interface import SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_torch.checkpoints import resolve_checkpoint
 
 _ROUTING = "omni_qwen3.routing"
@@ -69,7 +71,7 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
             **given.place("code2wav"),
         ),
     ]
-    return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages")
+    return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages", SPEECH_INTERFACE)
 
 
 def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
@@ -87,7 +89,7 @@ def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
         ),
         _decode(given),
     ]
-    return given.pipeline(model_path, "qwen3-omni-text", stages, f"{_ROUTING}:text_terminal_stages")
+    return given.pipeline(model_path, "qwen3-omni-text", stages, None, TEXT_INTERFACE)
 
 
 class _Options:
@@ -112,9 +114,16 @@ class _Options:
         budget = f"{GPU_MEMORY_GIB[stage] * (2 if wide else 1)}GiB"
         return {"process": process, "gpu": self._options.get("gpu"), "gpu_memory": budget}
 
-    def pipeline(self, model_path: str, name: str, stages: list[StageConfig], terminals: str) -> PipelineConfig:
+    def pipeline(
+        self, model_path: str, name: str, stages: list[StageConfig], terminals: str | None, interface: Interface
+    ) -> PipelineConfig:
+        folder = resolve_checkpoint(model_path, _FILES)
         return PipelineConfig(
-            model_path=resolve_checkpoint(model_path, _FILES), name=name, stages=stages, terminal_stages_fn=terminals
+            model_path=folder,
+            name=name,
+            stages=stages,
+            terminal_stages_fn=terminals,
+            interface=interface_of(folder, interface, self.take(*_LIMITS)),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
+from omni_qwen3.interface import ARCHITECTURES, SPEECH_INTERFACE, TEXT_INTERFACE
 from omni_qwen3.pipeline import OPTIONS
 
 _SUITES = "omni_qwen3.conformance"
@@ -18,6 +19,8 @@ def omni_pipelines() -> list[PipelineComponent]:
             "Qwen3-Omni: text, images, audio, video in; text and speech out",
             options=OPTIONS,
             default_model=default,
+            architectures=ARCHITECTURES,
+            interface=SPEECH_INTERFACE,
             conformance=f"{_SUITES}:SpeechConformance",
         ),
         PipelineComponent(
@@ -26,6 +29,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             "Qwen3-Omni without speech: text out only",
             options={name: text for name, text in OPTIONS.items() if "chunk" not in name},
             default_model=default,
+            interface=TEXT_INTERFACE,
             conformance=f"{_SUITES}:TextConformance",
         ),
     ]

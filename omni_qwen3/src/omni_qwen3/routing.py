@@ -7,27 +7,6 @@ from typing import Any
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 
-MODALITIES = ("text", "audio")
-
-
-def check_modalities(request: OmniRequest, allowed: tuple[str, ...] = MODALITIES) -> list[str]:
-    """Return the outputs that a request asks for; by default all that the pipeline offers.
-
-    Raises:
-        InvalidRequestError: an unknown modality, or none, or no text (speech is spoken text).
-    """
-    wanted = request.modalities
-    if wanted is None:
-        return list(allowed)
-    unknown = [name for name in wanted if name not in allowed] if isinstance(wanted, list | tuple) else [wanted]
-    if unknown:
-        raise InvalidRequestError(
-            f"modalities: {unknown[0]!r} is not offered; this pipeline offers: {', '.join(allowed)}"
-        )
-    if "text" not in wanted:
-        raise InvalidRequestError("modalities: must contain 'text'; audio is the spoken text")
-    return list(wanted)
-
 
 def wants_audio(request: OmniRequest) -> bool:
     """Return True if a request asks for speech."""
@@ -35,14 +14,14 @@ def wants_audio(request: OmniRequest) -> bool:
 
 
 def terminal_stages(request: OmniRequest) -> list[str]:
-    """Return the terminal stages of the speech pipeline for a request."""
-    return ["decode", "code2wav"] if "audio" in check_modalities(request) else ["decode"]
+    """Return the terminal stages of the speech pipeline for a request.
 
-
-def text_terminal_stages(request: OmniRequest) -> list[str]:
-    """Return the terminal stages of the text pipeline for a request."""
-    check_modalities(request, ("text",))
-    return ["decode"]
+    Raises:
+        InvalidRequestError: it asks for speech without text.
+    """
+    if request.modalities is not None and "text" not in request.modalities:
+        raise InvalidRequestError("modalities: must contain 'text'; audio is the spoken text")
+    return ["decode", "code2wav"] if wants_audio(request) else ["decode"]
 
 
 def encoders_needed(data: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from omni_core.model_runner import ARRequest, FeedbackStrategy, RandomStream, Sa
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage
 from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.interface import DEFAULT_SPEAKER, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.talker_feedback import Speech
 from omni_qwen3.talker_network import Talker, load_talker, read_special
@@ -24,13 +25,8 @@ from omni_torch.packed_linear import pack_linears
 from omni_torch.quantized_linear import pack_for
 from omni_torch.sampling import sampling_from
 
-DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "max_new_tokens": 4096}
-"""The reference's generation defaults for the talker."""
-
 SUPPRESSED_TAIL = 1024
 """The last ids of the talker's vocabulary are markers; of these only the end-of-speech id may be chosen."""
-
-DEFAULT_SPEAKER = "ethan"
 
 
 class TalkerRunner(FeedbackARModelRunner):
@@ -117,7 +113,7 @@ class TalkerRunner(FeedbackARModelRunner):
     def _sampling(self, request: OmniRequest) -> SamplingParams:
         vocabulary, eos = self._config.text.vocab_size, self._config.codec_eos
         suppressed = frozenset(range(max(0, vocabulary - SUPPRESSED_TAIL), vocabulary)) - {eos}
-        given = {**DEFAULTS, **talker_params(request.params)}
+        given = {**TALKER_DEFAULTS, **talker_params(request.params)}
         sampling = sampling_from(given, "params.talker", stop_ids=[eos], suppressed_ids=suppressed)
         return evolve(sampling, penalize_prompt=False)
 

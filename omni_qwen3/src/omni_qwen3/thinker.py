@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import partial
 from typing import Self
 
 import torch
-from attrs import define
+from attrs import define, field
 
 from omni_core.errors import ConfigError
 from omni_core.model_runner import ARModel, ARRequest, ContentSpan, ForwardBatch, ForwardOutput, RandomStream
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.decode import text_decoder
 from omni_qwen3.external_decoder import load_external
+from omni_qwen3.interface import THINKER_DEFAULTS
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.thinker_network import load_thinker
@@ -22,10 +25,8 @@ from omni_torch.model_runner import ARModelRunner
 from omni_torch.packed_linear import pack_linears
 from omni_torch.quantized_linear import pack_for
 from omni_torch.sampling import sampling_from
+from omni_torch.stop_strings import StopTokens
 from omni_torch.tensor_parallel import TensorParallel
-
-DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
-"""The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
 
 
 @define(eq=False)
@@ -40,6 +41,9 @@ class _State:
     assistant_start: int
     started: bool = False
     spoken: torch.Tensor | None = None  # [1, hidden], the newest token's embedding
+    stops: StopTokens | None = None  # None: no stop strings
+    held: list[TalkerText] = field(factory=list)  # tokens that may belong to a stop string, not yet sent to talker_ar
+    told: int = 0  # tokens sent to talker_ar
 
 
 class ThinkerRunner(ARModelRunner):
@@ -105,9 +109,9 @@ class ThinkerRunner(ARModelRunner):
         inputs: ThinkerInputs = message.data.data
         request = message.data.request
         given = dict(thinker_params(request.params))
-        ignore_eos = given.pop("ignore_eos", False)
+        ignore_eos, stops = given.pop("ignore_eos", False), given.pop("stop", None)
         stop_ids = [] if ignore_eos else [self._config.im_end]
-        sampling = sampling_from({**DEFAULTS, **given}, "params.thinker", stop_ids=stop_ids)
+        sampling = sampling_from({**THINKER_DEFAULTS, **given}, "params.thinker", stop_ids=stop_ids)
         ids = inputs["input_ids"].to(self.device)
         embeds = self.model.embed(ids)
         mask = inputs.get("feature_mask")
@@ -131,6 +135,7 @@ class ThinkerRunner(ARModelRunner):
                 multimodal=multimodal,
                 hidden=torch.zeros_like(embeds) if speaks else None,
                 assistant_start=assistant_start(ids, self._config),
+                stops=StopTokens(stops, partial(text_decoder, self._config.folder)) if stops else None,
             ),
             content=_content(inputs),
         )
@@ -154,8 +159,14 @@ class ThinkerRunner(ARModelRunner):
             yield OutgoingMessage(request.request_id, "stream", self._talker_start(state), target="talker_ar")
         if request.finish_reason is None:  # a reply's last token is never spoken
             assert state.spoken is not None
-            text = TalkerText(token_ids=[token_id], embeds=state.spoken)
+            state.held.append(TalkerText(token_ids=[token_id], embeds=state.spoken))
+        ready = len(state.held)
+        if state.stops is not None and (request.finish_reason is None or state.stops.found):
+            ready = state.stops.safe - state.told
+        for text in state.held[:ready]:
             yield OutgoingMessage(request.request_id, "stream", text, target="talker_ar")
+        state.told += ready
+        del state.held[:ready]
 
     def _talker_start(self, state: _State) -> TalkerStart:
         assert state.hidden is not None
@@ -207,6 +218,9 @@ class ThinkerRunner(ARModelRunner):
                 request.state.hidden[start:end] = captured[row : row + end - start]
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
+        for request, _ in sampled:
+            if request.state.stops is not None and request.state.stops.ended(request.output_ids):
+                request.finish_reason = "stop"
         speaking = [(request.state, token) for request, token in sampled if request.state.hidden is not None]
         if speaking:
             embeds = self.model.embed(torch.tensor([token for _, token in speaking], device=self.device)).cpu()

@@ -98,6 +98,65 @@ def test_json_is_one_document(pipeline: Path) -> None:
     assert (document["text"], document["finish_reason"], document["audio_seconds"]) == ("olleh", "stop", 1.0)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "type_", "words"),
+    [
+        (["--max-tokens", "5"], 2, "NoSuchOption", ["--max-tokens", "declares no parameters"]),
+        (["--set", "wrods.gpu=1"], 1, "ConfigError", ["did you mean 'words'"]),
+        (["--set", "speak.factory=speaking:nothing"], 1, "StartupError", ["nothing"]),
+        (["--reference-text", "y"], 2, "UsageError", ["--reference FILE"]),
+    ],
+)
+def test_json_errors_are_documents_too(
+    pipeline: Path, arguments: list[str], code: int, type_: str, words: list[str]
+) -> None:
+    answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--json", *arguments)
+    error = json.loads(answer.stdout)["error"]
+    assert (answer.returncode, error["type"]) == (code, type_)
+    for word in words:
+        assert word in error["message"]
+
+
+def test_parameters_that_a_config_declares_have_flags(pipeline: Path, tmp_path: Path) -> None:
+    values = json.loads(pipeline.read_text())
+    heat = {"name": "heat", "type": "number", "help": "how hot", "maximum": 2}
+    values["interface"] = {"inputs": ["text"], "outputs": ["text", "audio"], "params": [heat]}
+    declared = tmp_path / "declared.json"
+    declared.write_text(json.dumps(values))
+    assert omni(pipeline, "run", str(declared), "--text", "hello", "--heat", "1").stdout == "olleh\n"
+    assert omni(pipeline, "run", str(declared), "--text", "hello", "--param", "heat=1").stdout == "olleh\n"
+    assert "--heat NUMBER  How hot  [at most 2]" in omni(pipeline, "run", str(declared), "--help").stdout
+    for arguments, words in (
+        (["--heat", "3"], "must be a number, at most 2"),
+        (["--param", "haet=1"], "params.haet: no such parameter; did you mean 'heat'?"),
+        (["--metadata", "speaker=x"], "metadata.speaker: no such key"),
+        (["--image", str(declared)], "takes no 'image'"),
+    ):
+        refused = omni(pipeline, "run", str(declared), "--text", "hello", *arguments)
+        assert refused.returncode != 0
+        assert words in refused.stderr
+        assert "/2]" not in refused.stderr, "the pipeline was started"
+    values["interface"]["outputs"] = ["text"]
+    declared.write_text(json.dumps(values))
+    silent = omni(pipeline, "run", str(declared), "--text", "hello", "--out", str(tmp_path / "x.wav"))
+    assert "answers in text only" in silent.stderr
+
+
+def test_flags_are_completed(pipeline: Path) -> None:
+    def completed(words: str) -> str:
+        environ = {**environment(pipeline), "_OMNI_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "3"}
+        code = "from omni_core.cli.main import omni; omni(prog_name='omni')"
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60, check=False
+        ).stdout
+
+    values = json.loads(pipeline.read_text())
+    values["interface"] = {"params": [{"name": "heat", "type": "number", "help": "how hot"}]}
+    pipeline.write_text(json.dumps(values))
+    assert "--heat" in completed(f"omni run {pipeline} --he")
+    assert "--text" in completed("omni run nothing-like-it --te")
+
+
 def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None:
     for name in ("one.wav", "two.wav"):
         (tmp_path / name).write_bytes(b"RIFF")

@@ -10,7 +10,7 @@ _FIELD = re.compile(r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stre
 
 
 def described(error: Exception) -> str:
-    """Return the message of an error, with the flag for each field of a stage that it names: ``--set thinker.gpu_memory=...``."""
+    """Return the message of an error, with the flag for each field of a stage that it names: ``--set decoder.gpu_memory=...``."""
     text = _FIELD.sub(r"\g<0> (--set \1.\2=...)", str(error))
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""

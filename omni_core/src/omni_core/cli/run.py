@@ -3,73 +3,137 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
-from attrs import field, frozen
 
-from omni_core.cli.errors import described
+from omni_core.cli.generation import Generation, assignment, place
+from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.errors import OmniError
-from omni_core.protocol.messages import OmniRequest
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 _FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
+_FLAGS = "omni_core.cli.run.flags"
+_MESSAGE, _REPLY, _PIPELINE = "Message", "Reply", "Pipeline"
 
 
-@frozen
-class Generation:
-    """Everything about a reply that is not its messages."""
-
-    params: dict[str, Any]
-    modalities: list[str] | None
-    metadata: dict[str, Any]
-    timeout: float | None
-    references: list[dict[str, Any]] = field(factory=list)
-
-    def request(self, messages: list[dict[str, Any]]) -> OmniRequest:
-        inputs: dict[str, Any] = {"messages": messages}
-        if self.references:
-            inputs["references"] = self.references
-        return OmniRequest(inputs, self.params, self.modalities, self.metadata, timeout=self.timeout)
+def _option(section: str, *names: str, **attributes: Any) -> Callable[[Function], Function]:
+    return click.option(*names, cls=SectionOption, section=section, **attributes)
 
 
-@click.command()
+@contextmanager
+def _failures(as_json: bool) -> Iterator[None]:
+    """Print a deliberate error as a JSON document to standard output, if that is wanted, and end with its exit code."""
+    try:
+        yield
+    except (OmniError, click.ClickException) as error:
+        if not as_json or os.environ.get("OMNI_DEBUG") == "1":
+            raise
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        document = {"type": getattr(error, "error_type", type(error).__name__), "message": message}
+        for name in ("stage", "request_id", "retry_after"):
+            if getattr(error, name, None) is not None:
+                document[name] = getattr(error, name)
+        click.echo(json.dumps({"error": document}, default=str))
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+class RunCommand(click.Command):
+    """A command whose flags include those that the named pipeline declares."""
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        return [*super().get_params(ctx), *ctx.meta.get(_FLAGS, [])]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _failures("--json" in args):
+            name, interface = self._pipeline_in(args), None
+            with suppress(*([OmniError] if ctx.resilient_parsing else [])):  # completion guesses from what is there
+                interface = None if name is None else PipelineSource(name).interface()
+            taken = {flag for each in super().get_params(ctx) for flag in each.opts}
+            ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
+            try:
+                return super().parse_args(ctx, args)
+            except click.NoSuchOption as error:
+                if name is None or error.possibilities:
+                    raise
+                hint = "declares no parameters; use --param" if interface is None else "has others; see its --help"
+                raise click.NoSuchOption(
+                    error.option_name, f"No such option {error.option_name}: {name} {hint}.", ctx=ctx
+                ) from None
+
+    def _pipeline_in(self, args: list[str]) -> str | None:
+        """Find the pipeline's name among arguments whose flags are not all known yet."""
+        probe = click.Context(self, resilient_parsing=True, ignore_unknown_options=True)
+        options = [each for each in self.params if isinstance(each, click.Option)]
+        _, rest, _ = (
+            click.Command(None, params=list(options), add_help_option=False).make_parser(probe).parse_args([*args])
+        )
+        names = [each for each in rest if not each.startswith("-")]
+        return next((each for each in names if PipelineSource(each).exists()), names[0] if names else None)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _failures(ctx.params["as_json"]):
+            return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {_MESSAGE: [], _REPLY: []}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            if record is not None and isinstance(each, click.Option):
+                sections.setdefault(getattr(each, "section", _PIPELINE), []).append(record)
+        for heading, rows in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+        if not ctx.meta.get(_FLAGS):
+            formatter.write_paragraph()
+            formatter.write_text("`omni run PIPELINE --help` adds the parameters of that pipeline.")
+
+
+@click.command(cls=RunCommand)
 @click.argument("pipeline")
-@click.option("--text", help="What to say to the model.")
-@click.option("--image", multiple=True, type=_FILE, help="An image file; may be repeated.")
-@click.option("--audio", multiple=True, type=_FILE, help="An audio file; may be repeated.")
-@click.option("--video", multiple=True, type=_FILE, help="A video file; may be repeated.")
-@click.option("--system", help="A system message.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the speech to this WAV file.")
-@click.option("--speaker", help="The voice, by name.")
-@click.option("--reference", multiple=True, type=_FILE, help="A recording of the voice to speak with; may be repeated.")
-@click.option("--reference-text", multiple=True, help="What is said in the recording; one for each --reference.")
-@click.option("--no-speech", is_flag=True, help="Text only.")
-@click.option("--use-audio-in-video", is_flag=True, help="Listen to the videos' sound tracks too.")
-@click.option("--seed", type=int, help="Seed of sampling.")
-@click.option("--temperature", type=float, help="Sampling temperature of the text; 0 is greedy.")
-@click.option("--top-k", type=int, help="Choose the text among the k likeliest tokens.")
-@click.option("--top-p", type=float, help="Choose the text within this probability mass.")
-@click.option("--max-tokens", type=int, help="At most so many tokens of text.")
-@click.option("--talker-temperature", type=float, help="Sampling temperature of the speech; 0 is greedy.")
-@click.option("--talker-max-tokens", type=int, help="At most so many frames of speech.")
-@click.option("--timeout", type=float, help="Give up after so many seconds.")
-@click.option("--model", help="A checkpoint folder or hub id.")
-@click.option("--option", multiple=True, metavar="NAME=VALUE", help="An option of the pipeline; see `omni pipelines`.")
-@click.option("--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field of the config.")
-@click.option(
-    "--config", "overlay", type=click.Path(exists=True, dir_okay=False), help="A YAML overlay over the config."
+@_option(_MESSAGE, "--text", help="What to say to the model.")
+@_option(_MESSAGE, "--image", multiple=True, type=_FILE, help="An image file; may be repeated.")
+@_option(_MESSAGE, "--audio", multiple=True, type=_FILE, help="An audio file; may be repeated.")
+@_option(_MESSAGE, "--video", multiple=True, type=_FILE, help="A video file; may be repeated.")
+@_option(_MESSAGE, "--system", help="A system message.")
+@_option(_MESSAGE, "--reference", multiple=True, type=_FILE, help="A recording of the voice; may be repeated.")
+@_option(_MESSAGE, "--reference-text", multiple=True, help="The words of the recording; one for each --reference.")
+@_option(_REPLY, "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the speech to this WAV file.")
+@_option(_REPLY, "--no-speech", is_flag=True, help="Text only.")
+@_option(_REPLY, "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, instead of text.")
+@_option(_REPLY, "--timeout", type=click.FloatRange(0, min_open=True), help="Give up after so many seconds.")
+@_option(
+    _REPLY, "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write where the time went to this file."
 )
-@click.option(
-    "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write where the time went to this file."
+@_option(_REPLY, "--param", multiple=True, metavar="KEY=VALUE", help="A parameter of the request: GROUP.NAME or NAME.")
+@_option(_REPLY, "--metadata", multiple=True, metavar="KEY=VALUE", help="A key of the request's metadata.")
+@_option(_PIPELINE, "--model", help="A checkpoint folder or hub id.")
+@_option(
+    _PIPELINE, "--option", multiple=True, metavar="NAME=VALUE", help="An option of the pipeline; see `omni pipelines`."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@_option(
+    _PIPELINE, "--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field of the config."
+)
+@_option(
+    _PIPELINE,
+    "--config",
+    "overlay",
+    type=click.Path(exists=True, dir_okay=False),
+    help="A YAML overlay over the config.",
+)
+@click.pass_context
 def run(
+    context: click.Context,
+    /,
     pipeline: str,
     text: str | None,
     image: tuple[Path, ...],
@@ -81,7 +145,7 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run PIPELINE (a registered name or a config file). Without --text or media: an interactive chat."""
+    """Run PIPELINE: a registered name, a checkpoint folder or a config file. Without --text or media: an interactive chat."""
     one_shot = text is not None or image or audio or video
     if not one_shot and not sys.stdin.isatty():
         raise click.UsageError(
@@ -89,7 +153,7 @@ def run(
         )
     if out is not None:
         if options["no_speech"]:
-            raise click.UsageError("--out needs speech; leave --no-speech away")
+            raise click.UsageError("--out writes speech; remove --no-speech")
         _check_folder("--out", out)
     if trace is not None:
         _check_folder("--trace", trace)
@@ -98,9 +162,7 @@ def run(
     source = PipelineSource(
         pipeline, options["model"], parse_options(options["option"]), options["settings"], options["overlay"]
     )
-    generation = _generation(options)
-    from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
-
+    generation = _generation(context.meta.get(GIVEN, {}), options)
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     if one_shot:
         parts = [
@@ -110,18 +172,21 @@ def run(
         ]
         parts += [{"type": "text", "text": text}] if text is not None else []
         messages.append({"role": "user", "content": parts})
+    # Outside the event loop, which would hear of a signal only after a download.
+    config = source.resolve().config
+    outputs = config.interface.outputs if config.interface is not None else []
+    if out is not None and outputs and "audio" not in outputs:
+        raise click.UsageError(f"--out writes speech; {pipeline} answers in {', '.join(outputs)} only")
+    from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
+    from omni_core.coordinator.admission import admission
+
+    admission(config)(generation.request(messages))  # a wrong value fails before the stages start
     try:
-        # Outside the event loop, which would hear of a signal only after a download.
-        config = source.resolve().config
         if one_shot:
             work = one_reply(config, source.notices, generation, messages, out, trace, as_json=as_json)
         else:
             work = chat(config, source.notices, generation, messages, out)
         asyncio.run(_until_terminated(work))
-    except OmniError as error:
-        if os.environ.get("OMNI_DEBUG") == "1":
-            raise
-        raise click.ClickException(described(error)) from error
     except KeyboardInterrupt:
         click.echo("Interrupted.", err=True)
         sys.exit(128 + signal.SIGINT)
@@ -137,31 +202,29 @@ def _check_folder(option: str, path: Path) -> None:
 
 
 async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
-    """``work``; SIGTERM cancels it, so that the pipeline ends in order."""
+    """Await ``work``; SIGTERM cancels it, so that the pipeline ends in order."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await work
 
 
-def _generation(options: dict[str, Any]) -> Generation:
-    def given(**names: str) -> dict[str, Any]:
-        return {name: options[option] for name, option in names.items() if options[option] is not None}
-
-    params: dict[str, Any] = {
-        "thinker": given(temperature="temperature", top_k="top_k", top_p="top_p", max_new_tokens="max_tokens"),
-        "talker": given(temperature="talker_temperature", max_new_tokens="talker_max_tokens"),
-        **given(seed="seed"),
-    }
-    metadata = given(speaker="speaker")
-    if options["use_audio_in_video"]:
-        metadata["use_audio_in_video"] = True
+def _generation(given: dict[str, Any], options: dict[str, Any]) -> Generation:
+    """Join what the pipeline's own flags have set (``given``) with ``--param`` and ``--metadata``."""
+    for text in options["param"]:
+        key, value = assignment("--param", text)
+        place(given, ("params", *key.split(".")), value, "--param")
+    for text in options["metadata"]:
+        key, value = assignment("--metadata", text)
+        place(given, ("metadata", key), value, "--metadata")
     modalities = ["text"] if options["no_speech"] else None
-    return Generation(params, modalities, metadata, options["timeout"], _references(options))
+    return Generation(
+        given.get("params", {}), modalities, given.get("metadata", {}), options["timeout"], _references(options)
+    )
 
 
 def _references(options: dict[str, Any]) -> list[dict[str, Any]]:
-    """The voices to speak with. Whether a recording needs its text is the pipeline's to say."""
+    """Return the voices to speak with. The pipeline decides whether a recording needs its text."""
     files, texts = options["reference"], options["reference_text"]
     if len(texts) > len(files):
         raise click.UsageError(

@@ -1,4 +1,4 @@
-"""A running pipeline in front of a user: one reply with its files and JSON, or a chat with history."""
+"""The session of ``omni run``: one reply with its files and JSON, or a chat with history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from attrs import define, field
 
 from omni_core.cli.display import Display
-from omni_core.cli.run import Generation
+from omni_core.cli.generation import Generation
 from omni_core.cli.wav import WavWriter
 from omni_core.client import Client, open_pipeline
 from omni_core.config.schema import PipelineConfig
@@ -25,7 +25,7 @@ _MEDIA = ("image", "audio", "video")
 
 @define
 class Reply:
-    """What came back."""
+    """A reply as it was shown."""
 
     text: str = ""
     audio_seconds: float | None = None
@@ -85,7 +85,7 @@ async def one_reply(
     *,
     as_json: bool,
 ) -> None:
-    """``omni run`` with inputs."""
+    """Run the pipeline for one request: ``omni run`` with inputs."""
     with Display(quiet=as_json) as display:
         for notice in notices:
             display.notice(notice)
@@ -118,7 +118,7 @@ async def chat(
     messages: list[dict[str, Any]],
     out: Path | None,
 ) -> None:
-    """``omni run`` without inputs: turns from the terminal until /quit or end of input."""
+    """Chat: turns from the terminal until /quit or the end of input, ``omni run`` without inputs."""
     opening = list(messages)
     with Display() as display:
         for notice in notices:
@@ -146,7 +146,7 @@ async def chat(
 
 def _attach(attached: list[dict[str, Any]], kind: str, path: str, display: Display) -> None:
     if not Path(path).expanduser().is_file():
-        display.notice(f"{path!r} is no file")
+        display.notice(f"No such file: {path}")
         return
     attached.append({"type": kind, "path": str(Path(path).expanduser().absolute())})
     display.notice(f"added {kind} {path}; now write your message")
@@ -155,7 +155,7 @@ def _attach(attached: list[dict[str, Any]], kind: str, path: str, display: Displ
 async def _turn(
     client: Client, generation: Generation, messages: list[dict[str, Any]], display: Display, out: Path | None
 ) -> str | None:
-    """One reply. Ctrl-C ends the reply, not the chat. ``None`` if there was none to remember."""
+    """Receive one reply and return its text; ``None`` if it failed or was interrupted. Ctrl-C ends the reply, not the chat."""
     task = asyncio.ensure_future(receive(client, generation, messages, display, out))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, task.cancel)
@@ -174,7 +174,7 @@ async def _turn(
 
 
 async def _read_line() -> str | None:
-    """A line of input, read beside the event loop; ``None`` at its end."""
+    """Read a line of input beside the event loop; ``None`` at its end."""
     try:
         return await asyncio.to_thread(input, "> ")
     except EOFError:

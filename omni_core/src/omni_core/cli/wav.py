@@ -1,4 +1,4 @@
-"""Writing speech to a WAV file as it comes, with the standard library only."""
+"""A writer of WAV files whose samples arrive in pieces, with the standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class WavWriter:
-    """A 16-bit mono PCM file. The header's length is right after :meth:`close`; before that the file plays as far as it goes."""
+    """A 16-bit mono PCM file. Its header holds the right length after :meth:`close`; players read an unfinished file too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,6 +32,7 @@ class WavWriter:
         self.seconds += len(pcm) / sample_rate
 
     def close(self) -> None:
+        """Write the header's length. Idempotent."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -16,15 +16,25 @@ from ruamel.yaml.error import YAMLError
 
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, RestartConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
+from omni_core.interface import Interface, Parameter, ParameterGroup
 
-_CLASSES = (PipelineConfig, StageConfig, RelayConfig, RestartConfig, EndpointsConfig)
+_CLASSES = (
+    PipelineConfig,
+    StageConfig,
+    RelayConfig,
+    RestartConfig,
+    EndpointsConfig,
+    Interface,
+    ParameterGroup,
+    Parameter,
+)
 
 
 def structure(values: Any) -> PipelineConfig:
     """Make a pipeline config from plain data.
 
     Raises:
-        ConfigError: one line per problem, each with its path, such as ``stages[thinker].tp_size``.
+        ConfigError: one line per problem, each with its path, such as ``stages[decoder].tp_size``.
     """
     try:
         return _converter.structure(values, PipelineConfig)
@@ -102,6 +112,12 @@ def _budget(value: Any, _: Any) -> Any:
     raise TypeError(f'must be a size such as "20GiB", a share such as 0.5, or null, is {value!r}')
 
 
+def _bound(value: Any, _: Any) -> Any:
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"must be a number or null, is {value!r}")
+
+
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in (str, int, bool, float):
@@ -109,6 +125,7 @@ def _make_converter() -> cattrs.Converter:
     converter.register_structure_hook_func(lambda t: t == (int | list[int] | None), _gpu)
     converter.register_structure_hook_func(lambda t: t == (str | list[str] | None), _next)
     converter.register_structure_hook_func(lambda t: t == (str | float | None), _budget)
+    converter.register_structure_hook_func(lambda t: t == (int | float | None), _bound)
     for cls in reversed(_CLASSES):
         generated = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
         converter.register_structure_hook(cls, _needs_mapping(cls, generated))

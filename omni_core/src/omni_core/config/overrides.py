@@ -37,7 +37,7 @@ Path = tuple[str, ...]
 
 @frozen
 class Override:
-    """One value for one path, such as ``("thinker", "factory_args", "max_running")``, and where it was written."""
+    """One value for one path, such as ``("decoder", "factory_args", "max_running")``, and where it was written."""
 
     parts: Path
     value: Any
@@ -64,7 +64,7 @@ def parse_flag(text: str) -> Override:
     """
     path, equals, value = text.partition("=")
     if not equals or not path:
-        raise ConfigError(f"--set {text!r}: must be of the form stage.field=value, such as thinker.gpu=0")
+        raise ConfigError(f"--set {text!r}: must be of the form stage.field=value, such as decoder.gpu=0")
     try:
         parsed = YAML(typ="safe", pure=True).load(StringIO(value)) if value else ""
     except YAMLError as error:

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field, fields, frozen
 
 from omni_core.errors import ConfigError, did_you_mean
+from omni_core.interface import Interface
 
 
 @frozen
@@ -186,6 +187,7 @@ class PipelineConfig:
         restart: what happens when a process dies.
         retries: how often a request that a dying process held is run again from its beginning, as long as the client has
             seen nothing of its results. Its stages must bear being run twice.
+        interface: what the pipeline offers its clients; requests are checked against it. ``None``: their parameters are not checked.
     """
 
     model_path: str
@@ -202,6 +204,7 @@ class PipelineConfig:
     config_cls: str | None = None
     restart: RestartConfig = field(factory=RestartConfig)
     retries: int = 0
+    interface: Interface | None = None
 
     @property
     def resolved_name(self) -> str:

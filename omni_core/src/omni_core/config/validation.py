@@ -300,6 +300,11 @@ def _restart(config: PipelineConfig) -> Iterator[str]:
             yield f"restart.{name}: must not be negative, is {getattr(config.restart, name):g}"
 
 
+def _interface(config: PipelineConfig) -> Iterator[str]:
+    if config.interface is not None:
+        yield from config.interface.problems(_names(config))
+
+
 _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     _unique_names,
     _known_targets,
@@ -312,4 +317,5 @@ _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     _fusion,
     _graph,
     _restart,
+    _interface,
 ]

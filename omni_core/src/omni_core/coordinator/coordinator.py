@@ -51,6 +51,7 @@ class Coordinator:
         submit_to_stage: queues the message that starts a request for the process that hosts its entry stage.
         broadcast: sends a message to every process, and returns how many there are.
         place: chooses the replicas for a request: stage name to replica number, for replicated stages.
+        admit: checks a request before it is admitted, and returns it with its parameters in their places.
         max_in_flight: requests held at once; more are refused with :class:`~omni_core.errors.OverloadedError`.
         retries: deaths of its process that a request survives (see :mod:`omni_core.coordinator.suspects`).
         telemetry: makes an OpenTelemetry span of every request and stage.
@@ -66,6 +67,7 @@ class Coordinator:
         submit_to_stage: Callable[[SubmitMessage, OmniRequest], None],
         broadcast: Callable[[Any], int],
         place: Callable[[OmniRequest], dict[str, int]] = lambda request: {},
+        admit: Callable[[OmniRequest], OmniRequest] = lambda request: request,
         max_in_flight: int = 256,
         retries: int = 0,
         on_busy: Callable[[], None] = lambda: None,
@@ -81,6 +83,7 @@ class Coordinator:
         )
         self._entry_stage = entry_stage
         self._keeps_inputs = retries > 0
+        self._check = admit
         self._submit_to_stage = submit_to_stage
         self._broadcast = broadcast
         self._on_busy = on_busy
@@ -147,6 +150,7 @@ class Coordinator:
         return {**counts, "running": float(self._machine.in_flight)}
 
     def _admit(self, request: OmniRequest, request_id: str | None, *, wants_partial: bool) -> TrackedRequest:
+        request = self._check(request)
         tracked, actions = self._machine.submit(request, request_id, wants_partial=wants_partial, now=self._loop.time())
         if self._telemetry is not None:
             tracked.request = self._telemetry.begin(tracked.request_id, tracked.request)

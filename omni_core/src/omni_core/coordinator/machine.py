@@ -222,6 +222,8 @@ class RequestMachine:
         try:
             names = self._terminal_stages_fn(request)
             chosen = self._terminal_stages if names is None else {names} if isinstance(names, str) else set(names)
+        except InvalidRequestError:
+            raise
         except BaseException as error:
             raise InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}") from error
         if not chosen or not chosen <= self._terminal_stages:

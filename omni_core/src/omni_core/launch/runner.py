@@ -15,6 +15,7 @@ from typing import Any
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
 from omni_core.control.plane import ControlPlane
+from omni_core.coordinator.admission import admission
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.errors import OmniError, StageFailedError, StartupError
@@ -181,6 +182,7 @@ class MultiProcessPipelineRunner:
             broadcast=self._broadcast,
             place=ReplicaChoice(prepared.replicated, self._available_replicas),
             max_in_flight=self._max_in_flight,
+            admit=admission(self._config),
             retries=self._config.retries,
             on_busy=heartbeat.begin,
             telemetry=telemetry(prepared.name),

@@ -51,8 +51,8 @@ class ModelRunner(ABC):
         model: the network.
         device: where it computes; a ``torch.device`` where the model is written in PyTorch.
         max_context: the positions that the model was made for; a scheduler's default. ``None``: unlimited.
-        kept_width: the number of values per position that are kept beside K and V for prompts that share a prefix (a talker reads a
-            thinker's hidden states); see ``ForwardBatch.keep`` and :meth:`reuse`.
+        kept_width: the number of values per position that are kept beside K and V for prompts that share a prefix (such as hidden
+            states that a speech stage reads); see ``ForwardBatch.keep`` and :meth:`reuse`.
     """
 
     model: ARModel

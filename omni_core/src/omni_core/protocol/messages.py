@@ -22,9 +22,10 @@ class OmniRequest:
         inputs: the model's inputs, usually ``{"messages": [...]}``, and for a model that can speak with the voice of a recording
             ``"references": [{"path": ..., "text": ...}]``. Heavy. They travel to the entry stage only; a stage
             that a later one depends on hands on what is needed in its payload. Everywhere else ``inputs`` is ``None``.
-        params: sampling and generation parameters, plain data: ``{"thinker": {...}, "talker": {...}, "seed": 1}``.
+        params: sampling and generation parameters, plain data: ``{"temperature": 0.7, "seed": 1}``, and by group those of single stages.
+            The pipeline's interface says which there are; at admission they are checked and put into their groups.
         modalities: the outputs that are wanted, such as ``["text", "audio"]``; ``None`` is the pipeline's default.
-        metadata: anything else that stages may read: the speaker's name, ``use_audio_in_video``.
+        metadata: anything else that stages may read, such as the speaker's name.
         stream: true if the client reads partial results. It changes delivery only, never the result.
         timeout: the deadline in seconds from admission, or ``None``.
         placement: the replica of each replicated stage that serves this request. Set by the coordinator, not by clients.

@@ -57,6 +57,13 @@ class PipelineStructureConformance:
             path.write_text(dump_json(self.config()))
             assert load_config(path) == self.config()
 
+    def test_its_interface_says_what_its_stages_are(self) -> None:
+        config = self.config()
+        if config.interface is not None:
+            assert list(config.interface.problems([stage.name for stage in config.stages])) == []
+            assert config.interface.inputs, "interface.inputs: name the kinds of message parts that it takes"
+            assert config.interface.outputs, "interface.outputs: name the modalities that it answers in"
+
     def test_every_reference_resolves_in_a_new_process(self) -> None:
         done = subprocess.run(
             [sys.executable, "-c", _RESOLVE, *self.references()],

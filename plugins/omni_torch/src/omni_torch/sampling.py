@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from attrs import fields
 
-from omni_core.errors import InvalidRequestError, did_you_mean
+from omni_core.interface import checked
 from omni_core.model_runner import ARRequest, SamplingParams
 from omni_torch.kernels import operation
+from omni_torch.sampling_parameters import SAMPLING
 from omni_torch.seen_ids import SeenIds
 
 
@@ -285,35 +285,17 @@ def _positions(cumulative: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor
     return torch.searchsorted(cumulative, target, right=True)
 
 
-_CHECKS: dict[str, tuple[Any, float, float, str]] = {
-    "temperature": ((int, float), 0.0, 100.0, "0 (greedy) or more"),
-    "top_k": (int, 0, 2**31, "0 (off) or more"),
-    "top_p": ((int, float), 1e-6, 1.0, "in (0, 1]"),
-    "min_p": ((int, float), 0.0, 1.0, "in [0, 1]"),
-    "repetition_penalty": ((int, float), 1e-3, 100.0, "greater than 0"),
-    "max_new_tokens": (int, 1, 2**31, "1 or more"),
-}
-
-
 def sampling_from(given: dict[str, Any], where: str, **fixed: Any) -> SamplingParams:
-    """Return a request's sampling parameters, checked; ``fixed`` are the stage's own (stop ids and the like).
+    """Return the sampling parameters of a request, checked against :data:`omni_torch.sampling_parameters.SAMPLING`.
+
+    Args:
+        given: what the request says. where: its path, for error messages.
+        fixed: the stage's own fields of :class:`SamplingParams`. Sets of ids are joined with the request's.
 
     Raises:
-        InvalidRequestError: an unknown name or a value out of range; ``where`` is the path in the message.
+        InvalidRequestError: an unknown name or a value out of range.
     """
-    names = [*_CHECKS, "seed", "stop_ids", "suppressed_ids"]
-    for name, value in given.items():
-        if name not in names:
-            raise InvalidRequestError(f"{where}.{name}: no such sampling parameter{did_you_mean(name, names)}")
-        if name in _CHECKS:
-            kind, low, high, meaning = _CHECKS[name]
-            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
-                raise InvalidRequestError(f"{where}.{name}: must be {meaning}, is {value!r}")
-    seed = given.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise InvalidRequestError(f"{where}.seed: must be an integer, is {seed!r}")
-    values = {**given, **fixed}
+    values = {**checked(SAMPLING, given, where), **fixed}
     for name in ("stop_ids", "suppressed_ids"):
-        values[name] = frozenset(given.get(name, ())) | frozenset(fixed.get(name, ()))
-    known = {attribute.name for attribute in fields(SamplingParams)}
-    return SamplingParams(**{name: value for name, value in values.items() if name in known})
+        values[name] = frozenset(given.get(name) or ()) | frozenset(fixed.get(name, ()))
+    return SamplingParams(**values)

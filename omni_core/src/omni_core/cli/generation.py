@@ -1,0 +1,62 @@
+"""What a user asks of a reply beside its messages, and how flags become a request's parameters and metadata."""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Any
+
+import click
+from attrs import field, frozen
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from omni_core.protocol.messages import OmniRequest
+
+
+@frozen
+class Generation:
+    """Everything of a request that is not its messages."""
+
+    params: dict[str, Any] = field(factory=dict)
+    modalities: list[str] | None = None
+    metadata: dict[str, Any] = field(factory=dict)
+    timeout: float | None = None
+    references: list[dict[str, Any]] = field(factory=list)
+
+    def request(self, messages: list[dict[str, Any]]) -> OmniRequest:
+        """Make the request for a conversation."""
+        inputs: dict[str, Any] = {"messages": messages}
+        if self.references:
+            inputs["references"] = self.references
+        return OmniRequest(inputs, self.params, self.modalities, self.metadata, timeout=self.timeout)
+
+
+def place(tree: dict[str, Any], path: tuple[str, ...], value: Any, option: str) -> None:
+    """Put ``value`` at ``path`` of nested mappings.
+
+    Raises:
+        click.UsageError: something is there already.
+    """
+    *parents, name = path
+    for parent in parents:
+        tree = tree.setdefault(parent, {})
+        if not isinstance(tree, dict):
+            break
+    if not isinstance(tree, dict) or name in tree:
+        raise click.UsageError(f"{option}: {'.'.join(path[1:])} is given twice")
+    tree[name] = value
+
+
+def assignment(option: str, text: str) -> tuple[str, Any]:
+    """Split ``KEY=VALUE``, whose value is read as YAML: a number, true, a text, ``[a, list]``.
+
+    Raises:
+        click.UsageError: not of that form.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise click.UsageError(f"{option} {text!r}: must be of the form KEY=VALUE")
+    try:
+        return key, YAML(typ="safe", pure=True).load(StringIO(value)) if value else ""
+    except YAMLError as error:
+        raise click.UsageError(f"{option} {text!r}: the value is not valid YAML: {error}") from error

@@ -1,0 +1,285 @@
+"""The declaration of what a pipeline offers: roles of its stages, request parameters, modalities, limits and voices.
+
+A pipeline's component and its config carry an :class:`Interface`. The command line makes its flags from it, requests are checked
+against it at admission, and stages may check their own parameters by the same :class:`Parameter` objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from attrs import field, frozen
+
+from omni_core.errors import InvalidRequestError, did_you_mean
+
+TEXT, SPEECH, VOCODER = "text", "speech", "vocoder"
+"""Roles that clients know: the stage that writes text, the one that chooses the codes of speech, the one that makes the sound.
+A pipeline may name further roles."""
+
+SEED = "seed"
+"""At the top level of a request's ``params`` it seeds every group that has a parameter of this name and was not given its own."""
+
+TYPES = ("number", "integer", "boolean", "string", "strings", "integers")
+"""Types of a :class:`Parameter`. ``string``: an integer is taken as its digits. ``strings``: non-empty texts; a single one may be
+given without a list."""
+
+
+_LARGEST = 2**31 - 1
+"""From here on an upper bound is a field's size, which help texts leave out."""
+
+
+@frozen
+class Parameter:
+    """One parameter of a request: its name, type and bounds. ``None`` as a value means that it is not given.
+
+    Attributes:
+        name: as in ``params`` or ``metadata``.
+        type: one of :data:`TYPES`.
+        help: one line for ``--help``.
+        default: the value where none is given, for documentation; the stage applies it. ``None``: the stage decides.
+        minimum, maximum: inclusive bounds of a number, or of each of several integers; of ``strings``, how many there may be.
+        choices: the valid texts of a ``string``, compared without regard to case. Empty: any.
+        aliases: further names, as other systems call it. The first is its name on the command line.
+    """
+
+    name: str
+    type: str
+    help: str
+    default: Any = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+    choices: list[str] = field(factory=list)
+    aliases: list[str] = field(factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """The name and its aliases."""
+        return [self.name, *self.aliases]
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, in words: ``a number, 0 to 1``."""
+        if self.choices:
+            return f"one of: {', '.join(self.choices)}"
+        if self.type == "strings":
+            return "a non-empty text or a list" + ("" if self.maximum is None else f" of at most {self.maximum:g}")
+        if self.type in ("boolean", "string"):
+            return {"boolean": "true or false", "string": "a text"}[self.type]
+        kind = {"number": "a number", "integer": "an integer", "integers": "a list of integers"}[self.type]
+        unsaid = self.maximum is not None and self.maximum >= _LARGEST
+        limits = [
+            each for each in (self.bounds, f"below 2**{int(self.maximum or 0).bit_length()}" if unsaid else "") if each
+        ]
+        return ", ".join([kind, *limits])
+
+    @property
+    def bounds(self) -> str:
+        """The bounds of a number in words: ``1 or more``, ``0 to 1``. Empty where there are none."""
+        if self.minimum is None:
+            return "" if self.maximum is None else f"at most {self.maximum:g}"
+        if self.maximum is None or self.maximum >= _LARGEST:
+            return f"{self.minimum:g} or more"
+        return f"{self.minimum:g} to {self.maximum:g}"
+
+    def check(self, value: Any, where: str) -> Any:
+        """Return ``value`` in the form of its type: an integer for a ``string`` as text, a single text for ``strings`` as a list.
+
+        Raises:
+            InvalidRequestError: it is of another type or out of bounds; ``where`` is its path in the message.
+        """
+        if self.type == "strings" and isinstance(value, str):
+            value = [value]
+        elif self.type == "string" and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if not self._valid(value):
+            raise InvalidRequestError(f"{where}: must be {self.expected}, is {value!r}")
+        return value
+
+    def _valid(self, value: Any) -> bool:
+        if self.type == "boolean":
+            return isinstance(value, bool)
+        if self.type == "string":
+            return isinstance(value, str) and (
+                not self.choices or value.casefold() in (each.casefold() for each in self.choices)
+            )
+        if self.type == "strings":
+            texts = isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value)
+            return texts and (self.maximum is None or len(value) <= self.maximum)
+        if self.type == "integers":
+            return isinstance(value, list | tuple | set | frozenset) and all(
+                self._in_bounds(each, int) for each in value
+            )
+        return self._in_bounds(value, int if self.type == "integer" else (int, float))
+
+    def _in_bounds(self, value: Any, kind: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return False
+        return bool(
+            (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and value == value  # no NaN
+        )
+
+
+@frozen
+class ParameterGroup:
+    """The parameters of one stage, in a request ``params[name]``.
+
+    Attributes:
+        name: the key in ``params``, and the prefix of its flags: ``speech`` makes ``--speech-temperature``.
+        role: which of the interface's roles reads them.
+        help: what they govern, in a few words: ``how the text is chosen``.
+    """
+
+    name: str
+    role: str
+    help: str
+    parameters: list[Parameter]
+
+
+@frozen(kw_only=True)
+class Interface:
+    """What a pipeline offers.
+
+    Attributes:
+        roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`.
+        inputs: kinds of message parts that it takes (``text``, ``image``, ``audio``, ``video``), and ``reference`` if it can speak with
+            the voice of a recording.
+        outputs: the modalities that it can answer in: ``text``, ``audio``.
+        groups: request parameters by stage. Those of the text role (of the speech role where there is no text) may also be
+            given at the top level of ``params``.
+        params: parameters of the whole request, at the top level of ``params``.
+        metadata: the keys that stages read of a request's ``metadata``.
+        limits: the largest inputs that it takes, by the option that sets each.
+        voices: names of the voices, where they are known before a checkpoint is read.
+        voices_from: where the names of the voices come from otherwise.
+        sample_rate: of its speech, in Hz.
+    """
+
+    roles: dict[str, str] = field(factory=dict)
+    inputs: list[str] = field(factory=list)
+    outputs: list[str] = field(factory=list)
+    groups: list[ParameterGroup] = field(factory=list)
+    params: list[Parameter] = field(factory=list)
+    metadata: list[Parameter] = field(factory=list)
+    limits: dict[str, float] = field(factory=dict)
+    voices: list[str] = field(factory=list)
+    voices_from: str | None = None
+    sample_rate: int | None = None
+
+    @property
+    def plain_group(self) -> ParameterGroup | None:
+        """The group whose parameters may be given at the top level of ``params``."""
+        by_role = {group.role: group for group in reversed(self.groups)}
+        return by_role.get(TEXT) or by_role.get(SPEECH)
+
+    def check_params(self, params: Any) -> dict[str, Any]:
+        """Return a request's ``params`` with every value of a group in that group, under its own name.
+
+        Raises:
+            InvalidRequestError: an unknown name, a wrong value, or one parameter given twice.
+        """
+        if not isinstance(params, dict):
+            raise InvalidRequestError(f"params: must be a mapping, is {params!r}")
+        groups = {group.name: group for group in self.groups}
+        plain = self.plain_group.parameters if self.plain_group is not None else []
+        found = {
+            name: checked(groups[name].parameters, given, f"params.{name}")
+            for name, given in params.items()
+            if name in groups and given is not None
+        }
+        rest = {name: value for name, value in params.items() if name not in groups}
+        seeded = [group for group in self.groups for each in group.parameters if each.name == SEED]
+        own = [*self.params, *([_parameter(seeded[0], SEED)] if seeded else [])]
+        top = checked([*own, *(each for each in plain if each.name != SEED)], rest, "params", [*groups])
+        seed = top.pop(SEED, None) if seeded else None
+        for each in plain:
+            if each.name in top and self.plain_group is not None:
+                group = found.setdefault(self.plain_group.name, {})
+                if each.name in group:
+                    raise InvalidRequestError(
+                        f"params.{each.name}: given twice, here and as params.{self.plain_group.name}.{each.name}; give it once"
+                    )
+                group[each.name] = top.pop(each.name)
+        if seed is not None:
+            for target in seeded:
+                given = found.setdefault(target.name, {})
+                given.setdefault(SEED, _parameter(target, SEED).check(seed, f"params.{SEED}"))
+        return {**top, **found}
+
+    def check_metadata(self, metadata: Any, others: Iterable[str] = ()) -> dict[str, Any]:
+        """Return a request's ``metadata``; the keys in ``others`` may hold anything. Raises as :meth:`check_params`."""
+        free = set(others) - {each.name for each in self.metadata}
+        if not isinstance(metadata, dict):
+            raise InvalidRequestError(f"metadata: must be a mapping, is {metadata!r}")
+        kept = {name: value for name, value in metadata.items() if name in free}
+        rest = {name: value for name, value in metadata.items() if name not in free}
+        return kept | checked(self.metadata, rest, "metadata", sorted(free), "key")
+
+    def problems(self, stages: list[str]) -> Iterator[str]:
+        """Yield a line for each mistake in the declaration of a pipeline with these stages."""
+        for role, stage in self.roles.items():
+            if stage not in stages:
+                yield f"interface.roles.{role}: no stage is called {stage!r}{did_you_mean(stage, stages)}"
+        for group in self.groups:
+            path = f"interface.groups[{group.name}]"
+            if group.role not in self.roles:
+                yield f"{path}.role: no role is called {group.role!r}{did_you_mean(group.role, self.roles)}"
+            yield from _repeated(path, group.parameters, [])
+            yield from (problem for each in group.parameters for problem in _mistakes(f"{path}[{each.name}]", each))
+        plain = self.plain_group.parameters if self.plain_group is not None else []
+        yield from _repeated("interface.params", [*self.params, *plain], [group.name for group in self.groups])
+        yield from _repeated("interface.metadata", self.metadata, [])
+        for name, parameters in (("params", self.params), ("metadata", self.metadata)):
+            yield from (p for each in parameters for p in _mistakes(f"interface.{name}[{each.name}]", each))
+
+
+def checked(
+    parameters: list[Parameter], given: Any, where: str, others: Iterable[str] = (), kind: str = "parameter"
+) -> dict[str, Any]:
+    """Return the values of ``given`` under the parameters' own names, without those that are ``None``.
+
+    Args:
+        others: further valid names, for the message about an unknown one. kind: what the message calls them.
+
+    Raises:
+        InvalidRequestError: an unknown name, a wrong value, or a parameter given twice; ``where`` is the path in the message.
+    """
+    if not isinstance(given, dict):
+        raise InvalidRequestError(f"{where}: must be a mapping of parameters, is {given!r}")
+    by_name = {name: parameter for parameter in parameters for name in parameter.names}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        parameter = by_name.get(name)
+        if parameter is None:
+            hint = did_you_mean(name, [*by_name, *others])
+            raise InvalidRequestError(f"{where}.{name}: no such {kind}{hint}")
+        if value is None:
+            continue
+        if parameter.name in values:
+            raise InvalidRequestError(
+                f"{where}.{name}: given twice, under two of its names: {', '.join(parameter.names)}"
+            )
+        values[parameter.name] = parameter.check(value, f"{where}.{name}")
+    return values
+
+
+def _parameter(group: ParameterGroup, name: str) -> Parameter:
+    return next(each for each in group.parameters if each.name == name)
+
+
+def _repeated(path: str, parameters: list[Parameter], taken: list[str]) -> Iterator[str]:
+    names = [*taken, *(name for each in parameters for name in each.names)]
+    for name in dict.fromkeys(each for each in names if names.count(each) > 1):
+        yield f"{path}: the name {name!r} is declared more than once"
+
+
+def _mistakes(path: str, parameter: Parameter) -> Iterator[str]:
+    if parameter.type not in TYPES:
+        yield f"{path}.type: no type is called {parameter.type!r}{did_you_mean(parameter.type, TYPES)}"
+    elif parameter.default is not None:
+        try:
+            parameter.check(parameter.default, f"{path}.default")
+        except InvalidRequestError as error:
+            yield str(error)

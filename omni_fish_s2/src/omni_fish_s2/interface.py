@@ -1,0 +1,45 @@
+"""What the pipeline of Fish S2 offers: parameters of speech, voices by recording, limits. Light: no torch."""
+
+from __future__ import annotations
+
+from omni_core.interface import SEED, SPEECH, VOCODER, Interface, Parameter, ParameterGroup
+
+ARCHITECTURES = ("fish_qwen3_omni",)
+
+SEMANTIC = ParameterGroup(
+    "semantic",
+    SPEECH,
+    "how the speech is chosen",
+    [
+        Parameter("temperature", "number", "sampling temperature; 0 is greedy", 1.0, minimum=0, maximum=2),
+        Parameter("top_p", "number", "choose within this probability mass; 1 is off", 0.9, minimum=1e-6, maximum=1),
+        Parameter(
+            "top_k", "integer", "choose among so many of the likeliest; 0 is off", 30, minimum=0, maximum=2**31 - 1
+        ),
+        Parameter(
+            "max_new_tokens",
+            "integer",
+            "at most so many frames (46 ms each) per turn",
+            2048,
+            1,
+            2**31 - 1,
+            aliases=["max_tokens"],
+        ),
+        Parameter(SEED, "integer", "seed of sampling; by default a fresh one", minimum=0, maximum=2**63 - 1),
+    ],
+)
+
+INTERFACE = Interface(
+    roles={SPEECH: "semantic_ar", VOCODER: "vocoder"},
+    inputs=["text", "reference"],
+    outputs=["audio"],
+    groups=[SEMANTIC],
+    params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
+    metadata=[
+        Parameter("speaker", "string", "the voice: the number of a recording, from 0"),
+        Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000),
+    ],
+    limits={"max_characters": 10_000, "max_reference_seconds": 60.0},
+    voices_from="the recordings in the request's references",
+    sample_rate=44_100,
+)

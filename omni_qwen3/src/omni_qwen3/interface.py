@@ -1,0 +1,82 @@
+"""What the pipelines of Qwen3-Omni offer: parameters of thinker and talker, modalities, voices, limits. Light: no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, evolve
+
+from omni_core.errors import ConfigError
+from omni_core.interface import SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
+from omni_qwen3.media import Limits
+from omni_torch.checkpoints import read_json
+from omni_torch.sampling_parameters import sampling_parameters
+
+ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
+
+THINKER_DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
+"""The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
+
+TALKER_DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.05, "max_new_tokens": 4096}
+"""The reference's generation defaults for the talker."""
+
+DEFAULT_SPEAKER = "ethan"
+
+_THINKER = ParameterGroup(
+    "thinker",
+    TEXT,
+    "how the text is chosen",
+    [
+        *sampling_parameters(THINKER_DEFAULTS),
+        Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
+        Parameter("ignore_eos", "boolean", "go on after the end of the turn, for measurements", False),
+    ],
+)
+
+_TALKER = ParameterGroup("talker", SPEECH, "how the speech is chosen", sampling_parameters(TALKER_DEFAULTS))
+
+_VIDEO_SOUND = Parameter("use_audio_in_video", "boolean", "listen to the sound tracks of videos too", False)
+_PRIORITY = Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000)
+
+TEXT_INTERFACE = Interface(
+    roles={TEXT: "thinker"},
+    inputs=["text", "image", "audio", "video"],
+    outputs=["text"],
+    groups=[_THINKER],
+    metadata=[_VIDEO_SOUND, _PRIORITY],
+    limits=asdict(Limits()),
+)
+
+SPEECH_INTERFACE = evolve(
+    TEXT_INTERFACE,
+    roles={TEXT: "thinker", SPEECH: "talker_ar", VOCODER: "code2wav"},
+    outputs=["text", "audio"],
+    groups=[_THINKER, _TALKER],
+    params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
+    metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), _VIDEO_SOUND, _PRIORITY],
+    voices_from="talker_config.speaker_id in the checkpoint's config.json",
+    sample_rate=24_000,
+)
+
+
+def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> Interface:
+    """Return a declaration with what a checkpoint's ``config.json`` adds: the voices and the size of the context.
+
+    Args:
+        limits: those that the options of the pipeline set.
+    """
+    try:
+        raw = read_json(Path(folder) / "config.json")
+        context = raw["thinker_config"]["text_config"]["max_position_embeddings"]
+        voices = sorted(raw["talker_config"]["speaker_id"])
+    except (ConfigError, KeyError, TypeError):  # the stages say what is wrong with the file
+        return declared
+    known = [each if each.name != "speaker" else evolve(each, choices=voices) for each in declared.metadata]
+    return evolve(
+        declared,
+        metadata=known,
+        voices=voices if declared.sample_rate else [],
+        voices_from=None,
+        limits={**declared.limits, "max_context": context, **limits},
+    )

@@ -1,0 +1,82 @@
+"""Admission: a request is checked against the pipeline's interface before anything of it is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.coordinator.admission import admission
+from omni_core.errors import InvalidRequestError
+from omni_core.interface import SPEECH, Interface, Parameter, ParameterGroup
+from omni_core.protocol.messages import OmniRequest
+
+STAGE = StageConfig(name="read", process="p", factory="m:f", terminal=True, affinity_key="session")
+CONFIG = PipelineConfig(
+    model_path="none",
+    stages=[STAGE],
+    interface=Interface(
+        roles={SPEECH: "read"},
+        inputs=["text", "audio"],
+        outputs=["audio"],
+        groups=[ParameterGroup("reader", SPEECH, "the sound", [Parameter("temperature", "number", "how hot")])],
+        metadata=[Parameter("speaker", "string", "the voice")],
+    ),
+)
+
+
+def asking(*kinds: str, **fields: Any) -> OmniRequest:
+    parts = [{"type": kind} for kind in kinds]
+    inputs = {"messages": [{"role": "user", "content": "text"}, {"role": "user", "content": parts}]}
+    return OmniRequest(inputs, **fields)
+
+
+def test_parameters_are_put_into_their_groups_and_nothing_else_changes() -> None:
+    given = asking("text", "audio", params={"temperature": 1}, metadata={"speaker": 2}, timeout=3.0)
+    admitted = admission(CONFIG)(given)
+    assert admitted == evolve(given, params={"reader": {"temperature": 1}}, metadata={"speaker": "2"})
+    assert given.params == {"temperature": 1}
+
+
+def test_the_runtime_and_the_placement_have_metadata_of_their_own() -> None:
+    metadata = {"session": ("any", "thing"), "traceparent": "00-1", "tracestate": "x"}
+    assert admission(CONFIG)(asking(metadata=metadata)).metadata == metadata
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (asking("image"), ["messages[1].content[0].type", "no 'image'", "it takes: text, audio"]),
+        (asking("text", "adio"), ["messages[1].content[1].type", "did you mean 'audio'"]),
+        (asking(modalities=["text"]), ["modalities", "'text' is not offered", "offers: audio"]),
+        (asking(modalities=[]), ["modalities"]),
+        (asking(modalities="audio"), ["modalities", "must be a non-empty list of: audio"]),
+        (asking(params={"temprature": 1}), ["params.temprature"]),
+        (asking(metadata={"speeker": 1}), ["metadata.speeker: no such key", "did you mean 'speaker'"]),
+        (OmniRequest({"messages": [], "references": [{}]}), ["inputs.references"]),
+    ],
+)
+def test_what_the_pipeline_does_not_take_is_refused(request_: OmniRequest, words: list[str]) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        admission(CONFIG)(request_)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "inputs", [None, 3, {"messages": 3}, {"messages": [3]}, {"messages": [{"content": [3, {"type": 3}]}]}]
+)
+def test_the_form_of_messages_is_left_to_the_stages(inputs: Any) -> None:
+    assert admission(CONFIG)(OmniRequest(inputs)).inputs == inputs
+
+
+def test_without_an_interface_everything_is_free() -> None:
+    request = asking("smell", params={"any": 1}, modalities=["taste"], metadata={"x": 1})
+    assert admission(evolve(CONFIG, interface=None))(request) is request
+
+
+def test_what_an_interface_does_not_list_is_not_checked() -> None:
+    silent = evolve(CONFIG, interface=Interface())
+    assert admission(silent)(asking("smell", modalities=["taste"])).modalities == ["taste"]
