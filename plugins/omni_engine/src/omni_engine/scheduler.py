@@ -174,7 +174,7 @@ class EngineScheduler:
     # --- a step ------------------------------------------------------------------------------------------------------
     def _can_step(self, request: ARRequest, result: StepResult) -> bool:
         try:
-            return request.request_id not in result.failed and self._runner.can_step(request)
+            return self._runner.can_step(request)
         except BaseException as error:
             result.failed[request.request_id] = error
             return False

@@ -136,7 +136,7 @@ class AutoregressiveLoop(LoopScheduler):
                 self._put(message)
             if request.finish_reason is not None:
                 self._finish(request)
-            else:
+            elif not request.output_ids:  # its runner has extended it
                 self._check_continuation(request)
         except BaseException as error:
             self._fail(request.request_id, error)
