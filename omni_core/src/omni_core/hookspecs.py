@@ -30,7 +30,7 @@ import pluggy
 from attrs import field, fields, frozen
 
 from omni_core.errors import ConfigError
-from omni_core.interface import Interface
+from omni_core.interface import Interface, Parameter
 from omni_core.references import normalize
 
 hookimpl = pluggy.HookimplMarker("omni")
@@ -147,6 +147,19 @@ class SchedulerComponent(Component):
 
     runs_model_runners: bool = field(default=False, kw_only=True)
     preference: int = field(default=0, kw_only=True)
+
+
+@frozen
+class PartComponent(Component):
+    """A part of a stage, a model runner or a feedback strategy, that reads parameters of its own from requests.
+
+    Attributes:
+        parameters: names in the group of ``params`` of the stage's role, beyond those that the pipeline declares.
+        metadata: keys of a request's ``metadata``, likewise.
+    """
+
+    parameters: tuple[Parameter, ...] = field(default=(), kw_only=True)
+    metadata: tuple[Parameter, ...] = field(default=(), kw_only=True)
 
 
 @frozen

@@ -18,6 +18,7 @@ from omni_core.cli.generation import Generation, assignment, place
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.errors import OmniError
+from omni_core.plugins import load_plugins
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -180,7 +181,7 @@ def run(
     from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
     from omni_core.coordinator.admission import admission
 
-    admission(config)(generation.request(messages))  # a wrong value fails before the stages start
+    admission(config, load_plugins())(generation.request(messages))  # a wrong value fails before the stages start
     try:
         if one_shot:
             work = one_reply(config, source.notices, generation, messages, out, trace, as_json=as_json)

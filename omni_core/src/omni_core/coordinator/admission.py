@@ -7,24 +7,26 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig
+from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import InvalidRequestError, did_you_mean
+from omni_core.hookspecs import PartComponent
 from omni_core.interface import Interface
 from omni_core.observe.telemetry import TRACEPARENT
+from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
 
 TRACING = (TRACEPARENT, "tracestate")
 """Metadata that the runtime itself reads, of every pipeline."""
 
 
-def admission(config: PipelineConfig) -> Callable[[OmniRequest], OmniRequest]:
+def admission(config: PipelineConfig, registry: PluginRegistry) -> Callable[[OmniRequest], OmniRequest]:
     """Return the function that checks a request for this pipeline and returns it with its parameters in their groups.
 
     It raises InvalidRequestError, which names the part and the nearest valid name. Without an interface everything is admitted.
     """
-    interface = config.interface
-    if interface is None:
+    if config.interface is None:
         return lambda request: request
+    interface = _with_parts(config.interface, config.stages, registry)
     affinity = [stage.affinity_key for stage in config.stages if stage.affinity_key is not None]
 
     def admit(request: OmniRequest) -> OmniRequest:
@@ -35,6 +37,22 @@ def admission(config: PipelineConfig) -> Callable[[OmniRequest], OmniRequest]:
         return evolve(request, params=params, metadata=metadata)
 
     return admit
+
+
+def _with_parts(interface: Interface, stages: list[StageConfig], registry: PluginRegistry) -> Interface:
+    """Return the interface with what the named parts of the stages declare beyond it."""
+    for stage in stages:
+        for hook, name in (("omni_model_runners", stage.model_runner), ("omni_feedback_strategies", stage.feedback)):
+            component = registry.get(hook, name) if name in registry.names(hook) else None
+            if isinstance(component, PartComponent):
+                groups = [
+                    evolve(group, parameters=[*group.parameters, *component.parameters])
+                    if interface.roles.get(group.role) == stage.name
+                    else group
+                    for group in interface.groups
+                ]
+                interface = evolve(interface, groups=groups, metadata=[*interface.metadata, *component.metadata])
+    return interface
 
 
 def _check_modalities(interface: Interface, wanted: Any) -> None:

@@ -182,7 +182,7 @@ class MultiProcessPipelineRunner:
             broadcast=self._broadcast,
             place=ReplicaChoice(prepared.replicated, self._available_replicas),
             max_in_flight=self._max_in_flight,
-            admit=admission(self._config),
+            admit=admission(self._config, self._registry or load_plugins()),
             retries=self._config.retries,
             on_busy=heartbeat.begin,
             telemetry=telemetry(prepared.name),
