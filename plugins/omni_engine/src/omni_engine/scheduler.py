@@ -8,6 +8,7 @@ import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, ModelRunner
+from omni_core.scheduling.base import IncomingMessage, MessageQueue
 from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
 from omni_engine.graphs import DecodeGraphs
@@ -79,7 +80,7 @@ class EngineScheduler:
             max_context = DEFAULT_CONTEXT if runner.max_context is None else runner.max_context
         self._runner, self._max_context = runner, max_context
         self.loop = AutoregressiveLoop(runner, self, max_context)
-        self.inbox, self.outbox = self.loop.inbox, self.loop.outbox
+        self.outbox = self.loop.outbox
         layout = runner.model.kv_layout
         if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
             block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
@@ -107,6 +108,15 @@ class EngineScheduler:
         self.positions = 0
 
     # --- the scheduler contract --------------------------------------------------------------------------------------
+    @property
+    def inbox(self) -> MessageQueue[IncomingMessage]:
+        """The loop's inbox. A tensor parallel stage replaces it by one that its ranks share."""
+        return self.loop.inbox
+
+    @inbox.setter
+    def inbox(self, inbox: MessageQueue[IncomingMessage]) -> None:
+        self.loop.inbox = inbox
+
     def start(self) -> None:
         """See :meth:`AutoregressiveLoop.start`."""
         self.loop.start()
