@@ -139,6 +139,11 @@ def test_the_first_stage_needs_no_package(reader: Reader) -> None:
 
 
 @pytest.mark.timeout(240)
+def test_every_form_of_a_stage_runs(reader: Reader) -> None:
+    follow(ROOT / "docs" / "stages.md", reader)
+
+
+@pytest.mark.timeout(240)
 def test_the_first_relay(reader: Reader) -> None:
     follow(ROOT / "docs" / "first-relay.md", reader)
     assert reader.folder.name == "my-relay"
