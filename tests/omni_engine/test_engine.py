@@ -426,10 +426,12 @@ def test_a_model_of_another_scheduler_is_refused() -> None:
     EngineScheduler(ToyRunner(model), kv_blocks=8)
 
 
-def test_an_inbox_that_replaces_its_own_is_the_one_it_reads() -> None:
-    """Ranks share their leader's messages through an inbox of the stage."""
+def test_queues_that_replace_its_own_are_the_ones_it_uses() -> None:
+    """A tensor parallel stage replaces both: its ranks share an inbox and agree on failures."""
     scheduler = EngineScheduler(ToyRunner(MODEL), kv_blocks=8, max_context=64)
-    scheduler.inbox = type(scheduler.inbox)()
+    own = scheduler.outbox
+    scheduler.inbox, scheduler.outbox = type(scheduler.inbox)(), type(scheduler.outbox)()
     ask(scheduler, "r", [1, 2], sampling=SamplingParams(max_new_tokens=1))
     assert scheduler.loop.turn()
     assert [message.type for message in scheduler.outbox.drain()][-1] == "result"
+    assert own.drain() == []

@@ -8,14 +8,13 @@ import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, ModelRunner
-from omni_core.scheduling.base import IncomingMessage, MessageQueue
 from omni_engine.attention import choose
 from omni_engine.batching import Batcher, Plan
 from omni_engine.graphs import DecodeGraphs
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
 from omni_torch.graphs import Graphs, Recorder, padded
-from omni_torch.loop import AutoregressiveLoop, StepResult, run_batch
+from omni_torch.loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
 from omni_torch.packing import packed_batch
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,7 @@ MAX_PRIORITY = 1000
 """The highest priority that a request may ask for in its ``metadata``; minus this is the lowest."""
 
 
-class EngineScheduler:
+class EngineScheduler(LoopedScheduler):
     """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`: an :class:`AutoregressiveLoop` whose
     policy it is.
 
@@ -80,7 +79,6 @@ class EngineScheduler:
             max_context = DEFAULT_CONTEXT if runner.max_context is None else runner.max_context
         self._runner, self._max_context = runner, max_context
         self.loop = AutoregressiveLoop(runner, self, max_context)
-        self.outbox = self.loop.outbox
         layout = runner.model.kv_layout
         if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
             block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
@@ -108,27 +106,6 @@ class EngineScheduler:
         self.positions = 0
 
     # --- the scheduler contract --------------------------------------------------------------------------------------
-    @property
-    def inbox(self) -> MessageQueue[IncomingMessage]:
-        """The loop's inbox. A tensor parallel stage replaces it by one that its ranks share."""
-        return self.loop.inbox
-
-    @inbox.setter
-    def inbox(self, inbox: MessageQueue[IncomingMessage]) -> None:
-        self.loop.inbox = inbox
-
-    def start(self) -> None:
-        """See :meth:`AutoregressiveLoop.start`."""
-        self.loop.start()
-
-    def stop(self) -> None:
-        """See :meth:`AutoregressiveLoop.stop`."""
-        self.loop.stop()
-
-    def abort(self, request_id: str) -> None:
-        """See :meth:`AutoregressiveLoop.abort`."""
-        self.loop.abort(request_id)
-
     def statistics(self) -> dict[str, float]:
         """Return counters since the start and current values; docs/engine.md defines each."""
         pool, batcher = self.cache.pool, self.batcher

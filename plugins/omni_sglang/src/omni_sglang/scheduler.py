@@ -12,10 +12,9 @@ from attrs import define
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, ModelRunner
-from omni_core.scheduling.base import IncomingMessage, MessageQueue
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
-from omni_torch.loop import AutoregressiveLoop, StepResult, run_batch
+from omni_torch.loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
 from omni_torch.model_runner import FeedbackARModelRunner
 from omni_torch.packing import packed_batch
 
@@ -30,7 +29,7 @@ class _Entry:
     request: ARRequest
 
 
-class OmniScheduler:
+class OmniScheduler(LoopedScheduler):
     """The ``Scheduler`` contract for autoregressive stages, on any :class:`ModelRunner`: an :class:`AutoregressiveLoop` whose
     policy is SGLang's scheduler.
 
@@ -67,7 +66,6 @@ class OmniScheduler:
             max_context = 32768 if runner.max_context is None else runner.max_context
         self._runner, self._max_context = runner, max_context
         self.loop = AutoregressiveLoop(runner, self, max_context)
-        self.outbox = self.loop.outbox
         self._fed_back = isinstance(runner, FeedbackARModelRunner)
         layout, model = runner.model.kv_layout, runner.model
         if not layout.heads:
@@ -113,30 +111,13 @@ class OmniScheduler:
         self.tokens = 0
 
     # --- the scheduler contract --------------------------------------------------------------------------------------
-    @property
-    def inbox(self) -> MessageQueue[IncomingMessage]:
-        """The loop's inbox. A tensor parallel stage replaces it by one that its ranks share."""
-        return self.loop.inbox
-
-    @inbox.setter
-    def inbox(self, inbox: MessageQueue[IncomingMessage]) -> None:
-        self.loop.inbox = inbox
-
     def start(self) -> None:
         """See :meth:`AutoregressiveLoop.start`."""
         self.runtime.connect(self._compute)
         try:
-            self.loop.start()
+            super().start()
         finally:
             self.runtime.close()
-
-    def stop(self) -> None:
-        """See :meth:`AutoregressiveLoop.stop`."""
-        self.loop.stop()
-
-    def abort(self, request_id: str) -> None:
-        """See :meth:`AutoregressiveLoop.abort`."""
-        self.loop.abort(request_id)
 
     def statistics(self) -> dict[str, float]:
         return {

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ModelRunner
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_core.scheduling.loop import LoopScheduler
 
 logger = logging.getLogger(__name__)
@@ -171,6 +171,42 @@ class AutoregressiveLoop(LoopScheduler):
                 self._runner.release(request_id)
             except BaseException:  # the request has ended either way; the others go on
                 logger.exception("releasing request %s failed; some of its state may remain", request_id)
+
+
+class LoopedScheduler:
+    """The scheduler contract, delegated to ``self.loop``: the base of schedulers that compose an :class:`AutoregressiveLoop`."""
+
+    loop: AutoregressiveLoop
+
+    @property
+    def inbox(self) -> MessageQueue[IncomingMessage]:
+        """The loop's inbox. A tensor parallel stage replaces it by one that its ranks share."""
+        return self.loop.inbox
+
+    @inbox.setter
+    def inbox(self, inbox: MessageQueue[IncomingMessage]) -> None:
+        self.loop.inbox = inbox
+
+    @property
+    def outbox(self) -> MessageQueue[OutgoingMessage]:
+        """The loop's outbox. A tensor parallel stage replaces it by one that reports failures to its ranks."""
+        return self.loop.outbox
+
+    @outbox.setter
+    def outbox(self, outbox: MessageQueue[OutgoingMessage]) -> None:
+        self.loop.outbox = outbox
+
+    def start(self) -> None:
+        """See :meth:`AutoregressiveLoop.start`."""
+        self.loop.start()
+
+    def stop(self) -> None:
+        """See :meth:`AutoregressiveLoop.stop`."""
+        self.loop.stop()
+
+    def abort(self, request_id: str) -> None:
+        """See :meth:`AutoregressiveLoop.abort`."""
+        self.loop.abort(request_id)
 
 
 def run_batch(
