@@ -28,8 +28,9 @@ from omni_core.errors import (
     RequestFailedError,
     RequestTimeoutError,
     StageFailedError,
+    message_of,
 )
-from omni_core.protocol.error_info import error_of, message_of
+from omni_core.protocol.error_info import error_of
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 MAX_UNREAD_EVENTS = 10_000

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from omni_core.observe.profiler import Recorder, StageRecorder
-from omni_core.protocol.codec import decode, encode, register
+from omni_core.protocol.codec import decode, encode
+from omni_core.protocol.registry import message, register
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
 
@@ -31,8 +32,7 @@ DISAGREEMENT_SECONDS = 5.0
 """The time by which all ranks must have failed a request that one of them has failed."""
 
 
-@register
-@frozen
+@message
 class ItemMessage:
     """Rank 0 to its followers: an item of its inbox, encoded. ``number`` counts the items of the stage."""
 
@@ -41,8 +41,7 @@ class ItemMessage:
     body: bytes
 
 
-@register
-@frozen
+@message
 class WorkMessage:
     """Rank 0 to its followers: the result of one look into the inbox.
 
@@ -58,8 +57,7 @@ class WorkMessage:
     timed_out: bool = False
 
 
-@register
-@frozen
+@message
 class RankError:
     """A follower to rank 0: the compute of a request has failed on its rank."""
 
