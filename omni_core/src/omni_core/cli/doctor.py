@@ -16,11 +16,11 @@ import click
 
 from omni_core import __version__
 from omni_core.cli.plugins import clashes
-from omni_core.cli.requirements import ours, unmet
 from omni_core.config.devices import detect
 from omni_core.config.placement import gib
 from omni_core.config.schema import PipelineConfig
 from omni_core.hookspecs import HOOKS, works
+from omni_core.launch.requirements import ours, unmet
 from omni_core.plugins import Defect, PluginRegistry, PluginStatus, load_plugins
 
 _LIBRARIES = ("torch", "transformers", "msgpack", "numpy")
