@@ -63,15 +63,14 @@ def doctor(as_json: bool) -> None:
 
 
 def _machine() -> dict[str, Any]:
-    """What there is of everything that pipelines need; sizes in bytes, ``None`` where it cannot be known."""
-    has_shared_memory = os.path.isdir("/dev/shm")
+    """Return the resources of this machine; sizes in bytes, ``None`` where they cannot be known."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": detect(),
-        "shared_memory_free": shutil.disk_usage("/dev/shm").free if has_shared_memory else None,
+        "shared_memory_free": shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else None,
     }
 
 

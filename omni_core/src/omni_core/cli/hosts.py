@@ -54,7 +54,7 @@ def serve(address: str, key_file: Path | None) -> None:
         )
     if _is_wildcard(host):
         raise ConfigError(
-            f"--listen: name one address of this host; {host} is all of them, and nobody can connect to that"
+            f"--listen: name one address of this host; {host} means all of them, which no other host can connect to"
         )
     asyncio.run(_serve(address, key_file))
 

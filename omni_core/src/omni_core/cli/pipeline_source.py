@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from omni_core.config.loading import load_config, read_yaml
+from omni_core.config.loading import load_config, parse_assignment, read_yaml
 from omni_core.config.overrides import ResolvedConfig, apply, parse_flag, parse_overlay
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
@@ -121,4 +121,4 @@ def _serving(folder: Path, registry: PluginRegistry) -> PipelineComponent:
 
 def parse_options(texts: tuple[str, ...]) -> dict[str, Any]:
     """Return ``--option name=value`` flags as keyword arguments."""
-    return {flag.path: flag.value for flag in map(parse_flag, texts)}
+    return dict(parse_assignment("--option", text, "name=value") for text in texts)

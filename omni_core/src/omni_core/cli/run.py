@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 import click
 
-from omni_core.cli.generation import Generation, assignment, place
+from omni_core.cli.config import with_source
+from omni_core.cli.generation import Generation, place
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.config.loading import parse_assignment
 from omni_core.errors import OmniError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -99,7 +101,7 @@ class RunCommand(click.Command):
 
 
 @click.command(cls=RunCommand)
-@click.argument("pipeline")
+@with_source
 @_option(_MESSAGE, "--text", help="What to say to the model.")
 @_option(_MESSAGE, "--image", multiple=True, type=_FILE, help="An image file; may be repeated.")
 @_option(_MESSAGE, "--audio", multiple=True, type=_FILE, help="An audio file; may be repeated.")
@@ -116,20 +118,6 @@ class RunCommand(click.Command):
 )
 @_option(_REPLY, "--param", multiple=True, metavar="KEY=VALUE", help="A parameter of the request: GROUP.NAME or NAME.")
 @_option(_REPLY, "--metadata", multiple=True, metavar="KEY=VALUE", help="A key of the request's metadata.")
-@_option(_PIPELINE, "--model", help="A checkpoint folder or hub id.")
-@_option(
-    _PIPELINE, "--option", multiple=True, metavar="NAME=VALUE", help="An option of the pipeline; see `omni pipelines`."
-)
-@_option(
-    _PIPELINE, "--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field of the config."
-)
-@_option(
-    _PIPELINE,
-    "--config",
-    "overlay",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A YAML overlay over the config.",
-)
 @click.pass_context
 def run(
     context: click.Context,
@@ -212,10 +200,10 @@ async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
 def _generation(given: dict[str, Any], options: dict[str, Any]) -> Generation:
     """Join what the pipeline's own flags have set (``given``) with ``--param`` and ``--metadata``."""
     for text in options["param"]:
-        key, value = assignment("--param", text)
+        key, value = parse_assignment("--param", text, "KEY=VALUE")
         place(given, ("params", *key.split(".")), value, "--param")
     for text in options["metadata"]:
-        key, value = assignment("--metadata", text)
+        key, value = parse_assignment("--metadata", text, "KEY=VALUE")
         place(given, ("metadata", key), value, "--metadata")
     modalities = ["text"] if options["no_speech"] else None
     return Generation(

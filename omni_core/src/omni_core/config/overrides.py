@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from io import StringIO
 from typing import Any
 
 import attrs
 from attrs import field, frozen
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from omni_core.config.loading import structure, unstructure
+from omni_core.config.loading import parse_assignment, structure, unstructure
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, RestartConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -62,14 +59,8 @@ def parse_flag(text: str) -> Override:
     Raises:
         ConfigError: not of that form.
     """
-    path, equals, value = text.partition("=")
-    if not equals or not path:
-        raise ConfigError(f"--set {text!r}: must be of the form stage.field=value, such as decoder.gpu=0")
-    try:
-        parsed = YAML(typ="safe", pure=True).load(StringIO(value)) if value else ""
-    except YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is no valid YAML: {error}") from error
-    return Override(tuple(path.split(".")), parsed, f"--set {text}")
+    path, value = parse_assignment("--set", text, "stage.field=value, such as decoder.gpu=0")
+    return Override(tuple(path.split(".")), value, f"--set {text}")
 
 
 def parse_overlay(values: Any, origin: str) -> list[Override]:
