@@ -17,9 +17,9 @@ from omni_core.control.curve import CurveContext, CurveKeys, open_listener
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StartupError
 from omni_core.machines.addresses import Place, Places
-from omni_core.processes.main import pack_spec
 from omni_core.processes.process import Launch, StageProcess, SupervisedProcess
 from omni_core.protocol import machines
+from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
 
 _ANSWER_SECONDS = 10.0
@@ -95,11 +95,7 @@ class Hosts:
         """Handle a message of a host. Returns False if it is for others."""
         if isinstance(
             message,
-            machines.RunOpened
-            | machines.RunClosed
-            | machines.ProcessStarted
-            | machines.ProcessWrote
-            | machines.ProcessEnded,
+            machines.HostMessage,
         ):
             self._others[message.host].handle(message)
             return True
@@ -164,7 +160,7 @@ class _Host:
             raise OSError(f"host {self.name!r} is gone: {self._problem}")
         number = next(self._numbers)
         process = self._processes[number] = _RemoteProcess(spec, self, number, on_exit)
-        self.say(machines.LaunchProcess(self._run, number, listener, spec.name, pack_spec(spec)))
+        self.say(machines.LaunchProcess(self._run, number, listener, spec.name, encode(spec)))
         return process
 
     def say(self, message: Any) -> None:
@@ -176,11 +172,7 @@ class _Host:
 
     def handle(
         self,
-        message: machines.RunOpened
-        | machines.RunClosed
-        | machines.ProcessStarted
-        | machines.ProcessWrote
-        | machines.ProcessEnded,
+        message: machines.HostMessage,
     ) -> None:
         if isinstance(message, machines.RunClosed):
             self._end_close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import time
@@ -15,10 +16,11 @@ from omni_core.control.framing import Work
 from omni_core.control.lanes import Lanes
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StageFailedError
-from omni_core.observe.profiler import Recorder, TorchRecorder, flow_of, write_events
+from omni_core.observe.profiler import DeviceRecorder, Recorder, flow_of
 from omni_core.processes.watch import ComputeWatch, MemoryWatch
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.references import load
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
 from omni_core.stage.assembly import build_scheduler
@@ -30,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 _READ_ON_SECONDS = 0.02
 """Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
+
+TORCH_RECORDER = "omni_torch.profiler:TorchRecorder"
+"""The :class:`DeviceRecorder` of processes that compute with torch."""
 
 LAST_STEP_SECONDS = 1.0
 """Seconds that the end of a process waits for running steps. No process reads their results any more."""
@@ -58,7 +63,7 @@ class Worker:
         self._computes = ComputeWatch()
         self._memory = MemoryWatch()
         self._outbound.on_failure = self._check_memory
-        self._torch_recorder: TorchRecorder | None = None
+        self._torch_recorder: DeviceRecorder | None = None
         self._writing: set[asyncio.Future[None]] = set()
         self._handlers: dict[type, Callable[[Any], object]] = {
             messages.DataReadyMessage: self._on_data,
@@ -204,19 +209,19 @@ class Worker:
         problem = ""
         if not {stage.name for stage in self.spec.stages}.isdisjoint(torch_stages):
             try:
-                self._torch_recorder = TorchRecorder()
+                self._torch_recorder = load(TORCH_RECORDER)()
             except Exception as error:
                 problem = f"torch's profiler did not start: {type(error).__name__}: {error}"
         self.tell_coordinator(messages.ProfileReport(self.spec.name, problem=problem))
 
-    def _write_profile(self, recorder: Recorder, torch: TorchRecorder | None, path: Path) -> None:
+    def _write_profile(self, recorder: Recorder, torch: DeviceRecorder | None, path: Path) -> None:
         """Write what was recorded. Called in a thread, because it may take seconds."""
         problem = ""
         try:
             events = recorder.finish()
             if torch is not None:
                 events += torch.finish(path.with_suffix(".torch.json"))
-            write_events(path, events)
+            path.write_text(json.dumps(events))
         except Exception as error:
             problem = f"the profile could not be written: {type(error).__name__}: {error}"
         self.tell_coordinator(messages.ProfileReport(self.spec.name, str(path), recorder.dropped, problem))

@@ -96,3 +96,7 @@ class RunClosed:
 
     run: str
     host: str
+
+
+HostMessage = RunOpened | RunClosed | ProcessStarted | ProcessWrote | ProcessEnded
+"""A message of a host to a runner."""

@@ -239,18 +239,3 @@ def set_device(gpu: int | None) -> None:
     torch = sys.modules.get("torch")
     if gpu is not None and torch is not None:
         torch.cuda.set_device(gpu)
-
-
-def start_profiler() -> Any:
-    """torch's own profiler, started, over every thread of this process: operations on the CPU, and kernels where there is a GPU."""
-    torch = import_torch()
-    from torch._C._profiler import _ExperimentalConfig
-
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    profile = torch.profiler.profile(
-        activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True)
-    )
-    profile.start()
-    return profile
