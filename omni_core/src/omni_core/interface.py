@@ -59,7 +59,7 @@ class Parameter:
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words: ``a number, 0 to 1``."""
+        """The description of valid values in words: ``a number, 0 to 1``."""
         if self.choices:
             return f"one of: {', '.join(self.choices)}"
         if self.type == "strings":
@@ -140,7 +140,7 @@ class ParameterGroup:
 
 @frozen(kw_only=True)
 class Interface:
-    """What a pipeline offers.
+    """The declaration of what a pipeline offers.
 
     Attributes:
         roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`.

@@ -112,11 +112,7 @@ async def one_reply(
 
 
 async def chat(
-    config: PipelineConfig,
-    notices: list[str],
-    generation: Generation,
-    messages: list[dict[str, Any]],
-    out: Path | None,
+    config: PipelineConfig, notices: list[str], generation: Generation, messages: list[dict[str, Any]], out: Path | None
 ) -> None:
     """Chat: turns from the terminal until /quit or the end of input, ``omni run`` without inputs."""
     opening = list(messages)

@@ -77,11 +77,7 @@ def _own(process: PlannedProcess) -> RelayConfig:
 
 
 def _choose(
-    config: PipelineConfig,
-    registry: PluginRegistry,
-    wanted: str | None,
-    source: PlannedProcess,
-    target: PlannedProcess,
+    config: PipelineConfig, registry: PluginRegistry, wanted: str | None, source: PlannedProcess, target: PlannedProcess
 ) -> str:
     if source.host == target.host:
         return wanted or config.relay_backend

@@ -93,10 +93,7 @@ class Hosts:
 
     def handle(self, message: Any) -> bool:
         """Handle a message of a host. Returns False if it is for others."""
-        if isinstance(
-            message,
-            machines.HostMessage,
-        ):
+        if isinstance(message, machines.HostMessage):
             self._others[message.host].handle(message)
             return True
         return False
@@ -170,10 +167,7 @@ class _Host:
     def end(self, number: int, kill: bool) -> None:
         self.say(machines.EndProcess(self._run, number, kill))
 
-    def handle(
-        self,
-        message: machines.HostMessage,
-    ) -> None:
+    def handle(self, message: machines.HostMessage) -> None:
         if isinstance(message, machines.RunClosed):
             self._end_close()
             return

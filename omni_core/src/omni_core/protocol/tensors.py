@@ -232,10 +232,3 @@ def limit_memory(gpu: int, budgets: Sequence[dict[str, Any]]) -> None:
     capacity = torch.cuda.get_device_properties(gpu).total_memory
     share = sum(each["share"] or each["nbytes"] / capacity for each in budgets)
     torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpu)
-
-
-def set_device(gpu: int | None) -> None:
-    """Make a GPU the calling thread's current device, where torch is imported; kernels launch on the current device."""
-    torch = sys.modules.get("torch")
-    if gpu is not None and torch is not None:
-        torch.cuda.set_device(gpu)

@@ -44,9 +44,7 @@ def build_scheduler(spec: StageSpec) -> Scheduler:
         name: spec.factory_args[name] for name in BATCHING if name in spec.factory_args and name not in factory.named
     }
     own = evolve(spec, factory_args={name: value for name, value in spec.factory_args.items() if name not in batching})
-    is_function = not own.factory_args and (
-        _takes_only(factory.target, "payload") or _takes_only(factory.target, "payloads")
-    )
+    is_function = not own.factory_args and _required(factory.target) in (["payload"], ["payloads"])
     product = factory.target if is_function else factory.target(**_factory_arguments(factory, own))
     if callable(product) and not isinstance(product, Scheduler):
         return _of_function(product, batching, spec)
@@ -64,7 +62,7 @@ def build_scheduler(spec: StageSpec) -> Scheduler:
 
 def _of_function(function: Callable[..., Any], batching: dict[str, Any], spec: StageSpec) -> SimpleScheduler:
     path = f"stages[{spec.name}].factory_args"
-    if not _takes_only(function, "payloads"):
+    if _required(function) != ["payloads"]:
         if batching:
             name = next(iter(batching))
             raise ConfigError(
@@ -80,20 +78,13 @@ def _of_function(function: Callable[..., Any], batching: dict[str, Any], spec: S
         raise ConfigError(f"{path}.{error}") from None
 
 
-def _takes_only(factory: Callable[..., Any], name: str) -> bool:
-    """Return whether a callable is a stage function itself: exactly one required parameter, of that name."""
-    if inspect.isclass(factory):
-        return False
+def _required(factory: Callable[..., Any]) -> list[str]:
+    """The required parameters of a function; of a class, none, as it is no stage function itself."""
     try:
-        parameters = inspect.signature(factory).parameters
+        parameters = {} if inspect.isclass(factory) else inspect.signature(factory).parameters
     except ValueError:  # a builtin without a signature
-        return False
-    required = [
-        each
-        for each, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC
-    ]
-    return required == [name]
+        return []
+    return [name for name, each in parameters.items() if each.default is each.empty and each.kind not in _VARIADIC]
 
 
 def assemble(model_runner: str, scheduler: str, feedback: str | None = None, **arguments: Any) -> Scheduler:

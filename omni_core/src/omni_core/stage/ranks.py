@@ -21,7 +21,7 @@ from attrs import define, evolve, field
 from omni_core.observe.profiler import Recorder, StageRecorder
 from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.registry import message, register
-from omni_core.protocol.specs import ProcessSpec
+from omni_core.protocol.specs import ProcessSpec, StageSpec
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -356,10 +356,8 @@ def with_rendezvous(processes: list[ProcessSpec], number: int) -> list[ProcessSp
         return processes
     socket = PurePosixPath(processes[0].endpoint.removeprefix("ipc://"))
     address = f"file://{socket.with_suffix(f'.ranks{number}')}"
-    return [
-        evolve(
-            process,
-            stages=[evolve(stage, injected={**stage.injected, "tp_rendezvous": address}) for stage in process.stages],
-        )
-        for process in processes
-    ]
+
+    def placed(stage: StageSpec) -> StageSpec:
+        return evolve(stage, injected={**stage.injected, "tp_rendezvous": address})
+
+    return [evolve(process, stages=[placed(stage) for stage in process.stages]) for process in processes]

@@ -125,7 +125,7 @@ class Stage:
         return self._requests.arrivals(request_id)
 
     def waiting(self, request_id: str) -> list[str]:
-        """What a request waits for in this stage, such as ``"waits for 'tone'"``; empty if the stage does not have it."""
+        """Return what a request waits for in this stage, such as ``"waits for 'tone'"``; empty if the stage does not have it."""
         with self._lock:
             active = self._requests.get(request_id)
             if active is None:
