@@ -62,9 +62,7 @@ class PipelineSource:
                 raise ConfigError(f"--model: {self.name} says which model it uses (model_path); change it there")
             if self.options:
                 name = next(iter(self.options))
-                raise ConfigError(
-                    f"--option {name}: a config file has no options; change its fields with --set or --config"
-                )
+                raise ConfigError(f"--option {name}: a config file has no options; set its fields by --set or --config")
             return load_config(Path(self.name))
         component = self._component(registry)
         model = self.model

@@ -96,9 +96,7 @@ def show(name: str) -> None:
 
 @plugins.command()
 @click.argument("name", required=False)
-@click.option(
-    "--full", is_flag=True, help="Also run the conformance suites on what is installed (minutes; needs omni-testing)."
-)
+@click.option("--full", is_flag=True, help="Also run the conformance suites (minutes; needs omni-testing).")
 def check(name: str | None, full: bool) -> None:
     """Ask every component whether it can work on this machine. Exits with 1 if a plugin is at fault.
 
@@ -154,9 +152,7 @@ def _compare(component: KernelComponent) -> bool:
         click.echo(f"no    it cannot be compared with its reference: {fault}")
         return False
     if results is None:
-        click.echo(
-            f"no    it cannot be compared with its reference: {component.reference} is no operation (it has no `compare`)"
-        )
+        click.echo(f"no    it cannot be compared: {component.reference} is no operation (it has no `compare`)")
         return False
     for each in results:
         good &= each.good

@@ -76,7 +76,7 @@ def parse_overlay(values: Any, origin: str) -> list[Override]:
         if name == "stages":
             if not isinstance(value, dict):
                 raise ConfigError(
-                    f"{origin}: stages: must map stage names to fields; an overlay cannot add or remove stages"
+                    f"{origin}: stages: must map stage names to fields; an overlay adds and removes no stages"
                 )
             for stage, fields in value.items():
                 overrides += _leaves((str(stage),), fields, origin)
@@ -123,14 +123,11 @@ def _in_factory_args(level: Iterable[Override]) -> Iterator[Override]:
         elif len(rest) > 1:
             yield Override((rest[0], "factory_args", *rest[1:]), override.value, override.origin)
         elif isinstance(override.value, dict):
-            inner = override.value.items()
-            yield from _in_factory_args(
-                Override((*override.parts, str(key)), each, override.origin) for key, each in inner
-            )
+            for key, each in override.value.items():
+                yield from _in_factory_args([Override((*override.parts, str(key)), each, override.origin)])
         else:
-            raise ConfigError(
-                f"{override.origin}: {override.path}: must be a mapping of arguments, is {override.value!r}"
-            )
+            where = f"{override.origin}: {override.path}"
+            raise ConfigError(f"{where}: must be a mapping of arguments, is {override.value!r}")
 
 
 def _refuse_twice(override: Override, seen: dict[Path, str]) -> None:
@@ -155,9 +152,8 @@ def _set(values: dict[str, Any], config: PipelineConfig, override: Override) -> 
     fields = [attribute.name for attribute in attrs.fields(PipelineConfig) if attribute.name != "stages"]
     if first in fields:
         return _set_field(values, PipelineConfig, [first, *rest], override)
-    raise ConfigError(
-        f"{override.origin}: {first!r} is neither a stage nor a pipeline field{did_you_mean(first, [*stages, *fields])}"
-    )
+    hint = did_you_mean(first, [*stages, *fields])
+    raise ConfigError(f"{override.origin}: {first!r} is neither a stage nor a pipeline field{hint}")
 
 
 def _set_field(target: dict[str, Any], cls: type, path: list[str], override: Override) -> Any:
@@ -168,9 +164,7 @@ def _set_field(target: dict[str, Any], cls: type, path: list[str], override: Ove
     if name not in names:
         raise ConfigError(f"{override.origin}: {name!r} is not a field here{did_you_mean(name, names)}")
     if name in _TOPOLOGY:
-        raise ConfigError(
-            f"{override.origin}: {name!r} is topology, which belongs to the pipeline and cannot be overridden"
-        )
+        raise ConfigError(f"{override.origin}: {name!r} is topology, which the pipeline alone decides")
     if rest and name in _PARTS:
         return _set_field(_inner(target, name, override), _PARTS[name], rest, override)
     if rest and name not in _FREE:

@@ -176,9 +176,8 @@ class RequestMachine:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
             seconds = min(max(self._typical_seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
-            raise OverloadedError(
-                f"{len(self._tracked)} requests are in flight, the limit; retry after {seconds:.1f} s", seconds
-            )
+            held = f"{len(self._tracked)} requests are in flight, the limit"
+            raise OverloadedError(f"{held}; retry after {seconds:.1f} s", seconds)
 
     def _terminals_of(self, request: OmniRequest) -> set[str]:
         if self._terminal_stages_fn is None:
@@ -191,9 +190,8 @@ class RequestMachine:
         except BaseException as error:
             raise InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}") from error
         if not chosen or not chosen <= self._terminal_stages:
-            raise ConfigError(
-                f"terminal_stages_fn returned {names!r}; it must be a subset of {sorted(self._terminal_stages)}"
-            )
+            allowed = sorted(self._terminal_stages)
+            raise ConfigError(f"terminal_stages_fn returned {names!r}; it must be a subset of {allowed}")
         return set(chosen)
 
     # --- attempts ------------------------------------------------------------------------------------------------------

@@ -60,9 +60,8 @@ class Suspects:
             self.alone = None
         causes = [each for each in lost if each.is_cause]
         if not causes and suspect is not None and len(lost) > 1 and not suspect.had_doubt:
-            suspect.had_doubt = (
-                True  # the cause may be a newcomer: one more turn, in which the newcomers are suspects too
-            )
+            # The cause may be a newer request: one more turn, in which the newer ones are suspects too.
+            suspect.had_doubt = True
             return self._suspect([each for each in lost if each is not suspect], first=suspect)
         if not causes and (suspect is not None or len(lost) == 1):
             causes = [suspect or lost[0]]

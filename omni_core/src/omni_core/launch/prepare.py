@@ -60,7 +60,6 @@ def prepare(
     if any(process.gpus for process in here):
         check(here, detect())
     endpoints = places.endpoints(planned)
-    coordinator_endpoint = places.coordinator_endpoint
     leaders = [process for process in planned if process.rank == 0]
     stage_endpoints: dict[str, list[str]] = {}
     for process in leaders:
@@ -83,7 +82,7 @@ def prepare(
                 name=process.name,
                 stages=[_placed(specs[stage.name], stage, process) for stage in process.stages],
                 endpoint=endpoints[process.name],
-                coordinator_endpoint=coordinator_endpoint,
+                coordinator_endpoint=places.coordinator_endpoint,
                 stage_endpoints=stage_endpoints,
                 rank=process.rank,
                 followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
@@ -118,7 +117,7 @@ def prepare(
         entry_stage=config.resolved_entry_stage,
         terminal_stages=config.terminal_stages,
         terminal_stages_fn=_projection(config.terminal_stages_fn, registry),
-        coordinator_endpoint=coordinator_endpoint,
+        coordinator_endpoint=places.coordinator_endpoint,
         routes=places.routes(None, planned),
         stage_endpoints=stage_endpoints,
         replicated=[
@@ -137,13 +136,11 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 
-def _same_gpu(
-    process: PlannedProcess, leaders: list[PlannedProcess], endpoints: dict[str, str]
-) -> dict[str, list[str]]:
+def _same_gpu(process: PlannedProcess, others: list[PlannedProcess], endpoints: dict[str, str]) -> dict[str, list[str]]:
     """By stage, the endpoints of other processes where it uses the GPU of ``process``: tensors for it need not leave the device."""
     found: dict[str, list[str]] = {}
     if process.gpu is not None:
-        for other in leaders:
+        for other in others:
             if other.name != process.name and (other.host, other.gpu) == (process.host, process.gpu):
                 for stage in other.gpus:
                     found.setdefault(stage, []).append(endpoints[other.name])
@@ -191,9 +188,8 @@ def kernel_specs(registry: PluginRegistry) -> dict[str, list[KernelSpec]]:
             if not isinstance(component, KernelComponent):
                 raise PluginError(f"the kernel {name!r} is a {type(component).__name__}; it must be a KernelComponent")
             record = next(each for each in registry.components("omni_kernels") if each[0] is component)[1]
-            found.setdefault(component.operation, []).append(
-                _kernel(component, f"{record.name} ({record.distribution})")
-            )
+            plugin = f"{record.name} ({record.distribution})"
+            found.setdefault(component.operation, []).append(_kernel(component, plugin))
         except PluginError as error:
             logger.warning("a kernel is not used: %s", error)
     return found

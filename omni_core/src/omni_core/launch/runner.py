@@ -121,9 +121,7 @@ class MultiProcessPipelineRunner:
         self._cleaner = DirectoryCleaner(directory)
         self._hosts = Hosts(self._config, directory)
         endpoint, remote = f"ipc://{directory}/coordinator.sock", self._hosts.remote_routes()
-        self._control = ControlPlane(
-            endpoint, self._on_message, remote, lambda: self.control.keep(self.coordinator.attempts())
-        )
+        self._control = ControlPlane(endpoint, self._on_message, remote, self._keep_in_flight)
         self._control.listen()
         places = await self._hosts.open(self._control)
         prepared = prepare(self._config, self._registry or load_plugins(), places, self._hosts.keys)
@@ -151,6 +149,9 @@ class MultiProcessPipelineRunner:
             names = ", ".join(name for unit in late for name in unit.spec.stage_names)
             log = "".join(process.last_lines for unit in late for process in unit.processes)
             raise StartupError(f"not ready within {self._startup_timeout:g} s: {names}{log}") from None
+
+    def _keep_in_flight(self) -> None:
+        self.control.keep(self.coordinator.attempts())
 
     def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
         entry = prepared.stage_endpoints[prepared.entry_stage]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -105,17 +105,13 @@ class Hosts:
 
     async def close(self) -> None:
         """Tell every other host that the run is over, and wait briefly until it has heard: closing a socket drops what it holds."""
-        await _finish(host.close() for host in self._others.values())
+        closing = [each for host in self._others.values() if (each := host.close()) is not None]
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_SECONDS)
         for listener in (*self._listeners, *([self._coordinator] if self._coordinator else [])):
             listener.close()
         self._listeners.clear()
         self._coordinator = None
-
-
-async def _finish(closing: Iterable[asyncio.Future[None] | None]) -> None:
-    waiting = [each for each in closing if each is not None]
-    if waiting:
-        await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
 
 
 def _address(listener: socket.socket) -> str:
@@ -145,9 +141,8 @@ class _Host:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._opened
         except TimeoutError:
-            raise StartupError(
-                f"hosts.{self.name}: no answer from {self.address} within {_ANSWER_SECONDS:g} s"
-            ) from None
+            problem = f"no answer from {self.address} within {_ANSWER_SECONDS:g} s"
+            raise StartupError(f"hosts.{self.name}: {problem}") from None
         if answer.problem:
             raise StartupError(f"hosts.{self.name}: {answer.problem}")
         return Place(answer.directory, answer.address, answer.listening)

@@ -90,11 +90,10 @@ class HostServer:
     # --- runs --------------------------------------------------------------------------------------------------------
     def _open(self, message: machines.OpenRun) -> None:
         self._routes[message.run] = message.address
-        if message.version != __version__:
-            problem = f"omni-core {__version__} is installed there, and {message.version} here; make them equal"
-            self._tell(message.run, machines.RunOpened(message.run, message.host, problem=problem))
-            return
         try:
+            if message.version != __version__:
+                installed = f"omni-core {__version__} is installed there, and {message.version} here"
+                raise ConfigError(f"{installed}; make them equal")
             listeners = [open_listener(self._host) for _ in range(message.processes)]
             directory = run_directory(None)
         except ConfigError as error:
@@ -155,12 +154,8 @@ class HostServer:
     def _end(self, message: machines.EndProcess) -> None:
         run = self._runs.get(message.run)
         process = None if run is None else run.processes.get(message.number)
-        if process is None:
-            return
-        if message.kill:
-            process.kill()
-        else:
-            process.say_stop()
+        if process is not None:
+            (process.kill if message.kill else process.say_stop)()
 
     async def close(self) -> None:
         """End every run that is left, and every process of it."""

@@ -47,11 +47,10 @@ def _limit_torch_threads() -> None:
 def _limit_gpu_memory(spec: ProcessSpec) -> None:
     """Limit torch's allocator to the memory budgets of the stages, if they have any."""
     gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
-    if not gpus or not spec.gpu_memory:
-        return
-    from omni_core.protocol.tensors import limit_memory
+    if gpus and spec.gpu_memory:
+        from omni_core.protocol.tensors import limit_memory
 
-    limit_memory(gpus[0], spec.gpu_memory)
+        limit_memory(gpus[0], spec.gpu_memory)
 
 
 def _remote_routes(spec: ProcessSpec, listener: int | None) -> RemoteRoutes | None:

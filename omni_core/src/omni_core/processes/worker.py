@@ -70,15 +70,11 @@ class Worker:
             messages.SubmitMessage: self._on_data,
             messages.AbortMessage: lambda message: self._abort(message.request_id),
             messages.WaitingRequest: self._on_waiting,
-            messages.StatisticsRequest: lambda _: self.tell_coordinator(
-                messages.StageStatistics(spec.name, self._statistics())
-            ),
+            messages.StatisticsRequest: self._on_statistics,
             ItemMessage: self._on_ranks,
             WorkMessage: self._on_ranks,
             RankError: lambda message: self._leaders[message.stage].take(message),
-            messages.PingMessage: lambda _: self.tell_coordinator(
-                messages.PongMessage(spec.name, self._computes.computes())
-            ),
+            messages.PingMessage: self._on_ping,
             messages.ProfileMessage: self._on_profile,
             messages.PeerDownMessage: self._on_peer_down,
             messages.PeerUpMessage: lambda message: self._control.peer_is_up(message.endpoint),
@@ -109,9 +105,8 @@ class Worker:
         for part in self._parts().values():
             part.start()
         self._control.listen()
-        self.tell_coordinator(
-            messages.ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages])
-        )
+        names = [stage.name for stage in self.spec.stages]
+        self.tell_coordinator(messages.ReadyMessage(self.spec.name, os.getpid(), names))
 
     def _publish(self, message: ItemMessage | WorkMessage) -> None:
         """Send a message of rank 0 to the other ranks. From any thread."""
@@ -164,6 +159,12 @@ class Worker:
         waits = {name: stage.waiting(message.attempt) for name, stage in self._stages.items()}
         found = {name: " and ".join(each) for name, each in waits.items() if each}
         self.tell_coordinator(messages.WaitingReport(message.attempt, found))
+
+    def _on_statistics(self, _: messages.StatisticsRequest) -> None:
+        self.tell_coordinator(messages.StageStatistics(self.spec.name, self._statistics()))
+
+    def _on_ping(self, _: messages.PingMessage) -> None:
+        self.tell_coordinator(messages.PongMessage(self.spec.name, self._computes.computes()))
 
     def _on_ranks(self, message: ItemMessage | WorkMessage) -> None:
         self._followers[message.stage].feed(message)

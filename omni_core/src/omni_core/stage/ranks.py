@@ -143,9 +143,8 @@ class LeaderInbox(MessageQueue[IncomingMessage]):
 
     def remove(self, unwanted: Callable[[IncomingMessage], bool]) -> None:
         with self._changed:
-            kept = [
-                (item, number) for item, number in zip(self._items, self._numbers, strict=True) if not unwanted(item)
-            ]
+            queued = zip(self._items, self._numbers, strict=True)
+            kept = [(item, number) for item, number in queued if not unwanted(item)]
             self._removed += set(self._numbers) - {number for _, number in kept}
             self._items = deque(item for item, _ in kept)
             self._numbers = deque(number for _, number in kept)
