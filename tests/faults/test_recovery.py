@@ -20,7 +20,7 @@ from omni_core.client import Client, open_pipeline
 from omni_core.config.schema import PipelineConfig, RestartConfig, StageConfig
 from omni_core.errors import OmniError, RequestFailedError
 from omni_core.processes import deaths
-from omni_core.processes.main import pack_spec
+from omni_core.protocol.codec import encode
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import ProcessSpec, StageSpec
 
@@ -197,7 +197,7 @@ async def test_a_child_whose_parent_died_first_builds_nothing(folder: Path) -> N
         stage_endpoints={},
     )
     document = os.memfd_create("spec", 0)
-    os.write(document, pack_spec(spec))
+    os.write(document, encode(spec))
     os.lseek(document, 0, os.SEEK_SET)
     command = [sys.executable, "-m", "omni_core.processes.main", str(document)]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[document], stderr=subprocess.DEVNULL)

@@ -21,8 +21,7 @@ from omni_core.machines.addresses import Place, Places
 from omni_core.model_runner.kernels import install
 from omni_core.plugins.discovery import PluginRecord, PluginStatus
 from omni_core.plugins.registry import PluginRegistry
-from omni_core.processes.main import pack_spec
-from omni_core.protocol.codec import decode
+from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import KernelSpec
 from omni_torch.comparison import ContractViolation, relative_error
@@ -192,7 +191,7 @@ def test_a_kernel_that_raises_is_named_with_its_plugin(examples: Any) -> None:
 def launch_specs(folder: Path, found: PluginRegistry) -> Any:
     stage = StageConfig(name="ask", process="ask", factory=f"{ME}:stage", terminal=True)
     prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), found, Places(Place(str(folder))))
-    return decode(pack_spec(prepared.units[0].processes[0])).kernels
+    return decode(encode(prepared.units[0].processes[0])).kernels
 
 
 def test_a_launch_spec_carries_what_is_installed(examples: Any, tmp_path: Path) -> None:

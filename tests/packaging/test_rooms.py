@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "omni_core/src/omni_core"
@@ -56,6 +59,37 @@ def test_imports_point_one_way() -> None:
             other = rest.split(".")[0]
             if package == "omni_core" and other in ROOMS:
                 assert ROOMS.index(other) <= ROOMS.index(here), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def module(path: Path) -> str:
+    names = path.relative_to(CORE.parent).with_suffix("").parts
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a module without those under ``if TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+            yield node
+            yield from executed(node)
+
+
+def test_modules_of_the_core_import_each_other_without_a_circle() -> None:
+    """Imports within functions count too; those for annotations only do not."""
+    modules = {module(path): path for path in CORE.rglob("*.py")}
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        for node in executed(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                graph[name].update(alias.name for alias in node.names if alias.name in modules)
+            elif isinstance(node, ast.ImportFrom) and node.module in modules:
+                named = {f"{node.module}.{alias.name}" for alias in node.names}
+                graph[name].update(named & modules.keys() or {node.module})
+        graph[name].discard(name)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" is imported by ".join(error.args[1]))
 
 
 def test_the_core_knows_no_stage_of_a_model() -> None:

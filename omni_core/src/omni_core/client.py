@@ -52,19 +52,19 @@ class Client:
 
     def health(self) -> dict[str, dict[str, Any]]:
         """Return, by unit (a process, or the ranks of a stage): stages, state, restarts, reason of the last death, pids."""
-        return self._runner.health()
+        return self._runner.observation.health()
 
     async def statistics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Return counters by process, then by stage (or ``relay``)."""
-        return await self._runner.statistics()
+        return await self._runner.observation.statistics()
 
     async def start_profile(self, torch: Sequence[str] = ()) -> None:
         """Record, in every process, what happens to requests. ``torch``: stages whose torch operations are recorded too."""
-        await self._runner.start_profile(torch)
+        await self._runner.observation.start_profile(torch)
 
     async def stop_profile(self, path: str | Path) -> ProfileSummary:
         """Stop recording; write one Chrome trace of all processes to ``path``, which Perfetto opens."""
-        return await self._runner.stop_profile(path)
+        return await self._runner.observation.stop_profile(path)
 
     @property
     def process_ids(self) -> dict[str, int]:

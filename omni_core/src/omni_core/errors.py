@@ -1,8 +1,13 @@
-"""The exceptions that omni raises on purpose. Each message says what is wrong, where, and what to do."""
+"""The exceptions that omni raises on purpose, and the safe formatting of any other.
+
+Each message says what is wrong, where, and what to do. The ``__str__``, the notes and the attributes of an exception that a plugin
+raised are code of that plugin: formatting them may raise anything (``SystemExit`` included) or take for ever.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 
@@ -100,3 +105,62 @@ def did_you_mean(name: object, known: Iterable[str], *, listing: str = "there ar
     names = list(known)
     near = get_close_matches(str(name), names, 1)
     return f"; did you mean {near[0]!r}?" if near else f"; {listing}: {', '.join(names) or 'none'}"
+
+
+MAX_CHARACTERS = 8_000
+"""Characters of an error's message, and of its traceback."""
+
+FORMAT_SECONDS = 0.5
+"""Seconds that formatting a message, or a traceback, may take."""
+
+_BUILT_IN = (ValueError, TypeError, RuntimeError, IndexError, AssertionError, MemoryError, RecursionError, SystemExit)
+
+_OWN = frozenset(each for each in globals().values() if isinstance(each, type) and issubclass(each, Exception))
+
+
+def name_of(error: BaseException) -> str:
+    """Return the name of an exception's class, even where its metaclass hides it."""
+    return _plain(type.__dict__["__name__"].__get__(type(error)))
+
+
+def message_of(error: BaseException, *, with_type: bool = False) -> str:
+    """Return an exception's message, or its ``repr`` where it has none; ``with_type``: after its class's name."""
+
+    def text() -> str:
+        return _plain(str(error)) or repr(error)
+
+    is_safe = type(error) in _OWN or (type(error) in _BUILT_IN and all(type(each) in (str, int) for each in error.args))
+    message = _cut(text()) if is_safe else guarded(text)
+    return f"{name_of(error)}: {message}" if with_type else message
+
+
+def guarded(text: Callable[[], str]) -> str:
+    """Return what ``text`` returns, or why there is none. It is called in a thread, which is left behind if it takes too long."""
+    made = [f"(no message: formatting it took more than {FORMAT_SECONDS} s)"]
+
+    def make() -> None:
+        try:
+            made[0] = _cut(_plain(text()))
+        except BaseException as broken:
+            made[0] = f"(no message: its __str__ raised {name_of(broken)})"
+
+    thread = threading.Thread(target=make, name="format-error", daemon=True)
+    try:
+        thread.start()
+    except (RuntimeError, MemoryError):  # out of threads, or of memory
+        return "(no message: there is no thread to format it in)"
+    thread.join(FORMAT_SECONDS)
+    return made[0]
+
+
+def _plain(text: str) -> str:
+    """Return an exact ``str`` that can be sent as UTF-8."""
+    return str.encode(text, "utf-8", "replace").decode()
+
+
+def _cut(text: str) -> str:
+    """Return the text, or its beginning and end where it is long."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    half = MAX_CHARACTERS // 2
+    return f"{text[:half]} ... [{len(text) - MAX_CHARACTERS} characters cut] ... {text[-half:]}"

@@ -67,10 +67,7 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "True or False"),
     "int": (lambda value: type(value) is int, "a whole number"),
     "tuple[str, ...]": (lambda value: isinstance(value, tuple | list) and _strings(value), "a tuple of strings"),
-    "dict[str, str]": (
-        lambda value: isinstance(value, dict) and _strings([*value, *value.values()]),
-        "a dict of strings",
-    ),
+    "dict[str, str]": (lambda each: isinstance(each, dict) and _strings([*each, *each.values()]), "a dict of strings"),
     "Probe | None": (lambda value: value is None or callable(value), "a function without arguments, or None"),
     "Reference": (lambda value: isinstance(value, str), '"package.module:attribute"'),
     "Reference | None": (lambda value: value is None or isinstance(value, str), '"package.module:attribute", or None'),

@@ -59,7 +59,7 @@ class Parameter:
 
     @property
     def expected(self) -> str:
-        """What a value must be, in words: ``a number, 0 to 1``."""
+        """The description of valid values in words: ``a number, 0 to 1``."""
         if self.choices:
             return f"one of: {', '.join(self.choices)}"
         if self.type == "strings":
@@ -68,10 +68,8 @@ class Parameter:
             return {"boolean": "true or false", "string": "a text", "mapping": "a mapping"}[self.type]
         kind = {"number": "a number", "integer": "an integer", "integers": "a list of integers"}[self.type]
         unsaid = self.maximum is not None and self.maximum >= _LARGEST
-        limits = [
-            each for each in (self.bounds, f"below 2**{int(self.maximum or 0).bit_length()}" if unsaid else "") if each
-        ]
-        return ", ".join([kind, *limits])
+        below = f"below 2**{int(self.maximum or 0).bit_length()}" if unsaid else ""
+        return ", ".join(each for each in (kind, self.bounds, below) if each)
 
     @property
     def bounds(self) -> str:
@@ -102,16 +100,14 @@ class Parameter:
         if self.type == "mapping":
             return isinstance(value, dict)
         if self.type == "string":
-            return isinstance(value, str) and (
-                not self.choices or value.casefold() in (each.casefold() for each in self.choices)
-            )
+            choices = [each.casefold() for each in self.choices]
+            return isinstance(value, str) and (not choices or value.casefold() in choices)
         if self.type == "strings":
             texts = isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value)
             return texts and (self.maximum is None or len(value) <= self.maximum)
         if self.type == "integers":
-            return isinstance(value, list | tuple | set | frozenset) and all(
-                self._in_bounds(each, int) for each in value
-            )
+            several = isinstance(value, list | tuple | set | frozenset)
+            return several and all(self._in_bounds(each, int) for each in value)
         return self._in_bounds(value, int if self.type == "integer" else (int, float))
 
     def _in_bounds(self, value: Any, kind: Any) -> bool:
@@ -143,7 +139,7 @@ class ParameterGroup:
 
 @frozen(kw_only=True)
 class Interface:
-    """What a pipeline offers.
+    """The declaration of what a pipeline offers.
 
     Attributes:
         roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`.
@@ -261,9 +257,7 @@ def checked(
         if value is None:
             continue
         if parameter.name in values:
-            raise InvalidRequestError(
-                f"{where}.{name}: given twice, under two of its names: {', '.join(parameter.names)}"
-            )
+            raise InvalidRequestError(f"{where}.{name}: given twice, by two of its names: {', '.join(parameter.names)}")
         values[parameter.name] = parameter.check(value, f"{where}.{name}")
     return values
 

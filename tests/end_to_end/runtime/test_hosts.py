@@ -322,7 +322,7 @@ def test_a_config_with_hosts_is_checked() -> None:
         StageConfig(name="a", factory="x:y", process="p", next="b"),
         StageConfig(name="b", factory="x:y", process="p", terminal=True, host="away"),
     ]
-    assert "its stages are on different hosts (a: this one, b: away)" in problem(
+    assert "its stages have different `host` (a: this one, b: away)" in problem(
         stages=shared, hosts={"away": "tcp://h:1"}
     )
 

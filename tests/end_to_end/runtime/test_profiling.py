@@ -22,6 +22,7 @@ from omni_core.errors import ConfigError, OmniError
 from omni_core.observe import profiler
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage
+from omni_torch.profiler import torch_events
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
 
@@ -230,7 +231,7 @@ def kineto(pid: int) -> list[Event]:
 
 def test_two_processes_may_use_one_device() -> None:
     shift = 1_790_857_026_000_000_000 - 1_790_861_000_000_000_123
-    parts = {pid: profiler.torch_events(kineto(pid), pid, shift) for pid in (1, 20)}
+    parts = {pid: torch_events(kineto(pid), pid, shift) for pid in (1, 20)}
     arrows = imported([*parts[1], *parts[20]])
     assert arrows.starts.keys() == arrows.ends.keys()
     assert Counter(start["pid"] for start in arrows.starts.values()) == {1: 1, 20: 1}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from omni_core.cli.requirements import satisfies, unmet
 from omni_core.hookspecs import Component
+from omni_core.launch.requirements import satisfies, unmet
 from omni_core.plugins import PluginRecord, PluginRegistry
 
 command = import_module("omni_core.cli.doctor")

@@ -8,8 +8,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from omni_core.cli.generation import assignment, place
+from omni_core.cli.generation import place
 from omni_core.cli.parameter_flags import GIVEN, parameter_flags
+from omni_core.config.loading import parse_assignment
+from omni_core.errors import ConfigError
 from omni_core.interface import SEED, SPEECH, TEXT, Interface, Parameter, ParameterGroup
 
 COMMON = [
@@ -81,12 +83,12 @@ def test_wrong_values_are_refused_at_once(arguments: list[str], words: list[str]
 
 def test_assignments_are_yaml() -> None:
     texts = ["a.b=5", "x=[1, 2]", "y=true", "z=no", "empty=", "s=a=b"]
-    assert [assignment("--param", text) for text in texts] == [
+    assert [parse_assignment("--param", text, "KEY=VALUE") for text in texts] == [
         ("a.b", 5), ("x", [1, 2]), ("y", True), ("z", "no"), ("empty", ""), ("s", "a=b"),
     ]  # fmt: skip
     for wrong in ("a", "=3", "a=[1"):
-        with pytest.raises(click.UsageError, match="--param"):
-            assignment("--param", wrong)
+        with pytest.raises(ConfigError, match="--param"):
+            parse_assignment("--param", wrong, "KEY=VALUE")
 
 
 def test_a_place_is_taken_once() -> None:

@@ -50,7 +50,6 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert config.resolved_name == "m"
     assert config.resolved_entry_stage == "a"
     assert config.terminal_stages == ["a"]
-    assert config.gpu_placement == {}
     assert (only.tp_size, only.gpu, only.next_stages, only.stream_to, only.factory_args) == (1, None, [], [], {})
     assert config.endpoints == EndpointsConfig(None)
 

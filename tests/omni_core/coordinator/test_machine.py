@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 
-from omni_core.coordinator.machine import (
-    ANSWER_SECONDS,
-    LOST_PEER_SECONDS,
-    MAX_UNREAD_EVENTS,
-    Action,
-    AskWaiting,
-    Ended,
-    RequestMachine,
-    Start,
-    Wake,
-    Withdraw,
-)
+from omni_core.coordinator.actions import Action, AskWaiting, Ended, Start, Wake, Withdraw
+from omni_core.coordinator.machine import ANSWER_SECONDS, LOST_PEER_SECONDS, MAX_UNREAD_EVENTS, RequestMachine
 from omni_core.coordinator.requests import RequestState, TrackedRequest
 from omni_core.errors import (
     CodecError,

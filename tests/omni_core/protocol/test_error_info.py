@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from omni_core.errors import InvalidRequestError, PeerDiedError, RequestFailedError, StageFailedError
+from omni_core.errors import (
+    FORMAT_SECONDS,
+    MAX_CHARACTERS,
+    InvalidRequestError,
+    PeerDiedError,
+    RequestFailedError,
+    StageFailedError,
+    message_of,
+    name_of,
+)
 from omni_core.protocol.codec import encode_whole
-from omni_core.protocol.error_info import FORMAT_SECONDS, MAX_CHARACTERS, describe, error_of, message_of, name_of
+from omni_core.protocol.error_info import describe, error_of
 from omni_core.protocol.messages import ErrorInfo
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest, StagePayload
-from omni_core.stage.fan_in import FanIn, quoted
+from omni_core.stage.fan_in import FanIn
 
 
 def payload(data: Any) -> StagePayload:
@@ -61,7 +61,3 @@ def test_a_function_that_never_chooses_is_refused_at_the_last_payload() -> None:
 def test_an_unexpected_sender_is_refused() -> None:
     with pytest.raises(ConfigError, match="wait_for does not name 'd'"):
         fan_in().add("d", payload(4))
-
-
-def test_names_are_quoted_for_a_message() -> None:
-    assert quoted(["a", "b"]) == "'a' and 'b'"

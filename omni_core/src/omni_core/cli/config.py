@@ -36,9 +36,7 @@ def resolve_config(
 _source: list[Callable[[Any], Any]] = [
     click.argument("pipeline"),
     click.option("--model", help="A checkpoint folder or hub id."),
-    click.option(
-        "--option", multiple=True, metavar="NAME=VALUE", help="An option of the pipeline; see `omni pipelines`."
-    ),
+    click.option("--option", multiple=True, metavar="NAME=VALUE", help="A pipeline's option; see `omni pipelines`."),
     click.option("--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field."),
     click.option("--config", "overlay", type=click.Path(exists=True, dir_okay=False), help="A YAML overlay."),
 ]

@@ -16,11 +16,11 @@ import click
 
 from omni_core import __version__
 from omni_core.cli.plugins import clashes
-from omni_core.cli.requirements import ours, unmet
 from omni_core.config.devices import detect
 from omni_core.config.placement import gib
 from omni_core.config.schema import PipelineConfig
 from omni_core.hookspecs import HOOKS, works
+from omni_core.launch.requirements import ours, unmet
 from omni_core.plugins import Defect, PluginRegistry, PluginStatus, load_plugins
 
 _LIBRARIES = ("torch", "transformers", "msgpack", "numpy")
@@ -38,7 +38,7 @@ def doctor(as_json: bool) -> None:
         if answer is not None
     ]
     machine = _machine()
-    advice = [*_about_machine(machine), *_about_plugins(registry)]
+    advice = list(_about(machine["shared_memory_free"], registry))
     advice += [f"{name}: {answer}" for name, answer in answers if isinstance(answer, Defect)]
     advice += [line for each in ours() for line in unmet(each)]
     report = {
@@ -50,9 +50,7 @@ def doctor(as_json: bool) -> None:
             for each in registry.records
         ],
         "warnings": {name: answer for name, answer in answers if works(answer)},
-        "not_usable": {
-            name: answer for name, answer in answers if not works(answer) and not isinstance(answer, Defect)
-        },
+        "not_usable": {name: answer for name, answer in answers if not (works(answer) or isinstance(answer, Defect))},
         "to_do": advice,
     }
     if as_json:
@@ -63,15 +61,14 @@ def doctor(as_json: bool) -> None:
 
 
 def _machine() -> dict[str, Any]:
-    """What there is of everything that pipelines need; sizes in bytes, ``None`` where it cannot be known."""
-    has_shared_memory = os.path.isdir("/dev/shm")
+    """Return the resources of this machine; sizes in bytes, ``None`` where they cannot be known."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": detect(),
-        "shared_memory_free": shutil.disk_usage("/dev/shm").free if has_shared_memory else None,
+        "shared_memory_free": shutil.disk_usage("/dev/shm").free if os.path.isdir("/dev/shm") else None,
     }
 
 
@@ -82,13 +79,10 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _about_machine(machine: dict[str, Any]) -> Iterator[str]:
-    free = machine["shared_memory_free"]
-    if free is not None and free < _SMALL_SHARED_MEMORY:
+def _about(shared_memory: int | None, registry: PluginRegistry) -> Iterator[str]:
+    """Yield what to do about the machine and the plugins, a line each."""
+    if shared_memory is not None and shared_memory < _SMALL_SHARED_MEMORY:
         yield "shared memory is small; give the container more (docker run --shm-size=2g)"
-
-
-def _about_plugins(registry: PluginRegistry) -> Iterator[str]:
     for record in registry.records:
         if record.status is PluginStatus.BROKEN:
             yield f"plugin {record.name} is broken ({record.reason}); see: omni plugins show {record.name}"
@@ -109,7 +103,8 @@ def _about_plugins(registry: PluginRegistry) -> Iterator[str]:
 def _print(report: dict[str, Any]) -> None:
     machine = report["machine"]
     click.echo(f"omni-core {report['omni_core']}, Python {machine['python']}, {machine['platform']}")
-    click.echo(f"cores: {machine['cores']}, memory: {gib(machine['memory'])}, GPUs: {_gpus(machine['gpus'])}")
+    gpus = "not known" if machine["gpus"] is None else ", ".join(map(gib, machine["gpus"])) or "none"
+    click.echo(f"cores: {machine['cores']}, memory: {gib(machine['memory'])}, GPUs: {gpus}")
     if machine["shared_memory_free"] is not None:
         click.echo(f"shared memory free: {gib(machine['shared_memory_free'])}")
     for name, installed in report["libraries"].items():
@@ -127,9 +122,3 @@ def _print(report: dict[str, Any]) -> None:
         click.echo(f"To do: {line}")
     if not report["to_do"]:
         click.echo("All is well.")
-
-
-def _gpus(sizes: list[int] | None) -> str:
-    if sizes is None:
-        return "not known"
-    return ", ".join(gib(size) for size in sizes) or "none"

@@ -1,14 +1,11 @@
-"""What a user asks of a reply beside its messages, and how flags become a request's parameters and metadata."""
+"""Parameters, metadata and voices of a request, as the flags of ``omni run`` set them."""
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import Any
 
 import click
 from attrs import field, frozen
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from omni_core.protocol.messages import OmniRequest
 
@@ -45,18 +42,3 @@ def place(tree: dict[str, Any], path: tuple[str, ...], value: Any, option: str) 
     if not isinstance(tree, dict) or name in tree:
         raise click.UsageError(f"{option}: {'.'.join(path[1:])} is given twice")
     tree[name] = value
-
-
-def assignment(option: str, text: str) -> tuple[str, Any]:
-    """Split ``KEY=VALUE``, whose value is read as YAML: a number, true, a text, ``[a, list]``.
-
-    Raises:
-        click.UsageError: not of that form.
-    """
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise click.UsageError(f"{option} {text!r}: must be of the form KEY=VALUE")
-    try:
-        return key, YAML(typ="safe", pure=True).load(StringIO(value)) if value else ""
-    except YAMLError as error:
-        raise click.UsageError(f"{option} {text!r}: the value is not valid YAML: {error}") from error

@@ -28,13 +28,11 @@ def key(file: Path) -> None:
         CurveKeys.new().write(file)
     except FileExistsError:
         raise ConfigError(
-            f"{file} exists; hosts that use its keys could no longer connect if it were replaced"
+            f"{file} exists; hosts that use its keys could not connect any more if it were replaced"
         ) from None
     except OSError as error:
         raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
-    click.echo(
-        f"{file}: copy it to every host over a secure channel; anyone holding it can start programs as you on each"
-    )
+    click.echo(f"{file}: copy it to every host by a secure channel; its owner can start programs as you on each")
 
 
 @hosts.command()
@@ -53,9 +51,7 @@ def serve(address: str, key_file: Path | None) -> None:
             "make one with: omni hosts key FILE"
         )
     if _is_wildcard(host):
-        raise ConfigError(
-            f"--listen: name one address of this host; {host} is all of them, and nobody can connect to that"
-        )
+        raise ConfigError(f"--listen: {host} is no address that another host can connect to; name one")
     asyncio.run(_serve(address, key_file))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import click
 
 from omni_core import __version__
-from omni_core.cli.errors import described
 from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
 
 COMMANDS = {
@@ -25,6 +25,9 @@ COMMANDS = {
     "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and the installation, and say what to do."),
 }
 """The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
+
+_FIELD = re.compile(r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stream_to)([A-Za-z_.]+):", re.MULTILINE)
+"""A line about one field of a stage that can be overridden."""
 
 
 class LazyGroup(click.Group):
@@ -104,3 +107,16 @@ def _drop_output() -> None:
         sys.stdout.flush()
     except (OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def described(error: Exception) -> str:
+    """Return the message of an error, with the flag for each field of a stage that it names: ``--set decoder.gpu_memory=...``."""
+    text = _FIELD.sub(r"\g<0> (--set \1.\2=...)", str(error))
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        text = f"{where}{error.strerror or error} (OMNI_DEBUG=1 shows where)"
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return f"{text}; the working directory has been deleted: change to one that exists"
+    return text

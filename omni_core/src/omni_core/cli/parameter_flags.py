@@ -30,9 +30,8 @@ def parameter_flags(interface: Interface, taken: set[str]) -> Iterator[SectionOp
     shared = [each for group in interface.groups for each in group.parameters if each.name == SEED][:1]
     specific = [each for each in plain.parameters if each.name != SEED] if plain is not None else []
     own = f"Parameters ({plain.name}: {plain.help})" if plain is not None else "Parameters"
-    wanted: list[tuple[tuple[str, ...], Parameter, str, bool]] = [
-        (("params",), each, own, False) for each in (*specific, *shared)
-    ]
+    wanted: list[tuple[tuple[str, ...], Parameter, str, bool]] = []
+    wanted += [(("params",), each, own, False) for each in (*specific, *shared)]
     for group in interface.groups:
         heading = f"Parameters of the {group.name} ({group.help})"
         wanted += [(("params", group.name), each, heading, group is plain) for each in group.parameters]

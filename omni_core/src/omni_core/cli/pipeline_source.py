@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from omni_core.config.loading import load_config, read_yaml
+from omni_core.config.loading import load_config, parse_assignment, read_yaml
 from omni_core.config.overrides import ResolvedConfig, apply, parse_flag, parse_overlay
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
@@ -62,9 +62,7 @@ class PipelineSource:
                 raise ConfigError(f"--model: {self.name} says which model it uses (model_path); change it there")
             if self.options:
                 name = next(iter(self.options))
-                raise ConfigError(
-                    f"--option {name}: a config file has no options; change its fields with --set or --config"
-                )
+                raise ConfigError(f"--option {name}: a config file has no options; set its fields by --set or --config")
             return load_config(Path(self.name))
         component = self._component(registry)
         model = self.model
@@ -121,4 +119,4 @@ def _serving(folder: Path, registry: PluginRegistry) -> PipelineComponent:
 
 def parse_options(texts: tuple[str, ...]) -> dict[str, Any]:
     """Return ``--option name=value`` flags as keyword arguments."""
-    return {flag.path: flag.value for flag in map(parse_flag, texts)}
+    return dict(parse_assignment("--option", text, "name=value") for text in texts)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 
 import click
 
-from omni_core.cli.uses import Uses
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, KernelComponent, works
 from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, isolated, load_plugins
@@ -67,8 +67,12 @@ def list_() -> None:
 @plugins.command()
 @click.argument("name")
 def show(name: str) -> None:
-    """Show one plugin in full: what it provides, which stages use it, and its traceback if it is broken."""
-    records, uses = _named(name), Uses(load_plugins())
+    """Show one plugin in full: what it provides, which stages use it (by omni-testing), and its traceback if it is broken."""
+    records, uses = _named(name), None
+    with suppress(ModuleNotFoundError):
+        from omni_testing.uses import Uses
+
+        uses = Uses(load_plugins())
     for record in records:
         click.echo(f"{record.name}: {record.status.value}")
         click.echo(f"  distribution: {record.distribution} {record.version}")
@@ -82,19 +86,17 @@ def show(name: str) -> None:
             click.echo(f"  {hook} (this core offers API level {HOOKS[hook].level}):")
             for component in components:
                 click.echo(f"    {component.name}  {component.summary}  [{component.target}]")
-                if found := uses.of(hook, component):
+                if uses is not None and (found := uses.of(hook, component)):
                     click.echo(f"      used by {', '.join(found)}")
         if record.traceback:
             click.echo(record.traceback.rstrip())
-    for line in uses.unknown:
-        click.echo(f"It is not known what this pipeline uses, {line}", err=True)
+    for line in uses.unknown if uses is not None else (f"to see which stages use it: {_NEEDED}",):
+        click.echo(line, err=True)
 
 
 @plugins.command()
 @click.argument("name", required=False)
-@click.option(
-    "--full", is_flag=True, help="Also run the conformance suites on what is installed (minutes; needs omni-testing)."
-)
+@click.option("--full", is_flag=True, help="Also run the conformance suites (minutes; needs omni-testing).")
 def check(name: str | None, full: bool) -> None:
     """Ask every component whether it can work on this machine. Exits with 1 if a plugin is at fault.
 
@@ -150,9 +152,7 @@ def _compare(component: KernelComponent) -> bool:
         click.echo(f"no    it cannot be compared with its reference: {fault}")
         return False
     if results is None:
-        click.echo(
-            f"no    it cannot be compared with its reference: {component.reference} is no operation (it has no `compare`)"
-        )
+        click.echo(f"no    it cannot be compared: {component.reference} is no operation (it has no `compare`)")
         return False
     for each in results:
         good &= each.good

@@ -15,9 +15,7 @@ from omni_core.protocol.messages import ProfileDone
 @click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--seconds", type=click.FloatRange(0.01), default=5.0, show_default=True, help="How long to record.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("trace.json"), show_default=True)
-@click.option(
-    "--torch", multiple=True, metavar="STAGE", help="Record this stage's torch operations too; may be repeated."
-)
+@click.option("--torch", multiple=True, metavar="STAGE", help="Record this stage's torch operations too; repeatable.")
 def profile(run: Path | None, seconds: float, out: Path, torch: tuple[str, ...]) -> None:
     """Record a running pipeline for a while. RUN is its folder (omni-... among the temporary files); not needed if only one runs."""
     done = asyncio.run(_record(run or only_run(), seconds, out.absolute(), torch))

@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 
 import click
 
-from omni_core.cli.generation import Generation, assignment, place
+from omni_core.cli.config import with_source
+from omni_core.cli.generation import Generation, place
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.config.loading import parse_assignment
 from omni_core.errors import OmniError
 from omni_core.plugins import load_plugins
 
@@ -67,17 +69,15 @@ class RunCommand(click.Command):
                 if name is None or error.possibilities:
                     raise
                 hint = "declares no parameters; use --param" if interface is None else "has others; see its --help"
-                raise click.NoSuchOption(
-                    error.option_name, f"No such option {error.option_name}: {name} {hint}.", ctx=ctx
-                ) from None
+                message = f"No such option {error.option_name}: {name} {hint}."
+                raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
     def _pipeline_in(self, args: list[str]) -> str | None:
         """Find the pipeline's name among arguments whose flags are not all known yet."""
         probe = click.Context(self, resilient_parsing=True, ignore_unknown_options=True)
-        options = [each for each in self.params if isinstance(each, click.Option)]
-        _, rest, _ = (
-            click.Command(None, params=list(options), add_help_option=False).make_parser(probe).parse_args([*args])
-        )
+        options: list[click.Parameter] = [each for each in self.params if isinstance(each, click.Option)]
+        parser = click.Command(None, params=options, add_help_option=False).make_parser(probe)
+        _, rest, _ = parser.parse_args([*args])
         names = [each for each in rest if not each.startswith("-")]
         return next((each for each in names if PipelineSource(each).exists()), names[0] if names else None)
 
@@ -100,7 +100,7 @@ class RunCommand(click.Command):
 
 
 @click.command(cls=RunCommand)
-@click.argument("pipeline")
+@with_source
 @_option(_MESSAGE, "--text", help="What to say to the model.")
 @_option(_MESSAGE, "--image", multiple=True, type=_FILE, help="An image file; may be repeated.")
 @_option(_MESSAGE, "--audio", multiple=True, type=_FILE, help="An audio file; may be repeated.")
@@ -112,25 +112,9 @@ class RunCommand(click.Command):
 @_option(_REPLY, "--no-speech", is_flag=True, help="Text only.")
 @_option(_REPLY, "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, instead of text.")
 @_option(_REPLY, "--timeout", type=click.FloatRange(0, min_open=True), help="Give up after so many seconds.")
-@_option(
-    _REPLY, "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write where the time went to this file."
-)
+@_option(_REPLY, "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a trace to this file.")
 @_option(_REPLY, "--param", multiple=True, metavar="KEY=VALUE", help="A parameter of the request: GROUP.NAME or NAME.")
 @_option(_REPLY, "--metadata", multiple=True, metavar="KEY=VALUE", help="A key of the request's metadata.")
-@_option(_PIPELINE, "--model", help="A checkpoint folder or hub id.")
-@_option(
-    _PIPELINE, "--option", multiple=True, metavar="NAME=VALUE", help="An option of the pipeline; see `omni pipelines`."
-)
-@_option(
-    _PIPELINE, "--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field of the config."
-)
-@_option(
-    _PIPELINE,
-    "--config",
-    "overlay",
-    type=click.Path(exists=True, dir_okay=False),
-    help="A YAML overlay over the config.",
-)
 @click.pass_context
 def run(
     context: click.Context,
@@ -149,9 +133,7 @@ def run(
     """Run PIPELINE: a registered name, a checkpoint folder or a config file. Without --text or media: an interactive chat."""
     one_shot = text is not None or image or audio or video
     if not one_shot and not sys.stdin.isatty():
-        raise click.UsageError(
-            "nothing to answer: give --text, --image, --audio or --video (or run it in a terminal to chat)"
-        )
+        raise click.UsageError("nothing to answer: give --text, --image, --audio or --video (in a terminal: chat)")
     if out is not None:
         if options["no_speech"]:
             raise click.UsageError("--out writes speech; remove --no-speech")
@@ -160,9 +142,8 @@ def run(
         _check_folder("--trace", trace)
         if not one_shot:
             raise click.UsageError("--trace records one reply; give --text or a file")
-    source = PipelineSource(
-        pipeline, options["model"], parse_options(options["option"]), options["settings"], options["overlay"]
-    )
+    given = parse_options(options["option"])
+    source = PipelineSource(pipeline, options["model"], given, options["settings"], options["overlay"])
     generation = _generation(context.meta.get(GIVEN, {}), options)
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     if one_shot:
@@ -213,24 +194,21 @@ async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
 def _generation(given: dict[str, Any], options: dict[str, Any]) -> Generation:
     """Join what the pipeline's own flags have set (``given``) with ``--param`` and ``--metadata``."""
     for text in options["param"]:
-        key, value = assignment("--param", text)
+        key, value = parse_assignment("--param", text, "KEY=VALUE")
         place(given, ("params", *key.split(".")), value, "--param")
     for text in options["metadata"]:
-        key, value = assignment("--metadata", text)
+        key, value = parse_assignment("--metadata", text, "KEY=VALUE")
         place(given, ("metadata", key), value, "--metadata")
+    params, metadata = given.get("params", {}), given.get("metadata", {})
     modalities = ["text"] if options["no_speech"] else None
-    return Generation(
-        given.get("params", {}), modalities, given.get("metadata", {}), options["timeout"], _references(options)
-    )
+    return Generation(params, modalities, metadata, options["timeout"], _references(options))
 
 
 def _references(options: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the voices to speak with. The pipeline decides whether a recording needs its text."""
     files, texts = options["reference"], options["reference_text"]
     if len(texts) > len(files):
-        raise click.UsageError(
-            f"--reference-text: {len(texts)} texts for {len(files)} recordings; add --reference FILE"
-        )
+        raise click.UsageError(f"--reference-text: {len(texts)} texts, {len(files)} recordings; add --reference FILE")
     references: list[dict[str, Any]] = [{"path": str(path.absolute())} for path in files]
     for reference, text in zip(references, texts, strict=False):
         reference["text"] = text

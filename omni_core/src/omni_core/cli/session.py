@@ -67,9 +67,7 @@ async def receive(
     for notice in reply.details.get("notices", []):
         display.notice(notice)
     if reply.audio_seconds == 0.0:
-        display.notice(
-            "The model said nothing: the reply has no speech" + (f", {out} was not written." if out else ".")
-        )
+        display.notice("The model said nothing: the reply has no speech" + (f"; {out} is not written." if out else "."))
     elif reply.audio_seconds and out is not None:
         display.notice(f"{reply.audio_seconds:.2f} s of speech in {out}")
     return reply
@@ -102,21 +100,13 @@ async def one_reply(
             if trace is not None:
                 display.notice(f"{summary.events} events in {trace}; open it at https://ui.perfetto.dev")
     if as_json:
-        document = {
-            "text": reply.text,
-            "audio_seconds": reply.audio_seconds,
-            "audio_file": str(out) if out else None,
-            **reply.details,
-        }
+        file = str(out) if out else None
+        document = {"text": reply.text, "audio_seconds": reply.audio_seconds, "audio_file": file, **reply.details}
         click.echo(json.dumps(document, default=str))
 
 
 async def chat(
-    config: PipelineConfig,
-    notices: list[str],
-    generation: Generation,
-    messages: list[dict[str, Any]],
-    out: Path | None,
+    config: PipelineConfig, notices: list[str], generation: Generation, messages: list[dict[str, Any]], out: Path | None
 ) -> None:
     """Chat: turns from the terminal until /quit or the end of input, ``omni run`` without inputs."""
     opening = list(messages)

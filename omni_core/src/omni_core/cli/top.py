@@ -50,7 +50,7 @@ async def _live(client: StatusClient, report: StatusReport, interval: float) -> 
             live.update(table(report, before), refresh=True)
 
 
-_COLUMNS = (
+_COLUMNS = [
     "stage",
     "process",
     "state",
@@ -65,7 +65,7 @@ _COLUMNS = (
     "batch",
     "KV",
     "out",
-)
+]
 
 
 def table(report: StatusReport, before: StatusReport | None) -> Table:

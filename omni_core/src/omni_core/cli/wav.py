@@ -14,7 +14,6 @@ class WavWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.seconds = 0.0
         self._file: wave.Wave_write | None = None
 
     def write(self, samples: Iterable[float], sample_rate: int) -> None:
@@ -29,7 +28,6 @@ class WavWriter:
         if sys.byteorder == "big":
             pcm.byteswap()
         self._file.writeframes(pcm.tobytes())
-        self.seconds += len(pcm) / sample_rate
 
     def close(self) -> None:
         """Write the header's length. Idempotent."""

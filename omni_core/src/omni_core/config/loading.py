@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import eq
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import attrs
@@ -19,15 +22,16 @@ from omni_core.errors import ConfigError, did_you_mean
 from omni_core.interface import Interface, Parameter, ParameterGroup
 
 _CLASSES = (
-    PipelineConfig,
-    StageConfig,
-    RelayConfig,
-    RestartConfig,
-    EndpointsConfig,
-    Interface,
-    ParameterGroup,
     Parameter,
+    ParameterGroup,
+    Interface,
+    EndpointsConfig,
+    RestartConfig,
+    RelayConfig,
+    StageConfig,
+    PipelineConfig,
 )
+"""Each after those of its fields."""
 
 
 def structure(values: Any) -> PipelineConfig:
@@ -63,12 +67,30 @@ def read_yaml(path: str | Path) -> Any:
         ConfigError: the file cannot be read or parsed.
     """
     try:
-        with Path(path).open(encoding="utf-8") as file:
-            return YAML(typ="safe", pure=True).load(file)
+        return _yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     except YAMLError as error:
         raise ConfigError(f"{path} is no valid YAML: {error}") from error
+
+
+def parse_assignment(option: str, text: str, form: str) -> tuple[str, Any]:
+    """Parse ``KEY=VALUE``, whose value is read as YAML: a number, true, a text, ``[a, list]``.
+
+    Raises:
+        ConfigError: not of that ``form``; ``option`` is the flag that the message names.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ConfigError(f"{option} {text!r}: must be of the form {form}")
+    try:
+        return key, _yaml(value) if value else ""
+    except YAMLError as error:
+        raise ConfigError(f"{option} {text!r}: the value is no valid YAML: {error}") from error
+
+
+def _yaml(text: str) -> Any:
+    return YAML(typ="safe", pure=True).load(text)
 
 
 def load_config(path: str | Path) -> PipelineConfig:
@@ -92,41 +114,34 @@ def _is_instance(kind: type) -> Callable[[Any, Any], Any]:
     return check
 
 
-def _gpu(value: Any, _: Any) -> Any:
-    numbers = value if isinstance(value, list) else [value]
-    if value is None or all(isinstance(each, int) and not isinstance(each, bool) for each in numbers):
-        return value
-    raise TypeError(f"must be a GPU number, a list of them, or null, is {value!r}")
+def _is_any_of(kinds: type | UnionType, expected: str, *, listed: bool = False) -> Callable[[Any, Any], Any]:
+    """Return a check for ``None`` or a value of ``kinds``, or with ``listed`` a list of them. A boolean is no number."""
+
+    def check(value: Any, _: Any) -> Any:
+        values = value if listed and isinstance(value, list) else [value]
+        if value is None or all(isinstance(each, kinds) and not isinstance(each, bool) for each in values):
+            return value
+        raise TypeError(f"must be {expected}, or null, is {value!r}")
+
+    return check
 
 
-def _next(value: Any, _: Any) -> Any:
-    names = value if isinstance(value, list) else [value]
-    if value is None or all(isinstance(each, str) for each in names):
-        return value
-    raise TypeError(f"must be a stage name, a list of them, or null, is {value!r}")
-
-
-def _budget(value: Any, _: Any) -> Any:
-    if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
-        return value
-    raise TypeError(f'must be a size such as "20GiB", a share such as 0.5, or null, is {value!r}')
-
-
-def _bound(value: Any, _: Any) -> Any:
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
-        return value
-    raise TypeError(f"must be a number or null, is {value!r}")
+_UNIONS = {
+    int | list[int] | None: _is_any_of(int, "a GPU number, a list of them", listed=True),
+    str | list[str] | None: _is_any_of(str, "a stage name, a list of them", listed=True),
+    str | float | None: _is_any_of(str | int | float, 'a size such as "20GiB", a share such as 0.5'),
+    int | float | None: _is_any_of(int | float, "a number"),
+}
+"""The checks of fields that may have values of several types, by their annotation."""
 
 
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
     for kind in (str, int, bool, float):
         converter.register_structure_hook(kind, _is_instance(kind))
-    converter.register_structure_hook_func(lambda t: t == (int | list[int] | None), _gpu)
-    converter.register_structure_hook_func(lambda t: t == (str | list[str] | None), _next)
-    converter.register_structure_hook_func(lambda t: t == (str | float | None), _budget)
-    converter.register_structure_hook_func(lambda t: t == (int | float | None), _bound)
-    for cls in reversed(_CLASSES):
+    for union, check in _UNIONS.items():
+        converter.register_structure_hook_func(partial(eq, union), check)
+    for cls in _CLASSES:
         generated = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
         converter.register_structure_hook(cls, _needs_mapping(cls, generated))
     return converter

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from io import StringIO
 from typing import Any
 
 import attrs
 from attrs import field, frozen
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from omni_core.config.loading import structure, unstructure
+from omni_core.config.loading import parse_assignment, structure, unstructure
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, RestartConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -62,14 +59,8 @@ def parse_flag(text: str) -> Override:
     Raises:
         ConfigError: not of that form.
     """
-    path, equals, value = text.partition("=")
-    if not equals or not path:
-        raise ConfigError(f"--set {text!r}: must be of the form stage.field=value, such as decoder.gpu=0")
-    try:
-        parsed = YAML(typ="safe", pure=True).load(StringIO(value)) if value else ""
-    except YAMLError as error:
-        raise ConfigError(f"--set {text!r}: the value is no valid YAML: {error}") from error
-    return Override(tuple(path.split(".")), parsed, f"--set {text}")
+    path, value = parse_assignment("--set", text, "stage.field=value, such as decoder.gpu=0")
+    return Override(tuple(path.split(".")), value, f"--set {text}")
 
 
 def parse_overlay(values: Any, origin: str) -> list[Override]:
@@ -85,7 +76,7 @@ def parse_overlay(values: Any, origin: str) -> list[Override]:
         if name == "stages":
             if not isinstance(value, dict):
                 raise ConfigError(
-                    f"{origin}: stages: must map stage names to fields; an overlay cannot add or remove stages"
+                    f"{origin}: stages: must map stage names to fields; an overlay adds and removes no stages"
                 )
             for stage, fields in value.items():
                 overrides += _leaves((str(stage),), fields, origin)
@@ -132,14 +123,11 @@ def _in_factory_args(level: Iterable[Override]) -> Iterator[Override]:
         elif len(rest) > 1:
             yield Override((rest[0], "factory_args", *rest[1:]), override.value, override.origin)
         elif isinstance(override.value, dict):
-            inner = override.value.items()
-            yield from _in_factory_args(
-                Override((*override.parts, str(key)), each, override.origin) for key, each in inner
-            )
+            for key, each in override.value.items():
+                yield from _in_factory_args([Override((*override.parts, str(key)), each, override.origin)])
         else:
-            raise ConfigError(
-                f"{override.origin}: {override.path}: must be a mapping of arguments, is {override.value!r}"
-            )
+            where = f"{override.origin}: {override.path}"
+            raise ConfigError(f"{where}: must be a mapping of arguments, is {override.value!r}")
 
 
 def _refuse_twice(override: Override, seen: dict[Path, str]) -> None:
@@ -164,9 +152,8 @@ def _set(values: dict[str, Any], config: PipelineConfig, override: Override) -> 
     fields = [attribute.name for attribute in attrs.fields(PipelineConfig) if attribute.name != "stages"]
     if first in fields:
         return _set_field(values, PipelineConfig, [first, *rest], override)
-    raise ConfigError(
-        f"{override.origin}: {first!r} is neither a stage nor a pipeline field{did_you_mean(first, [*stages, *fields])}"
-    )
+    hint = did_you_mean(first, [*stages, *fields])
+    raise ConfigError(f"{override.origin}: {first!r} is neither a stage nor a pipeline field{hint}")
 
 
 def _set_field(target: dict[str, Any], cls: type, path: list[str], override: Override) -> Any:
@@ -177,9 +164,7 @@ def _set_field(target: dict[str, Any], cls: type, path: list[str], override: Ove
     if name not in names:
         raise ConfigError(f"{override.origin}: {name!r} is not a field here{did_you_mean(name, names)}")
     if name in _TOPOLOGY:
-        raise ConfigError(
-            f"{override.origin}: {name!r} is topology, which belongs to the pipeline and cannot be overridden"
-        )
+        raise ConfigError(f"{override.origin}: {name!r} is topology, which the pipeline alone decides")
     if rest and name in _PARTS:
         return _set_field(_inner(target, name, override), _PARTS[name], rest, override)
     if rest and name not in _FREE:

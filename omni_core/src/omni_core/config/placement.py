@@ -169,14 +169,9 @@ def _device_problems(processes: Sequence[PlannedProcess], devices: Sequence[int]
         yield from _overbooked(gpu, capacity, tenants)
 
 
-def _size(budget: Budget, capacity: int | None) -> float:
-    return budget.of(capacity) or budget.share or 0.0
-
-
 def _overbooked(gpu: int, capacity: int | None, tenants: list[PlannedProcess]) -> Iterator[str]:
-    budgets = [
-        (stage, budget) for process in tenants for stage, budget in process.budgets().items() if budget is not None
-    ]
+    found = [each for process in tenants for each in process.budgets().items()]
+    budgets = [(stage, budget) for stage, budget in found if budget is not None]
     wanted = sum(budget.of(capacity) or 0 for _, budget in budgets)
     shares = sum(budget.share or 0.0 for _, budget in budgets)
     if capacity is not None and wanted > capacity:
@@ -186,7 +181,8 @@ def _overbooked(gpu: int, capacity: int | None, tenants: list[PlannedProcess]) -
     else:
         return
     parts = ", ".join(f"{stage} {budget}" for stage, budget in budgets)
-    largest, *others = sorted((stage for stage, _ in budgets), key=lambda stage: -_size(dict(budgets)[stage], capacity))
+    by_size = sorted(budgets, key=lambda each: -(each[1].of(capacity) or each[1].share or 0.0))
+    largest, *others = [stage for stage, _ in by_size]
     moved = f"move one to another device (stages[{others[0]}].gpu)" if others else "use a larger device"
     yield (
         f"stages[{largest}].gpu_memory: budgets take {too_much} ({parts}); lower a `gpu_memory`, {moved}, "

@@ -49,7 +49,7 @@ def _relay_config(value: RelayConfig | Mapping[str, Any] | None) -> RelayConfig 
 
 @frozen
 class EndpointsConfig:
-    """Where control sockets are made.
+    """The addresses of control sockets.
 
     Attributes:
         base_path: a folder for Unix-domain sockets, in which each run makes a private one. By default where temporary files go.
@@ -148,7 +148,7 @@ class StageConfig:
 
 @frozen
 class RestartConfig:
-    """What happens when a process of the pipeline dies.
+    """The policy of restarts after the death of a process.
 
     Attributes:
         limit: deaths of one process within ``window`` seconds that are followed by a restart; at the next one its stages are
@@ -218,10 +218,6 @@ class PipelineConfig:
     @property
     def terminal_stages(self) -> list[str]:
         return [stage.name for stage in self.stages if stage.terminal]
-
-    @property
-    def gpu_placement(self) -> dict[str, int | list[int]]:
-        return {stage.name: stage.gpu for stage in self.stages if stage.gpu is not None}
 
     def stage(self, name: str) -> StageConfig:
         """The stage of that name. Raises KeyError."""

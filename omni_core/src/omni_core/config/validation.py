@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from omni_core.config.addresses import split_address
@@ -26,7 +27,8 @@ def validate(config: PipelineConfig) -> None:
 
 def warnings(config: PipelineConfig) -> list[str]:
     """Return a line for each fan-in of a valid pipeline that a route may leave waiting for ever."""
-    reached = {stage.name: _reachable(config, stage.name) for stage in config.stages}
+    edges = {stage.name: stage.next_stages for stage in config.stages}
+    reached = {name: _reachable(edges, name) for name in edges}
     found = []
     for router in config.stages:
         for stage in config.stages if router.route_fn else ():
@@ -46,14 +48,13 @@ def warnings(config: PipelineConfig) -> list[str]:
     return found
 
 
-def _reachable(config: PipelineConfig, name: str) -> set[str]:
-    """The stages to which a payload in stage ``name`` may come, with this one."""
+def _reachable(edges: Mapping[str, list[str]], name: str) -> set[str]:
+    """The stages to which something in stage ``name`` may come, with this one."""
     found, frontier = {name}, [name]
     while frontier:
-        for target in config.stage(frontier.pop()).next_stages:
-            if target not in found:
-                found.add(target)
-                frontier.append(target)
+        new = set(edges.get(frontier.pop(), ())) - found
+        found |= new
+        frontier += new
     return found
 
 
@@ -142,14 +143,12 @@ def _fan_in(config: PipelineConfig) -> Iterator[str]:
 
 def _placement(config: PipelineConfig) -> Iterator[str]:
     for path, stage in _each_stage(config):
-        if stage.tp_size < 1:
-            yield f"{path}.tp_size: must be at least 1, is {stage.tp_size}"
-        if stage.replicas < 1:
-            yield f"{path}.replicas: must be at least 1, is {stage.replicas}"
-        if stage.startup_timeout <= 0:
-            yield f"{path}.startup_timeout: must be positive, is {stage.startup_timeout:g}"
-        if stage.compute_timeout is not None and stage.compute_timeout <= 0:
-            yield f"{path}.compute_timeout: must be positive, is {stage.compute_timeout:g}"
+        for name in ("tp_size", "replicas"):
+            if getattr(stage, name) < 1:
+                yield f"{path}.{name}: must be at least 1, is {getattr(stage, name)}"
+        for name in ("startup_timeout", "compute_timeout"):
+            if (seconds := getattr(stage, name)) is not None and seconds <= 0:
+                yield f"{path}.{name}: must be positive, is {seconds:g}"
         if isinstance(stage.gpu, list) and len(stage.gpu) != stage.tp_size * stage.replicas:
             wanted = "tp_size" if stage.replicas == 1 else "replicas * tp_size"
             yield f"{path}.{wanted}: is {stage.tp_size * stage.replicas}, but `gpu` lists {len(stage.gpu)} devices"
@@ -158,23 +157,29 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
         if isinstance(stage.gpu, bool) or any(gpu < 0 for gpu in _gpus(stage)):
             yield f"{path}.gpu: must be a device number from 0 on, is {stage.gpu!r}"
         if stage.gpu_memory is not None:
-            yield from _budget(path, stage)
+            try:
+                Budget.parse(stage.gpu_memory)
+            except ConfigError as error:
+                yield f"{path}.gpu_memory: {error}"
         if stage.tp_size == 1 and not stage.process:
             yield f"{path}.process: required; stages with the same value share an OS process"
-    groups = process_groups(config) if not list(_unknown_fused(config)) else {}
-    for group, stages in groups.items():
+    for group, stages in _groups(config).items():
         if len(stages) > 1 and any(stage.tp_size > 1 for stage in stages):
             yield f"process {group!r}: a tensor parallel stage owns its processes; no other stage may share the name"
-        if len({stage.replicas for stage in stages}) > 1:
-            counts = ", ".join(f"{stage.name}: {stage.replicas}" for stage in stages)
-            yield f"process {group!r}: its stages have different `replicas` ({counts}); make them equal"
-        keys = {stage.affinity_key for stage in stages}
-        if len(keys) > 1:
-            yield f"process {group!r}: its stages have different `affinity_key`s; make them equal"
+        for name, unset in (("replicas", ""), ("affinity_key", "none"), ("host", "this one")):
+            if len({getattr(stage, name) for stage in stages}) > 1:
+                named = ", ".join(f"{stage.name}: {getattr(stage, name) or unset}" for stage in stages)
+                yield f"process {group!r}: its stages have different `{name}` ({named}); make them equal"
         places = {tuple(stage.gpu) if isinstance(stage.gpu, list) else stage.gpu for stage in stages} - {None}
         if len(places) > 1:
             named = ", ".join(f"{stage.name}: {stage.gpu}" for stage in stages if stage.gpu is not None)
             yield f"process {group!r}: its stages name different GPUs ({named}); a process may use one at most"
+
+
+def _groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
+    """The stages of each process; empty where ``fused_stages`` name unknown ones."""
+    known = {stage.name for stage in config.stages}
+    return process_groups(config) if all(known.issuperset(fused) for fused in config.fused_stages) else {}
 
 
 def _hosts(config: PipelineConfig) -> Iterator[str]:
@@ -191,38 +196,19 @@ def _hosts(config: PipelineConfig) -> Iterator[str]:
             yield "endpoints.address: required with stages on other hosts: the address by which they reach this one"
         if config.endpoints.key_file is None:
             yield "endpoints.key_file: required with stages on other hosts; make one with: omni hosts key FILE"
-    for group, stages in process_groups(config).items() if not list(_unknown_fused(config)) else ():
-        if len({stage.host for stage in stages}) > 1:
-            named = ", ".join(f"{stage.name}: {stage.host or 'this one'}" for stage in stages)
-            yield f"process {group!r}: its stages are on different hosts ({named}); make them equal"
 
 
 def _gpus(stage: StageConfig) -> list[int]:
     return stage.gpu if isinstance(stage.gpu, list) else [] if stage.gpu is None else [stage.gpu]
 
 
-def _budget(path: str, stage: StageConfig) -> Iterator[str]:
-    assert stage.gpu_memory is not None
-    try:
-        Budget.parse(stage.gpu_memory)
-    except ConfigError as error:
-        yield f"{path}.gpu_memory: {error}"
-
-
-def _unknown_fused(config: PipelineConfig) -> Iterator[tuple[str, str]]:
-    for index, fused in enumerate(config.fused_stages):
-        for name in fused:
-            if name not in _names(config):
-                yield f"fused_stages[{index}]", name
-
-
 def _fusion(config: PipelineConfig) -> Iterator[str]:
     names = _names(config)
-    for path, name in _unknown_fused(config):
-        yield f"{path}: no stage is called {name!r}{did_you_mean(name, names)}"
     for index, fused in enumerate(config.fused_stages):
         path = f"fused_stages[{index}]"
-        if not set(fused) <= set(names):
+        unknown = [name for name in fused if name not in names]
+        if unknown:
+            yield f"{path}: no stage is called {unknown[0]!r}{did_you_mean(unknown[0], names)}"
             continue
         if len(fused) < 2:
             yield f"{path}: fuse at least two stages"
@@ -249,40 +235,14 @@ def _graph(config: PipelineConfig) -> Iterator[str]:
         stage.name: [name for name in (*stage.next_stages, *stage.stream_to) if name in names]
         for stage in config.stages
     }
-    reached, frontier = set(), [config.resolved_entry_stage]
-    while frontier:
-        name = frontier.pop()
-        if name in edges and name not in reached:
-            reached.add(name)
-            frontier.extend(edges[name])
+    reached = _reachable(edges, config.resolved_entry_stage)
     for name in names:
         if name not in reached:
             yield f"stages[{name}]: no path leads here from the entry stage {config.resolved_entry_stage!r}"
-    cycle = _cycle(edges)
-    if cycle:
-        yield f"stages: {' -> '.join(cycle)} is a cycle"
-
-
-def _cycle(edges: dict[str, list[str]]) -> list[str]:
-    done: set[str] = set()
-
-    def visit(name: str, path: list[str]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in done:
-            return []
-        for target in edges.get(name, []):
-            found = visit(target, [*path, name])
-            if found:
-                return found
-        done.add(name)
-        return []
-
-    for name in edges:
-        found = visit(name, [])
-        if found:
-            return found
-    return []
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        yield f"stages: {' -> '.join(reversed(error.args[1]))} is a cycle"
 
 
 def _relays(config: PipelineConfig) -> Iterator[str]:
@@ -306,16 +266,6 @@ def _interface(config: PipelineConfig) -> Iterator[str]:
 
 
 _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
-    _unique_names,
-    _known_targets,
-    _parts,
-    _routing,
-    _fan_in,
-    _placement,
-    _hosts,
-    _relays,
-    _fusion,
-    _graph,
-    _restart,
-    _interface,
+    *(_unique_names, _known_targets, _parts, _routing, _fan_in, _placement),
+    *(_hosts, _relays, _fusion, _graph, _restart, _interface),
 ]

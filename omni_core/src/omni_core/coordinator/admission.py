@@ -74,9 +74,7 @@ def _check_inputs(interface: Interface, inputs: Any) -> None:
         return
     if inputs.get("references") and "reference" not in interface.inputs:
         voices = f"; it has voices of its own: {', '.join(interface.voices)}" if interface.voices else ""
-        raise InvalidRequestError(
-            f"inputs.references: this pipeline cannot speak with the voice of a recording{voices}"
-        )
+        raise InvalidRequestError(f"inputs.references: this pipeline cannot speak with a recording's voice{voices}")
     kinds = [kind for kind in interface.inputs if kind != "reference"]
     messages = inputs.get("messages")
     for number, message in enumerate(messages if isinstance(messages, list) else []):
@@ -84,7 +82,5 @@ def _check_inputs(interface: Interface, inputs: Any) -> None:
         for index, part in enumerate(content if isinstance(content, list) else []):
             kind = part.get("type") if isinstance(part, dict) else None
             if kinds and isinstance(kind, str) and kind not in kinds:
-                where = f"messages[{number}].content[{index}].type"
-                raise InvalidRequestError(
-                    f"{where}: this pipeline takes no {kind!r}{did_you_mean(kind, kinds, listing='it takes')}"
-                )
+                where, hint = f"messages[{number}].content[{index}].type", did_you_mean(kind, kinds, listing="it takes")
+                raise InvalidRequestError(f"{where}: this pipeline takes no {kind!r}{hint}")

@@ -17,7 +17,8 @@ from typing import Any
 from attrs import evolve
 
 from omni_core.control.lanes import Lanes, in_task
-from omni_core.coordinator.machine import Action, AskWaiting, Ended, RequestMachine, Start, Wake, Withdraw
+from omni_core.coordinator.actions import Action, AskWaiting, Ended, Start, Wake, Withdraw
+from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.errors import OmniError
 from omni_core.observe.profiler import Recorder, flow_of

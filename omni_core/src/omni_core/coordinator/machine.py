@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from omni_core.coordinator.actions import Action, AskWaiting, Ended, Start, Wake, Withdraw
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.coordinator.suspects import QUIET_SECONDS, Suspects
 from omni_core.errors import (
@@ -28,8 +29,9 @@ from omni_core.errors import (
     RequestFailedError,
     RequestTimeoutError,
     StageFailedError,
+    message_of,
 )
-from omni_core.protocol.error_info import error_of, message_of
+from omni_core.protocol.error_info import error_of
 from omni_core.protocol.messages import ErrorInfo, OmniRequest
 
 MAX_UNREAD_EVENTS = 10_000
@@ -45,44 +47,6 @@ LOST_PEER_SECONDS = 0.7
 again, takes less."""
 
 _SHORTEST_RETRY_AFTER, _LONGEST_RETRY_AFTER = 0.1, 60.0
-
-
-@frozen
-class Start:
-    """Send the request to the entry stage as ``attempt_id``. If that raises, call :meth:`RequestMachine.start_failed`."""
-
-    request: TrackedRequest
-
-
-@frozen
-class Withdraw:
-    """Tell every process to drop this attempt."""
-
-    attempt_id: str
-
-
-@frozen
-class AskWaiting:
-    """Ask every process what this attempt waits for, then call :meth:`RequestMachine.asked` with their number."""
-
-    attempt_id: str
-
-
-@frozen
-class Wake:
-    """Tell the client that there is news."""
-
-    request: TrackedRequest
-
-
-@frozen
-class Ended:
-    """The request is over: free what belongs to it. Its state and error are set."""
-
-    request: TrackedRequest
-
-
-Action = Start | Withdraw | AskWaiting | Wake | Ended
 
 
 class RequestMachine:
@@ -180,7 +144,7 @@ class RequestMachine:
             self._set_timer(now + request.timeout, name, self._expire)
         if self._suspects.knows_any(now) and self._suspects.knows(self._digest(request)):
             self._suspects.put(tracked, now)
-            self._set_timer(tracked.quiet_until, name, self._wait_no_longer)
+            self._set_timer(tracked.quiet_until, name, lambda _, now: self._next_suspect(now))
             return tracked, self._next_suspect(now)
         if self._suspects.holds_others and now < self._hold_until:
             self._held.append(tracked)
@@ -212,9 +176,8 @@ class RequestMachine:
             raise InvalidRequestError(f"request id {name!r} was used before; give each request an id of its own")
         if len(self._tracked) >= self._max_in_flight:
             seconds = min(max(self._typical_seconds, _SHORTEST_RETRY_AFTER), _LONGEST_RETRY_AFTER)
-            raise OverloadedError(
-                f"{len(self._tracked)} requests are in flight, the limit; retry after {seconds:.1f} s", seconds
-            )
+            held = f"{len(self._tracked)} requests are in flight, the limit"
+            raise OverloadedError(f"{held}; retry after {seconds:.1f} s", seconds)
 
     def _terminals_of(self, request: OmniRequest) -> set[str]:
         if self._terminal_stages_fn is None:
@@ -227,9 +190,8 @@ class RequestMachine:
         except BaseException as error:
             raise InvalidRequestError(f"terminal_stages_fn failed: {message_of(error, with_type=True)}") from error
         if not chosen or not chosen <= self._terminal_stages:
-            raise ConfigError(
-                f"terminal_stages_fn returned {names!r}; it must be a subset of {sorted(self._terminal_stages)}"
-            )
+            allowed = sorted(self._terminal_stages)
+            raise ConfigError(f"terminal_stages_fn returned {names!r}; it must be a subset of {allowed}")
         return set(chosen)
 
     # --- attempts ------------------------------------------------------------------------------------------------------
@@ -272,13 +234,11 @@ class RequestMachine:
         actions = [action for each in victims for action in self._withdraw(each)]
         for each in verdict.failed:
             if each.is_cause and each.original is not None:
-                digest = self._digest(each.original)
-                self._suspects.remember([] if digest is None else [digest], now)
-            info = ErrorInfo(stages.get(id(each)), "ProcessDied", reason)
-            actions += self._fail(each, info, now)
+                self._suspects.remember(self._digest(each.original), now)
+            actions += self._fail(each, ErrorInfo(stages.get(id(each)), "ProcessDied", reason), now)
         for each in victims:
             if each.quiet_until > now and not each.is_over:
-                self._set_timer(each.quiet_until, each.request_id, self._wait_no_longer)
+                self._set_timer(each.quiet_until, each.request_id, lambda _, now: self._next_suspect(now))
         for each in verdict.again:
             actions += self._restart(each, now)
         return actions + self._next_suspect(now)
@@ -311,16 +271,11 @@ class RequestMachine:
                 self._hold_until = now + QUIET_SECONDS
                 self._set_timer(self._hold_until, suspect.request_id, self._release_held)
                 return actions
-        if not self._suspects.holds_others:
-            actions += self._release_held(None, now)
-        return actions
+        return actions if self._suspects.holds_others else actions + self._release_held(None, now)
 
     def _release_held(self, tracked: TrackedRequest | None, now: float) -> list[Action]:
         held, self._held = self._held, deque()
         return [action for each in held if not each.is_over for action in self._start(each, now)]
-
-    def _wait_no_longer(self, tracked: TrackedRequest, now: float) -> list[Action]:
-        return self._next_suspect(now)
 
     # --- messages of stages --------------------------------------------------------------------------------------------
     def result(self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float) -> list[Action]:

@@ -1,15 +1,14 @@
-"""Which requests run again after the death of a process, and in whose company.
+"""The order in which requests run again after the death of a process.
 
 A process that dies takes every request that it held with it, and one of them may be the cause. Each of them is a *suspect*: it runs
 again with no other suspect beside it, the youngest first. If a process dies with the running suspect in it, that suspect is the
 cause, and the other suspects of the same death run again at once. So with one retry, a request that ends its process costs two
-deaths, and its neighbours nothing but time: where no request was the cause, all of them run again one after another.
+deaths, and the other requests nothing but time: where no request was the cause, all of them run again one after another.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 
 from attrs import frozen
 
@@ -54,16 +53,15 @@ class Suspects:
 
     # --- deaths --------------------------------------------------------------------------------------------------------
     def died(self, lost: list[TrackedRequest], now: float) -> Verdict:
-        """Judge one death. ``lost``: the requests that the process held, in the order of their admission."""
+        """Decide what happens after one death. ``lost``: the requests that the process held, in the order of their admission."""
         self._deaths += 1
         suspect = self.alone if self.alone in lost else None
         if suspect is not None:
             self.alone = None
         causes = [each for each in lost if each.is_cause]
         if not causes and suspect is not None and len(lost) > 1 and not suspect.had_doubt:
-            suspect.had_doubt = (
-                True  # the cause may be a newcomer: one more turn, in which the newcomers are suspects too
-            )
+            # The cause may be a newer request: one more turn, in which the newer ones are suspects too.
+            suspect.had_doubt = True
             return self._suspect([each for each in lost if each is not suspect], first=suspect)
         if not causes and (suspect is not None or len(lost) == 1):
             causes = [suspect or lost[0]]
@@ -72,7 +70,7 @@ class Suspects:
         again, failed = [each for each in lost if each not in causes], []
         for cause in causes:
             cause.strikes += 1
-            again += self._acquit(cause.death)
+            again += self._release(cause.death)
             if cause.death:  # its second
                 cause.is_cause, cause.quiet_until = True, now + QUIET_SECONDS
             cause.death = cause.death or self._deaths
@@ -91,13 +89,13 @@ class Suspects:
         self._waiting.extendleft(each for each in lost if self._may_run(each))
         return Verdict([each for each in lost if not self._may_run(each)], [])
 
-    def _acquit(self, death: int) -> list[TrackedRequest]:
+    def _release(self, death: int) -> list[TrackedRequest]:
         """Release the waiting suspects of a death whose cause was found."""
-        acquitted = [each for each in self._waiting if death and each.death == death]
-        for each in acquitted:
+        released = [each for each in self._waiting if death and each.death == death]
+        for each in released:
             self._waiting.remove(each)
             each.strikes, each.death = each.strikes - 1, 0
-        return acquitted
+        return released
 
     def _may_run(self, request: TrackedRequest) -> bool:
         limit = self._retries + MOST_ATTEMPTS_BEYOND_RETRIES if self._retries else 0
@@ -132,9 +130,9 @@ class Suspects:
         return self.alone is not None and self.alone.is_cause
 
     # --- contents ------------------------------------------------------------------------------------------------------
-    def remember(self, digests: Iterable[bytes], now: float) -> None:
-        """Remember the contents of requests that have ended their process."""
-        for digest in digests:
+    def remember(self, digest: bytes | None, now: float) -> None:
+        """Remember the content of a request that has ended its process, by its digest if it has one."""
+        if digest is not None:
             self._killers.pop(digest, None)
             self._killers[digest] = now + REMEMBERED_SECONDS
             if len(self._killers) > REMEMBERED_KILLERS:

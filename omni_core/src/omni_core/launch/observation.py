@@ -15,16 +15,7 @@ from omni_core.errors import ConfigError, OmniError, did_you_mean
 from omni_core.observe.profiler import ProfileSummary, Recorder, merge
 from omni_core.processes.supervisor import Supervisor
 from omni_core.processes.unit import UnitState
-from omni_core.protocol.messages import (
-    ProfileDone,
-    ProfileMessage,
-    ProfileReport,
-    ProfileRequest,
-    StageStatistics,
-    StatisticsRequest,
-    StatusReport,
-    StatusRequest,
-)
+from omni_core.protocol import messages
 
 logger = logging.getLogger(__name__)
 
@@ -95,19 +86,19 @@ class Observation:
         self._tell = tell
         self._since = asyncio.get_running_loop().time()
         self._statistics: Answers[dict[str, dict[str, float]]] = Answers()
-        self._profiles: Answers[ProfileReport] = Answers()
+        self._profiles: Answers[messages.ProfileReport] = Answers()
         self._is_profiling = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, message: Any) -> bool:
         """Handle a message of a process or a status client. Returns False if it is for others."""
-        if isinstance(message, StageStatistics):
+        if isinstance(message, messages.StageStatistics):
             self._statistics.take(message.process, message.counters)
-        elif isinstance(message, ProfileReport):
+        elif isinstance(message, messages.ProfileReport):
             self._profiles.take(message.process, message)
-        elif isinstance(message, StatusRequest):
+        elif isinstance(message, messages.StatusRequest):
             self._spawn(self._answer_status(message.endpoint))
-        elif isinstance(message, ProfileRequest):
+        elif isinstance(message, messages.ProfileRequest):
             self._spawn(self._answer_profile(message))
         else:
             return False
@@ -143,7 +134,7 @@ class Observation:
                 name = process.spec.name
                 counters[name] = {"process": {"restarts": float(unit.restarts)}}
                 if unit.state is UnitState.READY:
-                    questions[name] = self._question(process.spec.endpoint, StatisticsRequest(name))
+                    questions[name] = self._question(process.spec.endpoint, messages.StatisticsRequest(name))
         for name, answer in (await self._statistics.ask(questions, timeout)).items():
             counters[name] |= answer
         return {**counters, "coordinator": {"requests": self._coordinator.statistics()}}
@@ -162,7 +153,7 @@ class Observation:
             raise OmniError("a profile is running already; stop it first")
         self._is_profiling = True
         try:
-            await self._ask_profiles(lambda number: ProfileMessage(start=True, torch=list(torch)))
+            await self._ask_profiles(lambda number: messages.ProfileMessage(start=True, torch=list(torch)))
         except BaseException:
             self._is_profiling = False
             raise
@@ -179,7 +170,7 @@ class Observation:
             raise OmniError("no profile is running; start one first")
         try:
             reports, missing = await self._ask_profiles(
-                lambda number: ProfileMessage(start=False, path=str(self._directory / f"profile{number}.json"))
+                lambda number: messages.ProfileMessage(start=False, path=str(self._directory / f"profile{number}.json"))
             )
             parts = [part for report in reports if (part := Path(report.path)).is_file()]
             try:
@@ -193,7 +184,9 @@ class Observation:
             self._is_profiling = False
         return ProfileSummary(count, recorder.dropped + sum(report.dropped for report in reports), missing)
 
-    async def _ask_profiles(self, message: Callable[[int], ProfileMessage]) -> tuple[list[ProfileReport], list[str]]:
+    async def _ask_profiles(
+        self, message: Callable[[int], messages.ProfileMessage]
+    ) -> tuple[list[messages.ProfileReport], list[str]]:
         """Send a message to every process that serves; the reports, and the names of processes with a problem or no answer."""
         serving = [process for unit in self._units.values() if unit.serves for process in unit.spec.processes]
         questions = {each.name: self._question(each.endpoint, message(n)) for n, each in enumerate(serving)}
@@ -210,18 +203,18 @@ class Observation:
     # --- status clients (``omni top``, ``omni profile``) ---------------------------------------------------------------
     async def _answer_status(self, endpoint: str) -> None:
         uptime = asyncio.get_running_loop().time() - self._since
-        report = StatusReport(self._config.resolved_name, uptime, self.health(), await self.statistics(2.0))
+        report = messages.StatusReport(self._config.resolved_name, uptime, self.health(), await self.statistics(2.0))
         await self._tell_client(endpoint, report)
 
-    async def _answer_profile(self, request: ProfileRequest) -> None:
+    async def _answer_profile(self, request: messages.ProfileRequest) -> None:
         try:
             await self.start_profile(request.torch)
             await asyncio.sleep(request.seconds)
             summary = await self.stop_profile(request.path)
         except OmniError as error:
-            done = ProfileDone(problem=str(error))
+            done = messages.ProfileDone(problem=str(error))
         else:
-            done = ProfileDone(summary.events, summary.dropped, summary.missing)
+            done = messages.ProfileDone(summary.events, summary.dropped, summary.missing)
         await self._tell_client(request.endpoint, done)
 
     async def _tell_client(self, endpoint: str, message: Any) -> None:

@@ -60,7 +60,6 @@ def prepare(
     if any(process.gpus for process in here):
         check(here, detect())
     endpoints = places.endpoints(planned)
-    coordinator_endpoint = places.coordinator_endpoint
     leaders = [process for process in planned if process.rank == 0]
     stage_endpoints: dict[str, list[str]] = {}
     for process in leaders:
@@ -68,9 +67,11 @@ def prepare(
             stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
     relays = plan_relays(config, registry, leaders, endpoints, places)
     specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
-    stages_with_torch = {name for name, spec in specs.items() if needs_torch(spec.factory or spec.model_runner or "")}
     with_torch = {
-        process.group for process in leaders if any(stage.name in stages_with_torch for stage in process.stages)
+        process.group
+        for process in leaders
+        for spec in (specs[stage.name] for stage in process.stages)
+        if needs_torch(spec.factory or spec.model_runner or "")
     }
     kernels = kernel_specs(registry)
     units = []
@@ -81,7 +82,7 @@ def prepare(
                 name=process.name,
                 stages=[_placed(specs[stage.name], stage, process) for stage in process.stages],
                 endpoint=endpoints[process.name],
-                coordinator_endpoint=coordinator_endpoint,
+                coordinator_endpoint=places.coordinator_endpoint,
                 stage_endpoints=stage_endpoints,
                 rank=process.rank,
                 followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
@@ -110,19 +111,18 @@ def prepare(
                 host=leader.host,
             )
         )
-    groups = process_groups(config)
     return PreparedPipeline(
         name=config.resolved_name,
         units=units,
         entry_stage=config.resolved_entry_stage,
         terminal_stages=config.terminal_stages,
-        terminal_stages_fn=_reference(config.terminal_stages_fn, registry),
-        coordinator_endpoint=coordinator_endpoint,
+        terminal_stages_fn=_projection(config.terminal_stages_fn, registry),
+        coordinator_endpoint=places.coordinator_endpoint,
         routes=places.routes(None, planned),
         stage_endpoints=stage_endpoints,
         replicated=[
             ReplicatedGroup(group, [stage.name for stage in stages], stages[0].affinity_key)
-            for group, stages in groups.items()
+            for group, stages in process_groups(config).items()
             if stages[0].replicas > 1
         ],
     )
@@ -136,13 +136,11 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 
-def _same_gpu(
-    process: PlannedProcess, leaders: list[PlannedProcess], endpoints: dict[str, str]
-) -> dict[str, list[str]]:
+def _same_gpu(process: PlannedProcess, others: list[PlannedProcess], endpoints: dict[str, str]) -> dict[str, list[str]]:
     """By stage, the endpoints of other processes where it uses the GPU of ``process``: tensors for it need not leave the device."""
     found: dict[str, list[str]] = {}
     if process.gpu is not None:
-        for other in leaders:
+        for other in others:
             if other.name != process.name and (other.host, other.gpu) == (process.host, process.gpu):
                 for stage in other.gpus:
                     found.setdefault(stage, []).append(endpoints[other.name])
@@ -162,17 +160,17 @@ def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegi
         model_runner=_part(stage, "model_runner", stage.model_runner, registry),
         feedback=_part(stage, "feedback", stage.feedback, registry),
         scheduler=_part(stage, "scheduler", _scheduler(stage, registry), registry),
+        route_fn=_projection(stage.route_fn, registry),
+        wait_for_fn=_projection(stage.wait_for_fn, registry),
+        merge_fn=_projection(stage.merge_fn, registry),
+        stream_done_to_fn=_projection(stage.stream_done_to_fn, registry),
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,
-        route_fn=_reference(stage.route_fn, registry),
         wait_for=stage.wait_for or [],
-        wait_for_fn=_reference(stage.wait_for_fn, registry),
-        merge_fn=_reference(stage.merge_fn, registry),
         stream_to=stage.stream_to,
         stream_from=[other.name for other in config.stages if stage.name in other.stream_to],
-        stream_done_to_fn=_reference(stage.stream_done_to_fn, registry),
-        project_payload={target: _required(name, registry) for target, name in stage.project_payload.items()},
+        project_payload={target: _projection(name, registry) or "" for target, name in stage.project_payload.items()},
         compute_timeout=stage.compute_timeout,
         injected={"model_path": config.model_path, "stage_name": stage.name},
     )
@@ -190,9 +188,8 @@ def kernel_specs(registry: PluginRegistry) -> dict[str, list[KernelSpec]]:
             if not isinstance(component, KernelComponent):
                 raise PluginError(f"the kernel {name!r} is a {type(component).__name__}; it must be a KernelComponent")
             record = next(each for each in registry.components("omni_kernels") if each[0] is component)[1]
-            found.setdefault(component.operation, []).append(
-                _kernel(component, f"{record.name} ({record.distribution})")
-            )
+            plugin = f"{record.name} ({record.distribution})"
+            found.setdefault(component.operation, []).append(_kernel(component, plugin))
         except PluginError as error:
             logger.warning("a kernel is not used: %s", error)
     return found
@@ -217,14 +214,6 @@ def _kernel(component: KernelComponent, plugin: str) -> KernelSpec:
     )
 
 
-_HOOKS = {
-    "model_runner": "omni_model_runners",
-    "feedback": "omni_feedback_strategies",
-    "scheduler": "omni_schedulers",
-}
-"""The hook of each part of a stage."""
-
-
 def _part(stage: StageConfig, part: str, name: str | None, registry: PluginRegistry) -> str | None:
     """Resolve a part of a stage, if it has it.
 
@@ -233,7 +222,8 @@ def _part(stage: StageConfig, part: str, name: str | None, registry: PluginRegis
     """
     if name is None:
         return None
-    path, hook = f"stages[{stage.name}].{part}", _HOOKS[part]
+    hook = {"feedback": "omni_feedback_strategies"}.get(part, f"omni_{part}s")
+    path = f"stages[{stage.name}].{part}"
     try:
         reference = registry.resolve_reference(hook, name)
     except PluginError as error:
@@ -274,9 +264,5 @@ def _drivers(registry: PluginRegistry) -> str:
     return f"those that do: {names}" if names else "none is installed that does: pip install omni-engine"
 
 
-def _required(name: str, registry: PluginRegistry) -> str:
-    return registry.resolve_reference("omni_payload_projections", name)
-
-
-def _reference(name: str | None, registry: PluginRegistry) -> str | None:
-    return None if name is None else _required(name, registry)
+def _projection(name: str | None, registry: PluginRegistry) -> str | None:
+    return None if name is None else registry.resolve_reference("omni_payload_projections", name)

@@ -70,18 +70,13 @@ def _own(process: PlannedProcess) -> RelayConfig:
     own = [stage.relay for stage in process.stages if stage.relay is not None]
     if any(each != own[0] for each in own):
         names = ", ".join(stage.name for stage in process.stages if stage.relay is not None)
-        raise ConfigError(
-            f"stages {names} share the process {process.group!r} but have different `relay` settings; make them equal"
-        )
+        where = f"stages {names} share the process {process.group!r}"
+        raise ConfigError(f"{where} but have different `relay` settings; make them equal")
     return own[0] if own else RelayConfig()
 
 
 def _choose(
-    config: PipelineConfig,
-    registry: PluginRegistry,
-    wanted: str | None,
-    source: PlannedProcess,
-    target: PlannedProcess,
+    config: PipelineConfig, registry: PluginRegistry, wanted: str | None, source: PlannedProcess, target: PlannedProcess
 ) -> str:
     if source.host == target.host:
         return wanted or config.relay_backend

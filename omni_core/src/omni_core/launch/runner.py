@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from omni_core.errors import OmniError, StageFailedError, StartupError
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
 from omni_core.machines.hosts import Hosts
-from omni_core.observe.profiler import ProfileSummary
 from omni_core.observe.telemetry import telemetry
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.processes.deaths import Deaths
@@ -30,23 +29,7 @@ from omni_core.processes.heartbeat import Heartbeat
 from omni_core.processes.run_directory import DirectoryCleaner, run_directory
 from omni_core.processes.supervisor import Supervisor
 from omni_core.processes.unit import UnitState
-from omni_core.protocol.messages import (
-    CompleteMessage,
-    ErrorInfo,
-    InFlightReport,
-    InFlightRequest,
-    PeerDownReport,
-    PeerFailedMessage,
-    PeerUpMessage,
-    PingMessage,
-    PongMessage,
-    ProcessFailedMessage,
-    ReadyMessage,
-    ShutdownMessage,
-    StageSpan,
-    StreamMessage,
-    WaitingReport,
-)
+from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
 
 logger = logging.getLogger(__name__)
@@ -138,9 +121,7 @@ class MultiProcessPipelineRunner:
         self._cleaner = DirectoryCleaner(directory)
         self._hosts = Hosts(self._config, directory)
         endpoint, remote = f"ipc://{directory}/coordinator.sock", self._hosts.remote_routes()
-        self._control = ControlPlane(
-            endpoint, self._on_message, remote, lambda: self.control.keep(self.coordinator.attempts())
-        )
+        self._control = ControlPlane(endpoint, self._on_message, remote, self._keep_in_flight)
         self._control.listen()
         places = await self._hosts.open(self._control)
         prepared = prepare(self._config, self._registry or load_plugins(), places, self._hosts.keys)
@@ -168,6 +149,9 @@ class MultiProcessPipelineRunner:
             names = ", ".join(name for unit in late for name in unit.spec.stage_names)
             log = "".join(process.last_lines for unit in late for process in unit.processes)
             raise StartupError(f"not ready within {self._startup_timeout:g} s: {names}{log}") from None
+
+    def _keep_in_flight(self) -> None:
+        self.control.keep(self.coordinator.attempts())
 
     def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
         entry = prepared.stage_endpoints[prepared.entry_stage]
@@ -198,22 +182,22 @@ class MultiProcessPipelineRunner:
 
     # --- messages ----------------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
-        if isinstance(message, CompleteMessage | StreamMessage):
+        if isinstance(message, messages.CompleteMessage | messages.StreamMessage):
             self.coordinator.handle(message)
-        elif isinstance(message, StageSpan):
+        elif isinstance(message, messages.StageSpan):
             self.coordinator.stage_span(message)
-        elif isinstance(message, WaitingReport):
+        elif isinstance(message, messages.WaitingReport):
             self.coordinator.answered(message)
-        elif isinstance(message, PongMessage):
+        elif isinstance(message, messages.PongMessage):
             in_flight = self.coordinator.attempts() if message.running else {}
             self._unit_of[message.process].answered(message.process, message.running, in_flight)
-        elif isinstance(message, PeerDownReport):
+        elif isinstance(message, messages.PeerDownReport):
             self._deaths.take(message)
-        elif isinstance(message, InFlightRequest):
-            self._tell(message.endpoint, InFlightReport(list(self.coordinator.attempts())))
-        elif isinstance(message, ReadyMessage):
+        elif isinstance(message, messages.InFlightRequest):
+            self._tell(message.endpoint, messages.InFlightReport(list(self.coordinator.attempts())))
+        elif isinstance(message, messages.ReadyMessage):
             self._unit_of[message.process].process_is_ready(message.process, message.pid)
-        elif isinstance(message, ProcessFailedMessage):
+        elif isinstance(message, messages.ProcessFailedMessage):
             self._unit_of[message.process].start_failed(message.error)
         elif not any(each is not None and each.handle(message) for each in (self._observation, self._hosts)):
             logger.error("the coordinator cannot handle a %s", type(message).__name__)
@@ -252,11 +236,11 @@ class MultiProcessPipelineRunner:
     def unit_is_ready(self, unit: Supervisor) -> None:
         # Rank 0 may have begun before the others read their sockets; what it has for them waits until then.
         for follower in unit.spec.processes[1:]:
-            self._tell(unit.spec.endpoint, PeerUpMessage(follower.endpoint))
+            self._tell(unit.spec.endpoint, messages.PeerUpMessage(follower.endpoint))
 
     def unit_is_back(self, unit: Supervisor) -> None:
         for other in self._serving_but(unit):
-            self._tell(other.spec.endpoint, PeerUpMessage(unit.spec.endpoint))
+            self._tell(other.spec.endpoint, messages.PeerUpMessage(unit.spec.endpoint))
         for other in self._units.values():
             if other.state is UnitState.FAILED:
                 self._tell(unit.spec.endpoint, self._failure_of(other))
@@ -270,29 +254,16 @@ class MultiProcessPipelineRunner:
                 self._tell(other.spec.endpoint, message)
         error = StageFailedError(unit.label, reason)
         for attempt, stage in self.control.peer_has_failed(unit.spec.endpoint, error):
-            self.coordinator.fail(attempt, ErrorInfo(stage, type(error).__name__, str(error)))
+            self.coordinator.fail(attempt, messages.ErrorInfo(stage, type(error).__name__, str(error)))
 
     def ping(self, process: ProcessSpec) -> None:
-        self._tell(process.endpoint, PingMessage())
+        self._tell(process.endpoint, messages.PingMessage())
 
-    def _failure_of(self, unit: Supervisor) -> PeerFailedMessage:
-        return PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.reason)
+    def _failure_of(self, unit: Supervisor) -> messages.PeerFailedMessage:
+        return messages.PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.reason)
 
     def _serving_but(self, unit: Supervisor) -> list[Supervisor]:
         return [other for other in self._units.values() if other is not unit and other.serves]
-
-    # --- what can be seen (see Observation) ------------------------------------------------------------------------------
-    async def statistics(self, timeout: float = 10.0) -> dict[str, dict[str, dict[str, float]]]:
-        return await self.observation.statistics(timeout)
-
-    async def start_profile(self, torch: Sequence[str] = ()) -> None:
-        await self.observation.start_profile(torch)
-
-    async def stop_profile(self, path: str | Path) -> ProfileSummary:
-        return await self.observation.stop_profile(path)
-
-    def health(self) -> dict[str, dict[str, Any]]:
-        return self.observation.health()
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -315,7 +286,7 @@ class MultiProcessPipelineRunner:
             for unit in self._units.values():
                 if unit.serves:
                     for process in unit.processes:
-                        self._tell(process.spec.endpoint, ShutdownMessage("the pipeline stops"))
+                        self._tell(process.spec.endpoint, messages.ShutdownMessage("the pipeline stops"))
                 unit.begin_stop()
             await asyncio.gather(*(unit.finish_stop(self._stop_timeout) for unit in self._units.values()))
             self._units.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,9 @@ from omni_core.control.curve import CurveContext, CurveKeys, open_listener
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StartupError
 from omni_core.machines.addresses import Place, Places
-from omni_core.processes.main import pack_spec
 from omni_core.processes.process import Launch, StageProcess, SupervisedProcess
-from omni_core.protocol.machines import (
-    CloseRun,
-    EndProcess,
-    LaunchProcess,
-    OpenRun,
-    ProcessEnded,
-    ProcessStarted,
-    ProcessWrote,
-    RunClosed,
-    RunOpened,
-)
+from omni_core.protocol import machines
+from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
 
 _ANSWER_SECONDS = 10.0
@@ -103,7 +93,7 @@ class Hosts:
 
     def handle(self, message: Any) -> bool:
         """Handle a message of a host. Returns False if it is for others."""
-        if isinstance(message, RunOpened | RunClosed | ProcessStarted | ProcessWrote | ProcessEnded):
+        if isinstance(message, machines.HostMessage):
             self._others[message.host].handle(message)
             return True
         return False
@@ -115,17 +105,13 @@ class Hosts:
 
     async def close(self) -> None:
         """Tell every other host that the run is over, and wait briefly until it has heard: closing a socket drops what it holds."""
-        await _finish(host.close() for host in self._others.values())
+        closing = [each for host in self._others.values() if (each := host.close()) is not None]
+        if closing:
+            await asyncio.wait(closing, timeout=_CLOSE_SECONDS)
         for listener in (*self._listeners, *([self._coordinator] if self._coordinator else [])):
             listener.close()
         self._listeners.clear()
         self._coordinator = None
-
-
-async def _finish(closing: Iterable[asyncio.Future[None] | None]) -> None:
-    waiting = [each for each in closing if each is not None]
-    if waiting:
-        await asyncio.wait(waiting, timeout=_CLOSE_SECONDS)
 
 
 def _address(listener: socket.socket) -> str:
@@ -143,21 +129,20 @@ class _Host:
         self._processes: dict[int, _RemoteProcess] = {}
         self._control: ControlPlane | None = None
         self._run = ""
-        self._opened: asyncio.Future[RunOpened] | None = None
+        self._opened: asyncio.Future[machines.RunOpened] | None = None
         self._closed: asyncio.Future[None] | None = None
         self._problem = ""
 
     async def open(self, control: ControlPlane, run: str, address: str, processes: int) -> Place:
         self._control, self._run = control, run
         self._opened = asyncio.get_running_loop().create_future()
-        control.send(self.endpoint, OpenRun(run, self.name, address, processes, __version__))
+        control.send(self.endpoint, machines.OpenRun(run, self.name, address, processes, __version__))
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 answer = await self._opened
         except TimeoutError:
-            raise StartupError(
-                f"hosts.{self.name}: no answer from {self.address} within {_ANSWER_SECONDS:g} s"
-            ) from None
+            problem = f"no answer from {self.address} within {_ANSWER_SECONDS:g} s"
+            raise StartupError(f"hosts.{self.name}: {problem}") from None
         if answer.problem:
             raise StartupError(f"hosts.{self.name}: {answer.problem}")
         return Place(answer.directory, answer.address, answer.listening)
@@ -167,7 +152,7 @@ class _Host:
             raise OSError(f"host {self.name!r} is gone: {self._problem}")
         number = next(self._numbers)
         process = self._processes[number] = _RemoteProcess(spec, self, number, on_exit)
-        self.say(LaunchProcess(self._run, number, listener, spec.name, pack_spec(spec)))
+        self.say(machines.LaunchProcess(self._run, number, listener, spec.name, encode(spec)))
         return process
 
     def say(self, message: Any) -> None:
@@ -175,25 +160,25 @@ class _Host:
         self._control.send(self.endpoint, message)
 
     def end(self, number: int, kill: bool) -> None:
-        self.say(EndProcess(self._run, number, kill))
+        self.say(machines.EndProcess(self._run, number, kill))
 
-    def handle(self, message: RunOpened | RunClosed | ProcessStarted | ProcessWrote | ProcessEnded) -> None:
-        if isinstance(message, RunClosed):
+    def handle(self, message: machines.HostMessage) -> None:
+        if isinstance(message, machines.RunClosed):
             self._end_close()
             return
-        if isinstance(message, RunOpened):
+        if isinstance(message, machines.RunOpened):
             if self._opened is not None and not self._opened.done():
                 self._opened.set_result(message)
             return
         process = self._processes.get(message.number)
         if process is None:
             return
-        if isinstance(message, ProcessStarted):
+        if isinstance(message, machines.ProcessStarted):
             process.has_pid(message.pid)
             if message.problem:
                 process.keep(f"it could not be started: {message.problem}")
                 self._over(message.number, 1)
-        elif isinstance(message, ProcessWrote):
+        elif isinstance(message, machines.ProcessWrote):
             process.keep(message.line)
         else:
             self._over(message.number, message.code)
@@ -205,7 +190,7 @@ class _Host:
         """The connection to it has ended, or could not be made."""
         if self._opened is not None and not self._opened.done():
             advice = f"is `omni hosts serve --listen {self.address} --key FILE` running there, with the same key?"
-            self._opened.set_result(RunOpened(self._run, self.name, problem=f"{reason}; {advice}"))
+            self._opened.set_result(machines.RunOpened(self._run, self.name, problem=f"{reason}; {advice}"))
             return
         self._problem = reason
         self._end_close()
@@ -220,7 +205,7 @@ class _Host:
         if self._opened.cancelled() or self._opened.result().problem:
             return None
         self._closed = asyncio.get_running_loop().create_future()
-        self.say(CloseRun(self._run))
+        self.say(machines.CloseRun(self._run))
         return self._closed
 
     def _end_close(self) -> None:

@@ -22,18 +22,8 @@ from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import ConfigError, OmniError
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.processes.run_directory import DirectoryCleaner, run_directory
+from omni_core.protocol import machines
 from omni_core.protocol.codec import decode
-from omni_core.protocol.machines import (
-    CloseRun,
-    EndProcess,
-    LaunchProcess,
-    OpenRun,
-    ProcessEnded,
-    ProcessStarted,
-    ProcessWrote,
-    RunClosed,
-    RunOpened,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -78,15 +68,15 @@ class HostServer:
         return join_address(self._host, self._listener.getsockname()[1])
 
     def _on_message(self, message: Any) -> None:
-        if isinstance(message, OpenRun):
+        if isinstance(message, machines.OpenRun):
             self._open(message)
-        elif isinstance(message, LaunchProcess):
+        elif isinstance(message, machines.LaunchProcess):
             self._launch(message)
-        elif isinstance(message, EndProcess):
+        elif isinstance(message, machines.EndProcess):
             self._end(message)
-        elif isinstance(message, CloseRun):
+        elif isinstance(message, machines.CloseRun):
             if message.run in self._runs:
-                self._tell(message.run, RunClosed(message.run, self._runs[message.run].host))
+                self._tell(message.run, machines.RunClosed(message.run, self._runs[message.run].host))
             self._close_run(message.run)
         else:
             logger.error("a host cannot handle a %s", type(message).__name__)
@@ -98,21 +88,20 @@ class HostServer:
             logger.warning("a %s was not sent: %s", type(message).__name__, error)
 
     # --- runs --------------------------------------------------------------------------------------------------------
-    def _open(self, message: OpenRun) -> None:
+    def _open(self, message: machines.OpenRun) -> None:
         self._routes[message.run] = message.address
-        if message.version != __version__:
-            problem = f"omni-core {__version__} is installed there, and {message.version} here; make them equal"
-            self._tell(message.run, RunOpened(message.run, message.host, problem=problem))
-            return
         try:
+            if message.version != __version__:
+                installed = f"omni-core {__version__} is installed there, and {message.version} here"
+                raise ConfigError(f"{installed}; make them equal")
             listeners = [open_listener(self._host) for _ in range(message.processes)]
             directory = run_directory(None)
         except ConfigError as error:
-            self._tell(message.run, RunOpened(message.run, message.host, problem=str(error)))
+            self._tell(message.run, machines.RunOpened(message.run, message.host, problem=str(error)))
             return
         self._runs[message.run] = _Run(message.run, message.host, directory, DirectoryCleaner(directory), listeners)
         listening = [join_address(*listener.getsockname()[:2]) for listener in listeners]
-        self._tell(message.run, RunOpened(message.run, message.host, str(directory), self._host, listening))
+        self._tell(message.run, machines.RunOpened(message.run, message.host, str(directory), self._host, listening))
         logger.warning("a run of %s begins here: %d processes", message.address, message.processes)
 
     def _runner_is_gone(self, run: str, reason: str) -> None:
@@ -139,7 +128,7 @@ class HostServer:
         self._routes.pop(run.name, None)
 
     # --- processes ---------------------------------------------------------------------------------------------------
-    def _launch(self, message: LaunchProcess) -> None:
+    def _launch(self, message: machines.LaunchProcess) -> None:
         run = self._runs.get(message.run)
         if run is None:
             return
@@ -148,29 +137,25 @@ class HostServer:
         def ended(process: SupervisedProcess) -> None:
             run.processes.pop(number, None)
             assert process.code is not None
-            self._tell(run.name, ProcessEnded(run.name, run.host, number, process.code))
+            self._tell(run.name, machines.ProcessEnded(run.name, run.host, number, process.code))
 
         def wrote(line: str) -> None:
-            self._tell(run.name, ProcessWrote(run.name, run.host, number, line))
+            self._tell(run.name, machines.ProcessWrote(run.name, run.host, number, line))
 
         try:
             spec = decode(message.spec)
             process = run.processes[number] = StageProcess(spec, ended, run.listeners[message.listener], wrote)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            self._tell(run.name, ProcessStarted(run.name, run.host, number, problem=problem))
+            self._tell(run.name, machines.ProcessStarted(run.name, run.host, number, problem=problem))
         else:
-            self._tell(run.name, ProcessStarted(run.name, run.host, number, process.pid))
+            self._tell(run.name, machines.ProcessStarted(run.name, run.host, number, process.pid))
 
-    def _end(self, message: EndProcess) -> None:
+    def _end(self, message: machines.EndProcess) -> None:
         run = self._runs.get(message.run)
         process = None if run is None else run.processes.get(message.number)
-        if process is None:
-            return
-        if message.kill:
-            process.kill()
-        else:
-            process.say_stop()
+        if process is not None:
+            (process.kill if message.kill else process.say_stop)()
 
     async def close(self) -> None:
         """End every run that is left, and every process of it."""

@@ -1,4 +1,4 @@
-"""What is a model to the core? A :class:`ModelRunner` that a scheduler drives, step by step, over an :class:`ARModel`.
+"""The contracts of a model: a :class:`ModelRunner`, which a scheduler drives step by step, runs a network, an :class:`ARModel`.
 
 A model whose input depends on its last output has a :class:`FeedbackStrategy` beside its runner. The room holds contracts and
 their data only; ``omni_torch`` implements them for PyTorch.

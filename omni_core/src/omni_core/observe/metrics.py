@@ -6,6 +6,8 @@ better (it is interpolated).
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from attrs import define, field
 
 _SMALLEST = 1e-5
@@ -70,13 +72,11 @@ class StageMetrics:
     failed: int = 0
     aborted: int = 0
     latency: Histogram = field(factory=Histogram)
-    edges: dict[str, EdgeCounters] = field(factory=dict)
+    edges: defaultdict[str, EdgeCounters] = field(factory=lambda: defaultdict(EdgeCounters))
 
     def sent(self, target: str, nbytes: int, seconds: float) -> None:
         """Count a message to ``target``."""
-        edge = self.edges.get(target)
-        if edge is None:
-            edge = self.edges[target] = EdgeCounters()
+        edge = self.edges[target]
         edge.messages += 1
         edge.nbytes += nbytes
         edge.seconds += seconds

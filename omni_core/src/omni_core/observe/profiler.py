@@ -23,13 +23,12 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+
 MAX_EVENTS = 400_000
 """Events that one process keeps; later ones are counted and dropped. About 200 bytes of the trace each."""
 
 Event = dict[str, Any]
-
-_DEVICE_THREADS = 1 << 22
-"""The first ``tid`` of the tracks of an accelerator's streams: no thread id of Linux is as large."""
 
 
 def flow_of(request_id: str, source: str, target: str, chunk_id: int | None) -> str:
@@ -40,6 +39,14 @@ def flow_of(request_id: str, source: str, target: str, chunk_id: int | None) -> 
 def flow_id(name: str) -> str:
     """The name as 64 bits in hexadecimal, the same in every process."""
     return f"0x{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+
+
+class DeviceRecorder(Protocol):
+    """A profiler of a library's own operations over every thread of its process, which records from its making on."""
+
+    def finish(self, scratch: Path) -> list[Event]:
+        """Stop, and return the events, on the monotonic clock. ``scratch`` is a file that may be written and is removed."""
+        ...
 
 
 @frozen
@@ -95,7 +102,7 @@ class Recorder:
         for request_id, name in reversed(list(self._open)):
             self.end(request_id, name, unfinished=True)
         names = [{"ph": "M", "name": "process_name", "pid": os.getpid(), "args": {"name": self.process}}]
-        names += [_thread_name(os.getpid(), thread, name) for thread, name in self._threads.items()]
+        names += [thread_name(os.getpid(), thread, name) for thread, name in self._threads.items()]
         return [*names, *self.events]
 
     def _event(self, phase: str, name: str, request_id: str, stage: str, **args: Any) -> Event:
@@ -117,16 +124,6 @@ class Recorder:
         return fits
 
 
-class _Message(Protocol):
-    """A message in a stage's queues."""
-
-    @property
-    def request_id(self) -> str: ...
-
-    @property
-    def type(self) -> str: ...
-
-
 class StageRecorder:
     """Records a stage's phases at its scheduler's queues: a request is queued until the scheduler takes it, then computing."""
 
@@ -135,7 +132,7 @@ class StageRecorder:
         self._stage, self._queued, self._computing = stage, f"{stage}: queue", f"{stage}: compute"
         self._phases: dict[str, bool] = {}
 
-    def inbox(self, action: str, messages: Sequence[_Message]) -> None:
+    def inbox(self, action: str, messages: Sequence[IncomingMessage]) -> None:
         """A tap of the scheduler's inbox."""
         for message in messages:
             request_id = message.request_id
@@ -149,7 +146,7 @@ class StageRecorder:
                 self._recorder.end(request_id, self._queued)
                 self._recorder.begin(request_id, self._computing, self._stage)
 
-    def outbox(self, action: str, messages: Sequence[_Message]) -> None:
+    def outbox(self, action: str, messages: Sequence[OutgoingMessage]) -> None:
         """A tap of its outbox."""
         if action != "put":
             return
@@ -167,60 +164,9 @@ class StageRecorder:
             self._recorder.end(request_id, self._stage)
 
 
-class TorchRecorder:
-    """torch's own profiler over every thread of this process, on the same clock."""
-
-    def __init__(self) -> None:
-        from omni_core.protocol.tensors import start_profiler
-
-        self._profile = start_profiler()
-
-    def finish(self, scratch: Path) -> list[Event]:
-        """Its events, from Unix time to the monotonic clock. ``scratch`` is a file that is written and removed."""
-        offset_ns = time.time_ns() - time.monotonic_ns()
-        self._profile.stop()
-        self._profile.export_chrome_trace(str(scratch))
-        document = json.loads(scratch.read_text())
-        scratch.unlink()
-        return torch_events(document["traceEvents"], os.getpid(), document.get("baseTimeNanoseconds", 0) - offset_ns)
-
-
-def torch_events(events: Iterable[Event], pid: int, shift_ns: int) -> list[Event]:
-    """Convert the events that kineto recorded in process ``pid``, shifted by ``shift_ns``.
-
-    Kineto numbers flows, devices and streams alike in every process (libkineto/src/output_json.cpp), so here flows get ids of the
-    process, and a device's stream becomes a thread of it. Tracks of kineto's own, like its iterations, are left out.
-    """
-    streams: dict[tuple[int, int], int] = {}
-    moved = []
-    for event in events:
-        phase, category = event["ph"], event.get("cat")
-        if category in ("kernel", "gpu_memcpy", "gpu_memset") or (phase, category) == ("f", "ac2g"):
-            thread = streams.setdefault((event["pid"], event["tid"]), _DEVICE_THREADS + len(streams))
-        elif phase in ("X", "i", "s", "f", "t") and event["pid"] == pid:
-            thread = event["tid"]
-        else:
-            continue
-        # In whole nanoseconds: Unix time in microseconds leaves a float a quarter of one, and slices would overlap.
-        begin_ns = round(float(event["ts"]) * 1e3) + shift_ns
-        place = {"pid": pid, "tid": thread, "ts": begin_ns / 1e3, "cat": f"torch,{category or ''}"}
-        identity = {"id": flow_id(f"{pid}/{event['id']}")} if "id" in event else {}
-        moved.append({**event, **place, **identity})
-    # Of events that begin at once, first the slice that encloses the others, last the flows that bind to it.
-    moved.sort(key=lambda event: (event["ts"], -event.get("dur", 0)))
-    names = {thread: f"device {device} stream {stream}" for (device, stream), thread in streams.items()}
-    return [*(_thread_name(pid, thread, name) for thread, name in names.items()), *moved]
-
-
-def _thread_name(pid: int, thread: int, name: str) -> Event:
+def thread_name(pid: int, thread: int, name: str) -> Event:
+    """Return the event that names a thread."""
     return {"ph": "M", "name": "thread_name", "pid": pid, "tid": thread, "args": {"name": name}}
-
-
-def write_events(path: Path, events: Iterable[Event]) -> int:
-    """Write one process's part of a trace; return the number of its events."""
-    listed = list(events)
-    path.write_text(json.dumps(listed))
-    return len(listed)
 
 
 def merge(parts: Iterable[Path], own: Iterable[Event], destination: Path) -> int:

@@ -68,9 +68,8 @@ class Telemetry:
         if parent is None:
             return
         context = trace.set_span_in_context(parent)
-        span = self._tracer.start_span(
-            report.stage, context, attributes={"omni.stage": report.stage}, start_time=report.begin_ns
-        )
+        attributes = {"omni.stage": report.stage}
+        span = self._tracer.start_span(report.stage, context, attributes=attributes, start_time=report.begin_ns)
         if report.error:
             span.set_status(trace.StatusCode.ERROR, report.error)
         span.end(report.end_ns)

@@ -7,7 +7,6 @@ point names each level that the plugin works with as an extra: ``my-relay = "my_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from omni_core import __version__
 from omni_core.errors import did_you_mean
@@ -25,12 +24,11 @@ def declared(entry_point: str) -> Levels:
     """
     hooks = {hook.plural: name for name, hook in HOOKS.items()}
     found: dict[str, set[int]] = {}
-    for extra in _extras(entry_point):
+    bracketed = re.search(r"\[(.*)\]\s*$", entry_point)
+    for extra in filter(None, map(str.strip, bracketed[1].split(",") if bracketed else ())):
         kind, dash, level = extra.replace("_", "-").rpartition("-")
         if not dash or not level.isdecimal():
-            raise ValueError(
-                f"[{extra}] of its entry point is no API level; write a kind of hook with its level, such as [relays-1]"
-            )
+            raise ValueError(f"[{extra}] of its entry point is no API level; write one such as [relays-1]")
         if kind not in hooks:
             raise ValueError(
                 f"[{extra}] of its entry point: this core ({__version__}) has no hook for {kind}{did_you_mean(kind, hooks)}"
@@ -61,11 +59,5 @@ def described(levels: Levels) -> str:
     kinds: dict[tuple[int, ...], list[str]] = {}
     for hook, each in levels.items():
         kinds.setdefault(each, []).append(HOOKS[hook].plural)
-    return "API level " + ", ".join(
-        f"{' or '.join(map(str, each))} of {' and '.join(names)}" for each, names in kinds.items()
-    )
-
-
-def _extras(entry_point: str) -> Iterator[str]:
-    bracketed = re.search(r"\[(.*)\]\s*$", entry_point)
-    yield from (each.strip() for each in (bracketed[1].split(",") if bracketed else ()) if each.strip())
+    each_level = (f"{' or '.join(map(str, each))} of {' and '.join(names)}" for each, names in kinds.items())
+    return f"API level {', '.join(each_level)}"

@@ -51,11 +51,8 @@ class PluginRegistry:
                 f"the {kind} {name!r} is provided twice, by {owners}; "
                 f"uninstall one, or disable it: OMNI_DISABLE_PLUGINS={found[-1][1].name}"
             )
-        raise PluginError(f"no {kind} is called {name!r}{self._hint(hook, name)}")
-
-    def _hint(self, hook: str, name: str) -> str:
-        """Return the end of a message about a name that no plugin provides."""
-        return "; ".join([did_you_mean(name, self.names(hook)), *self.suspects()])
+        hints = "; ".join([did_you_mean(name, self.names(hook)), *self.suspects()])
+        raise PluginError(f"no {kind} is called {name!r}{hints}")
 
     def suspects(self) -> list[str]:
         """Return a line for each plugin that is broken or incompatible: it may have provided what is missing."""
@@ -83,9 +80,8 @@ class PluginRegistry:
             owners: dict[str, list[str]] = {}
             for component, record in self.components(hook):
                 owners.setdefault(component.name, []).append(record.title)
-            lines += [
-                f"{HOOKS[hook].kind} {name!r}: {' and '.join(who)}" for name, who in owners.items() if len(who) > 1
-            ]
+            twice = {name: who for name, who in owners.items() if len(who) > 1}
+            lines += [f"{HOOKS[hook].kind} {name!r}: {' and '.join(who)}" for name, who in twice.items()]
         return lines
 
     def check(self) -> list[tuple[str, Component, PluginRecord, str | None]]:

@@ -1,7 +1,7 @@
 """The requests that die with a process: those of which it held something, and no others.
 
-The survivors report what they had written to the dead process and what had arrived from it. A request is safe if, for each stage
-of the dead process, nothing of it had reached that stage, or everything that the stage had to hand on has arrived. Where
+The surviving processes report what they had written to the process and what had arrived from it. A request is safe if, for each stage
+of the process, nothing of it had reached that stage, or everything that the stage had to hand on has arrived. Where
 this cannot be told, it counts as lost: an error is better than silence.
 """
 
@@ -28,7 +28,7 @@ REPORT_SECONDS = 0.5
 """The time that survivors have to report what they know about a dead process."""
 
 _READ_ON_SECONDS = 0.02
-"""Without survivors: the time to read what the dead process had sent before."""
+"""Without survivors: the time to read what the process had sent before its death."""
 
 
 @frozen
@@ -36,8 +36,8 @@ class LossReport:
     """The knowledge about some requests at the death of a process.
 
     Attributes:
-        reached: ``(request, stage)`` of which something was written to the dead process.
-        arrived: ``(request, stage of the dead process, receiving stage)`` to what has come there (see ``stage.Arrivals``).
+        reached: ``(request, stage)`` of which something was written to the process.
+        arrived: ``(request, stage of the process, receiving stage)`` to what has come there (see ``stage.Arrivals``).
         completed: ``(request, terminal stage)`` whose result the coordinator has.
         complete: True if every survivor has answered.
     """
@@ -124,7 +124,7 @@ class Deaths:
             is_complete.set()
 
     async def settle(self, dead: Supervisor, survivors: Sequence[Supervisor], reason: str) -> None:
-        """Fail or run again what the dead unit held, and nothing else."""
+        """Fail or run again the requests that a unit held at its death, and no others."""
         unit = dead.spec
         reached = {work for process in unit.processes for work in self._control.peer_is_down(process.endpoint)}
         requests = [name for name, request in self._coordinator.attempts().items() if concerns(request, unit)]
@@ -182,11 +182,7 @@ def _handed_to(request: str, stage: StageSpec, report: LossReport) -> tuple[Sequ
 
 
 def _passed_on(
-    request: str,
-    stage: StageSpec,
-    targets: tuple[Sequence[str], Sequence[str]],
-    local: set[str],
-    report: LossReport,
+    request: str, stage: StageSpec, targets: tuple[Sequence[str], Sequence[str]], local: set[str], report: LossReport
 ) -> bool:
     if stage.terminal:
         return (request, stage.name) in report.completed

@@ -18,23 +18,11 @@ from typing import Any
 
 from omni_core.control.plane import RemoteRoutes
 from omni_core.model_runner.kernels import install
-from omni_core.protocol.codec import decode, encode
+from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
 
 _PR_SET_PDEATHSIG = 1
-
-
-def pack_spec(spec: ProcessSpec) -> bytes:
-    """Encode a spec for the child."""
-    return encode(spec)
-
-
-def _read_spec(descriptor: int) -> ProcessSpec:
-    with open(descriptor, "rb") as file:
-        spec = decode(file.read())
-    assert isinstance(spec, ProcessSpec)
-    return spec
 
 
 def _die_with_parent() -> None:
@@ -59,11 +47,10 @@ def _limit_torch_threads() -> None:
 def _limit_gpu_memory(spec: ProcessSpec) -> None:
     """Limit torch's allocator to the memory budgets of the stages, if they have any."""
     gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
-    if not gpus or not spec.gpu_memory:
-        return
-    from omni_core.protocol.tensors import limit_memory
+    if gpus and spec.gpu_memory:
+        from omni_core.protocol.tensors import limit_memory
 
-    limit_memory(gpus[0], spec.gpu_memory)
+        limit_memory(gpus[0], spec.gpu_memory)
 
 
 def _remote_routes(spec: ProcessSpec, listener: int | None) -> RemoteRoutes | None:
@@ -110,7 +97,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _die_with_parent()
     logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
-    spec = _read_spec(int(sys.argv[1]))
+    with open(int(sys.argv[1]), "rb") as file:
+        spec = decode(file.read())
+    assert isinstance(spec, ProcessSpec)
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
     code = asyncio.run(_serve(spec, int(sys.argv[2]) if len(sys.argv) > 2 else None))

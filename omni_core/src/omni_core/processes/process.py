@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from omni_core.processes.log_lines import LogLines
-from omni_core.processes.main import pack_spec
+from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class StageProcess(SupervisedProcess):
         document = os.memfd_create("omni-spec", 0)
         inherited = [document] if listener is None else [document, listener.fileno()]
         try:
-            os.write(document, pack_spec(spec))
+            os.write(document, encode(spec))
             os.lseek(document, 0, os.SEEK_SET)
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "omni_core.processes.main", *map(str, inherited)],

@@ -31,18 +31,15 @@ def run_directory(base_path: str | None) -> Path:
         raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
 
 
+_CLEAN = 'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"'
+
+
 class DirectoryCleaner:
     """Removes a run's folder when its owner ends in any way: a shell that waits for the end of a pipe."""
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
-            [
-                "/bin/sh",
-                "-c",
-                'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"',
-                "omni-directory-cleaner",
-                str(directory),
-            ],
+            ["/bin/sh", "-c", _CLEAN, "omni-directory-cleaner", str(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

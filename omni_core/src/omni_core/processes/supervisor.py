@@ -62,10 +62,6 @@ class Supervisor:
         self._was_starting = True
 
     @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
     def label(self) -> str:
         """The name that messages use: the stage's, or the process group's if it holds several stages."""
         return self.spec.stage_names[0] if len(self.spec.stage_names) == 1 else self.spec.name
@@ -144,9 +140,7 @@ class Supervisor:
                 self._owner.unit_changed(self)
             elif isinstance(action, unit.Stalled):
                 pid = next(each.pid for each in self.processes if each.spec.name == action.process)
-                logger.warning(
-                    "stage %s: process %d does not answer (stopped, or busy); its requests wait", self.label, pid
-                )
+                logger.warning("stage %s: process %d does not answer; its requests wait", self.label, pid)
             elif isinstance(action, unit.Ready):
                 self._owner.unit_is_ready(self)
                 if action.again:

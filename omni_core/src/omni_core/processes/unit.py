@@ -291,9 +291,7 @@ class Unit:
                 return [*actions, *self._down(f"its process {name!r} has not answered for {silent:.0f} s", now)]
             grace = min(limit, ABORT_GRACE_SECONDS)
             if self.state is UnitState.STALLED and self._aborts is not None and now - self._aborts[0] >= grace:
-                reason = (
-                    f"its process {name!r} has not answered for {silent:.0f} s and drops no request that was aborted"
-                )
+                reason = f"its process {name!r} has not answered for {silent:.0f} s and drops no aborted request"
                 return [*actions, *self._down(reason, now)]
         return actions
 

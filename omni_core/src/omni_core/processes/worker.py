@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import time
@@ -15,32 +16,11 @@ from omni_core.control.framing import Work
 from omni_core.control.lanes import Lanes
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StageFailedError
-from omni_core.observe.profiler import Recorder, TorchRecorder, flow_of, write_events
+from omni_core.observe.profiler import DeviceRecorder, Recorder, flow_of
 from omni_core.processes.watch import ComputeWatch, MemoryWatch
-from omni_core.protocol.messages import (
-    AbortMessage,
-    CompleteMessage,
-    DataReadyMessage,
-    ErrorInfo,
-    InFlightReport,
-    InFlightRequest,
-    PeerDownMessage,
-    PeerDownReport,
-    PeerFailedMessage,
-    PeerUpMessage,
-    PingMessage,
-    PongMessage,
-    ProfileMessage,
-    ProfileReport,
-    ReadyMessage,
-    ShutdownMessage,
-    StageStatistics,
-    StatisticsRequest,
-    SubmitMessage,
-    WaitingReport,
-    WaitingRequest,
-)
+from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.references import load
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
 from omni_core.stage.assembly import build_scheduler
@@ -53,6 +33,9 @@ logger = logging.getLogger(__name__)
 _READ_ON_SECONDS = 0.02
 """Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
 
+TORCH_RECORDER = "omni_torch.profiler:TorchRecorder"
+"""The :class:`DeviceRecorder` of processes that compute with torch."""
+
 LAST_STEP_SECONDS = 1.0
 """Seconds that the end of a process waits for running steps. No process reads their results any more."""
 
@@ -61,16 +44,16 @@ class Worker:
     """Runs the stages of one :class:`ProcessSpec` on the current event loop.
 
     Args:
-        abroad: reaches processes on other machines, where there are any. Closed with the worker.
+        remote: the routes to processes on other machines, if there are any. Closed with the worker.
     """
 
-    def __init__(self, spec: ProcessSpec, abroad: RemoteRoutes | None = None) -> None:
+    def __init__(self, spec: ProcessSpec, remote: RemoteRoutes | None = None) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
         self.exit_code = 0
         self._loop = asyncio.get_running_loop()
         self._relays = Relays(spec.relays, spec.relay_towards)
-        self._control = ControlPlane(spec.endpoint, self._on_message, abroad, self._ask_in_flight)
+        self._control = ControlPlane(spec.endpoint, self._on_message, remote, self._ask_in_flight)
         self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
         self._outbound = Outbound(spec, self._control, self._transfer, self._relays)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self._outbound.lock)
@@ -80,15 +63,31 @@ class Worker:
         self._computes = ComputeWatch()
         self._memory = MemoryWatch()
         self._outbound.on_failure = self._check_memory
-        self._torch_recorder: TorchRecorder | None = None
+        self._torch_recorder: DeviceRecorder | None = None
         self._writing: set[asyncio.Future[None]] = set()
+        self._handlers: dict[type, Callable[[Any], object]] = {
+            messages.DataReadyMessage: self._on_data,
+            messages.SubmitMessage: self._on_data,
+            messages.AbortMessage: lambda message: self._abort(message.request_id),
+            messages.WaitingRequest: self._on_waiting,
+            messages.StatisticsRequest: self._on_statistics,
+            ItemMessage: self._on_ranks,
+            WorkMessage: self._on_ranks,
+            RankError: lambda message: self._leaders[message.stage].take(message),
+            messages.PingMessage: self._on_ping,
+            messages.ProfileMessage: self._on_profile,
+            messages.PeerDownMessage: self._on_peer_down,
+            messages.PeerUpMessage: lambda message: self._control.peer_is_up(message.endpoint),
+            messages.PeerFailedMessage: self._on_peer_failed,
+            messages.InFlightReport: lambda message: self._control.keep(message.requests),
+            messages.ShutdownMessage: lambda _: self.stopped.set(),
+        }
 
     def build(self, on_stage: Callable[[str], None]) -> None:
         """Build every stage; ``on_stage`` is called with each one's name before its factory runs."""
         for stage in self.spec.stages:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
-            self._computes.add(stage, scheduler)
             self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
                 on_error = partial(self._rank_error, stage.name)
@@ -106,7 +105,8 @@ class Worker:
         for part in self._parts().values():
             part.start()
         self._control.listen()
-        self.tell_coordinator(ReadyMessage(self.spec.name, os.getpid(), [stage.name for stage in self.spec.stages]))
+        names = [stage.name for stage in self.spec.stages]
+        self.tell_coordinator(messages.ReadyMessage(self.spec.name, os.getpid(), names))
 
     def _publish(self, message: ItemMessage | WorkMessage) -> None:
         """Send a message of rank 0 to the other ranks. From any thread."""
@@ -119,7 +119,7 @@ class Worker:
         self._control.send(leader, RankError(stage, self.spec.rank, request_id, error))
 
     def _ask_in_flight(self) -> None:
-        self.tell_coordinator(InFlightRequest(self.spec.endpoint))
+        self.tell_coordinator(messages.InFlightRequest(self.spec.endpoint))
 
     def tell_coordinator(self, message: Any) -> None:
         """Send a control message to the coordinator. From any thread."""
@@ -130,7 +130,7 @@ class Worker:
         self.exit_code = 1
         self._loop.call_soon_threadsafe(self.stopped.set)
 
-    def _check_memory(self, error: ErrorInfo) -> None:
+    def _check_memory(self, error: messages.ErrorInfo) -> None:
         if self._memory.must_end(error.error_type, lambda: sum(each.completed for each in self._stages.values())):
             logger.error("MemoryError for several requests in a row, and no memory to be had: this process ends")
             self._scheduler_died()
@@ -146,44 +146,36 @@ class Worker:
         self._control.close()
 
     def _on_message(self, message: Any) -> None:
-        if isinstance(message, DataReadyMessage | SubmitMessage):
-            self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
-        elif isinstance(message, AbortMessage):
-            self._abort(message.request_id)
-        elif isinstance(message, WaitingRequest):
-            waits = {name: stage.waiting(message.attempt) for name, stage in self._stages.items()}
-            found = {name: " and ".join(each) for name, each in waits.items() if each}
-            self.tell_coordinator(WaitingReport(message.attempt, found))
-        elif isinstance(message, StatisticsRequest):
-            self.tell_coordinator(StageStatistics(self.spec.name, self._statistics()))
-        elif isinstance(message, ItemMessage | WorkMessage):
-            self._followers[message.stage].feed(message)
-        elif isinstance(message, RankError):
-            self._leaders[message.stage].take(message)
-        elif isinstance(message, PingMessage):
-            self.tell_coordinator(PongMessage(self.spec.name, self._computes.computes()))
-        elif isinstance(message, ProfileMessage):
-            self._on_profile(message)
-        elif isinstance(message, PeerDownMessage):
-            self._on_peer_down(message)
-        elif isinstance(message, PeerUpMessage):
-            self._control.peer_is_up(message.endpoint)
-        elif isinstance(message, PeerFailedMessage):
-            self._on_peer_failed(message)
-        elif isinstance(message, InFlightReport):
-            self._control.keep(message.requests)
-        elif isinstance(message, ShutdownMessage):
-            self.stopped.set()
-        else:
+        handle = self._handlers.get(type(message))
+        if handle is None:
             logger.error("process %r cannot handle a %s", self.spec.name, type(message).__name__)
+        else:
+            handle(message)
 
-    def _on_peer_down(self, message: PeerDownMessage) -> None:
+    def _on_data(self, message: messages.DataReadyMessage | messages.SubmitMessage) -> None:
+        self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
+
+    def _on_waiting(self, message: messages.WaitingRequest) -> None:
+        waits = {name: stage.waiting(message.attempt) for name, stage in self._stages.items()}
+        found = {name: " and ".join(each) for name, each in waits.items() if each}
+        self.tell_coordinator(messages.WaitingReport(message.attempt, found))
+
+    def _on_statistics(self, _: messages.StatisticsRequest) -> None:
+        self.tell_coordinator(messages.StageStatistics(self.spec.name, self._statistics()))
+
+    def _on_ping(self, _: messages.PingMessage) -> None:
+        self.tell_coordinator(messages.PongMessage(self.spec.name, self._computes.computes()))
+
+    def _on_ranks(self, message: ItemMessage | WorkMessage) -> None:
+        self._followers[message.stage].feed(message)
+
+    def _on_peer_down(self, message: messages.PeerDownMessage) -> None:
         asked = set(message.requests)
         reached = [work for work in self._control.peer_is_down(message.endpoint) if work[0] in asked]
-        # Not at once: what the dead process had sent before may lie unread in our sockets.
+        # Not at once: what the process had sent before its death may lie unread in our sockets.
         asyncio.get_running_loop().call_later(_READ_ON_SECONDS, self._report, message, reached)
 
-    def _report(self, message: PeerDownMessage, reached: list[Work]) -> None:
+    def _report(self, message: messages.PeerDownMessage, reached: list[Work]) -> None:
         arrived = [
             (request, source, name, *what)
             for request in message.requests
@@ -191,15 +183,15 @@ class Worker:
             for source, what in stage.arrivals(request).items()
             if source in message.stages
         ]
-        self.tell_coordinator(PeerDownReport(message.death, self.spec.name, reached, arrived))
+        self.tell_coordinator(messages.PeerDownReport(message.death, self.spec.name, reached, arrived))
 
-    def _on_peer_failed(self, message: PeerFailedMessage) -> None:
+    def _on_peer_failed(self, message: messages.PeerFailedMessage) -> None:
         error = StageFailedError(message.stages[0], message.reason)
         for request_id, stage in self._control.peer_has_failed(message.endpoint, error):
-            info = ErrorInfo(stage, type(error).__name__, str(error))
-            self.tell_coordinator(CompleteMessage(request_id, stage, None, info))
+            info = messages.ErrorInfo(stage, type(error).__name__, str(error))
+            self.tell_coordinator(messages.CompleteMessage(request_id, stage, None, info))
 
-    def _on_profile(self, message: ProfileMessage) -> None:
+    def _on_profile(self, message: messages.ProfileMessage) -> None:
         if message.start:
             self._begin_profile(message.torch)
         elif self._outbound.recorder is not None:
@@ -218,46 +210,46 @@ class Worker:
         problem = ""
         if not {stage.name for stage in self.spec.stages}.isdisjoint(torch_stages):
             try:
-                self._torch_recorder = TorchRecorder()
+                self._torch_recorder = load(TORCH_RECORDER)()
             except Exception as error:
                 problem = f"torch's profiler did not start: {type(error).__name__}: {error}"
-        self.tell_coordinator(ProfileReport(self.spec.name, problem=problem))
+        self.tell_coordinator(messages.ProfileReport(self.spec.name, problem=problem))
 
-    def _write_profile(self, recorder: Recorder, torch: TorchRecorder | None, path: Path) -> None:
+    def _write_profile(self, recorder: Recorder, torch: DeviceRecorder | None, path: Path) -> None:
         """Write what was recorded. Called in a thread, because it may take seconds."""
         problem = ""
         try:
             events = recorder.finish()
             if torch is not None:
                 events += torch.finish(path.with_suffix(".torch.json"))
-            write_events(path, events)
+            path.write_text(json.dumps(events))
         except Exception as error:
             problem = f"the profile could not be written: {type(error).__name__}: {error}"
-        self.tell_coordinator(ProfileReport(self.spec.name, str(path), recorder.dropped, problem))
+        self.tell_coordinator(messages.ProfileReport(self.spec.name, str(path), recorder.dropped, problem))
 
-    async def _deliver(self, message: DataReadyMessage | SubmitMessage) -> None:
+    async def _deliver(self, message: messages.DataReadyMessage | messages.SubmitMessage) -> None:
         """Read what a message carries and give it to its stage."""
         stage = self._stages[message.stage]
         begin = time.monotonic_ns()
-        if isinstance(message, DataReadyMessage) and message.is_done:
+        if isinstance(message, messages.DataReadyMessage) and message.is_done:
             stage.receive_done(message.request_id, message.from_stage, message.handed_to)
             return
         value = await self._transfer.read(message)
         if self._outbound.recorder is not None:
             self._record_receipt(begin, message)
-        if isinstance(message, SubmitMessage):
+        if isinstance(message, messages.SubmitMessage):
             stage.receive_payload(value, None)
         elif message.is_stream:
             stage.receive_chunk(message.request_id, message.from_stage, value)
         else:
             stage.receive_payload(value, message.from_stage, message.handed_to)
 
-    def _record_receipt(self, begin: int, message: DataReadyMessage | SubmitMessage) -> None:
+    def _record_receipt(self, begin: int, message: messages.DataReadyMessage | messages.SubmitMessage) -> None:
         assert self._outbound.recorder is not None
         if (message.request_id, message.stage) in self._reads:  # it waited, and the thread did other work meanwhile
             begin = time.monotonic_ns()
         source, chunk_id = "client", None
-        if isinstance(message, DataReadyMessage):
+        if isinstance(message, messages.DataReadyMessage):
             source, chunk_id = message.from_stage, message.chunk_id
         flow = flow_of(message.request_id, source, message.stage, chunk_id)
         self._outbound.recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)

@@ -14,7 +14,7 @@ from typing import Any
 import msgpack
 from attrs import define, field
 
-from omni_core.errors import CodecError
+from omni_core.errors import CodecError, message_of
 from omni_core.protocol import tensors
 from omni_core.protocol.registry import classes, names, register, values
 from omni_core.protocol.structure import check_limits, is_large, locate_failure
@@ -156,8 +156,6 @@ def decode(document: bytes | memoryview | EncodedValue, buffer: Buffer | None = 
     except CodecError:
         raise
     except BaseException as error:  # a class's constructor may raise anything, and event loops decode
-        from omni_core.protocol.error_info import message_of  # which imports the messages, which import this module
-
         raise CodecError(f"received bytes cannot be decoded: {message_of(error, with_type=True)}") from error
 
 

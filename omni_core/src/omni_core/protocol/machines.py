@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import field, frozen
+from attrs import field
 
-from omni_core.protocol.registry import register
+from omni_core.protocol.registry import message
 
 
-@register
-@frozen
+@message
 class OpenRun:
     """Make room for ``processes`` processes of a run. ``host``: how the run calls the host; ``address``: the ``tcp://`` address
     of the runner.
@@ -21,8 +20,7 @@ class OpenRun:
     version: str
 
 
-@register
-@frozen
+@message
 class RunOpened:
     """A host has made room: the folder, its address, and where each process will be reached; or says what the ``problem`` is."""
 
@@ -34,8 +32,7 @@ class RunOpened:
     problem: str = ""
 
 
-@register
-@frozen
+@message
 class LaunchProcess:
     """Start a process with an encoded launch spec; it is reached at the host's ``listener``-th address of the run."""
 
@@ -46,8 +43,7 @@ class LaunchProcess:
     spec: bytes = field(repr=False)
 
 
-@register
-@frozen
+@message
 class ProcessStarted:
     """A process runs, or could not be started."""
 
@@ -58,8 +54,7 @@ class ProcessStarted:
     problem: str = ""
 
 
-@register
-@frozen
+@message
 class ProcessWrote:
     """A line of a process's standard error."""
 
@@ -69,8 +64,7 @@ class ProcessWrote:
     line: str
 
 
-@register
-@frozen
+@message
 class ProcessEnded:
     """A process has ended with an exit code; negative: by that signal."""
 
@@ -80,8 +74,7 @@ class ProcessEnded:
     code: int
 
 
-@register
-@frozen
+@message
 class EndProcess:
     """End a process: by closing its standard input, or at once."""
 
@@ -90,18 +83,20 @@ class EndProcess:
     kill: bool
 
 
-@register
-@frozen
+@message
 class CloseRun:
     """The run is over: end what is left of it."""
 
     run: str
 
 
-@register
-@frozen
+@message
 class RunClosed:
     """A host has heard that the run is over. The answer to :class:`CloseRun`."""
 
     run: str
     host: str
+
+
+HostMessage = RunOpened | RunClosed | ProcessStarted | ProcessWrote | ProcessEnded
+"""A message of a host to a runner."""

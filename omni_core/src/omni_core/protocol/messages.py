@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field, frozen
 
 from omni_core.protocol.codec import Body
-from omni_core.protocol.registry import register
+from omni_core.protocol.registry import message, register
 
 
 @register
@@ -75,8 +75,7 @@ class ErrorInfo:
     is_invalid_request: bool = False
 
 
-@register
-@frozen
+@message
 class SubmitMessage:
     """Coordinator to entry stage: start this request. ``body`` is an encoded :class:`StagePayload`.
 
@@ -89,8 +88,7 @@ class SubmitMessage:
     has_tensors: bool = False
 
 
-@register
-@frozen
+@message
 class DataReadyMessage:
     """Stage to stage: a payload or a stream chunk is ready to be read, or a stream's end (``is_done``).
 
@@ -117,8 +115,7 @@ class DataReadyMessage:
     has_tensors: bool = False
 
 
-@register
-@frozen
+@message
 class CompleteMessage:
     """Terminal stage to coordinator: the stage's final result, encoded, or its error."""
 
@@ -129,8 +126,7 @@ class CompleteMessage:
     has_tensors: bool = False
 
 
-@register
-@frozen
+@message
 class StageSpan:
     """A stage to the coordinator: the time of a traced request in it, from arrival to end, in ``time.time_ns`` nanoseconds."""
 
@@ -141,8 +137,7 @@ class StageSpan:
     error: str = ""
 
 
-@register
-@frozen
+@message
 class StreamMessage:
     """Stage to coordinator: one partial result for the client, encoded. ``chunk_id`` counts from 0 per stage."""
 
@@ -153,24 +148,21 @@ class StreamMessage:
     has_tensors: bool = False
 
 
-@register
-@frozen
+@message
 class AbortMessage:
     """Coordinator to every stage: drop all state of this request. Idempotent; an unknown id is ignored."""
 
     request_id: str
 
 
-@register
-@frozen
+@message
 class WaitingRequest:
     """Coordinator to a process: say what ``attempt``, whose deadline has passed, does in your stages."""
 
     attempt: str
 
 
-@register
-@frozen
+@message
 class WaitingReport:
     """A process to the coordinator: by stage, what a request waits for there. Stages without the request are left out."""
 
@@ -178,7 +170,7 @@ class WaitingReport:
     stages: dict[str, str] = field(factory=dict)
 
 
-@frozen
+@message
 class ProfileMessage:
     """Runner to a process: record from now on (``start``), or stop and write what was recorded to ``path``.
 
@@ -190,8 +182,7 @@ class ProfileMessage:
     torch: list[str] = field(factory=list)
 
 
-@register
-@frozen
+@message
 class ProfileReport:
     """A process to the runner: it records now, or its events are in the file at ``path``; or why not."""
 
@@ -201,16 +192,14 @@ class ProfileReport:
     problem: str = ""
 
 
-@register
-@frozen
+@message
 class StatusRequest:
     """Any process of the same user to a runner: answer at ``endpoint`` with a :class:`StatusReport`."""
 
     endpoint: str
 
 
-@register
-@frozen
+@message
 class ProfileRequest:
     """Any process of the same user to a runner: record for ``seconds``, write the trace to ``path``, answer at ``endpoint``."""
 
@@ -220,8 +209,7 @@ class ProfileRequest:
     torch: list[str] = field(factory=list)
 
 
-@register
-@frozen
+@message
 class ProfileDone:
     """The answer: the number of events in the trace, of those dropped, the processes that gave none; or the ``problem``."""
 
@@ -242,8 +230,7 @@ class StatusReport:
     statistics: dict[str, dict[str, dict[str, float]]]
 
 
-@register
-@frozen
+@message
 class PeerDownMessage:
     """Runner to a process: the one at ``endpoint``, with ``stages``, has died. Answer with what is known of ``requests``.
 
@@ -256,8 +243,7 @@ class PeerDownMessage:
     requests: list[str]
 
 
-@register
-@frozen
+@message
 class PeerDownReport:
     """Process to runner, about a dead peer: what was written to it, and what had arrived from it.
 
@@ -271,32 +257,28 @@ class PeerDownReport:
     arrived: list[tuple[str, str, str, int, Any]] = field(factory=list)
 
 
-@register
-@frozen
+@message
 class InFlightRequest:
     """A process to the runner: answer at ``endpoint`` with an :class:`InFlightReport`."""
 
     endpoint: str
 
 
-@register
-@frozen
+@message
 class InFlightReport:
     """Runner to a process: the requests that are in flight, as stages call them."""
 
     requests: list[str] = field(factory=list)
 
 
-@register
-@frozen
+@message
 class PeerUpMessage:
     """Runner to a process: a new process reads ``endpoint``."""
 
     endpoint: str
 
 
-@register
-@frozen
+@message
 class PeerFailedMessage:
     """Runner to a process: nothing will read ``endpoint`` any more; what is sent to ``stages`` fails for ``reason``."""
 
@@ -305,14 +287,12 @@ class PeerFailedMessage:
     reason: str
 
 
-@register
-@frozen
+@message
 class PingMessage:
     """Runner to a process: answer with a :class:`PongMessage`, which shows that the event loop runs."""
 
 
-@register
-@frozen
+@message
 class RunningCompute:
     """A compute that has run for ``seconds`` in a stage of a process, and has not ended."""
 
@@ -321,8 +301,7 @@ class RunningCompute:
     seconds: float
 
 
-@register
-@frozen
+@message
 class PongMessage:
     """Process to runner: its event loop turns. ``running`` holds its running computes, as far as its schedulers report them."""
 
@@ -330,16 +309,14 @@ class PongMessage:
     running: list[RunningCompute] = field(factory=list)
 
 
-@register
-@frozen
+@message
 class ShutdownMessage:
     """Coordinator to a process: finish and exit."""
 
     reason: str = ""
 
 
-@register
-@frozen
+@message
 class ReadyMessage:
     """Process to coordinator: every stage of the process is built and reads its endpoint."""
 
@@ -348,8 +325,7 @@ class ReadyMessage:
     stages: list[str] = field(factory=list)
 
 
-@register
-@frozen
+@message
 class ProcessFailedMessage:
     """Process to coordinator: a stage could not be built; the process ends."""
 
@@ -357,8 +333,7 @@ class ProcessFailedMessage:
     error: ErrorInfo
 
 
-@register
-@frozen
+@message
 class StageStatistics:
     """Stage to coordinator, on request: counters as plain numbers (queue depth, free KV blocks, relay bytes)."""
 
@@ -366,8 +341,7 @@ class StageStatistics:
     counters: dict[str, dict[str, float]] = field(factory=dict)
 
 
-@register
-@frozen
+@message
 class StatisticsRequest:
     """Coordinator to a process: answer with :class:`StageStatistics`."""
 

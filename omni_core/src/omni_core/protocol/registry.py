@@ -1,10 +1,10 @@
-"""The classes whose instances the codec sends: :func:`register`, used as a decorator where a class is defined."""
+"""The classes whose instances the codec sends: :func:`register` and :func:`message`, decorators where a class is defined."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
 import attrs
 
@@ -39,3 +39,9 @@ def register(cls: T) -> T:
         attrgetter(*fields) if len(fields) > 1 else lambda instance: tuple(getattr(instance, f) for f in fields)
     )
     return registered
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(attrs.field,))
+def message(cls: T) -> T:
+    """Make a frozen attrs class, and let its instances travel."""
+    return register(attrs.frozen(cls))

@@ -10,11 +10,10 @@ from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.protocol.registry import register
+from omni_core.protocol.registry import message, register
 
 
-@register
-@frozen
+@message
 class RelaySpec:
     """One relay of a process, as plain data: its class, and the fields of its :class:`RelayOptions`."""
 

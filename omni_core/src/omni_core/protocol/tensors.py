@@ -232,25 +232,3 @@ def limit_memory(gpu: int, budgets: Sequence[dict[str, Any]]) -> None:
     capacity = torch.cuda.get_device_properties(gpu).total_memory
     share = sum(each["share"] or each["nbytes"] / capacity for each in budgets)
     torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpu)
-
-
-def set_device(gpu: int | None) -> None:
-    """Make a GPU the calling thread's current device, where torch is imported; kernels launch on the current device."""
-    torch = sys.modules.get("torch")
-    if gpu is not None and torch is not None:
-        torch.cuda.set_device(gpu)
-
-
-def start_profiler() -> Any:
-    """torch's own profiler, started, over every thread of this process: operations on the CPU, and kernels where there is a GPU."""
-    torch = import_torch()
-    from torch._C._profiler import _ExperimentalConfig
-
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    profile = torch.profiler.profile(
-        activities=activities, experimental_config=_ExperimentalConfig(profile_all_threads=True)
-    )
-    profile.start()
-    return profile

@@ -40,20 +40,16 @@ def build_scheduler(spec: StageSpec) -> Scheduler:
     if spec.model_runner is not None:
         return _assemble(spec)
     factory = _Callable.load(spec, "factory")
-    batching = {
-        name: spec.factory_args[name] for name in BATCHING if name in spec.factory_args and name not in factory.named
-    }
-    own = evolve(spec, factory_args={name: value for name, value in spec.factory_args.items() if name not in batching})
-    is_function = not own.factory_args and (
-        _takes_only(factory.target, "payload") or _takes_only(factory.target, "payloads")
-    )
+    given = spec.factory_args
+    batching = {name: given[name] for name in BATCHING if name in given and name not in factory.named}
+    own = evolve(spec, factory_args={name: value for name, value in given.items() if name not in batching})
+    is_function = not own.factory_args and _required(factory.target) in (["payload"], ["payloads"])
     product = factory.target if is_function else factory.target(**_factory_arguments(factory, own))
     if callable(product) and not isinstance(product, Scheduler):
         return _of_function(product, batching, spec)
     if batching:
-        raise ConfigError(
-            f"stages[{spec.name}].factory_args.{next(iter(batching))}: {spec.factory!r} returns no batch function"
-        )
+        path = f"stages[{spec.name}].factory_args.{next(iter(batching))}"
+        raise ConfigError(f"{path}: {spec.factory!r} returns no batch function")
     if isinstance(product, Scheduler):
         return product
     raise ConfigError(
@@ -64,7 +60,7 @@ def build_scheduler(spec: StageSpec) -> Scheduler:
 
 def _of_function(function: Callable[..., Any], batching: dict[str, Any], spec: StageSpec) -> SimpleScheduler:
     path = f"stages[{spec.name}].factory_args"
-    if not _takes_only(function, "payloads"):
+    if _required(function) != ["payloads"]:
         if batching:
             name = next(iter(batching))
             raise ConfigError(
@@ -80,29 +76,19 @@ def _of_function(function: Callable[..., Any], batching: dict[str, Any], spec: S
         raise ConfigError(f"{path}.{error}") from None
 
 
-def _takes_only(factory: Callable[..., Any], name: str) -> bool:
-    """Return whether a callable is a stage function itself: exactly one required parameter, of that name."""
-    if inspect.isclass(factory):
-        return False
+def _required(factory: Callable[..., Any]) -> list[str]:
+    """The required parameters of a function; of a class, none, as it is no stage function itself."""
     try:
-        parameters = inspect.signature(factory).parameters
+        parameters = {} if inspect.isclass(factory) else inspect.signature(factory).parameters
     except ValueError:  # a builtin without a signature
-        return False
-    required = [
-        each
-        for each, parameter in parameters.items()
-        if parameter.default is parameter.empty and parameter.kind not in _VARIADIC
-    ]
-    return required == [name]
+        return []
+    return [name for name, each in parameters.items() if each.default is each.empty and each.kind not in _VARIADIC]
 
 
 def assemble(model_runner: str, scheduler: str, feedback: str | None = None, **arguments: Any) -> Scheduler:
     """Build a stage of parts outside a pipeline, from dotted references and the arguments of all parts."""
-    return build_scheduler(
-        StageSpec(
-            name="stage", model_runner=model_runner, feedback=feedback, scheduler=scheduler, factory_args=arguments
-        )
-    )
+    spec = StageSpec(name="stage", model_runner=model_runner, feedback=feedback, scheduler=scheduler)
+    return build_scheduler(evolve(spec, factory_args=arguments))
 
 
 @frozen
@@ -182,9 +168,8 @@ def _assemble(spec: StageSpec) -> Scheduler:
     inner = {"feedback": feedback[0].target(**arguments["feedback"])} if feedback else {}
     product = scheduler.target(runner=runner.target(**inner, **arguments["model_runner"]), **arguments["scheduler"])
     if not isinstance(product, Scheduler):
-        raise ConfigError(
-            f"{scheduler.path}: {scheduler.reference!r} returned a {type(product).__name__}, no scheduler"
-        )
+        kind = type(product).__name__
+        raise ConfigError(f"{scheduler.path}: {scheduler.reference!r} returned a {kind}, no scheduler")
     return product
 
 
@@ -194,17 +179,12 @@ _JOINTS = {"model_runner": "feedback", "scheduler": "runner"}
 
 def _check_joints(runner: _Callable, scheduler: _Callable, *, has_feedback: bool) -> None:
     if "runner" not in scheduler.named:
-        raise ConfigError(
-            f"{scheduler.path}: {scheduler.reference!r} takes no `runner`, so it cannot drive a model runner"
-        )
+        raise ConfigError(f"{scheduler.path}: {scheduler.reference!r} takes no `runner`, so it drives no model runner")
+    path = f"{runner.path.rpartition('.')[0]}.feedback"
     if has_feedback and "feedback" not in runner.named:
-        raise ConfigError(
-            f"{runner.path.rpartition('.')[0]}.feedback: {runner.reference!r} takes no `feedback`; it runs no feedback loop"
-        )
+        raise ConfigError(f"{path}: {runner.reference!r} takes no `feedback`; it runs no feedback loop")
     if not has_feedback and "feedback" in runner.required:
-        raise ConfigError(
-            f"{runner.path.rpartition('.')[0]}.feedback: required, because {runner.reference!r} runs a feedback loop"
-        )
+        raise ConfigError(f"{path}: required, because {runner.reference!r} runs a feedback loop")
 
 
 def _shared_out(spec: StageSpec, parts: list[_Callable]) -> dict[str, dict[str, Any]]:

@@ -68,8 +68,3 @@ class FanIn:
                 f"stages[{self._stage}].wait_for_fn returned {subset!r}; it must be a non-empty subset of {list(self._wait_for)}"
             )
         self._active = tuple(chosen)
-
-
-def quoted(stages: Sequence[str]) -> str:
-    """Stage names for a message."""
-    return " and ".join(repr(name) for name in stages)

@@ -16,11 +16,12 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from omni_core.observe.profiler import Recorder, StageRecorder
-from omni_core.protocol.codec import decode, encode, register
-from omni_core.protocol.specs import ProcessSpec
+from omni_core.protocol.codec import decode, encode
+from omni_core.protocol.registry import message, register
+from omni_core.protocol.specs import ProcessSpec, StageSpec
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,7 @@ DISAGREEMENT_SECONDS = 5.0
 """The time by which all ranks must have failed a request that one of them has failed."""
 
 
-@register
-@frozen
+@message
 class ItemMessage:
     """Rank 0 to its followers: an item of its inbox, encoded. ``number`` counts the items of the stage."""
 
@@ -41,8 +41,7 @@ class ItemMessage:
     body: bytes
 
 
-@register
-@frozen
+@message
 class WorkMessage:
     """Rank 0 to its followers: the result of one look into the inbox.
 
@@ -58,8 +57,7 @@ class WorkMessage:
     timed_out: bool = False
 
 
-@register
-@frozen
+@message
 class RankError:
     """A follower to rank 0: the compute of a request has failed on its rank."""
 
@@ -145,9 +143,8 @@ class LeaderInbox(MessageQueue[IncomingMessage]):
 
     def remove(self, unwanted: Callable[[IncomingMessage], bool]) -> None:
         with self._changed:
-            kept = [
-                (item, number) for item, number in zip(self._items, self._numbers, strict=True) if not unwanted(item)
-            ]
+            queued = zip(self._items, self._numbers, strict=True)
+            kept = [(item, number) for item, number in queued if not unwanted(item)]
             self._removed += set(self._numbers) - {number for _, number in kept}
             self._items = deque(item for item, _ in kept)
             self._numbers = deque(number for _, number in kept)
@@ -358,10 +355,8 @@ def with_rendezvous(processes: list[ProcessSpec], number: int) -> list[ProcessSp
         return processes
     socket = PurePosixPath(processes[0].endpoint.removeprefix("ipc://"))
     address = f"file://{socket.with_suffix(f'.ranks{number}')}"
-    return [
-        evolve(
-            process,
-            stages=[evolve(stage, injected={**stage.injected, "tp_rendezvous": address}) for stage in process.stages],
-        )
-        for process in processes
-    ]
+
+    def placed(stage: StageSpec) -> StageSpec:
+        return evolve(stage, injected={**stage.injected, "tp_rendezvous": address})
+
+    return [evolve(process, stages=[placed(stage) for stage in process.stages]) for process in processes]

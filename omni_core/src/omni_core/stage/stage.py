@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from omni_core.errors import message_of
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, StageRecorder
 from omni_core.observe.telemetry import TRACEPARENT
-from omni_core.protocol.error_info import describe, message_of
+from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage, Scheduler
@@ -124,7 +125,7 @@ class Stage:
         return self._requests.arrivals(request_id)
 
     def waiting(self, request_id: str) -> list[str]:
-        """What a request waits for in this stage, such as ``"waits for 'tone'"``; empty if the stage does not have it."""
+        """Return what a request waits for in this stage, such as ``"waits for 'tone'"``; empty if the stage does not have it."""
         with self._lock:
             active = self._requests.get(request_id)
             if active is None:

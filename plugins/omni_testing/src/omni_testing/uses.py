@@ -44,7 +44,7 @@ class Uses:
                             (f"{component.name}: {where}", hook, name) for where, hook, name in _named(config)
                         ]
                 except PluginFault as fault:
-                    self.unknown.append(f"{component.name}: {fault}")
+                    self.unknown.append(f"It is not known what this pipeline uses, {component.name}: {fault}")
 
     def of(self, hook: str, component: Component) -> list[str]:
         """Return ``PIPELINE: STAGE`` for each use, by name or by reference."""

@@ -1,0 +1,45 @@
+"""Actions of the ``RequestMachine`` (:mod:`omni_core.coordinator.machine`), which its caller carries out in their order."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from omni_core.coordinator.requests import TrackedRequest
+
+
+@frozen
+class Start:
+    """Send the request to the entry stage as ``attempt_id``. If that raises, call ``start_failed`` of the machine."""
+
+    request: TrackedRequest
+
+
+@frozen
+class Withdraw:
+    """Tell every process to drop this attempt."""
+
+    attempt_id: str
+
+
+@frozen
+class AskWaiting:
+    """Ask every process what this attempt waits for, then call ``asked`` of the machine with their number."""
+
+    attempt_id: str
+
+
+@frozen
+class Wake:
+    """Tell the client that there is news."""
+
+    request: TrackedRequest
+
+
+@frozen
+class Ended:
+    """The request is over: free what belongs to it. Its state and error are set."""
+
+    request: TrackedRequest
+
+
+Action = Start | Withdraw | AskWaiting | Wake | Ended
