@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 _READ_ON_SECONDS = 0.02
 """Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
 
+_VALUES = (DataReadyMessage, SubmitMessage)
+
 LAST_STEP_SECONDS = 1.0
 """Seconds that the end of a process waits for running steps. No process reads their results any more."""
 
@@ -146,7 +148,7 @@ class Worker:
         self._control.close()
 
     def _on_message(self, message: Any) -> None:
-        if isinstance(message, DataReadyMessage | SubmitMessage):
+        if isinstance(message, _VALUES):
             self._reads.run((message.request_id, message.stage), partial(self._deliver, message))
         elif isinstance(message, AbortMessage):
             self._abort(message.request_id)
