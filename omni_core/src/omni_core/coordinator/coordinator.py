@@ -273,6 +273,8 @@ class Coordinator:
 
     def _set_timer(self) -> None:
         due = self._machine.next_timer()
+        if due is None and self._timer is None:
+            return
         if self._timer is not None:
             if self._timer.when() == due:
                 return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-import uuid
+import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from itertools import count
@@ -71,7 +71,7 @@ class RequestMachine:
         max_in_flight: int = 256,
         retries: int = 0,
         digest: Callable[[OmniRequest], bytes | None] = lambda request: None,
-        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        new_id: Callable[[], str] = lambda: os.urandom(16).hex(),
     ) -> None:
         self._terminal_stages = frozenset(terminal_stages)
         self._terminal_stages_fn = terminal_stages_fn

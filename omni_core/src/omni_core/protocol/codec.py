@@ -109,15 +109,15 @@ def encode(value: Any) -> bytes:
     return _Encoder(out_of_band=None).document(value)
 
 
-def encode_whole(value: Any) -> tuple[Body, bool]:
+def encode_whole(value: Any, *, checked: bool = False) -> tuple[Body, bool]:
     """``value`` for a field of a message, and whether torch tensors are in it, so that its reader needs torch.
 
-    A document alone where there are no large tensors or arrays.
+    A document alone where there are no large tensors or arrays. ``checked``: see :func:`encode_split`.
 
     Raises:
         CodecError: as for :func:`encode`.
     """
-    encoded = encode_split(value)
+    encoded = encode_split(value, checked=checked)
     return encoded if encoded.nbytes else encoded.header, encoded.has_tensors
 
 
@@ -126,7 +126,7 @@ def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu", che
 
     ``same_gpu``: the receiver uses the GPU of this process, so CUDA tensors stay there and only their handles travel.
     ``device``: where the relay's memory lies: large tensors of that GPU are gathered there and do not come to the host.
-    ``checked``: everything that users made is encoded already, so that the limits on depth and size need no check.
+    ``checked``: the limits on depth and size need no check: :func:`is_large` made it, or everything that users made is encoded already.
 
     Raises:
         CodecError: as for :func:`encode`.
@@ -172,28 +172,32 @@ class _Encoder:
         if not checked:
             check_limits(value)
         try:
+            if type(value) in names:
+                whole: bytes = msgpack.Packer(buf_size=_PACK_BUFFER_BYTES).pack_ext_type(_ATTRS, self._fields(value))
+                return whole
             return self._pack(value)
         except (CodecError, TypeError, ValueError, OverflowError, RecursionError) as error:
             path, reason = locate_failure(value, error, _Encoder(EncodedValue(b""))._pack)
             raise CodecError(f"{path}: {reason}") from error
 
     def _pack(self, value: Any) -> bytes:
-        packed: bytes = msgpack.packb(
-            value,
-            default=self._extension,
-            strict_types=True,
-            unicode_errors="surrogatepass",
-            buf_size=_PACK_BUFFER_BYTES,
+        packer = msgpack.Packer(
+            default=self._extension, strict_types=True, unicode_errors="surrogatepass", buf_size=_PACK_BUFFER_BYTES
         )
+        packed: bytes = packer.pack(value)
         return packed
+
+    def _fields(self, value: Any) -> bytes:
+        """The wire name and the fields of an instance of a registered class."""
+        kind = type(value)
+        return self._pack([names[kind][0], *values[kind](value)])
 
     def _extension(self, value: Any) -> msgpack.ExtType:
         kind = type(value)
         if kind is tuple:
             return msgpack.ExtType(_TUPLE, self._pack(list(value)))
-        registered = names.get(kind)
-        if registered is not None:
-            return msgpack.ExtType(_ATTRS, self._pack([registered[0], *values[kind](value)]))
+        if kind in names:
+            return msgpack.ExtType(_ATTRS, self._fields(value))
         if kind is set or kind is frozenset:
             return msgpack.ExtType(_SET if kind is set else _FROZENSET, self._pack(list(value)))
         if kind is int:
@@ -303,8 +307,12 @@ def _decode_attrs(decoder: _Decoder, data: bytes) -> Any:
         raise CodecError(
             f"class {name!r} is not registered here; import the module that registers it in this process too"
         )
-    cls, fields = classes[name]
-    return cls(**{each.lstrip("_"): value for each, value in zip(fields, given, strict=True)})
+    make, fields = classes[name]
+    if len(given) != fields:
+        raise CodecError(
+            f"{len(given)} values came for the {fields} fields of {name}; is its class the same in this process?"
+        )
+    return make(*given)
 
 
 _DECODERS: dict[int, Callable[[_Decoder, bytes], Any]] = {

@@ -10,8 +10,8 @@ import attrs
 
 T = TypeVar("T", bound=type)
 
-classes: dict[str, tuple[type, tuple[str, ...]]] = {}
-"""Wire name to the class and the names of its fields, in the order in which they travel."""
+classes: dict[str, tuple[Callable[..., Any], int]] = {}
+"""Wire name to a function that makes an instance of the values of its fields, in the order in which they travel, and their number."""
 
 names: dict[type, tuple[str, tuple[str, ...]]] = {}
 """Class to its wire name and the names of its fields."""
@@ -33,7 +33,7 @@ def register(cls: T) -> T:
         raise TypeError(f"{cls!r} is not an attrs class and cannot be registered with the codec")
     fields = tuple(attribute.name for attribute in attrs.fields(cls) if attribute.init)
     name = f"{cls.__module__}.{cls.__qualname__}"
-    classes[name] = (cls, fields)
+    classes[name] = (_maker(cls), len(fields))
     names[cls] = (name, fields)
     values[cls] = (
         attrgetter(*fields) if len(fields) > 1 else lambda instance: tuple(getattr(instance, f) for f in fields)
@@ -45,3 +45,12 @@ def register(cls: T) -> T:
 def message(cls: T) -> T:
     """Make a frozen attrs class, and let its instances travel."""
     return register(attrs.frozen(cls))
+
+
+def _maker(cls: type) -> Callable[..., Any]:
+    """A function of a class's field values by position: the class itself, unless some of its fields are keyword-only."""
+    given = [attribute for attribute in attrs.fields(cls) if attribute.init]
+    if not any(attribute.kw_only for attribute in given):
+        return cls
+    keywords = [attribute.alias for attribute in given]
+    return lambda *values: cls(**dict(zip(keywords, values, strict=True)))

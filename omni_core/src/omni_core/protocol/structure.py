@@ -30,10 +30,12 @@ _SEQUENCES = frozenset([list, tuple, set, frozenset])
 def is_large(value: Any) -> bool:
     """Return whether a value has more than :data:`LARGE_NODES` nodes: it is better encoded in a thread than on an event loop.
 
+    One that is not large keeps both limits, so that its encoder need not check them again.
+
     Raises:
-        CodecError: it is nested too deeply.
+        CodecError: it is nested too deeply; the message names the path.
     """
-    return count_nodes(value, LARGE_NODES) > LARGE_NODES
+    return _count(value, LARGE_NODES) > LARGE_NODES
 
 
 def check_limits(value: Any) -> None:
@@ -42,12 +44,21 @@ def check_limits(value: Any) -> None:
     Raises:
         CodecError: it has more nodes than :data:`MAX_NODES`, or is deeper than :data:`MAX_DEPTH`; the message names the path.
     """
+    if _count(value, MAX_NODES) > MAX_NODES:
+        problem = CodecError(f"more than {MAX_NODES:,} values; send numbers as an array or a tensor, or less at a time")
+        raise _located(value, problem)
+
+
+def _count(value: Any, limit: int) -> int:
     try:
-        if count_nodes(value, MAX_NODES) > MAX_NODES:
-            raise CodecError(f"more than {MAX_NODES:,} values; send numbers as an array or a tensor, or less at a time")
+        return count_nodes(value, limit)
     except CodecError as error:
-        path, _ = locate_failure(value, error, lambda leaf: None, budget=LARGE_NODES)
-        raise CodecError(f"{path}: {error}") from None
+        raise _located(value, error) from None
+
+
+def _located(value: Any, problem: CodecError) -> CodecError:
+    path, _ = locate_failure(value, problem, lambda leaf: None, budget=LARGE_NODES)
+    return CodecError(f"{path}: {problem}")
 
 
 def count_nodes(value: Any, limit: int) -> int:
@@ -61,16 +72,15 @@ def count_nodes(value: Any, limit: int) -> int:
         below: list[Any] = []
         for node in level:
             kind = type(node)
-            if kind in values:
-                children = values[kind](node)
-            elif kind is dict:
-                if not node:
-                    continue
+            if kind is dict:
                 count += len(node)
                 if count > limit:
                     return count
-                below += [child for child in node if type(child) not in _LEAVES]
+                if not _LEAVES.issuperset(map(type, node)):
+                    below += [child for child in node if type(child) not in _LEAVES]
                 children = node.values()
+            elif kind in values:
+                children = values[kind](node)
             elif kind in _SEQUENCES:
                 children = node
             else:
@@ -78,9 +88,9 @@ def count_nodes(value: Any, limit: int) -> int:
             count += len(children)
             if count > limit:
                 return count
-            for child in children:
-                if type(child) not in _LEAVES:
-                    below.append(child)
+            if not _LEAVES.issuperset(map(type, children)):
+                # Empty dicts, such as a request's parameters usually are, have nothing to visit.
+                below += [each for each in children if type(each) not in _LEAVES and (type(each) is not dict or each)]
         if not below:
             return count
         level = below

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import importlib.util
 import os
 import sys
@@ -40,7 +39,9 @@ def import_torch() -> Any:
     """
     if "torch" not in sys.modules:
         _load_libraries()
-    return importlib.import_module("torch")  # waits for an import that another thread has begun
+    import torch  # waits for an import that another thread has begun
+
+    return torch
 
 
 def _load_libraries() -> None:
@@ -122,9 +123,7 @@ def as_tensor(buffer: Buffer) -> Tensor:
 
 def host_bytes(buffer: Buffer) -> bytes:
     """A copy of a buffer in host memory."""
-    made = bytearray(buffer.nbytes)
-    copy(memoryview(made), buffer)
-    return bytes(made)
+    return bytes(buffer if on_host(buffer) else buffer.cpu().numpy())
 
 
 def empty(nbytes: int, device: str) -> Buffer:

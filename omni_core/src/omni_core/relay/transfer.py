@@ -68,7 +68,7 @@ class Transfer:
         if is_large(value):
             encoded = await in_thread(lambda: encode_split(value, same_gpu=same_gpu, device=device))
         else:
-            encoded = encode_split(value, same_gpu=same_gpu, device=device)
+            encoded = encode_split(value, same_gpu=same_gpu, device=device, checked=True)
         place, inline, by, waited = None, None, "inline", 0.0
         if encoded.nbytes > INLINE_BYTES:
             name, relay = self._relays.towards(endpoint)

@@ -103,16 +103,26 @@ class MessageQueue(Generic[T]):
     def get(self, timeout: float | None = None) -> T | None:
         """Return the next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
         with self._changed:
-            self._changed.wait_for(self._can_read, timeout)
-            return self._taken([self._items.popleft()])[0] if self._items and self._can_read() else None
+            if not self._can_read() and not self._changed.wait_for(self._can_read, timeout):
+                return None
+            if not self._items:
+                return None
+            item = self._items.popleft()
+            if self.tap is not None:
+                self.tap("take", [item])
+            return item
 
     def drain(self, limit: int | None = None) -> list[T]:
         """Return the items that are there now, at most ``limit`` of them, without waiting."""
         with self._changed:
             if not self._can_read():
                 return []
-            count = len(self._items) if limit is None else min(limit, len(self._items))
-            return self._taken([self._items.popleft() for _ in range(count)])
+            if limit is None or limit >= len(self._items):
+                items = list(self._items)
+                self._items.clear()
+            else:
+                items = [self._items.popleft() for _ in range(limit)]
+            return self._taken(items)
 
     def _taken(self, items: list[T]) -> list[T]:
         if self.tap is not None:

@@ -49,10 +49,11 @@ class LoopScheduler(ABC):
         self.inbox.put(WAKE)
 
     def _is_aborted(self, request_id: str) -> bool:
-        with self._lock:
-            return request_id in self._aborted
+        return request_id in self._aborted  # one operation of the interpreter, so without the lock
 
     def _drop_aborted(self) -> None:
+        if not self._aborted:
+            return
         with self._lock:
             aborted, self._aborted = self._aborted, set()
         for request_id in aborted:

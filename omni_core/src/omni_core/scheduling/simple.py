@@ -87,6 +87,8 @@ class SimpleScheduler(LoopScheduler):
         return True
 
     def _batch(self, first: IncomingMessage) -> list[IncomingMessage]:
+        if self._max_batch_size == 1:
+            return [first]
         batch = [first, *self.inbox.drain(self._max_batch_size - 1)]
         end = time.monotonic() + self._batch_wait
         while self._batch_wait and len(batch) < self._max_batch_size and (left := end - time.monotonic()) > 0:

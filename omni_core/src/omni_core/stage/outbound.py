@@ -95,7 +95,7 @@ class Outbound:
     async def send_to_client(self, source: str, request_id: str, data: Any, chunk_id: int | None = None) -> None:
         """Send a terminal stage's partial result with number ``chunk_id``, or without one its final result, to the coordinator."""
         begin = time.monotonic_ns()
-        body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data)
+        body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data, checked=True)
         if chunk_id is None:
             self._tell_end(CompleteMessage(request_id, source, body, None, has_tensors))
         else:
