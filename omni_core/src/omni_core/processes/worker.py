@@ -61,16 +61,16 @@ class Worker:
     """Runs the stages of one :class:`ProcessSpec` on the current event loop.
 
     Args:
-        abroad: reaches processes on other machines, where there are any. Closed with the worker.
+        remote: reaches processes on other machines, where there are any. Closed with the worker.
     """
 
-    def __init__(self, spec: ProcessSpec, abroad: RemoteRoutes | None = None) -> None:
+    def __init__(self, spec: ProcessSpec, remote: RemoteRoutes | None = None) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
         self.exit_code = 0
         self._loop = asyncio.get_running_loop()
         self._relays = Relays(spec.relays, spec.relay_towards)
-        self._control = ControlPlane(spec.endpoint, self._on_message, abroad, self._ask_in_flight)
+        self._control = ControlPlane(spec.endpoint, self._on_message, remote, self._ask_in_flight)
         self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
         self._outbound = Outbound(spec, self._control, self._transfer, self._relays)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self._outbound.lock)
@@ -88,7 +88,6 @@ class Worker:
         for stage in self.spec.stages:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
-            self._computes.add(stage, scheduler)
             self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
                 on_error = partial(self._rank_error, stage.name)

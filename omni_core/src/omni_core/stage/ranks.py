@@ -320,7 +320,8 @@ class Follower:
 
     def join(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds until it has. It may be in a collective that the other ranks have left."""
-        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
 
     def feed(self, message: ItemMessage | WorkMessage) -> None:
         """Take rank 0's next message."""
