@@ -178,6 +178,7 @@ class WaitingReport:
     stages: dict[str, str] = field(factory=dict)
 
 
+@register
 @frozen
 class ProfileMessage:
     """Runner to a process: record from now on (``start``), or stop and write what was recorded to ``path``.
