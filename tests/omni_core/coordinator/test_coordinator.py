@@ -182,3 +182,15 @@ async def test_a_lost_request_runs_again_under_another_name_with_its_inputs() ->
     requests.handle(complete("r", "late"))
     requests.handle(complete(again.request_id, "right"))
     assert await task == {"out": "right"}
+
+
+async def test_a_request_that_is_refused_at_admission_is_counted() -> None:
+    def refuse(request: OmniRequest) -> OmniRequest:
+        raise InvalidRequestError("params.temperatur: there is no such parameter")
+
+    stages = Stages()
+    requests = coordinator(stages, admit=refuse)
+    with pytest.raises(InvalidRequestError, match="temperatur"):
+        await requests.submit(OmniRequest())
+    assert requests.statistics()["refused"] == 1.0
+    assert (requests.in_flight, stages.submitted) == (0, [])

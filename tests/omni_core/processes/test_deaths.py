@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from omni_core.processes.deaths import DeathReport, LossReport, concerns, lost_requests
+from omni_core.processes import deaths
+from omni_core.processes.deaths import DeathReport, Deaths, LossReport, concerns, lost_requests
 from omni_core.protocol.messages import OmniRequest, PeerDownReport
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 from omni_core.stage.requests import DONE, PAYLOAD
@@ -116,3 +121,32 @@ def test_a_request_concerns_the_replica_that_it_was_placed_on() -> None:
     assert concerns(OmniRequest(placement={"b": 1}), unit)
     assert concerns(OmniRequest(placement={"other": 0}), unit)
     assert not concerns(OmniRequest(placement={"b": 0}), unit)
+
+
+async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deaths, "REPORT_SECONDS", 30.0)
+    lost: list[dict[str, str]] = []
+    coordinator: Any = SimpleNamespace(
+        attempts=lambda: {"r": OmniRequest()},
+        completed=lambda request, stage: False,
+        process_lost=lambda requests, reason: lost.append(requests),
+    )
+    control: Any = SimpleNamespace(peer_is_down=lambda endpoint: [])
+
+    def unit(name: str) -> Any:
+        process = ProcessSpec(
+            name=name,
+            stages=[spec(name, terminal=True)],
+            endpoint=f"ipc://{name}",
+            coordinator_endpoint="ipc://c",
+            stage_endpoints={},
+        )
+        return SimpleNamespace(spec=UnitSpec(name=name, group=name, processes=[process]), label=name)
+
+    first, second = unit("a"), unit("b")
+    both = Deaths(coordinator, control, lambda endpoint, message: None)
+    settling = both.settle(first, [second], "killed")
+    both.survivor_died(second.spec)  # in the same turn of the event loop
+    async with asyncio.timeout(5):
+        await settling
+    assert lost == [{"r": "a"}]

@@ -1,12 +1,15 @@
-"""A process as its parent sees it, without starting one."""
+"""A process as its parent sees it."""
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 
+import psutil
 import pytest
 
-from omni_core.processes.process import SupervisedProcess
+from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.protocol.specs import ProcessSpec
 
 
@@ -16,9 +19,11 @@ class Process(SupervisedProcess):
     def kill(self) -> None: ...
 
 
+SPEC = ProcessSpec(name="p", stages=[], endpoint="ipc://e", coordinator_endpoint="ipc://c", stage_endpoints={})
+
+
 def process() -> Process:
-    spec = ProcessSpec(name="p", stages=[], endpoint="ipc://e", coordinator_endpoint="ipc://c", stage_endpoints={})
-    made = Process(spec)
+    made = Process(SPEC)
     made.pid = 7
     return made
 
@@ -45,3 +50,13 @@ async def test_the_last_lines_of_the_log_are_shown() -> None:
         talkative.keep(f"line {n}")
     assert talkative.last_lines.startswith("\n  line 992\n")
     assert talkative.last_lines.endswith("\n  line 999")
+
+
+async def test_a_process_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    with pytest.raises(OSError, match="Too many open files"):
+        StageProcess(SPEC, lambda process: None)
+    assert not psutil.Process().children()

@@ -213,6 +213,31 @@ async def test_a_follower_that_cannot_read_an_item_ends_its_stage() -> None:
     assert deaths == ["s"]
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+async def test_a_follower_whose_scheduler_returns_by_itself_ends_its_stage(is_told: bool) -> None:
+    class Returns:
+        def __init__(self) -> None:
+            self.inbox: Any = None
+            self.outbox: Any = None
+
+        def start(self) -> None:
+            if is_told:
+                self.inbox.get()
+
+        def stop(self) -> None:
+            self.inbox.close()
+
+        def abort(self, request_id: str) -> None: ...
+
+    deaths: list[str] = []
+    follower = Follower("s", Returns(), lambda *error: None, lambda: deaths.append("s"))
+    follower.start()
+    if is_told:
+        follower.stop()
+    follower.join(10.0)
+    assert deaths == ([] if is_told else ["s"])
+
+
 def test_errors_are_told() -> None:
     told: list[tuple[str, str]] = []
     outbox: MessageQueue[OutgoingMessage] = ErrorOutbox(lambda *error: told.append(error))

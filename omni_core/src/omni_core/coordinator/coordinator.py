@@ -151,7 +151,11 @@ class Coordinator:
         return {**counts, "running": float(self._machine.in_flight)}
 
     def _admit(self, request: OmniRequest, request_id: str | None, *, wants_partial: bool) -> TrackedRequest:
-        request = self._check(request)
+        try:
+            request = self._check(request)
+        except OmniError:
+            self._machine.counts["refused"] += 1
+            raise
         tracked, actions = self._machine.submit(request, request_id, wants_partial=wants_partial, now=self._loop.time())
         if self._telemetry is not None:
             tracked.request = self._telemetry.begin(tracked.request_id, tracked.request)

@@ -234,6 +234,9 @@ class MultiProcessPipelineRunner:
         task.add_done_callback(self._tasks.discard)
 
     def unit_is_ready(self, unit: Supervisor) -> None:
+        # Something may wait for it even at its first start: the failure of another unit.
+        for process in unit.spec.processes:
+            self.control.peer_is_up(process.endpoint)
         # Rank 0 may have begun before the others read their sockets; what it has for them waits until then.
         for follower in unit.spec.processes[1:]:
             self._tell(unit.spec.endpoint, messages.PeerUpMessage(follower.endpoint))
@@ -241,11 +244,11 @@ class MultiProcessPipelineRunner:
     def unit_is_back(self, unit: Supervisor) -> None:
         for other in self._serving_but(unit):
             self._tell(other.spec.endpoint, messages.PeerUpMessage(unit.spec.endpoint))
+            # It may have come back while this one started too, and then has been announced to all but this one.
+            self._tell(unit.spec.endpoint, messages.PeerUpMessage(other.spec.endpoint))
         for other in self._units.values():
             if other.state is UnitState.FAILED:
                 self._tell(unit.spec.endpoint, self._failure_of(other))
-        for process in unit.spec.processes:
-            self.control.peer_is_up(process.endpoint)
 
     def unit_failed(self, unit: Supervisor, reason: str) -> None:
         message = self._failure_of(unit)

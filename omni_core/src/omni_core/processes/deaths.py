@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -123,8 +123,11 @@ class Deaths:
         if not report.missing:
             is_complete.set()
 
-    async def settle(self, dead: Supervisor, survivors: Sequence[Supervisor], reason: str) -> None:
-        """Fail or run again the requests that a unit held at its death, and no others."""
+    def settle(self, dead: Supervisor, survivors: Sequence[Supervisor], reason: str) -> Coroutine[Any, Any, None]:
+        """Fail or run again what the dead unit held, and nothing else.
+
+        The survivors are asked at once, so that one that dies before the result is awaited is not waited for.
+        """
         unit = dead.spec
         reached = {work for process in unit.processes for work in self._control.peer_is_down(process.endpoint)}
         requests = [name for name, request in self._coordinator.attempts().items() if concerns(request, unit)]
@@ -133,14 +136,18 @@ class Deaths:
         self._open[number] = report, is_complete
         for other in survivors:
             self._tell(other.spec.endpoint, PeerDownMessage(number, unit.endpoint, unit.stage_names, requests))
+        return self._settle(number, dead, reason)
+
+    async def _settle(self, number: int, dead: Supervisor, reason: str) -> None:
+        report, is_complete = self._open[number]
         try:
             async with asyncio.timeout(REPORT_SECONDS):
-                await (is_complete.wait() if survivors else asyncio.sleep(_READ_ON_SECONDS))
+                await (is_complete.wait() if report.asked else asyncio.sleep(_READ_ON_SECONDS))
         except TimeoutError:
             logger.warning("no answer about the death of %s from %s", dead.label, ", ".join(sorted(report.missing)))
         finally:
             del self._open[number]
-        self._coordinator.process_lost(report.losses(unit.stages, self._coordinator.completed), reason)
+        self._coordinator.process_lost(report.losses(dead.spec.stages, self._coordinator.completed), reason)
 
 
 def concerns(request: OmniRequest, unit: UnitSpec) -> bool:

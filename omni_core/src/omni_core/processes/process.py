@@ -134,13 +134,18 @@ class StageProcess(SupervisedProcess):
             )
         finally:
             os.close(document)
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+        except OSError:  # no descriptor is left: a process that cannot be watched must not run
+            self._process.kill()
+            self._process.communicate()
+            raise
         self.pid = self._process.pid
         self.launched.set_result(None)
         assert self._process.stderr is not None
         self._errors = self._process.stderr.fileno()
         os.set_blocking(self._errors, False)
         self._loop.add_reader(self._errors, self._read_errors)
-        self._pidfd = os.pidfd_open(self._process.pid)
         self._loop.add_reader(self._pidfd, self._exited)
 
     def say_stop(self) -> None:

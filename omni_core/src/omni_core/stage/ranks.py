@@ -293,7 +293,7 @@ class Follower:
 
     Args:
         on_error: called with each request that fails here and the error's type, in the scheduler's thread.
-        on_death: called if its loop ends with an exception, or it cannot read what rank 0 sends; the other ranks cannot go on then.
+        on_death: called if its loop ends by itself, or it cannot read what rank 0 sends; the other ranks cannot go on then.
     """
 
     def __init__(
@@ -306,6 +306,7 @@ class Follower:
         scheduler.inbox = self._inbox
         scheduler.outbox = ErrorOutbox(on_error)
         scheduler.outbox.on_put = self._discard
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"scheduler-{name}", daemon=True)
 
     def start(self) -> None:
@@ -313,11 +314,13 @@ class Follower:
 
     def stop(self) -> None:
         """Ask the scheduler to stop after its running step."""
+        self._stopping = True
         self.scheduler.stop()
 
     def join(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds until it has. It may be in a collective that the other ranks have left."""
-        self._thread.join(timeout)
+        if self._thread.is_alive():
+            self._thread.join(timeout)
 
     def feed(self, message: ItemMessage | WorkMessage) -> None:
         """Take rank 0's next message."""
@@ -343,6 +346,10 @@ class Follower:
             self.scheduler.start()
         except BaseException:
             logger.exception("the scheduler of a rank of stage %r stopped", self.name)
+        else:
+            if not self._stopping:
+                logger.error("the scheduler of a rank of stage %r returned without being told to stop", self.name)
+        if not self._stopping:
             self._on_death()
 
 

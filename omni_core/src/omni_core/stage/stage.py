@@ -77,8 +77,9 @@ class Stage:
         self.scheduler.stop()
 
     def join(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds until the scheduler has stopped."""
-        self._thread.join(timeout)
+        """Wait at most ``timeout`` seconds until the scheduler has stopped; not at all if it was never started."""
+        if self._thread.is_alive():
+            self._thread.join(timeout)
 
     def _run_scheduler(self) -> None:
         try:

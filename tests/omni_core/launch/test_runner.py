@@ -1,0 +1,74 @@
+"""The runner's announcements of units that come and go; units and sockets are replaced by records."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.launch.runner import MultiProcessPipelineRunner
+from omni_core.processes.unit import UnitState
+from omni_core.protocol.messages import PeerFailedMessage, PeerUpMessage
+from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
+
+
+class Control:
+    """Records what is sent and which peers are up."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+        self.up: list[str] = []
+
+    def send(self, endpoint: str, message: Any, work: Any = None) -> None:
+        self.sent.append((endpoint, message))
+
+    def peer_is_up(self, endpoint: str) -> None:
+        self.up.append(endpoint)
+
+    def peer_has_failed(self, endpoint: str, error: Exception) -> list[Any]:
+        return []
+
+
+class Runner(MultiProcessPipelineRunner):
+    """A runner of units that are only named."""
+
+    def __init__(self, *names: str) -> None:
+        stages = [StageConfig(name=name, factory="m:f", process=name) for name in names]
+        super().__init__(PipelineConfig(model_path="none", stages=stages))
+        self.plane = Control()
+        self._control = self.plane  # type: ignore[assignment]
+        self._units = {name: _unit(name) for name in names}
+
+
+def _unit(name: str) -> Any:
+    process = ProcessSpec(
+        name=name,
+        stages=[StageSpec(name=name, factory="m:f")],
+        endpoint=f"ipc://{name}",
+        coordinator_endpoint="ipc://c",
+        stage_endpoints={},
+    )
+    spec = UnitSpec(name=name, group=name, processes=[process])
+    return SimpleNamespace(spec=spec, label=name, reason="killed", state=UnitState.READY, serves=True)
+
+
+def test_what_waits_for_a_unit_is_sent_at_its_first_start_too() -> None:
+    """Another unit may have failed for good while this one was starting."""
+    runner = Runner("a", "b")
+    a, b = runner._units.values()
+    b.state, b.serves = UnitState.STARTING, False
+    a.state, a.serves = UnitState.FAILED, False
+    runner.unit_failed(a, "killed")
+    assert [(endpoint, type(message)) for endpoint, message in runner.plane.sent] == [("ipc://b", PeerFailedMessage)]
+    runner.unit_is_ready(b)
+    assert runner.plane.up == ["ipc://b"]
+
+
+def test_a_unit_that_is_back_hears_of_those_that_came_back_while_it_started() -> None:
+    runner = Runner("a", "b", "c")
+    a, _, c = runner._units.values()
+    c.state, c.serves = UnitState.FAILED, False
+    runner.unit_is_back(a)
+    assert [message for endpoint, message in runner.plane.sent if endpoint == "ipc://b"] == [PeerUpMessage("ipc://a")]
+    to_a = [message for endpoint, message in runner.plane.sent if endpoint == "ipc://a"]
+    assert to_a == [PeerUpMessage("ipc://b"), PeerFailedMessage("ipc://c", ["c"], "killed")]

@@ -1,0 +1,29 @@
+"""The messages between processes: every one of them can be sent."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import attrs
+import pytest
+
+from omni_core.protocol import machines, messages, registry, specs
+from omni_core.stage import ranks
+
+RANKS = [ranks.ItemMessage, ranks.WorkMessage, ranks.RankError]
+
+
+def made_in(module: ModuleType) -> list[type]:
+    """The attrs classes that a module defines."""
+    return [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and attrs.has(each) and each.__module__ == module.__name__
+    ]
+
+
+@pytest.mark.parametrize(
+    "message", [*made_in(messages), *made_in(machines), *made_in(specs), *RANKS], ids=lambda message: message.__name__
+)
+def test_a_message_is_registered(message: type) -> None:
+    assert message in registry.names
