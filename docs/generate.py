@@ -81,15 +81,18 @@ CONTRACTS = {
         "omni_relay_kit.pull_relay:PulledRelay",
     ],
     "Model runners": [
-        "omni_torch.model_runner:ModelRunner",
-        "omni_core.model_runner.types:ARModel",
-        "omni_core.model_runner.types:ARRequest",
-        "omni_core.model_runner.types:SamplingParams",
-        "omni_core.model_runner.types:ForwardBatch",
-        "omni_core.model_runner.types:ForwardOutput",
-        "omni_core.model_runner.types:KVLayout",
-        "omni_torch.feedback:FeedbackStrategy",
-        "omni_torch.feedback:FeedbackARModelRunner",
+        "omni_core.model_runner:ModelRunner",
+        "omni_core.model_runner:ARModel",
+        "omni_core.model_runner:FeedbackStrategy",
+        "omni_core.model_runner:ARRequest",
+        "omni_core.model_runner:SamplingParams",
+        "omni_core.model_runner:ForwardBatch",
+        "omni_core.model_runner:ForwardOutput",
+        "omni_core.model_runner:KVLayout",
+        "omni_core.model_runner:PagedAttention",
+        "omni_torch.model_runner:ARModelRunner",
+        "omni_torch.model_runner:FeedbackARModelRunner",
+        "omni_torch.loop:AutoregressiveLoop",
         "omni_torch.vocoder:VocoderScheduler",
         "omni_torch.vocoder:Vocoder",
         "omni_torch.kernels:Operation",
@@ -516,17 +519,18 @@ def indented_part(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def signature(name: str, function: Any) -> str:
-    """``name(parameters) -> result`` on one line, or a parameter a line where that is too long."""
+    """Return ``def name(parameters) -> result: ...`` on one line, or a parameter a line where that is too long."""
+    begin = "async def" if inspect.iscoroutinefunction(function) else "def"
     found = inspect.signature(function)
     text = str(found).replace("'", "")
     text = re.sub(r"\bcollections\.abc\.|\btyping\.", "", text)
     if len(name) + len(text) <= 110:
-        return f"{name}{text}"
+        return f"{begin} {name}{text}: ..."
     inner = ",\n    ".join(str(each).replace("'", "") for each in found.parameters.values())
     result = (
         "" if found.return_annotation is found.empty else f" -> {str(found.return_annotation).replace(chr(39), '')}"
     )
-    return f"{name}(\n    {inner},\n){result}"
+    return f"{begin} {name}(\n    {inner},\n){result}: ..."
 
 
 # --- writing -----------------------------------------------------------------------------------------------------------
