@@ -86,16 +86,18 @@ CONTRACTS = {
     ],
     "Model runners": [
         "omni_core.model_runner:ModelRunner",
-        "omni_core.model_runner:FeedbackStrategy",
         "omni_core.model_runner:ARModel",
+        "omni_core.model_runner:FeedbackStrategy",
         "omni_core.model_runner:ARRequest",
         "omni_core.model_runner:SamplingParams",
         "omni_core.model_runner:ForwardBatch",
         "omni_core.model_runner:ForwardOutput",
         "omni_core.model_runner:KVLayout",
+        "omni_core.model_runner:PagedAttention",
         "omni_torch.model_runner:ARModelRunner",
         "omni_torch.model_runner:FeedbackARModelRunner",
         "omni_torch.loop:AutoregressiveLoop",
+        "omni_torch.loop:LoopedScheduler",
         "omni_torch.loop:Policy",
         "omni_torch.vocoder:VocoderScheduler",
         "omni_torch.vocoder:Vocoder",
@@ -523,17 +525,18 @@ def indented_part(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def signature(name: str, function: Any) -> str:
-    """``name(parameters) -> result`` on one line, or a parameter a line where that is too long."""
+    """Return ``def name(parameters) -> result: ...`` on one line, or a parameter a line where that is too long."""
+    begin = "async def" if inspect.iscoroutinefunction(function) else "def"
     found = inspect.signature(function)
     text = str(found).replace("'", "")
     text = re.sub(r"\bcollections\.abc\.|\btyping\.", "", text)
     if len(name) + len(text) <= 110:
-        return f"{name}{text}"
+        return f"{begin} {name}{text}: ..."
     inner = ",\n    ".join(str(each).replace("'", "") for each in found.parameters.values())
     result = (
         "" if found.return_annotation is found.empty else f" -> {str(found.return_annotation).replace(chr(39), '')}"
     )
-    return f"{name}(\n    {inner},\n){result}"
+    return f"{begin} {name}(\n    {inner},\n){result}: ..."
 
 
 # --- writing -----------------------------------------------------------------------------------------------------------

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import media
-from harness import SHAPES, TALKER_TOKENS, THINKER_TOKENS, text_part
+from harness import SHAPES, TALKER_TOKENS, THINKER_TOKENS, Oracle, text_part
 
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 
@@ -83,20 +80,13 @@ def reference(
     checkpoints: dict[str, Path], cases: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], dict[str, np.ndarray]]:
     """Shape -> the reference's answers to every case: ``{case}.prompt``, ``{case}.ids``, ``{case}.wave``."""
-    if "OMNI_ORACLE_PACKAGES" not in os.environ:
-        pytest.skip("the reference's processor needs torchvision in OMNI_ORACLE_PACKAGES; `nox -s tests` sets it")
     folder = tmp_path_factory.mktemp("oracle")
-    (folder / "cases.json").write_text(json.dumps(cases))
     made: dict[str, dict[str, np.ndarray]] = {}
 
     def answers(shape: str) -> dict[str, np.ndarray]:
         if shape not in made:
-            out = folder / f"{shape}.npz"
-            script = Path(__file__).with_name("oracle.py")
-            command = [sys.executable, str(script), str(checkpoints[shape]), str(folder / "cases.json"), str(out)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-            assert done.returncode == 0, done.stderr[-3000:]
-            made[shape] = dict(np.load(out))
+            with Oracle() as oracle:
+                made[shape] = oracle.answers(checkpoints[shape], folder / f"{shape}.npz", cases)
         return made[shape]
 
     return answers

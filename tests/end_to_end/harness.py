@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pytest
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.plugins import load_plugins
@@ -39,3 +46,47 @@ def request_of(case: dict[str, Any], **changes: Any) -> OmniRequest:
         modalities=changes.get("modalities"),
         metadata={**metadata, **changes.get("metadata", {})},
     )
+
+
+class Oracle:
+    """The reference in a process of its own, which works on a job while the test goes on. A context manager.
+
+    Every job writes to a path of its own.
+    """
+
+    def __init__(self) -> None:
+        if "OMNI_ORACLE_PACKAGES" not in os.environ:
+            pytest.skip("the reference's processor needs torchvision in OMNI_ORACLE_PACKAGES; `nox -s tests` sets it")
+        command = [sys.executable, str(Path(__file__).with_name("oracle.py"))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process, whatever it does."""
+        self._process.kill()
+        self._process.communicate()
+
+    def begin(self, checkpoint: Path, out: Path, **more: Any) -> None:
+        """Begin a job; with ``cases`` it is to answer them, without to save the reference's processor."""
+        assert self._process.stdin is not None
+        print(
+            json.dumps({"checkpoint": str(checkpoint), "out": str(out), **more}), file=self._process.stdin, flush=True
+        )
+
+    def wait(self, out: Path) -> None:
+        """Wait for the job that writes there. Its failure is an assertion error with the traceback."""
+        assert self._process.stdout is not None
+        reply: dict[str, str] = {}
+        while reply.get("out") != str(out):  # a test that failed has not waited for its own
+            line = self._process.stdout.readline()
+            assert line, f"the reference's process ended with code {self._process.wait()}"
+            reply = json.loads(line)
+        assert "error" not in reply, reply["error"]
+
+    def answers(self, checkpoint: Path, out: Path, cases: dict[str, Any]) -> dict[str, np.ndarray]:
+        """Return the answers to ``cases``: ``{case}.prompt``, ``{case}.ids``, ``{case}.wave``."""
+        self.begin(checkpoint, out, cases=cases)
+        self.wait(out)
+        return dict(np.load(out))

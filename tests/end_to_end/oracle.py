@@ -1,8 +1,10 @@
-"""The reference answers: transformers' own processor and ``generate`` on the same checkpoint and the same files.
+"""The reference's answers: transformers' own processor and ``generate`` on the same checkpoint and the same files.
 
-Run as a script in a process of its own, because it needs torchvision (for the reference video processor), which nothing
-of ours may see: ``python oracle.py CHECKPOINT CASES.json OUT.npz``. torchvision comes from the folder in
-``OMNI_ORACLE_PACKAGES``; on a CPU build of torch it imports only after the schemas of two operators are defined.
+Run as a script in a process of its own (:class:`harness.Oracle` starts it), because it needs torchvision for the reference's video
+processor, which none of our code may see. It reads jobs from stdin, a JSON object a line, and answers each with a line that has
+the job's ``out``, and an ``error`` with the traceback if it failed. A job names a ``checkpoint`` and a path to write, ``out``: the
+answers to its ``cases`` as ``.npz``, or without ``cases`` the reference's processor, saved by itself. torchvision comes from the
+folder in ``OMNI_ORACLE_PACKAGES``; on a CPU build of torch it imports only after the schemas of two operators are defined.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import math
 import os
 import sys
+import traceback
 
 import av
 import numpy as np
@@ -94,17 +97,14 @@ def load_processor(checkpoint: str):
     )
 
 
-def main(checkpoint: str, cases_path: str, out: str) -> None:
-    _load_torchvision()
+def answer(checkpoint: str, cases: dict, out: str) -> None:
+    """Write ``{case}.prompt``, ``{case}.ids`` and ``{case}.wave`` of every case."""
     from transformers import Qwen3OmniMoeForConditionalGeneration
 
-    torch.set_num_threads(1)
     processor = load_processor(checkpoint)
     model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(checkpoint, dtype=torch.float32).eval()
     # The reference's rope index reads a field that the talker's config lacks when audio meets images or video.
     model.talker.config.audio_config = model.config.thinker_config.audio_config
-    with open(cases_path) as file:
-        cases = json.load(file)
     answers = {}
     for name, case in cases.items():
         inputs = _inputs(processor, case)
@@ -127,5 +127,24 @@ def main(checkpoint: str, cases_path: str, out: str) -> None:
     np.savez(out, **answers)
 
 
+def main() -> None:
+    """Serve jobs until stdin ends."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # libraries print too
+    _load_torchvision()
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        job = json.loads(line)
+        reply = {"out": job["out"]}
+        try:
+            if "cases" in job:
+                answer(**job)
+            else:
+                load_processor(job["checkpoint"]).save_pretrained(job["out"])
+        except Exception:
+            reply["error"] = traceback.format_exc()
+        print(json.dumps(reply), file=replies, flush=True)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import pipeline, request_of, text_part
+from harness import Oracle, pipeline, request_of, text_part
 
 from omni_core.client import open_pipeline
 from omni_qwen3 import tiny_checkpoint
@@ -65,39 +62,40 @@ def write(folder: Path, change: Callable[[Raw], None], monkeypatch: pytest.Monke
     return tiny_checkpoint.write_tiny_checkpoint(folder, seed=0, shape="a")
 
 
-def answers(checkpoint: Path, cases: dict[str, Any], folder: Path) -> dict[str, np.ndarray]:
-    """The reference's answers."""
-    if not os.environ.get("OMNI_ORACLE_PACKAGES"):
-        pytest.skip("the reference's processor needs torchvision in OMNI_ORACLE_PACKAGES; `nox -s tests` sets it")
-    (folder / "cases.json").write_text(json.dumps(cases))
-    script = Path(__file__).with_name("oracle.py")
-    command = [sys.executable, str(script), str(checkpoint), str(folder / "cases.json"), str(folder / "out.npz")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return dict(np.load(folder / "out.npz"))
+@pytest.fixture(scope="module")
+def oracle() -> Iterator[Oracle]:
+    """One process for all tests of the file."""
+    with Oracle() as oracle:
+        yield oracle
 
 
-async def compare(checkpoint: Path, cases: dict[str, Any], folder: Path, **arguments: Any) -> None:
-    expected = answers(checkpoint, cases, folder)
+async def compare(oracle: Oracle, checkpoint: Path, cases: dict[str, Any], folder: Path, **arguments: Any) -> None:
+    oracle.begin(checkpoint, folder / "out.npz", cases=cases)
     config = pipeline(checkpoint, processes="one")
     config.stage("preprocessing").factory_args.update(arguments)
+    answers = {}
     async with open_pipeline(config) as client:
         for name, case in cases.items():
-            answer = await client.submit(request_of(case))
-            assert list(answer["decode"].token_ids) == expected[f"{name}.ids"].tolist(), name
-            np.testing.assert_allclose(np.asarray(answer["code2wav"].samples), expected[f"{name}.wave"], atol=1e-4)
+            answers[name] = await client.submit(request_of(case))
+    oracle.wait(folder / "out.npz")
+    expected = np.load(folder / "out.npz")
+    for name, answer in answers.items():
+        assert list(answer["decode"].token_ids) == expected[f"{name}.ids"].tolist(), name
+        np.testing.assert_allclose(np.asarray(answer["code2wav"].samples), expected[f"{name}.wave"], atol=1e-4)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
 async def test_a_config_that_changes_numbers_changes_them_as_in_the_reference(
-    name: str, cases: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, oracle: Oracle, cases: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = write(tmp_path / "checkpoint", VARIANTS[name], monkeypatch)
     chosen = {each: cases[each] for each in ("text", "image_audio_video", "video_with_audio")}
-    await compare(checkpoint, chosen, tmp_path)
+    await compare(oracle, checkpoint, chosen, tmp_path)
 
 
-async def test_tied_embeddings(cases: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tied_embeddings(
+    oracle: Oracle, cases: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from safetensors.torch import load_file, save_file
 
     def tie(raw: Raw) -> None:
@@ -117,7 +115,7 @@ async def test_tied_embeddings(cases: dict[str, Any], tmp_path: Path, monkeypatc
         source = load_file(reference / index["weight_map"][embedding])[embedding]
         save_file({**tensors, head: source.clone()}, reference / path.name, {"format": "pt"})
     chosen = {each: cases[each] for each in ("text", "image")}
-    expected = answers(reference, chosen, tmp_path)
+    expected = oracle.answers(reference, tmp_path / "out.npz", chosen)
     async with open_pipeline(pipeline(checkpoint, processes="one")) as client:
         for name, case in chosen.items():
             answer = await client.submit(request_of(case))
@@ -126,13 +124,13 @@ async def test_tied_embeddings(cases: dict[str, Any], tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("fps", [3.0, 1.4])
 async def test_fractional_time_steps(
-    fps: float, checkpoints: dict[str, Path], cases: dict[str, Any], tmp_path: Path
+    fps: float, oracle: Oracle, checkpoints: dict[str, Path], cases: dict[str, Any], tmp_path: Path
 ) -> None:
     # The files have 2 pictures per second: below that some are left out, above it each is taken once.
     sampled = {"fps": fps, "frame_step": 2.0 / fps if fps < 2 else 0.0}
     names = ("video", "image_audio_video", "video_with_audio")
     chosen = {name: {**cases[name], **sampled} for name in names}
-    await compare(checkpoints["a"], chosen, tmp_path, video_fps=fps)
+    await compare(oracle, checkpoints["a"], chosen, tmp_path, video_fps=fps)
 
 
 @pytest.mark.parametrize(
@@ -153,19 +151,14 @@ async def test_a_silent_video_beside_one_with_sound(
 
 
 async def test_a_checkpoint_saved_by_transformers_starts(
-    checkpoints: dict[str, Path], cases: dict[str, Any], tmp_path: Path
+    oracle: Oracle, checkpoints: dict[str, Path], cases: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The reference's processor is saved by itself, in a process that may see torchvision."""
-    if not os.environ.get("OMNI_ORACLE_PACKAGES"):
-        pytest.skip("the reference's processor needs torchvision in OMNI_ORACLE_PACKAGES; `nox -s tests` sets it")
     saved = shutil.copytree(checkpoints["a"], tmp_path / "saved")
     for path in saved.iterdir():
         if "token" in path.name or "preprocessor" in path.name or path.name.startswith(("chat", "vocab", "merges")):
             path.unlink()
-    script = "import oracle, sys; oracle._load_torchvision(); oracle.load_processor(sys.argv[1]).save_pretrained(sys.argv[2])"
-    command = [sys.executable, "-c", script, str(checkpoints["a"]), str(saved)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    oracle.begin(checkpoints["a"], saved)
+    oracle.wait(saved)
     assert (saved / "processor_config.json").is_file()
     assert not (saved / "preprocessor_config.json").exists()
     async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:

@@ -74,12 +74,12 @@ def test_a_request_that_waited_for_its_stream_is_not_failed_by_one_of_higher_pri
         ask("filler", sampling=endless)
         ask("streamed", sampling=sampling, allowed=2)
         for _ in range(4 * patience):
-            assert engine._serve_once()
+            assert engine.loop.turn()
         ask("urgent", 1, sampling=sampling)
         engine.inbox.put(IncomingMessage("streamed", "stream_chunk", 100))
         for _ in range(150):
             if engine.batcher.running or len(engine.inbox):
-                assert engine._serve_once()
+                assert engine.loop.turn()
     final = {}
     while (message := engine.outbox.get(0.0)) is not None:
         if message.type != "stream":

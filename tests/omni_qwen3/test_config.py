@@ -21,7 +21,6 @@ from omni_qwen3.config import parse_config, read_config
 from omni_qwen3.decode import create_decode
 from omni_qwen3.encoders import create_image_encoder
 from omni_qwen3.preprocessing import create_preprocessing
-from omni_qwen3.sglang_layers import thinker_on_sglang
 from omni_qwen3.sharding import local_config
 from omni_qwen3.thinker import load_thinker
 from omni_torch.tensor_parallel import ALONE, TensorParallel
@@ -185,12 +184,3 @@ def test_a_bias_cannot_be_split_over_ranks() -> None:
     assert local_config(config, ALONE) == config
     with pytest.raises(ConfigError, match="tp_size: a checkpoint with attention_bias"):
         local_config(config, TensorParallel(0, 2))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [("mlp_only_layers", [1]), ("attention_bias", True), ("hidden_act", "gelu")]
-)
-def test_what_sglangs_layers_do_not_compute_is_refused(folder: Path, field: str, value: Any) -> None:
-    rewrite(folder, f"{TEXT}.{field}", value)
-    with pytest.raises(ConfigError, match=rf"text_config\.{field}: `layers: sglang` does not compute it"):
-        thinker_on_sglang(str(folder), read_config(folder), dtype="float32", device="cpu")

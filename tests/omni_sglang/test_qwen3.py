@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from harness import pipeline, request_of
 
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig
+from omni_core.errors import ConfigError
+from omni_qwen3.config import read_config
+from omni_qwen3.external_decoder import load_external
 
 WAVE_TOLERANCE = 1e-4
 
@@ -95,3 +100,17 @@ async def test_sound_inside_a_video_equals_the_engine(checkpoints: dict[str, Pat
     expected = await answers(plain, cases, [BY_THE_ENGINE])
     got = await answers(on_sglang(plain, "thinker", "talker_ar"), cases, [BY_THE_ENGINE])
     assert not (wrong := differences(got, expected)), "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("mlp_only_layers", [1]), ("attention_bias", True), ("hidden_act", "gelu")]
+)
+def test_what_sglangs_layers_do_not_compute_is_refused(
+    checkpoints: dict[str, Path], tmp_path: Path, field: str, value: Any
+) -> None:
+    folder = shutil.copytree(checkpoints["a"], tmp_path / "checkpoint")
+    raw = json.loads((folder / "config.json").read_text())
+    raw["thinker_config"]["text_config"][field] = value
+    (folder / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(ConfigError, match=rf"text_config\.{field} .*: SGLang's layers do not compute it"):
+        load_external(DECODERS["sglang"]["decoder"], str(folder), read_config(folder), dtype="float32", device="cpu")

@@ -60,6 +60,11 @@ PROJECTIONS = {
 PIPELINES = {
     "next='nowhere'": "test_its_topology_is_valid",
     "route_fn='wrong:no_such_function'": "test_every_reference_resolves_in_a_new_process",
+    "factory=None, model_runner='wrong:no_such', scheduler='wrong:compute'": "test_every_reference_resolves_in_a_new_process",
+    "factory=None, model_runner='wrong:compute', scheduler='wrong:no_such'": "test_every_reference_resolves_in_a_new_process",
+    "factory=None, model_runner='wrong:compute', feedback='wrong:no_such', scheduler='wrong:compute'": (
+        "test_every_reference_resolves_in_a_new_process"
+    ),
     "factory='wrong:IgnoresAbort', factory_args={}": "test_an_abort_leaves_nothing",
     "factory='wrong:differs_each_time'": "test_streamed_together_or_alone_it_answers_alike",
 }

@@ -6,6 +6,20 @@ from omni_core.interface import SEED, SPEECH, VOCODER, Interface, Parameter, Par
 
 ARCHITECTURES = ("fish_qwen3_omni",)
 
+OPTIONS = {
+    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
+    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
+    "gpu": "a GPU for every stage, as a number; by default the CPU",
+    "initial_chunk": "frames (46 ms each) in the first piece of sound",
+    "chunk": "frames in every later piece of sound",
+    "segment_bytes": "the longest text spoken in one go; longer ones are split at sentences",
+    "max_characters": "longest text",
+    "max_reference_seconds": "longest recording of a voice",
+    "voices_kept": "recordings whose codes are kept",
+    "max_context": "positions of text and speech together",
+}
+"""What ``omni pipelines`` says of the pipeline's options."""
+
 SEMANTIC = ParameterGroup(
     "semantic",
     SPEECH,

@@ -8,25 +8,11 @@ from attrs import evolve
 
 from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_fish_s2.interface import INTERFACE
+from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_torch.checkpoints import resolve_checkpoint
 
 _FILES = ("*.json", "*.safetensors", "codec.pth")
 """What is read of a checkpoint, and downloaded."""
-
-OPTIONS = {
-    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
-    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
-    "gpu": "a GPU for every stage, as a number; by default the CPU",
-    "initial_chunk": "frames (46 ms each) in the first piece of sound",
-    "chunk": "frames in every later piece of sound",
-    "segment_bytes": "the longest text spoken in one go; longer ones are split at sentences",
-    "max_characters": "longest text",
-    "max_reference_seconds": "longest recording of a voice",
-    "voices_kept": "recordings whose codes are kept",
-    "max_context": "positions of text and speech together",
-}
-"""What ``omni pipelines`` says of the pipeline's options."""
 
 GPU_MEMORY_GIB = {"preprocessing": 2, "semantic_ar": 14, "vocoder": 2}
 """What each stage of the released checkpoint is given of a GPU, in 16-bit weights: the weights (0.4, 8.5 and 0.4 GiB) and what is
@@ -38,7 +24,7 @@ _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kep
 
 
 def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
-    """Text and reference voices in, speech out. ``options``: see :data:`OPTIONS`."""
+    """Text and reference voices in, speech out. ``options``: see :data:`omni_fish_s2.interface.OPTIONS`."""
     limits: dict[str, float] = {
         name: options[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in options
     }
@@ -64,7 +50,7 @@ def speech_stages(
         model_path: the checkpoint's folder, where the pipeline's own model is another.
         text_stream: the text comes from such a stage, in chunks, and is spoken as it comes.
         reference, reference_text: then, the voice of every request: a recording, and its words.
-        options: see :data:`OPTIONS`.
+        options: see :data:`omni_fish_s2.interface.OPTIONS`.
     """
     check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))
     processes = options.get("processes", "separate")

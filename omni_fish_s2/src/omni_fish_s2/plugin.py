@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
-from omni_fish_s2.interface import ARCHITECTURES, INTERFACE
-from omni_fish_s2.pipeline import OPTIONS
+from omni_fish_s2.interface import ARCHITECTURES, INTERFACE, OPTIONS
 
 
 @hookimpl

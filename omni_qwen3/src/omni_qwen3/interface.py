@@ -15,6 +15,19 @@ from omni_torch.sampling_parameters import sampling_parameters
 
 ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
 
+OPTIONS = {
+    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
+    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
+    "gpu": "a GPU for every network stage, as a number; by default the CPU",
+    "initial_chunk": "codec frames (80 ms each) in the first piece of sound",
+    "chunk": "codec frames in every later piece of sound",
+    "max_image_pixels": "largest image, in pixels",
+    "max_audio_seconds": "longest audio clip",
+    "max_video_seconds": "longest video",
+    "max_context": "most tokens that a prompt may have",
+}
+"""What ``omni pipelines`` says of the options of both pipelines."""
+
 THINKER_DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
 """The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
 

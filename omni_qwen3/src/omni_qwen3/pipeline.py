@@ -7,7 +7,7 @@ from typing import Any
 from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
-from omni_qwen3.interface import SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
+from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_torch.checkpoints import resolve_checkpoint
 
 _ROUTING = "omni_qwen3.routing"
@@ -15,19 +15,6 @@ _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 """What is read of a checkpoint, and downloaded."""
-
-OPTIONS = {
-    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
-    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
-    "gpu": "a GPU for every network stage, as a number; by default the CPU",
-    "initial_chunk": "codec frames (80 ms each) in the first piece of sound",
-    "chunk": "codec frames in every later piece of sound",
-    "max_image_pixels": "largest image, in pixels",
-    "max_audio_seconds": "longest audio clip",
-    "max_video_seconds": "longest video",
-    "max_context": "most tokens that a prompt may have",
-}
-"""What ``omni pipelines`` says of the options of both pipelines."""
 
 GPU_MEMORY_GIB = {"thinker": 61, "talker_ar": 8, "code2wav": 2, "image_encoder": 3, "audio_encoder": 3}
 """What each stage of the released 30B-A3B checkpoint is given of a GPU, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2 GiB)
@@ -39,7 +26,7 @@ _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_co
 
 
 def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
-    """Text, images, audio and video in; text and speech out. ``options``: see :data:`OPTIONS`."""
+    """Text, images, audio and video in; text and speech out. ``options``: see :data:`omni_qwen3.interface.OPTIONS`."""
     given = _Options(options)
     stages = [
         *_front(given),

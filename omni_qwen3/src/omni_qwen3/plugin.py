@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
-from omni_qwen3.interface import ARCHITECTURES, SPEECH_INTERFACE, TEXT_INTERFACE
-from omni_qwen3.pipeline import OPTIONS
+from omni_qwen3.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
 
 _SUITES = "omni_qwen3.conformance"
 

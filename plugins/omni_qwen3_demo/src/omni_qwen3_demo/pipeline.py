@@ -24,5 +24,5 @@ def default_model() -> tuple[str, str]:
 
 
 def demo(model_path: str, **options: Any) -> PipelineConfig:
-    """Qwen3-Omni's pipeline. ``options``: :data:`omni_qwen3.pipeline.OPTIONS`."""
+    """Qwen3-Omni's pipeline. ``options``: :data:`omni_qwen3.interface.OPTIONS`."""
     return evolve(qwen3_omni(model_path, **options), name="demo")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import PipelineComponent, hookimpl
-from omni_qwen3.interface import SPEECH_INTERFACE
-from omni_qwen3.pipeline import OPTIONS
+from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE
 
 
 @hookimpl

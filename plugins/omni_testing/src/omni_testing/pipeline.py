@@ -124,7 +124,8 @@ class PipelineConformance(PipelineStructureConformance):
 
 
 def _references(stage: StageSpec) -> Iterator[str]:
-    named = (stage.factory, stage.route_fn, stage.wait_for_fn, stage.merge_fn, stage.stream_done_to_fn)
+    parts = (stage.factory, stage.model_runner, stage.feedback, stage.scheduler)
+    named = (*parts, stage.route_fn, stage.wait_for_fn, stage.merge_fn, stage.stream_done_to_fn)
     yield from (each for each in (*named, *stage.project_payload.values()) if each is not None)
 
 

@@ -22,7 +22,7 @@ _ATTEMPTS = 15
 
 _MEASURE = """
 import contextlib, sys, time
-import omni_core.hookspecs
+import omni_core.plugins  # what the process that discovers plugins has loaded before
 begin = time.perf_counter()
 with contextlib.redirect_stdout(sys.stderr):
     __import__(sys.argv[1])
