@@ -23,7 +23,7 @@ from omni_core.relay.base import Relay
 from omni_core.relay.table import Relays
 
 INLINE_BYTES = 32 * 1024
-"""Out-of-band bytes up to this size travel in the control message itself. At 64 KiB a relay streams twice as many chunks a second
+"""Out-of-band bytes up to this size travel in the control message itself, unless a stage's ``relay.inline_bytes`` is another. At 64 KiB a relay streams twice as many chunks a second
 (36,000 against 17,000), at the price of a sixth more latency for a single one; measured with shm.
 """
 
@@ -45,14 +45,20 @@ class Transfer:
 
     Args:
         same_gpu: by stage, the endpoints of the processes where it uses the GPU that this process uses.
+        inline_bytes: replaces :data:`INLINE_BYTES`.
     """
 
     def __init__(
-        self, control: ControlPlane, relays: Relays, same_gpu: Mapping[str, Collection[str]] | None = None
+        self,
+        control: ControlPlane,
+        relays: Relays,
+        same_gpu: Mapping[str, Collection[str]] | None = None,
+        inline_bytes: int | None = None,
     ) -> None:
         self._control = control
         self._relays = relays
         self._same_gpu = same_gpu or {}
+        self._inline_bytes = INLINE_BYTES if inline_bytes is None else inline_bytes
 
     async def send(self, endpoint: str, value: Any, **message: Any) -> Sent:
         """Send ``value`` in a :class:`DataReadyMessage` made of ``message``.
@@ -70,7 +76,7 @@ class Transfer:
         else:
             encoded = encode_split(value, same_gpu=same_gpu, device=device)
         place, inline, by, waited = None, None, "inline", 0.0
-        if encoded.nbytes > INLINE_BYTES:
+        if encoded.nbytes > self._inline_bytes:
             name, relay = self._relays.towards(endpoint)
             memory = relay.reserve(encoded.nbytes, message["request_id"])
             if memory is not None:
