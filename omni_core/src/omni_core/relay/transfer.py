@@ -16,7 +16,7 @@ from omni_core.control.lanes import in_task, in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import RelayFullError
 from omni_core.protocol import lazy_torch
-from omni_core.protocol.codec import EncodedValue, decode, encode_split, is_large
+from omni_core.protocol.codec import OUT_OF_BAND_BYTES, EncodedValue, decode, encode_split, is_large
 from omni_core.protocol.messages import DataReadyMessage, SubmitMessage
 from omni_core.protocol.tensors import empty
 from omni_core.relay.base import Relay
@@ -70,11 +70,11 @@ class Transfer:
             RelayError: the value can never fit the relay's pool, or no relay reaches the endpoint.
         """
         same_gpu = endpoint in self._same_gpu.get(message["stage"], ())
-        device = self._relays.device_towards(endpoint)
+        device, apart = self._relays.device_towards(endpoint), min(self._inline_bytes + 1, OUT_OF_BAND_BYTES)
         if is_large(value):
-            encoded = await in_thread(lambda: encode_split(value, same_gpu=same_gpu, device=device))
+            encoded = await in_thread(lambda: encode_split(value, same_gpu=same_gpu, device=device, apart_from=apart))
         else:
-            encoded = encode_split(value, same_gpu=same_gpu, device=device)
+            encoded = encode_split(value, same_gpu=same_gpu, device=device, apart_from=apart)
         place, inline, by, waited = None, None, "inline", 0.0
         if encoded.nbytes > self._inline_bytes:
             name, relay = self._relays.towards(endpoint)

@@ -48,7 +48,7 @@ def check_relay(relay: str, config: PipelineConfig, say: Callable[[str], None]) 
         return False
     problem = difference(expected, found, "the result")
     if not sizes:
-        say(f"no  {about}: nothing went by it: no two of its processes exchange tensors or arrays of 2 KiB or more")
+        say(f"no  {about}: nothing went by it: no two of its processes exchange tensors or arrays")
     elif problem is not None:
         say(f"no  {about}: {len(sizes)} messages, {sum(sizes):,} bytes; {problem} by {REFERENCE} and by {relay}")
     else:
