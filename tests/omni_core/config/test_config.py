@@ -122,6 +122,7 @@ BROKEN: list[tuple[PipelineConfig, str]] = [
     (with_stage("join", next="start"), "is a cycle"),
     (with_stage("left", relay=RelayConfig(credits=-1)), "stages[left].relay.credits: must be at least 1, is -1"),
     (with_stage("left", relay=RelayConfig(slot_size_mb=0)), "stages[left].relay.slot_size_mb: must be at least 1"),
+    (with_stage("left", relay=RelayConfig(inline_bytes=-1)), "stages[left].relay.inline_bytes: must not be negative"),
 ]
 
 

@@ -86,3 +86,16 @@ def test_different_settings_for_one_relay_are_refused(monkeypatch: pytest.Monkey
     )
     with pytest.raises(ConfigError, match=r"different `relay\.settings` for the relay 'direct'"):
         prepare(config, RELAYS, Places(Place("/nowhere")))
+
+
+def test_the_bytes_that_travel_without_a_relay_are_those_of_the_sending_stage() -> None:
+    config = PipelineConfig(
+        model_path="none",
+        relay_backend="plain",
+        stages=[
+            StageConfig(name="a", factory="m:f", process="a", next="b", relay={"inline_bytes": 0}),
+            StageConfig(name="b", factory="m:f", process="b", terminal=True),
+        ],
+    )
+    units = prepare(config, RELAYS, Places(Place("/nowhere"))).units
+    assert {unit.name: unit.processes[0].inline_bytes for unit in units} == {"a": 0, "b": None}

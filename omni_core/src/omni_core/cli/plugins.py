@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import click
 
+from omni_core.cli.pipeline_source import PipelineSource
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, KernelComponent, works
 from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, isolated, load_plugins
@@ -97,14 +98,21 @@ def show(name: str) -> None:
 @plugins.command()
 @click.argument("name", required=False)
 @click.option("--full", is_flag=True, help="Also run the conformance suites (minutes; needs omni-testing).")
-def check(name: str | None, full: bool) -> None:
+@click.option(
+    "--pipeline",
+    help="Instead, run this pipeline on its default model once with every tensor between its processes sent by the relay NAME, "
+    "and once by shared memory, and compare the results (needs omni-testing).",
+)
+def check(name: str | None, full: bool, pipeline: str | None) -> None:
     """Ask every component whether it can work on this machine. Exits with 1 if a plugin is at fault.
 
     A kernel that can work is compared with its reference on random inputs, in float64, and timed beside it.
 
-    NAME is a plugin; without it, all are asked.
+    NAME is a plugin, or a relay with --pipeline; without it, all plugins are asked.
     """
     registry = load_plugins()
+    if pipeline is not None:
+        sys.exit(0 if _check_relay(name, pipeline, full, registry) else 1)
     records = _named(name) if name is not None else registry.records
     bad = False
     for hook, component, record, answer in registry.check():
@@ -167,6 +175,19 @@ def _named(name: str) -> list[PluginRecord]:
         names = [record.name for record in registry.records]
         raise click.ClickException(f"no plugin is called {name!r}{did_you_mean(name, names, listing='installed are')}")
     return records
+
+
+def _check_relay(relay: str | None, pipeline: str, full: bool, registry: PluginRegistry) -> bool:
+    if relay is None or full:
+        raise click.UsageError(
+            "--pipeline runs one relay: omni plugins check RELAY --pipeline PIPELINE, without --full"
+        )
+    try:
+        from omni_testing.relay_pipeline import check_relay
+    except ModuleNotFoundError:
+        raise click.ClickException(f"--pipeline compares a relay with shared memory; {_NEEDED}") from None
+    registry.resolve_reference("omni_relays", relay)
+    return check_relay(relay, PipelineSource(pipeline).resolve(registry).config, click.echo)
 
 
 def _check_fully(name: str | None) -> bool:

@@ -22,6 +22,8 @@ class RelayConfig:
         device: ``"cpu"`` or ``"cuda:N"``: where the transferred tensors lie. By default the stage's device, and the CPU with shm.
         backend: the relay that this stage's process sends by. By default the pipeline's ``relay_backend``, and towards other
             hosts, if that one reaches none, one that does.
+        inline_bytes: tensors and arrays of a payload or chunk travel in the control message up to this size in all, and by the
+            relay above it. By default 32 KiB; 0 sends every one by the relay.
         settings: what only that relay knows; its documentation lists them.
     """
 
@@ -31,6 +33,7 @@ class RelayConfig:
     world_size: int | None = None
     device: str | None = None
     backend: str | None = None
+    inline_bytes: int | None = None
     settings: dict[str, Any] = field(factory=dict)
 
 

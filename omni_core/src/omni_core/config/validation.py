@@ -250,6 +250,8 @@ def _relays(config: PipelineConfig) -> Iterator[str]:
         for name in ("slot_size_mb", "credits") if stage.relay is not None else ():
             if getattr(stage.relay, name) < 1:
                 yield f"{path}.relay.{name}: must be at least 1, is {getattr(stage.relay, name)}"
+        if stage.relay is not None and stage.relay.inline_bytes is not None and stage.relay.inline_bytes < 0:
+            yield f"{path}.relay.inline_bytes: must not be negative, is {stage.relay.inline_bytes}"
 
 
 def _restart(config: PipelineConfig) -> Iterator[str]:

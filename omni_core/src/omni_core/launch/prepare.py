@@ -88,6 +88,7 @@ def prepare(
                 followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
                 relays=relays[leader.name].specs if process is leader else {},
                 relay_towards=relays[leader.name].towards if process is leader else {},
+                inline_bytes=relays[leader.name].inline_bytes,
                 same_gpu=_same_gpu(process, leaders, endpoints),
                 gpu_memory=_memory(process),
                 kernels=kernels,

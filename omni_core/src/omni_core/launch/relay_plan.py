@@ -18,10 +18,11 @@ from omni_core.protocol.specs import RelaySpec
 
 @frozen
 class RelayPlan:
-    """The relays of one process: those it sends or is sent by, and which of them reaches which endpoint."""
+    """The relays of one process: those it sends or is sent by, which of them reaches which endpoint, and its ``inline_bytes``."""
 
     specs: dict[str, RelaySpec] = field(factory=dict)
     towards: dict[str, str] = field(factory=dict)
+    inline_bytes: int | None = None
 
 
 def plan_relays(
@@ -37,7 +38,7 @@ def plan_relays(
         PluginError: a relay that is named is not installed. ConfigError: one cannot reach where it would have to, or stages of
             one process disagree.
     """
-    plans = {process.name: RelayPlan() for process in leaders}
+    plans = {process.name: RelayPlan(inline_bytes=_own(process).inline_bytes) for process in leaders}
     used: dict[str, set[str]] = {process.name: set() for process in leaders}
     settings: dict[str, dict[str, Any]] = {}
     for source in leaders:

@@ -54,7 +54,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         self._relays = Relays(spec.relays, spec.relay_towards)
         self._control = ControlPlane(spec.endpoint, self._on_message, remote, self._ask_in_flight)
-        self._transfer = Transfer(self._control, self._relays, spec.same_gpu)
+        self._transfer = Transfer(self._control, self._relays, spec.same_gpu, spec.inline_bytes)
         self._outbound = Outbound(spec, self._control, self._transfer, self._relays)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self._outbound.lock)
         self._stages = self._outbound.local

@@ -121,18 +121,27 @@ def encode_whole(value: Any, *, checked: bool = False) -> tuple[Body, bool]:
     return encoded if encoded.nbytes else encoded.header, encoded.has_tensors
 
 
-def encode_split(value: Any, *, same_gpu: bool = False, device: str = "cpu", checked: bool = False) -> EncodedValue:
+def encode_split(
+    value: Any,
+    *,
+    same_gpu: bool = False,
+    device: str = "cpu",
+    checked: bool = False,
+    apart_from: int = OUT_OF_BAND_BYTES,
+) -> EncodedValue:
     """``value`` with its large tensors and arrays kept apart, to be written straight into relay memory or to a socket.
 
     ``same_gpu``: the receiver uses the GPU of this process, so CUDA tensors stay there and only their handles travel.
     ``device``: where the relay's memory lies: large tensors of that GPU are gathered there and do not come to the host.
     ``checked``: the limits on depth and size need no check: :func:`is_large` made it, or everything that users made is encoded already.
 
+    ``apart_from``: the size in bytes from which on a tensor or array is a large one.
+
     Raises:
         CodecError: as for :func:`encode`.
     """
     encoded = EncodedValue(b"")
-    encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu, device=device)
+    encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu, device=device, apart_from=apart_from)
     encoded.header = encoder.document(value, checked)
     encoded.has_tensors = encoder.has_tensors
     return encoded
@@ -162,8 +171,15 @@ def decode(document: bytes | memoryview | EncodedValue, buffer: Buffer | None = 
 class _Encoder:
     """One encoding run; collects out-of-band buffers as it meets them."""
 
-    def __init__(self, out_of_band: EncodedValue | None, same_gpu: bool = False, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        out_of_band: EncodedValue | None,
+        same_gpu: bool = False,
+        device: str = "cpu",
+        apart_from: int = OUT_OF_BAND_BYTES,
+    ) -> None:
         self._out_of_band = out_of_band
+        self._apart_from = apart_from
         self._same_gpu = same_gpu
         self._device = device
         self.has_tensors = False
@@ -218,7 +234,7 @@ class _Encoder:
         self.has_tensors = True
         if self._same_gpu and tensor.is_cuda:
             return msgpack.ExtType(_CUDA, msgpack.packb(tensors.export(tensor)))
-        raw, owner = tensors.bytes_of(tensor, self._device if tensor.nbytes >= OUT_OF_BAND_BYTES else "cpu")
+        raw, owner = tensors.bytes_of(tensor, self._device if tensor.nbytes >= self._apart_from else "cpu")
         return self._with_bytes(_TENSOR if on_host(raw) else _STAYING, description, raw, owner)
 
     def _array(self, numpy: Any, array: Any) -> msgpack.ExtType:
@@ -243,7 +259,7 @@ class _Encoder:
 
     def _with_bytes(self, code: int, description: list[Any], raw: Buffer, owner: Any) -> msgpack.ExtType:
         apart = self._out_of_band
-        if apart is None or raw.nbytes < OUT_OF_BAND_BYTES:
+        if apart is None or raw.nbytes < self._apart_from:
             return msgpack.ExtType(code, msgpack.packb([*description, host_bytes(raw)]))
         return msgpack.ExtType(code, msgpack.packb([*description, apart.add(raw, owner)]))
 

@@ -90,6 +90,7 @@ class ProcessSpec:
         followers: for rank 0: the endpoints of the other ranks.
         relays: by name, the relays that this process sends or is sent by; empty when no edge of it crosses to another process.
         relay_towards: the endpoint of each process that it sends to, to the name of the relay that is used.
+        inline_bytes: out-of-band bytes that a message may carry itself, without a relay; ``None``: the default.
         same_gpu: stage name to the endpoints of other processes where it uses the GPU that this process's stages use.
         gpu_memory: budgets of its stages on its device, ``{"nbytes": int}`` or ``{"share": float}``; empty: no limit.
         kernels: operation to the installed kernels for it.
@@ -109,6 +110,7 @@ class ProcessSpec:
     followers: list[str] = field(factory=list)
     relays: dict[str, RelaySpec] = field(factory=dict)
     relay_towards: dict[str, str] = field(factory=dict)
+    inline_bytes: int | None = None
     same_gpu: dict[str, list[str]] = field(factory=dict)
     gpu_memory: list[dict[str, Any]] = field(factory=list)
     kernels: dict[str, list[KernelSpec]] = field(factory=dict)

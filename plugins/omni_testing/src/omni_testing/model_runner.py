@@ -18,7 +18,8 @@ from attrs import evolve
 from omni_core.errors import InvalidRequestError
 from omni_core.model_runner import ARRequest, FeedbackStrategy, Forward, ForwardBatch, ForwardOutput, RandomStream
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
-from omni_testing.runner_driver import Answer, Driver, alike, remembers
+from omni_testing.comparing import alike
+from omni_testing.runner_driver import Answer, Driver, remembers
 from omni_torch.model_runner import ARModelRunner, FeedbackARModelRunner
 from omni_torch.sampling import sample
 

@@ -5,7 +5,6 @@ Everything is done the slow and obvious way, one request after the other, so tha
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
@@ -212,28 +211,6 @@ def _positions(request: ARRequest, start: int, end: int) -> torch.Tensor:
     head = torch.arange(prompt) if given is None else given.cpu()
     tail = torch.arange(prompt, request.length) + request.position_delta
     return torch.cat([head, tail.expand(*head.shape[:-1], -1)], dim=-1)[..., start:end]
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Whether two values are equal, floating-point tensors, arrays and numbers up to 1e-4; attrs classes field by field."""
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if one.shape != other.shape or one.dtype != other.dtype:
-            return False
-        return torch.allclose(one, other, 1e-4, 1e-4) if one.is_floating_point() else bool(torch.equal(one, other))
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(alike(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(alike(a, b) for a, b in zip(one, other, strict=True))
-    if isinstance(one, float):
-        return math.isclose(one, other, rel_tol=1e-4, abs_tol=1e-4)
-    if type(one).__module__ == "numpy":
-        return alike(torch.as_tensor(one), torch.as_tensor(other))
-    attributes = [each.name for each in getattr(type(one), "__attrs_attrs__", ())]
-    if attributes:
-        return all(alike(getattr(one, name), getattr(other, name)) for name in attributes)
-    return bool(one == other)
 
 
 def remembers(owner: Any, request_id: str) -> str | None:

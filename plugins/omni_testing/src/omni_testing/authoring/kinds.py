@@ -13,17 +13,30 @@ class Kind:
         hook: the name of the hook that it implements.
         summary: one line about the template's component.
         needs: distributions that it depends on beside omni-core.
+        also: further hooks that it implements, for a component of the same name.
     """
 
     hook: str
     summary: str
     needs: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """Every hook that it implements."""
+        return (self.hook, *self.also)
 
 
 KINDS: dict[str, Kind] = {
     "relay": Kind("omni_relays", "bytes from process to process over Unix sockets", needs=("omni-relay-kit",)),
     "scheduler": Kind("omni_schedulers", "serves the most urgent request first"),
     "pipeline": Kind("omni_pipelines", "answers with the most frequent words of a message"),
+    "model": Kind(
+        "omni_pipelines",
+        "a small decoder over bytes, from nn.Module to text",
+        needs=("omni-torch", "omni-engine", "attrs>=23.2", "safetensors>=0.8", "torch>=2.6"),
+        also=("omni_model_runners",),
+    ),
     "model-runner": Kind(
         "omni_model_runners", "token ids in, token ids out, streamed", needs=("omni-torch", "torch>=2.6")
     ),

@@ -81,10 +81,11 @@ class ProjectNames:
         for record in registry.records:
             if record.name == self.plugin:
                 return f"plugin {record.title} has this name"
-        hook, name = HOOKS[KINDS[kind].hook], self.component(kind)
-        for component, record in registry.components(hook.name):
-            if component.name == name:
-                return f"plugin {record.title} provides a {hook.kind} of this name"
-        if hook.name == "omni_commands" and name in commands:
+        hooks, name = [HOOKS[each] for each in KINDS[kind].hooks], self.component(kind)
+        for hook in hooks:
+            for component, record in registry.components(hook.name):
+                if component.name == name:
+                    return f"plugin {record.title} provides a {hook.kind} of this name"
+        if kind == "command" and name in commands:
             return f"`omni {name}` is a command already"
         return None

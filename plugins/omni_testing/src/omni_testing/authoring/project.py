@@ -46,7 +46,7 @@ def write_project(names: ProjectNames, kind: str, folder: Path) -> list[Path]:
 
 
 def _values(names: ProjectNames, kind: str) -> dict[str, str]:
-    core, hook = _compatible_core(), HOOKS[KINDS[kind].hook]
+    core, hooks = _compatible_core(), [HOOKS[name] for name in KINDS[kind].hooks]
     needed = [f"omni-core{core}"]
     needed += [f"{name}{core}" if name.startswith("omni-") else name for name in KINDS[kind].needs]
     return {
@@ -54,11 +54,11 @@ def _values(names: ProjectNames, kind: str) -> dict[str, str]:
         "module": names.module,
         "plugin": names.plugin,
         "component": names.component(kind),
-        "what": hook.kind,
+        "what": hooks[0].kind,
         "summary": KINDS[kind].summary,
         "core": core,
         "dependencies": ", ".join(f'"{each}"' for each in needed),
-        "api": f"{hook.plural}-{hook.level}",
+        "api": ", ".join(f"{hook.plural}-{hook.level}" for hook in hooks),
     }
 
 
