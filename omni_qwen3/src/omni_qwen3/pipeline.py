@@ -14,7 +14,7 @@ _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
-"""What is read of a checkpoint, and downloaded."""
+"""The checkpoint files that are read, and downloaded."""
 
 OPTIONS = {
     "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
@@ -25,14 +25,15 @@ OPTIONS = {
     "max_image_pixels": "largest image, in pixels",
     "max_audio_seconds": "longest audio clip",
     "max_video_seconds": "longest video",
-    "max_context": "most tokens that a prompt may have",
+    "max_context": "maximum length of a prompt, in tokens",
 }
-"""What ``omni pipelines`` says of the options of both pipelines."""
+"""The options of both pipelines, as ``omni pipelines`` describes them."""
 
 GPU_MEMORY_GIB = {"thinker": 61, "talker_ar": 8, "code2wav": 2, "image_encoder": 3, "audio_encoder": 3}
-"""What each stage of the released 30B-A3B checkpoint is given of a GPU, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2 GiB)
-and what is left for KV cache and activations; twice as much in float32. Together they leave an 80 GB card room for the five
-CUDA contexts. Computed from the released config, not measured on a GPU. Override with ``--set STAGE.gpu_memory=...``.
+"""Each stage's share of a GPU for the released 30B-A3B checkpoint, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2
+GiB) plus the rest for KV cache and activations; twice as much in float32. Together they leave room on an 80 GB GPU for
+the five CUDA contexts. Computed from the released config, not measured on a GPU. Override with ``--set
+STAGE.gpu_memory=...``.
 """
 
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
@@ -93,7 +94,7 @@ def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
 
 
 class _Options:
-    """The options of a pipeline, checked, and what they mean for its stages."""
+    """The validated options of a pipeline, and their effect on its stages."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))
