@@ -201,5 +201,5 @@ def test_long_sound_does_not_lower_the_rate_of_few_pictures(tmp_path: Path) -> N
 def test_a_video_that_is_cut_off_is_refused(tmp_path: Path, with_sound: bool) -> None:
     whole = write(tmp_path / "whole.mkv", [n / 10 for n in range(200)], 20.0)
     data = whole.read_bytes()
-    with pytest.raises(InvalidRequestError, match=r"cut off: \d+\.\d of 20"):
+    with pytest.raises(InvalidRequestError, match=r"truncated: \d+\.\d of 20"):
         load_video(source("video", data=data[: len(data) // 2]), Limits(), fps=2.0, with_sound=with_sound)

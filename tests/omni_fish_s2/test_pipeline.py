@@ -205,7 +205,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a recording with blank text": ({"references": [{"path": "RECORDING", "text": " "}]}, ["references[0].text"]),
     "a marker in its text": ({"references": [{"path": "RECORDING", "text": "<|voice|>"}]}, ["references[0].text", "reserved"]),
     "text without a recording": ({"references": [{"text": "Hello."}]}, ["references[0]", "needs `path`"]),
-    "a file that is no sound": ({"references": [{"path": __file__, "text": "x"}]}, ["test_pipeline.py", "no audio"]),
+    "a file that is no sound": ({"references": [{"path": __file__, "text": "x"}]}, ["test_pipeline.py", "not an audio file"]),
     "a reference of 10 minutes": ({"references": [{"samples": np.zeros(600_000), "sample_rate": 1_000, "text": "x"}]},
                                   ["600.0 s", "limit of 20 s", "max_reference_seconds"]),
     "six references": ({"references": [{"path": "RECORDING", "text": "x"}] * 6}, ["at most 5"]),

@@ -107,9 +107,9 @@ def bad(folder: Path) -> dict[str, tuple[dict[str, Any], str]]:
     hole = sound(8_000)
     hole[100] = np.nan
     return {
-        "noise": ({"path": str(folder / "noise.wav")}, "no audio, or it is damaged"),
-        "text": ({"path": str(folder / "text.mp3")}, "no audio, or it is damaged"),
-        "empty": ({"path": str(folder / "empty.wav")}, "no audio, or it is damaged"),
+        "noise": ({"path": str(folder / "noise.wav")}, "not an audio file, or damaged"),
+        "text": ({"path": str(folder / "text.mp3")}, "not an audio file, or damaged"),
+        "empty": ({"path": str(folder / "empty.wav")}, "not an audio file, or damaged"),
         "no samples": ({"path": str(folder / "none.wav")}, "0 ms of sound"),
         "ten minutes": ({"path": str(folder / "long.wav")}, "over the limit of"),
         "ten minutes of samples": (

@@ -98,7 +98,7 @@ def test_what_is_wrong_with_a_codec_is_named(tiny: dict[str, Path], tmp_path: Pa
     with pytest.raises(ConfigError, match=rf"lacks the tensor '{name}'"):
         load()
     torch.save({**tensors, name: tensors[name][:-1]}, path)
-    with pytest.raises(ConfigError, match=rf"'{name}' .* has shape \(63, 96\), the others ask for \(64, 96\)"):
+    with pytest.raises(ConfigError, match=rf"'{name}' .* has shape \(63, 96\), the others imply \(64, 96\)"):
         load()
     path.write_bytes(b"no tensors")
     with pytest.raises(ConfigError, match="cannot be read as a file of tensors"):

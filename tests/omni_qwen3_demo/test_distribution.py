@@ -44,7 +44,7 @@ def test_omni_run_demo_answers_in_words_and_out_loud(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "Hello, nice to meet you."
-    assert "closed set" in done.stderr
+    assert "fixed set" in done.stderr
     samples, rate = soundfile.read(out)
     assert rate == 24_000
     assert len(samples) > rate

@@ -138,7 +138,7 @@ class TalkerFeedback(FeedbackStrategy):
             if bool((frames[index] < 0).any()):
                 raise FloatingPointError(
                     f"request {request.request_id}: frame {len(request.output_ids)} has no largest logit for one of its residual "
-                    "codes; look for NaN in the weights, or for numbers that are too large for their dtype"
+                    "codes; check for NaN in the weights and for overflow of their dtype"
                 )
         messages = {}
         for index, (request, _) in enumerate(requests):
