@@ -260,7 +260,7 @@ def test_what_can_never_fit_fails_alone(sglang: Open) -> None:
         "long prompt": "KV cache",
         "over context": "context",
         "grows": "KV cache",
-        "nearly too long": "SGLang refuses",
+        "nearly too long": "SGLang rejects",
         "empty": "empty",
     }.items():
         assert final[name].type == "error"
