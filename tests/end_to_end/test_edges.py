@@ -54,7 +54,7 @@ async def test_a_video_without_sound_is_said_so(checkpoints: dict[str, Path], ca
 
 
 async def test_any_rate_and_channel_count_and_bytes(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    """A 44.1 kHz stereo file is heard as its 16 kHz mono version; the same file as bytes gives the same reply."""
+    """A 44.1 kHz stereo file gives the same reply as its 16 kHz mono version; so does the same file as bytes."""
     import soundfile
     import soxr
 

@@ -1,4 +1,4 @@
-"""Media as the reference's processor sees them: transparency, filters, valid videos of every shape."""
+"""Media are decoded as by the reference's processor: transparency, filters, valid videos of every shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Media files in, text and a waveform out: numerically what transformers 5.23 gives, in seven processes and in one."""
+"""From media files to text and a waveform: numerically equal to transformers 5.23, in seven processes and in one."""
 
 from __future__ import annotations
 

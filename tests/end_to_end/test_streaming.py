@@ -1,4 +1,4 @@
-"""Streamed equals one-shot, and speech leaves before the reply is written."""
+"""Streamed results equal one-shot results, and speech starts before the reply is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thinker on two ranks (gloo) answers as it does on one: ids, codes and sound, batched, streamed, sampled."""
+"""The thinker on two ranks (gloo) gives the same results as on one: ids, codes and sound, batched, streamed, sampled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def sharded(model_path: Path, size: int) -> PipelineConfig:
 
 
 async def steps_of_both(client: Client) -> int:
-    """Steps of both ranks, once they are equal: the first answers when the second may still be at the end of that step."""
+    """Return the steps of both ranks, once they are equal: after the first answers, the second may still be at the end
+    of that step.
+    """
     async with asyncio.timeout(20):
         while True:
             counters = await client.statistics()
@@ -112,7 +114,7 @@ def _queries(layer: Any) -> int:
 
 
 class _Recorded(TensorParallel):
-    """A rank without a process group: only the shapes and the loading are looked at."""
+    """A rank without a process group: only shapes and loading are tested."""
 
     def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
         raise AssertionError("nothing is summed here")

@@ -1,4 +1,6 @@
-"""Qwen3-Omni with whatever scheduler is installed: without the engine on one of a stranger's, and with none an error that helps."""
+"""Qwen3-Omni without the engine: on a third-party scheduler, and with none, which is an error that says what to
+install.
+"""
 
 from __future__ import annotations
 

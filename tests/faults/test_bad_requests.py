@@ -62,7 +62,7 @@ BRANCHING = [
     ("join", "join", "trap", "CodecError", "SystemExit: a trap"),
 ]
 MUST_LEAVE_THE_PROCESS = {"unknown class", "trap", *(kind for kind, *_ in UNSENDABLE)}
-"""Between the stages of one process nothing is encoded, so these do no harm there."""
+"""These are harmless between stages of one process, where nothing is encoded."""
 
 STREAMING = [
     *(("produce", "stream_done_to_fn", *kind) for kind in RAISES),
@@ -80,7 +80,7 @@ STREAMING = [
 
 @frozen
 class Case:
-    """A request that must fail: where its failure is seen, and as what."""
+    """A request that must fail: the stage that reports it, and the error."""
 
     stage: str
     place: str
@@ -167,7 +167,7 @@ async def test_a_request_that_kills_its_process_takes_no_neighbour_with_it(folde
 
 
 async def test_a_failed_request_gives_its_shared_memory_back(folder: Path) -> None:
-    """By reference counts, as nothing collects garbage there: no error may be in a cycle with the payload it came from."""
+    """Tests reference counts, with garbage collection off: no error may be in a cycle with the payload that caused it."""
     config = make_pipeline(
         folder,
         StageConfig(name="make", factory="fault_stages:vector", process="make", next="use"),

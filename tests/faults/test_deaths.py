@@ -1,4 +1,6 @@
-"""Processes that die, stop, or never come up: what they held fails or is run again, and nothing else is touched."""
+"""Processes that die, are suspended, or never come up: their requests fail or run again, and no other request is
+affected.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ STAGES = ("start", "work", "left", "right", "join")
 
 
 async def serving(client: Client, name: str, seconds: float = 20.0) -> None:
-    """Until the unit serves again after a death."""
+    """Wait until the unit serves again after a death."""
     end = time.monotonic() + seconds
     while client.health()[name]["state"] != "ready":
         assert time.monotonic() < end, client.health()[name]
@@ -50,7 +52,7 @@ async def kill(client: Client, name: str, unit: str | None = None) -> None:
 
 
 def blamed(failed: list[tuple[int, OmniError]], *stages: str) -> None:
-    """Every failure is told as what it is."""
+    """Check that every failure is reported as what it is."""
     for _, error in failed:
         assert isinstance(error, RequestFailedError), error
         assert (error.error_type, error.stage in stages) == ("ProcessDied", True), error
@@ -100,7 +102,7 @@ async def test_only_what_the_dead_process_held_fails_and_soon(folder: Path) -> N
         assert (error.stage, error.error_type) == ("left", "ProcessDied")
         assert when - killed < 1.0
         outcomes = [outcome for _, outcome in await asyncio.gather(*elsewhere)]
-        # Requests that waited in "left" behind the slow one are lost with it; those that had not come so far are not.
+        # Requests that waited in "left" behind the slow one are lost with it; those that had not arrived there are not.
         lost = [each for each in outcomes if isinstance(each, RequestFailedError)]
         assert 0 < len(lost) < 12
         assert all(right_branching(n, each) for n, each in enumerate(outcomes) if not isinstance(each, OmniError))
@@ -253,7 +255,7 @@ async def test_the_coordinators_loop_never_stands_still(folder: Path) -> None:
     with standstills() as seen:
         async with watched(branching(folder), right_branching) as (pipeline, load):
             await asyncio.sleep(0)
-            seen.clear()  # starting is allowed to take its time, and so is taking the baseline
+            seen.clear()  # startup and taking the baseline may take long
             async with load.running():
                 for name in ("left", "work"):
                     await kill(pipeline.client, name)

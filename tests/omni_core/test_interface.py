@@ -1,4 +1,6 @@
-"""Interfaces: parameters are checked by one schema, plain ones reach the group that they mean, and declarations are validated."""
+"""Interfaces: parameters are checked by one schema, plain ones go to the group that they mean, and declarations are
+validated.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine equals the slow way, whatever it batches, chunks, preempts or aborts, and contains what goes wrong."""
+"""The engine equals a plain loop, whatever it batches, chunks, preempts or aborts, and isolates failures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def engine() -> Iterator[Open]:
 
 
 def resting(scheduler: EngineScheduler) -> bool:
-    """Whether everything is given back, within a second."""
+    """Return True if everything is released within a second."""
     for _ in range(100):
         state = scheduler.statistics()
         if state["free_blocks"] == state["total_blocks"] and not state["running"] + state["waiting"] + state["pending"]:
@@ -168,7 +168,7 @@ def test_what_goes_wrong_stays_with_its_request(engine: Open, poison: str) -> No
 
 
 def test_nan_in_one_requests_cache_stays_with_it(engine: Open) -> None:
-    """The first request owns the cache's first block, and everything it computes is NaN; its neighbours are shorter."""
+    """The first request owns the cache's first block, and all its values are NaN; the others are shorter."""
     model = ToyModel()
     model.table[90] = float("nan")
     scheduler = engine(ToyRunner(model), chunk_size=8)
@@ -227,7 +227,7 @@ def test_no_message_follows_an_abort_made_during_a_step() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_tight_caches_and_small_steps_change_nothing(engine: Open, seed: int) -> None:
-    """A decoding request can be pushed out by an older prompt in the very step that planned it."""
+    """A decoding request can be preempted by an older prompt in the same step that planned it."""
     chance = random.Random(seed)
     jobs = [
         (
@@ -252,7 +252,7 @@ def test_tight_caches_and_small_steps_change_nothing(engine: Open, seed: int) ->
 
 
 def test_a_step_plans_a_request_once_and_takes_nobody_back_at_once() -> None:
-    """The newest gives way to the oldest's growth; what it freed must not be lent to it again in the same step."""
+    """The newest is preempted for the oldest; the freed blocks must not be allocated to it again in the same step."""
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 8, 1, torch.device("cpu"))
     batcher = Batcher(cache, max_running=4, max_batch_tokens=64, chunk_size=2)
     old, new = (ARRequest(name, OmniRequest(), [1] * 4, SamplingParams()) for name in ("old", "new"))

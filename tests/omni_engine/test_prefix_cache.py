@@ -1,4 +1,4 @@
-"""The prefix cache: requests share equal prefixes and nothing else, and no answer depends on it."""
+"""The prefix cache: requests share equal prefixes only, and results do not depend on it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_conversation_reuses_the_replies_too(engine: Open) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_answers_are_equal_with_and_without_the_prefix_cache(engine: Open, seed: int) -> None:
-    """Families of prompts with common beginnings, in a cache so tight that blocks are evicted and requests preempted."""
+    """Families of prompts with common prefixes, in a cache so tight that blocks are evicted and requests preempted."""
     chance = random.Random(seed)
     stems = [[chance.randrange(90) for _ in range(chance.choice([9, 24, 40]))] for _ in range(3)]
     jobs = []
@@ -171,7 +171,7 @@ def test_different_pictures_behind_equal_placeholders_never_share(engine: Open) 
         assert answer["ids"] == alone[seed]["ids"]
         torch.testing.assert_close(answer["hidden"], alone[seed]["hidden"])
         reused.append(driven.statistics()["reused_positions"])
-    # The text before the picture is shared by all; the picture only with itself.
+    # The text before the picture is shared by all; the picture only by requests with the same one.
     assert [after - before for before, after in zip([0, *reused], reused, strict=False)] == [0, 4, 16, 16]
 
 

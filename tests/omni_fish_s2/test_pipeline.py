@@ -1,4 +1,6 @@
-"""Text and recordings in, sound out, through the whole pipeline: equal to the reference, streamed or not, alone or together."""
+"""From text and recordings to sound, through the whole pipeline: equal to the reference, streamed or not, alone or
+together.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tiny: dict[str, Path]) -> AsyncIterator[Client]:
-    """Three processes; parts of at most 90 bytes are spoken in one go, as in the golden case of several turns."""
+    """Three processes; parts of at most 90 bytes are spoken in one turn, as in the golden case of several turns."""
     async with open_pipeline(pipeline(tiny["a"], segment_bytes=90, max_reference_seconds=20.0)) as opened:
         yield opened
 

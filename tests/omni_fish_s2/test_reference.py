@@ -37,7 +37,7 @@ def of(**part: Any) -> Recording:
 def test_passes_of_any_size_give_the_same_codes(
     shape: str, tiny: dict[str, Path], golden: dict[str, dict[str, np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And they are the reference's."""
+    """The codes also equal the reference's."""
     expected = golden[shape]["encoded"]
     for frames in (1, 3, 64):
         monkeypatch.setattr(reference, "CHUNK_FRAMES", frames)
@@ -54,7 +54,7 @@ def test_a_recording_longer_than_the_window_is_encoded_in_bounded_passes(
     one = whole.encode(samples)
     monkeypatch.setattr(reference, "CHUNK_FRAMES", 11)
     many = whole.encode(samples)
-    # A code where two entries are nearly as close may go either way with the last bit.
+    # A code with two nearly equally close entries may change with the last bit.
     assert (one == many).float().mean() > 0.99
     assert len(one) == 150
 

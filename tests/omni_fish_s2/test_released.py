@@ -53,7 +53,7 @@ def test_every_tensor_of_the_decoders_is_accounted_for() -> None:
 
 
 def folded(names: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
-    """Weight normalisation's two tensors as the one that they make."""
+    """Return weight normalisation's two tensors as the one that they make."""
     made = {}
     for name, shape in names.items():
         if name.endswith((".original0", ".weight_g")):
@@ -71,7 +71,7 @@ def test_every_tensor_of_the_codec_is_accounted_for() -> None:
 
 @pytest.mark.parametrize("wrapped", ["plain", "state_dict", "generator"])
 def test_the_released_codec_tells_its_dimensions(wrapped: str, tmp_path: Path) -> None:
-    """Also where a training run's file wraps it."""
+    """Includes a file that a training run has wrapped."""
     tensors = {name: torch.empty(1).expand(shape) for name, shape in NAMES["codec"].items()}
     if wrapped == "generator":
         tensors = {

@@ -1,4 +1,4 @@
-"""Routing and the grouped products: whoever chooses whom, with tiles of every size, and without asking the host."""
+"""Routing and the grouped products: any choice of experts, tiles of every size, and no host synchronisation."""
 
 from __future__ import annotations
 

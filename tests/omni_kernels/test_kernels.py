@@ -1,4 +1,4 @@
-"""Every kernel against its reference in float64, on the operation's own examples and on what is easily got wrong."""
+"""Every kernel against its reference in float64, on the operation's own examples and on edge cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KERNELS = [(component, getattr(torch, name)) for component in omni_kernels() for
 
 
 def small(arguments: tuple[Any, ...]) -> bool:
-    """Whether the interpreter, which runs programs one after another, is done with it in a moment."""
+    """Return True if the interpreter, which runs programs one after another, is fast enough for it."""
     return sum(each.numel() for each in arguments if isinstance(each, torch.Tensor)) < 600_000
 
 
@@ -150,7 +150,7 @@ def test_nan_stays_where_it_is(device: str) -> None:
 
 
 def decoding(device: str, lengths: list[int]) -> tuple[object, ...]:
-    """Arguments of a decode step of requests that have so many positions."""
+    """Arguments of a decode step of requests with these numbers of positions."""
     decode = pytest.importorskip("omni_engine.attention.decode")
     generator = torch.Generator(device).manual_seed(2)
     example: tuple[object, ...] = decode._example(lengths, 6, 2, 24, dtype=torch.float32, generator=generator)
@@ -187,7 +187,7 @@ def test_attention_reads_no_slot_of_others(device: str) -> None:
 
 
 def storing(device: str, rows: int, heads: int, kv_heads: int, width: int) -> tuple[torch.Tensor, ...]:
-    """Arguments of the layer's write, of views: projections side by side, keys and values of a slot beside each other."""
+    """Arguments of the layer's write, as views: projections side by side, keys and values of a slot beside each other."""
     projected = torch.randn(rows, 2, heads + 2 * kv_heads, width, device=device)[:, 1]
     weights = torch.randn(heads + kv_heads, width, device=device)
     angles = torch.randn(rows, 1, width // 2, device=device).repeat(1, 1, 2)

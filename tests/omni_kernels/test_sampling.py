@@ -1,4 +1,4 @@
-"""The kernel draws from the reference's distribution: each row is asked for one id, in the middle of that id's share."""
+"""The kernel samples from the reference's distribution: each row is asked for one id, in the middle of that id's share."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def params(rows: int, vocab: int, generator: torch.Generator) -> Arguments:
 
 
 def aimed(logits: torch.Tensor, *given: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """Uniform numbers for the first id that each row may draw, the last, the least likely and the likeliest in turn; and the ids.
+    """Uniform numbers for the first id that each row may draw, the last, the least and the most likely in turn; and the
+    ids.
 
-    The sums of float32 cannot tell shares under a hundred thousandth, so no such id is asked for.
+    The sums of float32 cannot resolve shares under a hundred thousandth, so no such id is tested.
     """
     shares = _probabilities(logits.double(), *(each.double() for each in given))
     shares /= shares.sum(-1, keepdim=True)

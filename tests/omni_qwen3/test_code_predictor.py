@@ -1,4 +1,4 @@
-"""The lean path of the code predictor equals the same layers run the plain way, for every batch that comes after another."""
+"""The fast path of the code predictor equals its layers in a plain loop, for every sequence of batches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_frames_equal_the_plain_way(sizes: list[int]) -> None:
 
 @torch.inference_mode()
 def test_what_it_returns_is_not_its_own_memory() -> None:
-    """The next frame must not change codes that were handed out."""
+    """The next frame must not change codes that were returned."""
     predictor = drawn(CONFIG, GROUPS)
     hidden, first = torch.randn(2, 2, 48, generator=torch.Generator().manual_seed(0))
     codes, total = predictor(hidden, first, lambda logits, group: logits.argmax(-1))

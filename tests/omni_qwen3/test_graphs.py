@@ -1,5 +1,5 @@
-"""The thinker, the talker and its code predictor answer the same when their steps and frames are replayed, and a GPU could record
-what is recorded. The recorder here calls the recorded function again (see tests/omni_engine/test_graphs.py).
+"""The thinker, the talker and its code predictor give the same results when their steps and frames are replayed, and a
+GPU could record them. The recorder here calls the recorded function again (see tests/omni_engine/test_graphs.py).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ RECORDED: dict[str, Any] = {"cuda_graphs": EagerRecorder}
 def same_answers(
     make: Callable[..., Any], messages: list[list[IncomingMessage]], recorded: dict[str, Any], **options: Any
 ) -> EngineScheduler:
-    """Asked with and without graphs; the stage that had them."""
+    """Return the answers with and without graphs, and the stage that had them."""
     expected = answers(make(**options), messages)
     stage: EngineScheduler = make(**recorded, **options)
     got = answers(stage, messages)

@@ -1,4 +1,4 @@
-"""What is shipped: a checkpoint in the released layout, small, that `omni run demo` finds; and a README that tells the truth."""
+"""The distribution: a small checkpoint in the released layout that `omni run demo` finds, and a README that matches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With int8 weights the demo says what it says without them, in words and in speech."""
+"""With int8 weights the demo gives the same replies in text and speech."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quantized(name: str) -> PipelineConfig:
 
 
 async def test_the_thinker_is_large_enough_to_have_int8_weights() -> None:
-    """Or the tests below would show nothing."""
+    """Otherwise the tests below would show nothing."""
     parts = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", "omni_engine.scheduler:EngineScheduler"
     stage = assemble(*parts, model_path=str(CHECKPOINT), quantization="int8_weight_only")
     assert isinstance(stage, EngineScheduler)

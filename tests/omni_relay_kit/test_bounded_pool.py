@@ -1,4 +1,4 @@
-"""The pool's bookkeeping: order of waiting, patience, the ends of blocks."""
+"""The pool's bookkeeping: order of waiting, patience, release of blocks."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_pool_that_does_not_move_is_waited_for_for_a_bounded_time() -> N
     begin = time.monotonic()
     waiting = [asyncio.ensure_future(pool.allocate(2 * GRANULE, f"w{number}")) for number in range(3)]
     await asyncio.sleep(0.1)
-    pool.free(blocks[0])  # it moves: the others wait anew
+    pool.free(blocks[0])  # a block was released: the others wait anew
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(results[0], Block)
     assert [type(result) for result in results[1:]] == [RelayFullError, RelayFullError]

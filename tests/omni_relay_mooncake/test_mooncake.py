@@ -37,7 +37,7 @@ def namespace() -> Iterator[str]:
 
 
 def listening(*command: str) -> set[str]:
-    """The ports that are listened on where ``command`` runs."""
+    """Return the listening ports where ``command`` runs."""
     tables = ["/proc/net/tcp", "/proc/net/tcp6"]
     shown = subprocess.run([*command, "cat", *tables], capture_output=True, text=True, check=True, timeout=10)
     rows = [line.split() for line in shown.stdout.splitlines()]

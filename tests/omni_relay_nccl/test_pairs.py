@@ -1,4 +1,4 @@
-"""Pairs of the nccl relay: order, both directions, ends in the middle of a transfer, what is left behind."""
+"""Pairs of the nccl relay: order, both directions, ends in the middle of a transfer, and cleanup."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_cancelled_get_is_drained_and_its_memory_comes_back() -> None:
 async def test_a_sender_killed_during_a_read_is_an_error_at_once(
     pause: float, met: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread may be left for so long as gloo forgets it: in the middle of a message, or of meeting."""
+    """gloo may block its thread in the middle of a message, or of the rendezvous."""
     monkeypatch.setattr("omni_relay_nccl.channel._STALLED", timedelta(seconds=2))
     monkeypatch.setattr("omni_relay_nccl.channel._CONNECT", timedelta(seconds=1))
     async with Pairs().pair() as (relay, peer):

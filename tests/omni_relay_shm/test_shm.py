@@ -1,4 +1,4 @@
-"""The shm relay: exact bytes, views that free themselves, back-pressure, and nothing left after a death of either side."""
+"""The shm relay: exact bytes, views that free themselves, back-pressure, and cleanup after a death of either side."""
 
 from __future__ import annotations
 
@@ -187,12 +187,14 @@ async def test_a_late_reader_does_not_touch_the_slots_next_use(relay: ShmRelay, 
     new = await relay.put_async(b"y" * 5000, "new")
     assert new.metadata[7] == old.metadata[7], "the memory is used again"
     assert peer.ask(do="view", metadata=old.metadata).startswith("RelayError: the sender has freed")
-    relay.cleanup("new")  # whose metadata no reader ever got
+    relay.cleanup("new")  # no reader ever got its metadata
     assert in_use(relay) == (0, 0)
 
 
 async def test_a_late_reader_that_is_interrupted_does_not_undo_a_release(relay: ShmRelay) -> None:
-    """It finds its offer, and before it can say so the offer is withdrawn and the memory used, read and released anew."""
+    """It finds its offer, and before it can claim it the offer is withdrawn and the memory used, read and released
+    again.
+    """
     old = await relay.put_async(b"x" * 5000, "old")
     memory = relay._own()
     read, interrupted = memory.read, []
@@ -245,7 +247,7 @@ async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRe
     begin = time.monotonic()
     waiting = [asyncio.create_task(relay.empty(8 * 2**20, f"w{n}")) for n in range(4)]
     await asyncio.sleep(0.3)
-    peer.ask(do="release", hold="0")  # it moves: the others wait anew
+    peer.ask(do="release", hold="0")  # a block was released: the others wait anew
     await asyncio.sleep(0.3)
     assert [task.done() for task in waiting] == [True, False, False, False]
     outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 3)
@@ -298,7 +300,7 @@ async def test_forged_metadata_are_refused(relay: ShmRelay, metadata: Any) -> No
 
 
 async def test_a_thousand_transfers_leave_no_descriptor() -> None:
-    gc.collect()  # what earlier tests have left must not go while we count
+    gc.collect()  # objects of earlier tests must not be freed while we count
     before = descriptors()
     relay = ShmRelay(RelayOptions(slot_size_mb=1, credits=2))
     for index in range(1000):

@@ -1,4 +1,6 @@
-"""SGLang's scheduler equals the slow way and the engine, whatever it batches, chunks, shares or retracts, and loses no memory."""
+"""SGLang's scheduler equals a plain loop and the engine, whatever it batches, chunks, shares or retracts, and leaks no
+memory.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler
 
 EAGER = {"schedule_conservativeness": 0.01}
-"""SGLang admits more than will fit, so that requests have to give way."""
+"""SGLang admits more than will fit, so that requests are retracted."""
 
 EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]
 
@@ -33,7 +35,7 @@ Open = Callable[..., OmniScheduler]
 
 
 class Watching(ToyRunner):
-    """Notes what every step computed: ``(request, start, length)``."""
+    """Records the work of every step: ``(request, start, length)``."""
 
     def __init__(self) -> None:
         super().__init__(MODEL)
@@ -54,7 +56,7 @@ def make(runner: ModelRunner | None = None, **options: Any) -> OmniScheduler:
 
 @pytest.fixture
 def sglang() -> Iterator[Open]:
-    """Opens one scheduler, which must end in time, with nothing held and nothing lost."""
+    """Opens one scheduler, which must end in time, with nothing held and nothing leaked."""
     opened = []
 
     def start(runner: ModelRunner | None = None, **options: Any) -> OmniScheduler:
@@ -75,7 +77,7 @@ def sglang() -> Iterator[Open]:
 
 
 def resting(scheduler: OmniScheduler) -> bool:
-    """Whether everything is given back, within two seconds."""
+    """Return True if everything is released within two seconds."""
     for _ in range(200):
         state = scheduler.statistics()
         held = state["running"] + state["waiting"] + state["pending"] + state["parked"]
@@ -193,7 +195,7 @@ def test_embeddings_replace_ids_and_are_never_shared(sglang: Open) -> None:
 
 
 def test_hidden_states_are_streamed(sglang: Open) -> None:
-    """A runner that streams the hidden state behind each token: equal to a forward over the whole sequence."""
+    """A runner that streams the hidden state of each token: equal to a forward over the whole sequence."""
 
     class Hidden(ToyRunner):
         def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
@@ -289,7 +291,7 @@ def test_what_goes_wrong_stays_with_its_request(sglang: Open, poison: str) -> No
 
 
 def test_a_fault_in_the_middle_of_a_reply_stays_with_its_request(sglang: Open) -> None:
-    """The decode batch of all of them raises; each is computed again alone, and only the guilty one fails."""
+    """The decode batch of all of them raises; each is computed again alone, and only the failing one fails."""
 
     class Stumbling(ToyRunner):
         def before_forward(self, batch: ForwardBatch) -> None:
@@ -306,7 +308,7 @@ def test_a_fault_in_the_middle_of_a_reply_stays_with_its_request(sglang: Open) -
 
 
 def test_a_stage_goes_on_after_many_failed_batches(sglang: Open) -> None:
-    """The memory of a failed batch comes back each time: the pool is small enough to notice."""
+    """The memory of a failed batch is released each time: the pool is small enough for a leak to show."""
     scheduler = sglang(kv_blocks=150)
     for round in range(12):
         for name in ("bad", "worse"):
@@ -359,7 +361,7 @@ def test_abort_at_any_moment_gives_everything_back(sglang: Open, moment: float) 
 
 
 def test_an_abort_in_every_phase() -> None:
-    """Turn by turn: waiting, between two chunks, just after the prompt, while writing."""
+    """In each phase in turn: waiting, between two chunks, just after the prompt, while generating."""
     scheduler = make(chunk_size=16, max_running=2)
     scheduler.runtime.connect(scheduler._compute)
     long, short = [n % 90 for n in range(60)], [4, 5]

@@ -1,4 +1,4 @@
-"""What is used of SGLang is there, in one module, in one version; and a change would be told by name."""
+"""The adapter's use of SGLang matches the installed version, in one module; a change would be reported by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoded media are kept by content, within a bound, and handed out as they were made."""
+"""Encoded media are cached by content, within a bound, and returned unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Operations: the reference where nothing fits, the best kernel that can work where one does, and the way there."""
+"""Operations: the reference if no kernel fits, the best kernel that can work if one does, and the path of kernels to a
+process.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,7 @@ def test_a_kernel_that_raises_is_named_with_its_plugin(examples: Any) -> None:
     assert str(caught.value) == f"{expected}; OMNI_DISABLE_PLUGINS=mine computes without it"
     assert isinstance(caught.value.__cause__, ValueError)
     install({})
-    with pytest.raises(TypeError):  # what the reference raises stays as it is
+    with pytest.raises(TypeError):  # an exception of the reference is not changed
         rms_norm(1)
 
 

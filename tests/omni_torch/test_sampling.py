@@ -27,7 +27,7 @@ def request(sampling: SamplingParams, outputs: list[int], prompt: list[int]) -> 
 
 
 def kept(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
-    """What may be drawn from one row: ids and their probabilities."""
+    """Return the ids that may be drawn from one row, and their probabilities."""
     temperature, top_p, min_p = (torch.tensor([each]) for each in (params.temperature, params.top_p, params.min_p))
     ids, probabilities = candidates(
         logits[None],
@@ -148,7 +148,7 @@ def test_a_neighbour_changes_nothing() -> None:
 
 
 def ways(*arguments: torch.Tensor) -> list[list[int]]:
-    """What the reference answers on a CPU, and what it does on a GPU, where it lets no value decide what runs."""
+    """Compare the reference's CPU path with its GPU path, which branches on no value."""
     return [each(*arguments).tolist() for each in (sampling._choose_by_path, sampling._choose_alike)]
 
 
@@ -180,7 +180,7 @@ def test_the_way_on_a_gpu_chooses_the_same_where_logits_tie(seed: int) -> None:
 
 
 def test_nothing_waits_for_a_gpu() -> None:
-    """On the device "meta" there are no values; to ask for one is an error there, and on a GPU a wait."""
+    """On the device "meta" there are no values; reading one is an error there, and a synchronisation on a GPU."""
     examples = sample_tokens.examples(torch.float32, torch.Generator().manual_seed(0))
     assert sample_tokens(*(each.to("meta") for each in examples[0])).shape == (len(examples[0][0]),)
     params = SamplingParams(repetition_penalty=1.2, suppressed_ids=frozenset({3, 5}))

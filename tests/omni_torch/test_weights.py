@@ -1,4 +1,4 @@
-"""Reading weights: what is joined of several tensors, and what does not fit, whichever dimension it is. Models test their names."""
+"""Reading weights: parameters joined from several tensors, and wrong shapes in any dimension. Models test their names."""
 
 from __future__ import annotations
 

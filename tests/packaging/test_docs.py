@@ -1,4 +1,4 @@
-"""The documentation says what the code does: examples run, generated pages are current, what is named exists."""
+"""The documentation matches the code: examples run, generated pages are current, and named things exist."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pipelines over two hosts: control over TCP with keys, data over the relays that join hosts. Here both hosts are loopback addresses;
-``test_namespaces.py`` has two network namespaces.
+"""Pipelines over two hosts: control over TCP with keys, data over the relays that connect hosts. Here both hosts are
+loopback addresses; ``test_namespaces.py`` has two network namespaces.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def key_file(folder: Path) -> Path:
 
 @pytest.fixture
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The needs of a pipeline over two hosts: its stages where processes find them, and a relay between hosts."""
+    """The environment of a pipeline over two hosts: its stages are importable, and a relay connects the hosts."""
     checked = {each.name: answer for hook, each, _, answer in load_plugins().check() if hook == "omni_relays"}
     if not any(works(checked.get(name, "not installed")) for name in ("nixl", "mooncake")):
         pytest.skip("no relay that joins hosts can work here")
@@ -61,7 +61,7 @@ def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def host_server(key_file: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """``omni hosts serve`` on the other address: where it listens, and its process."""
+    """Start ``omni hosts serve`` on the other address; return its endpoint and its process."""
     command = [
         sys.executable,
         "-m",
@@ -87,7 +87,7 @@ async def host_server(key_file: Path) -> AsyncIterator[tuple[str, asyncio.subpro
 
 
 def two_hosts(folder: Path, key_file: Path, address: str, **fields: Any) -> PipelineConfig:
-    """``big`` here makes as many numbers as it is told, ``total`` there adds them up."""
+    """Send a request in which ``big`` here makes a number of values and ``total`` there adds them up."""
     relay = fields.pop("relay", None)
     return PipelineConfig(
         model_path="none",
@@ -176,7 +176,7 @@ async def test_a_host_that_is_gone_fails_its_requests(folder: Path, key_file: Pa
         await server.wait()
         with pytest.raises(RequestFailedError, match="host 'b' is gone"):
             await asyncio.wait_for(waiting, 2)
-        child.wait(5)  # what ran there does not outlive it
+        child.wait(5)  # processes there do not outlive it
         for _ in range(100):
             if not any(each.exists() for each in folders):
                 break
@@ -222,7 +222,7 @@ def cleaners_of(pid: int) -> list[Path]:
 
 
 def of_the_server(process: psutil.Process) -> bool:
-    """Return whether a child of a host's server is its own directory cleaner, which stays."""
+    """Return True if a child of a host's server is its own directory cleaner, which stays."""
     line = process.cmdline()
     return "omni-directory-cleaner" in line and (Path(line[-1]) / "host.sock").exists()
 

@@ -1,6 +1,6 @@
 """One trace of a request through every process: queue, compute and transfer in each stage, joined by arrows.
 
-``imported`` reads traces by the rules of Perfetto's importer, which shows nothing of what breaks them.
+``imported`` reads traces by the rules of Perfetto's importer, which silently drops events that break them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def flow_key(event: Event) -> tuple[int, str, str]:
 
 
 def imported(events: Iterable[Event]) -> Arrows:
-    """Fails if an event would be dropped or cut off: slices of a thread and spans of a track nest, and flows have slices to bind to."""
+    """Fails if an event would be dropped or truncated: slices of a thread and spans of a track nest, and flows have
+    slices to bind to.
+    """
     threads, tracks = defaultdict[Any, list[Event]](list), defaultdict[Any, list[str]](list)
     arrows = Arrows({}, defaultdict(list))
     for event in sorted((e for e in events if e["ph"] != "M"), key=lambda e: nanoseconds(e["ts"])):
@@ -206,7 +208,9 @@ async def test_torch_operations_lie_on_the_same_clock(run_folder: Path, tmp_path
 
 
 def kineto(pid: int) -> list[Event]:
-    """Of a process that launches a kernel, as kineto writes it: the device and its stream take the places of process and thread."""
+    """An event of a process that launches a kernel, in kineto's format: the device and its stream replace process and
+    thread.
+    """
     cpu, device = {"pid": pid, "tid": pid}, {"pid": 1, "tid": 7}
     return [
         {"ph": "X", "cat": "cpu_op", "name": "aten::relu", **cpu, "ts": 4391375892680.572, "dur": 33.821},

@@ -1,4 +1,6 @@
-"""Placement: stages to processes to devices, and what does not fit is said before anything starts, with the setting to turn."""
+"""Placement of stages on processes and devices; a pipeline that does not fit is an error before anything starts, with
+the setting to change.
+"""
 
 from __future__ import annotations
 

@@ -281,7 +281,7 @@ def started(actions: list[Action]) -> list[str]:
 
 
 class Pipeline:
-    """A process that holds every request that runs, and dies if it holds a killer."""
+    """A process that holds every running request, and dies if it holds a killer."""
 
     def __init__(self, killers: set[str], **options: Any) -> None:
         self.killers = killers
@@ -299,7 +299,7 @@ class Pipeline:
         }
 
     def run(self) -> None:
-        """Until nothing runs: the process dies, or answers everything that it holds."""
+        """Run until nothing is left: the process dies, or answers all its requests."""
         while held := self.requests.attempts():
             self.now += 1.0
             if any(request.inputs in self.killers for request in held.values()):
@@ -370,7 +370,7 @@ def test_suspects_run_one_by_one_and_the_others_at_once_when_the_cause_is_found(
 
 
 def test_a_suspect_that_dies_beside_a_newcomer_gets_one_more_turn() -> None:
-    """The newcomer may be the cause: here it is."""
+    """The new request may be the cause, and here it is."""
     pipeline = Pipeline({"newcomer"}, retries=1)
     first = pipeline.submit("a", "b")
     held = pipeline.requests.attempts()

@@ -1,4 +1,4 @@
-"""The parts of a stage are resolved through the registry, the scheduler is chosen, and what is wrong is said with its path."""
+"""The parts of a stage are resolved through the registry, the scheduler is chosen, and errors have a path."""
 
 from __future__ import annotations
 

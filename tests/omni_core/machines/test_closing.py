@@ -1,4 +1,6 @@
-"""The end of a run on other hosts: its runner waits until they have heard of it, since closing a socket drops what it holds."""
+"""The end of a run on other hosts: its runner waits until they have acknowledged it, because closing a socket drops its
+queue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests that die with a process: every case of what the survivors may know."""
+"""The requests that are lost with a process: every case of the survivors' knowledge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAN_OUT = [spec("b", next=["c", "d"])]
 STREAM = [spec("b", next=["c"], stream_to=["c"])]
 END = [spec("b", terminal=True)]
 SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
-"""b hands on to c, beside it in the process, and to x outside, which c hands on to as well."""
+"""b sends to c, which shares its process, and to x outside, to which c sends as well."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The supervisor carries out what its unit decides; processes are replaced by objects."""
+"""The supervisor carries out its unit's decisions; processes are replaced by objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Process(SupervisedProcess):
 
 
 class Machine:
-    """Launches processes, and is the owner that hears of the unit."""
+    """Launches processes, and is the owner that the unit reports to."""
 
     def __init__(self, *ranks: str, pids: bool = True, restart: RestartConfig | None = None) -> None:
         self.launched: list[Process] = []

@@ -1,4 +1,4 @@
-"""Handles instead of bytes between processes of one GPU. No GPU here: the driver's part is replaced, everything of ours is real."""
+"""Handles instead of bytes between processes of one GPU. No GPU here: only the driver's part is replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from omni_core.protocol.codec import decode, encode_split
 
 
 class OnGpu(torch.Tensor):
-    """A CPU tensor that says it is on a GPU."""
+    """A CPU tensor that claims to be on a GPU."""
 
     is_cuda = True
     is_cpu = False

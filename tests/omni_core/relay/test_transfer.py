@@ -1,4 +1,6 @@
-"""Transfer with a relay and a control plane in memory: which way bytes take, what is waited for, and what holds the event loop."""
+"""Transfer with a relay and a control plane in memory: the way that bytes take, the waits, and the time on the event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from omni_core.relay.transfer import Sent, Transfer
 
 
 class Control:
-    """Keeps what is sent."""
+    """Records the messages sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, DataReadyMessage, tuple[str, str]]] = []
@@ -94,7 +96,7 @@ class OneRelay:
 
 
 def at_once(step: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that waits for nothing."""
+    """Return the result of a coroutine that does not wait."""
     with pytest.raises(StopIteration) as ended:
         step.send(None)
     return ended.value.value

@@ -22,7 +22,7 @@ def message(name: str, data: Any = None) -> IncomingMessage:
 
 
 def served(scheduler: SimpleScheduler, *messages: IncomingMessage) -> list[OutgoingMessage]:
-    """What comes out, when these messages wait together."""
+    """Return the outgoing messages, given messages that wait together."""
     for each in messages:
         scheduler.inbox.put(each)
     while len(scheduler.inbox):

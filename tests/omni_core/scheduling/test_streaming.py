@@ -1,4 +1,4 @@
-"""Streams: what their end waits for, and aborts between their messages."""
+"""Streams: the end of several sources, and aborts between their messages."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def nothing_called() -> None:
 
 @define
 class Part:
-    """What a part was called with."""
+    """Records the arguments that a part was called with."""
 
     name: str
     given: dict[str, Any]
@@ -99,7 +99,7 @@ def spec(model_runner: str = "runner", scheduler: str = "scheduler", **fields: A
 
 @pytest.fixture(autouse=True)
 def this_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One copy of this module, under the name that the specs use."""
+    """Return one copy of this module, under the name that the specs use."""
     import sys
 
     monkeypatch.setitem(sys.modules, HERE, sys.modules[__name__])

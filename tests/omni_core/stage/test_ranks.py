@@ -179,7 +179,7 @@ def test_any_order_of_puts_looks_and_aborts_gives_the_same_on_both_ranks() -> No
 
 
 def test_a_wait_that_times_out_ends_on_every_rank() -> None:
-    """A scheduler that waits a while for more of a batch goes on without on all ranks."""
+    """A scheduler whose wait for more of a batch times out continues without on all ranks."""
     pair = Pair()
     pair.leader.put(item("a"))
     assert pair.leader.get() is not None

@@ -1,4 +1,4 @@
-"""The requests of a stage: when one begins and ends, what is late, and what it waits for."""
+"""The requests of a stage: their beginning and end, late messages, and what they wait for."""
 
 from __future__ import annotations
 

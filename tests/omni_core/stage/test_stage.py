@@ -30,7 +30,7 @@ from omni_core.stage.stage import Stage
 
 
 class Control:
-    """Keeps what is sent, by endpoint; peers can be behind."""
+    """Records the messages sent, by endpoint; peers can be behind."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[Any]] = {}
@@ -49,7 +49,7 @@ class Control:
 
 
 class Recorded:
-    """A scheduler that computes nothing and keeps the ids that it was told to abort."""
+    """A scheduler that computes nothing and records the ids of aborted requests."""
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
@@ -73,7 +73,7 @@ class Recorded:
 
 
 class Process:
-    """Stages of one process with what they send; ``b`` and ``c`` are elsewhere unless they are made here."""
+    """Stages of one process with their sent messages; ``b`` and ``c`` are elsewhere unless they are made here."""
 
     def __init__(self) -> None:
         self.control = Control()
@@ -117,7 +117,7 @@ def payload(data: Any = None, request_id: str = "r", **request: Any) -> StagePay
 
 
 def put(stage: Stage, scheduler: Recorded, *messages: OutgoingMessage) -> None:
-    """Hand on what a scheduler puts out, without its thread."""
+    """Handle a scheduler's output, without its thread."""
     for message in messages:
         scheduler.outbox.put(message)
     stage._outputs._drain()

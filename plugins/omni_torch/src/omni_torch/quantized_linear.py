@@ -142,9 +142,7 @@ def _works(quantization: Quantization) -> bool:
     """Return True if this machine and this build of PyTorch have the kernels. Tested with extreme values: kernels for
     older machines overflow.
     """
-    if not torch.backends.cpu.get_cpu_capability().startswith(
-        "AVX"
-    ):  # PyTorch has kernels without these features, for testing only
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):  # there PyTorch has test kernels only
         return False
     weight, x = torch.ones(16, 256), torch.ones(2, 256)
     weight[:, ::7] = -0.5
