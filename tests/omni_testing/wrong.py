@@ -130,7 +130,7 @@ class MistakesTheirsForMine(ShmRelay):
 
 
 class EndsWithItsWaiter(ShmRelay):
-    """Withdraws the put when a wait for it times out."""
+    """Withdraws the put when a caller that waits for it is cancelled."""
 
     async def wait_until_freed(self, block: Any) -> None:
         try:

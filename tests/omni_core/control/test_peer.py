@@ -16,7 +16,7 @@ def message(text: str, stage: str | None = None) -> Frame:
 
 
 def written(peer: Peer, most: int = 10**9) -> str:
-    """Write pending bytes, at most ``room`` of them; return the bytes written."""
+    """Write pending bytes, at most ``most`` of them; return them as text."""
     found = b""
     while (parts := peer.pending()) and len(found) < most:
         data = b"".join(parts)[: most - len(found)]
