@@ -118,7 +118,7 @@ def test_a_frame_of_another_width_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None:
-    """It fails in the flush or before; the request without a whole chunk of frames continues."""
+    """Tested with the failing pass before and in the flush; the request without a whole chunk of frames continues."""
     scheduler = VocoderScheduler(Counter(fails=True), initial_chunk=4, chunk=4)
     scheduler.inbox.put(frame("other", frames_of(1)[0]))
     for message in [*(frame("r", each) for each in frames_of(count)), *end("r")]:
