@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_codec_is_named(tiny: dict[str, Path], tmp_path: Pa
     with pytest.raises(ConfigError, match="cannot be read as a file of tensors"):
         load()
     torch.save([1, 2], path)
-    with pytest.raises(ConfigError, match="no dictionary of tensors"):
+    with pytest.raises(ConfigError, match="not contain a dictionary of tensors"):
         load()
 
 
