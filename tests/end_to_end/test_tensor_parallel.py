@@ -46,7 +46,7 @@ async def steps_of_both(client: Client) -> int:
 
 
 @pytest.mark.parametrize("shape", ["a", "b"])  # two key/value heads, one for each rank; one, which both ranks hold
-async def test_two_ranks_answer_as_one(checkpoints: dict[str, Path], cases: dict[str, Any], shape: str) -> None:
+async def test_two_ranks_equal_one(checkpoints: dict[str, Path], cases: dict[str, Any], shape: str) -> None:
     requests = mixed(cases)
     async with open_pipeline(pipeline(checkpoints[shape], processes="one")) as client:
         alone = await asyncio.gather(*(client.submit(request) for request in requests))
@@ -128,7 +128,9 @@ class _Recorded(TensorParallel):
         ("b", 4, "tp_size: 4 does not divide the model's 6 attention heads"),
     ],
 )
-def test_what_cannot_be_shared_is_said(checkpoints: dict[str, Path], shape: str, size: int, expected: str) -> None:
+def test_sizes_that_cannot_be_split_are_errors(
+    checkpoints: dict[str, Path], shape: str, size: int, expected: str
+) -> None:
     config = read_config(checkpoints[shape]).thinker
     with pytest.raises(ConfigError, match=expected), torch.device("meta"):
         Thinker(config, TensorParallel(0, size))

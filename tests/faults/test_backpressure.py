@@ -38,7 +38,7 @@ def torrent(folder: Path) -> PipelineConfig:
 
 
 @pytest.mark.parametrize("chunks", [3, 12], ids=["fits the pool", "does not"])
-async def test_streams_that_are_kept_do_not_wait_for_each_others_memory(folder: Path, chunks: int) -> None:
+async def test_streams_that_keep_chunks_do_not_deadlock_on_memory(folder: Path, chunks: int) -> None:
     """Each holds shared memory and needs more; together they need more than exists, and so do the long ones alone."""
     async with open_pipeline(torrent(folder)) as client:
         asked = [client.submit(OmniRequest({"n": n, "chunks": chunks, "nbytes": MIB})) for n in range(8)]
@@ -47,7 +47,7 @@ async def test_streams_that_are_kept_do_not_wait_for_each_others_memory(folder: 
         await Watched(client).rest()
 
 
-async def test_a_payload_waits_for_memory_that_another_branch_holds_up(folder: Path) -> None:
+async def test_branches_that_fill_their_pools_do_not_deadlock_in_a_join(folder: Path) -> None:
     """Two branches work in opposite orders; each fills its pool with outputs that the join cannot use without the
     other's.
     """
@@ -81,7 +81,7 @@ async def test_a_payload_waits_for_memory_that_another_branch_holds_up(folder: P
 
 
 @pytest.mark.parametrize("nbytes", [16, 60_000])
-async def test_a_stopped_consumer_keeps_its_streams(folder: Path, nbytes: int) -> None:
+async def test_a_suspended_consumer_loses_no_chunk(folder: Path, nbytes: int) -> None:
     """Many more chunks than fit into its sockets wait for it, in bounded memory, and arrive in order afterwards."""
     chunks = 500 if nbytes == 16 else 50
 
@@ -103,7 +103,7 @@ async def test_a_stopped_consumer_keeps_its_streams(folder: Path, nbytes: int) -
         await Watched(client).rest()
 
 
-async def test_what_waits_is_dropped_with_its_request(folder: Path) -> None:
+async def test_pending_chunks_are_dropped_with_their_request(folder: Path) -> None:
     """Streams blocked by a suspended consumer reach their deadlines, are aborted or cancelled, and leave nothing
     behind.
     """

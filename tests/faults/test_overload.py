@@ -24,7 +24,7 @@ from omni_core.protocol.messages import OmniRequest
 MIB = 2**20
 
 
-async def test_a_slow_sink_makes_no_memory_grow(folder: Path) -> None:
+async def test_a_slow_sink_does_not_increase_memory(folder: Path) -> None:
     """400 requests of 1 MB into a stage that takes 20 ms each: the stage buffers nothing, and most of the 400 MB are
     not made before there is room for them.
     """

@@ -44,7 +44,7 @@ def right_relayed(n: int, answer: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("kind", "message"), [("raise", "LookupError: the loop is broken"), ("return", "without being told to stop")]
 )
-async def test_a_scheduler_whose_loop_ends_is_started_anew(folder: Path, kind: str, message: str) -> None:
+async def test_a_scheduler_whose_loop_ends_is_restarted(folder: Path, kind: str, message: str) -> None:
     config = make_pipeline(
         folder,
         step("start", next="mortal"),
@@ -104,7 +104,7 @@ async def test_retries_hide_the_death_of_either_end_of_a_relay(folder: Path, nam
         await pipeline.rest()
 
 
-async def test_without_retries_the_death_of_a_sender_is_told_as_one(folder: Path) -> None:
+async def test_without_retries_the_death_of_a_sender_is_reported_as_one(folder: Path) -> None:
     config = relayed(folder, restart=RestartConfig(limit=100, backoff=0.05))
     async with watched(config, right_relayed, {"nbytes": 400_000}) as (pipeline, load):
         async with load.running():
@@ -148,9 +148,7 @@ async def test_a_sender_that_is_dead_when_its_message_is_read(folder: Path, retr
         assert time.monotonic() - killed < 1.0
 
 
-async def test_a_process_that_dies_again_before_all_have_told_about_its_first_death(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_death_before_all_reports_of_the_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deaths, "REPORT_SECONDS", 3.0)
     config = make_pipeline(
         folder,
@@ -213,7 +211,7 @@ async def test_a_child_whose_parent_died_first_builds_nothing(folder: Path) -> N
         child.wait()
 
 
-async def test_a_dead_reader_gives_its_slots_back(folder: Path) -> None:
+async def test_slots_of_a_dead_reader_are_freed(folder: Path) -> None:
     async with open_pipeline(relayed(folder, "slow_check_vector")) as client:
         asked = [asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}))) for n in range(20)]
         await asked[0]
@@ -243,7 +241,7 @@ async def test_a_clients_id_is_never_taken_for_a_retry(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["start", "work"])
-async def test_a_stage_that_was_given_up_says_so_wherever_it_stands(folder: Path, name: str) -> None:
+async def test_a_failed_stage_is_reported_wherever_it_is(folder: Path, name: str) -> None:
     config = make_pipeline(
         folder, step("start", next="work"), step("work", terminal=True), restart=RestartConfig(limit=0)
     )

@@ -168,7 +168,7 @@ def test_backends_agree(name: str, seed: int, scale: float | None, monkeypatch: 
     assert row == len(output)
 
 
-def test_the_engine_answers_the_same_on_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_gives_equal_results_on_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlexBackend, "probe", classmethod(lambda *_: None))
     monkeypatch.setattr(
         "omni_engine.attention.flex._compiled", lambda: __import__("torch").nn.attention.flex_attention.flex_attention

@@ -72,7 +72,7 @@ def test_it_is_a_scheduler(engine: Open) -> None:
 
 
 @pytest.mark.parametrize("index", range(len(PROMPTS)))
-def test_one_request_equals_the_slow_way(engine: Open, index: int) -> None:
+def test_one_request_equals_the_plain_loop(engine: Open, index: int) -> None:
     scheduler = engine()
     ask(scheduler, "r", PROMPTS[index], sampling=SAMPLINGS[index])
     answer = collect(scheduler, 1)["r"].data
@@ -95,7 +95,7 @@ def test_one_request_equals_the_slow_way(engine: Open, index: int) -> None:
         {"kv_blocks": 25, "block_size": 4, "chunk_size": 8},
     ],
 )
-def test_a_mixed_batch_equals_each_alone(engine: Open, options: dict[str, Any]) -> None:
+def test_a_mixed_batch_equals_single_requests(engine: Open, options: dict[str, Any]) -> None:
     scheduler = engine(**options)
     for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         ask(scheduler, str(index), prompt, sampling=sampling)
@@ -126,7 +126,7 @@ def test_streamed_tokens_are_the_result(engine: Open) -> None:
     assert streamed == message.data["ids"]
 
 
-def test_what_can_never_fit_fails_alone(engine: Open) -> None:
+def test_a_request_that_can_never_fit_fails_alone(engine: Open) -> None:
     scheduler = engine(kv_blocks=4, block_size=4, max_context=100)
     ask(scheduler, "long prompt", [1] * 50)
     ask(scheduler, "over context", [1] * 100)
@@ -155,7 +155,7 @@ def test_the_context_ends_a_reply_with_length(engine: Open) -> None:
 
 
 @pytest.mark.parametrize("poison", ["receive", "emit", "result", "forward"])
-def test_what_goes_wrong_stays_with_its_request(engine: Open, poison: str) -> None:
+def test_a_failure_stays_with_its_request(engine: Open, poison: str) -> None:
     scheduler = engine()
     for index in range(6):
         ask(scheduler, f"good {index}", PROMPTS[index], sampling=SAMPLINGS[index])
@@ -251,7 +251,7 @@ def test_tight_caches_and_small_steps_change_nothing(engine: Open, seed: int) ->
     assert resting(scheduler)
 
 
-def test_a_step_plans_a_request_once_and_takes_nobody_back_at_once() -> None:
+def test_a_step_plans_a_request_once_and_readmits_no_preempted_request() -> None:
     """The newest is preempted for the oldest; the freed blocks must not be allocated to it again in the same step."""
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 8, 1, torch.device("cpu"))
     batcher = Batcher(cache, max_running=4, max_batch_tokens=64, chunk_size=2)
@@ -266,7 +266,7 @@ def test_a_step_plans_a_request_once_and_takes_nobody_back_at_once() -> None:
     assert batcher.preemptions == 1
 
 
-def test_one_that_waits_for_its_stream_does_not_hold_up_those_behind_it() -> None:
+def test_a_request_that_waits_for_its_stream_does_not_block_later_ones() -> None:
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 8, 1, torch.device("cpu"))
     batcher = Batcher(cache, max_running=4, max_batch_tokens=64, chunk_size=8)
     parked, ready = (ARRequest(name, OmniRequest(), [1] * 4, SamplingParams()) for name in ("parked", "ready"))
@@ -297,7 +297,7 @@ def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(engine: Open) 
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.002, 0.01, 0.05])
-def test_abort_at_any_moment_gives_everything_back(engine: Open, moment: float) -> None:
+def test_abort_at_any_moment_releases_everything(engine: Open, moment: float) -> None:
     runner = ToyRunner(MODEL)
     scheduler = engine(runner, kv_blocks=30, block_size=4, chunk_size=8, max_running=4)
     for index in range(12):
@@ -369,7 +369,7 @@ def weights() -> ModelRunner:
 @pytest.mark.parametrize(
     ("name", "hint"), [("chunk_sise", "did you mean 'chunk_size'"), ("colour", "there are: max_running, ")]
 )
-def test_an_option_that_it_does_not_have_is_named_before_weights_are_read(name: str, hint: str) -> None:
+def test_an_unknown_option_is_named_before_weights_are_read(name: str, hint: str) -> None:
     spec = StageSpec(
         name="talker",
         model_runner="test_engine:weights",
@@ -404,7 +404,7 @@ def test_the_context_is_the_runner_s_unless_it_is_set() -> None:
         assert (final.type == "result") is fits, final.data
 
 
-def test_its_cache_goes_with_its_last_reference() -> None:
+def test_the_cache_is_freed_with_the_last_reference() -> None:
     gc.disable()
     try:
         scheduler = EngineScheduler(ToyRunner(MODEL), kv_blocks=8)

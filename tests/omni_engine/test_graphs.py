@@ -66,7 +66,7 @@ def driven() -> Iterator[Callable[..., Driven]]:
         each.close()
 
 
-def test_the_ladder() -> None:
+def test_the_row_counts_of_graphs() -> None:
     assert [padded(rows) for rows in (1, 2, 3, 4, 5, 8, 9, 24, 25, 33)] == [1, 2, 4, 4, 8, 8, 16, 24, 32, 40]
 
 
@@ -84,7 +84,7 @@ def test_the_ladder() -> None:
         {"kv_blocks": 25, "block_size": 4, "chunk_size": 8},
     ],
 )
-def test_replayed_answers_equal_the_slow_way(driven: Callable[..., Driven], options: dict[str, Any]) -> None:
+def test_replayed_results_equal_the_plain_loop(driven: Callable[..., Driven], options: dict[str, Any]) -> None:
     stage = driven(**options)
     for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         stage.ask(str(index), prompt, sampling=sampling)
@@ -96,7 +96,7 @@ def test_replayed_answers_equal_the_slow_way(driven: Callable[..., Driven], opti
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_comes_and_goes(seed: int) -> None:
+def test_random_arrivals_and_aborts(seed: int) -> None:
     """Arrivals, ends and aborts between any two steps, prompts with equal prefixes, and a cache that is too small for
     all.
     """
@@ -158,7 +158,7 @@ def test_requests_longer_than_the_first_width(driven: Callable[..., Driven]) -> 
 
 
 @pytest.mark.parametrize("poison", ["emit", "result", "hook"])
-def test_one_that_fails_in_a_replayed_step_fails_alone(driven: Callable[..., Driven], poison: str) -> None:
+def test_a_request_that_fails_in_a_replayed_step_fails_alone(driven: Callable[..., Driven], poison: str) -> None:
     class Choosy(ToyRunner):
         def after_sampling(self, batch: Any, output: Any, sampled: Any) -> None:
             if any(request.state.get("poison") == "hook" and len(request.output_ids) > 3 for request, _ in sampled):
@@ -176,7 +176,7 @@ def test_one_that_fails_in_a_replayed_step_fails_alone(driven: Callable[..., Dri
 
 
 # --- padding ---------------------------------------------------------------------------------------------------------
-def test_rows_of_padding_touch_no_block_and_read_no_scratch() -> None:
+def test_padding_rows_write_no_block_and_read_no_scratch() -> None:
     """Five requests in a graph of eight rows: in the cache, five slots change, and the scratch, which is full of NaN."""
     stage = engine(max_running=5, block_size=4)
     prompts = [[3 + index] * (2 + 3 * index) for index in range(5)]
@@ -203,7 +203,7 @@ def test_rows_of_padding_touch_no_block_and_read_no_scratch() -> None:
     assert [results[str(index)] for index in range(5)] == [generate(MODEL, prompt, GREEDY) for prompt in prompts]
 
 
-def test_rows_of_padding_are_those_of_the_shortest_request() -> None:
+def test_padding_rows_repeat_the_shortest_request() -> None:
     """The step reads their cache and their experts anyway."""
     steps: list[tuple[torch.Tensor, ...]] = []
 
@@ -230,7 +230,7 @@ def test_rows_of_padding_are_those_of_the_shortest_request() -> None:
             assert not torch.equal(read[3], read[0])
 
 
-def test_a_neighbours_nan_is_not_spread_by_its_twins(driven: Callable[..., Driven]) -> None:
+def test_padding_rows_do_not_spread_nan(driven: Callable[..., Driven]) -> None:
     """The shortest request, which padding rows repeat, computes NaN."""
 
     class Forgiving(ToyRunner):
@@ -273,7 +273,7 @@ def test_the_memory_of_a_recorded_function_lives_as_long_as_its_graph() -> None:
     assert all(memory() is not None for memory in made)
 
 
-def test_what_a_step_returns_outlives_the_next_one(driven: Callable[..., Driven]) -> None:
+def test_results_of_a_step_survive_the_next_step(driven: Callable[..., Driven]) -> None:
     kept: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     class Keeping(ToyRunner):
@@ -392,7 +392,7 @@ def test_one_failure_ends_recording_for_good_and_changes_no_answer(
     assert stage.statistics()["graph_steps"] == before
 
 
-def test_what_a_request_holds_does_not_decide_whether_a_step_can_be_recorded(driven: Callable[..., Driven]) -> None:
+def test_recording_does_not_depend_on_the_contents_of_a_request(driven: Callable[..., Driven]) -> None:
     """The very first decode is of a request that makes the model's forward raise."""
     stage = driven(cuda_graphs=EagerRecorder, prefix_cache=False)
     token = generate(MODEL, [3], SamplingParams(max_new_tokens=1))[0]
@@ -471,7 +471,7 @@ class Selecting(PlainModel):
 
 
 @pytest.mark.parametrize("name", sorted(name for name, each in BACKENDS.items() if each.static_decode is not None))
-def test_a_step_asks_the_host_nothing(
+def test_a_step_does_not_synchronise_with_the_host(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the libraries' own calls left out."""
@@ -486,7 +486,9 @@ def test_a_step_asks_the_host_nothing(
 
 
 @pytest.mark.parametrize("model", [PlainModel, ToyModel, Asking, Bringing, Listing, Selecting])
-def test_the_ghost_finds_what_a_gpu_could_not_record(model: type[ToyModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fake_gpu_detects_functions_that_a_gpu_could_not_record(
+    model: type[ToyModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = ghost_gpu(monkeypatch)
     graphs, ghost = Graphs(device, GhostRecorder), on(device, model())
 

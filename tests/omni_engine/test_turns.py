@@ -98,7 +98,7 @@ def test_every_turn_equals_a_request_of_its_own(options: dict[str, Any]) -> None
         assert state["preemptions"] > 0, "the cache was large enough: this shows nothing about preemption"
 
 
-def test_a_turn_draws_anew_and_remembers_what_it_has_seen() -> None:
+def test_a_turn_draws_new_numbers_and_keeps_the_repetition_history() -> None:
     def data() -> dict[str, Any]:
         return {"prompt": [3, 4], "turns": [[3, 4]], "sampling": DRAWN}
 

@@ -67,12 +67,12 @@ def model(monkeypatch: pytest.MonkeyPatch) -> SlowDecoder:
         return SlowDecoder(evolve(config, slow=evolve(config.slow, layers=2))).bfloat16().requires_grad_(False)
 
 
-def test_a_step_asks_the_host_nothing(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_does_not_synchronise_with_the_host(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
     _, graphs = decode(model)
     assert not graphs.failed, caplog.text
 
 
-def test_a_frame_asks_the_host_nothing(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frame_does_not_synchronise_with_the_host(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
     config, params = model.config, [SpeechSampling()] * 3
     hidden = torch.zeros(3, config.slow.dim, dtype=torch.bfloat16, device=GHOST)
     first = torch.zeros(3, dtype=torch.int64, device=GHOST)
@@ -85,7 +85,7 @@ def test_a_frame_asks_the_host_nothing(model: SlowDecoder, caplog: pytest.LogCap
         assert frames["feedback"].shape == hidden.shape
 
 
-def test_the_way_without_graphs_would_not_do(model: SlowDecoder) -> None:
+def test_the_path_without_graphs_cannot_be_recorded(model: SlowDecoder) -> None:
     """It copies each request's parameters from the host, for each code."""
     logits, uniforms = torch.zeros(2, 64, device=GHOST), torch.zeros(2, 64, device=GHOST)
 

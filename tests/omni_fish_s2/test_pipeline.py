@@ -117,7 +117,7 @@ async def test_first_audio_leaves_before_the_last_code(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_eight_together_equal_each_alone(client: Client, recording: str) -> None:
+async def test_eight_concurrent_requests_equal_single_ones(client: Client, recording: str) -> None:
     voice = [{"path": recording, "text": REFERENCE_TEXT}]
     requests = [
         *(request_of(CASES[name]) for name in ("plain", "turns", "unicode")),
@@ -138,7 +138,7 @@ async def test_eight_together_equal_each_alone(client: Client, recording: str) -
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_voice_is_heard_and_encoded_once(client: Client, recording: str) -> None:
+async def test_a_voice_changes_the_speech_and_is_encoded_once(client: Client, recording: str) -> None:
     async def counters() -> tuple[float, float]:
         stage = (await client.statistics())["preprocessing"]["preprocessing"]
         return stage["voices_encoded"], stage["voices_found"]
@@ -167,7 +167,7 @@ async def test_a_speaker_is_a_tag_before_the_text(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_long_text_is_spoken_in_turns_that_hear_each_other(client: Client) -> None:
+async def test_a_long_text_is_spoken_in_turns_that_share_a_context(client: Client) -> None:
     sentences = [
         "The fox is red.",
         "The house is blue and stands by the sea, far from the city.",
@@ -217,7 +217,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_bad_requests_are_named_and_harm_no_other(client: Client, recording: str) -> None:
+async def test_bad_requests_are_named_and_do_not_affect_others(client: Client, recording: str) -> None:
     wrong = []
     for name, (change, words) in BAD.items():
         change = dict(change)

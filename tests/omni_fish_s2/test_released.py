@@ -84,7 +84,7 @@ def test_the_released_codec_tells_its_dimensions(wrapped: str, tmp_path: Path) -
     assert file.config.samples_per_frame == 2048
 
 
-def test_what_is_wrong_with_a_codec_is_named(tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_errors_in_a_codec_file_are_named(tiny: dict[str, Path], tmp_path: Path) -> None:
     tensors = torch.load(tiny["a"] / "codec.pth", weights_only=True)
     path = tmp_path / "codec.pth"
 

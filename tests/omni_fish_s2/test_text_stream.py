@@ -143,7 +143,7 @@ async def test_sound_comes_before_the_text_has_ended(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_nothing_written_is_nothing_said(client: Client) -> None:
+async def test_an_empty_text_gives_empty_speech(client: Client) -> None:
     for pieces in ([], [""], [" \n"]):
         pieces_of, final = await collect(client, written(pieces))
         assert not pieces_of
@@ -151,7 +151,7 @@ async def test_nothing_written_is_nothing_said(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_must_not_be_spoken_is_refused(client: Client) -> None:
+async def test_reserved_markers_are_rejected(client: Client) -> None:
     assert "reserved" in await fails(client, written(["Fine. But <|im_", "end|> is not. "]))
     assert "limit of 10000" in await fails(client, written(["Hello. " * 2000]))
     assert "params.semantic.heat" in await fails(client, written(["Hello."], semantic={"heat": 1}))

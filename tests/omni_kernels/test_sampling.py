@@ -114,7 +114,7 @@ def row_of(
     ],
     ids=str,
 )
-def test_what_ties_with_the_last_stays(top_k: int, top_p: float, min_p: float, kept: list[int], kernel: Any) -> None:
+def test_ties_with_the_last_id_are_kept(top_k: int, top_p: float, min_p: float, kept: list[int], kernel: Any) -> None:
     values = [0.0, 4.0, 0.0, -math.inf, 3.0, 3.0, 3.0, -0.0]
     for uniform, expected in ((0.0, kept[0]), (1 - 2**-53, kept[-1]), (1.0, kept[-1])):
         arguments = row_of(values, 1.0, top_k, top_p, min_p, uniform)
@@ -134,7 +134,7 @@ def test_a_row_that_is_not_finite_gets_no_id_and_its_neighbours_theirs(kernel: A
         assert kernel(*(each[row : row + 1] for each in (logits, *given, uniforms))) == [together[row]]
 
 
-def test_logits_are_read_where_they_lie_and_left_so(kernel: Any) -> None:
+def test_strided_logits_are_read_and_not_changed(kernel: Any) -> None:
     wide = normal(4, 700, torch.Generator().manual_seed(1))
     before = wide.clone()
     given = params(4, 200, torch.Generator().manual_seed(3))

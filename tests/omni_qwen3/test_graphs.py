@@ -119,7 +119,7 @@ def conformance_checkpoint() -> str:
     return str(tiny_checkpoint())
 
 
-def test_frames_that_cannot_be_recorded_are_computed_as_ever(
+def test_frames_that_cannot_be_recorded_are_computed_without_graphs(
     conformance_checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(EagerRecorder):
@@ -142,7 +142,7 @@ def test_frames_that_cannot_be_recorded_are_computed_as_ever(
 
 # --- what a GPU could record, at the released dimensions -------------------------------------------------------------
 @pytest.mark.parametrize("axes", [1, 3])
-def test_a_thinkers_step_asks_the_host_nothing(
+def test_a_thinkers_step_does_not_synchronise_with_the_host(
     axes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ghost_gpu(monkeypatch)
@@ -154,7 +154,7 @@ def test_a_thinkers_step_asks_the_host_nothing(
     assert output.captured[2].shape == output.hidden.shape == (3, config.hidden_size)
 
 
-def test_a_talkers_step_and_frame_ask_the_host_nothing(
+def test_a_talkers_step_and_frame_do_not_synchronise_with_the_host(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ghost_gpu(monkeypatch)

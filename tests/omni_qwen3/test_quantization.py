@@ -100,7 +100,7 @@ def test_a_name_is_checked_before_the_weights_are_read(create: Create, tmp_path:
 @pytest.mark.parametrize(
     ("options", "name"), [({"quantization": NAME}, "quantization"), ({"tp_size": 2}, "tp_size")], ids=str
 )
-def test_a_decoder_of_others_has_their_options(options: dict[str, Any], name: str) -> None:
+def test_an_external_decoder_rejects_options_of_the_built_in_layers(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=rf"decoder: 'there:decoder' cannot be used with `{name}`"):
         create_thinker("/nowhere", decoder="there:decoder", **options)
 

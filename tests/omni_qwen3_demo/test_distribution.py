@@ -36,7 +36,7 @@ def test_our_own_networks_load_it() -> None:
     Vocoder(path)
 
 
-def test_omni_run_demo_answers_in_words_and_out_loud(tmp_path: Path) -> None:
+def test_omni_run_demo_answers_in_text_and_speech(tmp_path: Path) -> None:
     out = tmp_path / "hello.wav"
     command = [sys.executable, "-m", "omni_core.cli", "run", "demo", "--text", "hello", "--out", str(out)]
     done = subprocess.run(

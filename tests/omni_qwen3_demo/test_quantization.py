@@ -51,7 +51,7 @@ async def test_the_thinker_is_large_enough_to_have_int8_weights() -> None:
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-async def test_it_writes_and_says_the_same(name: str) -> None:
+async def test_text_and_speech_are_the_same(name: str) -> None:
     asked = report.documented()[::3]
     asked += [report.picture(colour, 1) for colour in COLOURS] + [report.sound(word, 1) for word in KEYWORDS]
     async with open_pipeline(quantized(name)) as client:

@@ -22,7 +22,7 @@ CHANCE = 3
 """The most recognised controls of 24; chance is one."""
 
 
-async def test_the_judge_hears_the_reply_that_was_written(client: Client) -> None:
+async def test_the_speech_recogniser_recognises_the_reply(client: Client) -> None:
     asked = report.one_of_each()
     assert [each.reply for each in asked] == list(REPLIES)
     answers = await asyncio.gather(*(report.answer(client, each) for each in asked))

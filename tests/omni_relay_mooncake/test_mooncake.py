@@ -44,7 +44,7 @@ def listening(*command: str) -> set[str]:
     return {row[1].rpartition(":")[2] for row in rows if len(row) > 3 and row[3] == "0A"}
 
 
-async def test_inside_a_namespace_nobody_outside_can_reach_the_engine(namespace: str) -> None:
+async def test_the_engine_in_a_namespace_is_unreachable_from_outside(namespace: str) -> None:
     suite = InNamespace()
     InNamespace.options = {"settings": {"network_namespace": namespace}}
     before = listening()
@@ -58,7 +58,7 @@ async def test_inside_a_namespace_nobody_outside_can_reach_the_engine(namespace:
         assert not (listening() - before) & inside
 
 
-async def test_a_namespace_that_is_not_there_is_said() -> None:
+async def test_a_missing_namespace_is_named() -> None:
     options = RelayOptions(settings={"network_namespace": "no-such-one"})
     relay = MooncakeRelay(options)
     with pytest.raises(RelayError, match="ip netns add no-such-one"):

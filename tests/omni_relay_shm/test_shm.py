@@ -79,7 +79,7 @@ def in_use(relay: ShmRelay) -> tuple[float, float]:
     return state["slots_in_use"], state["bytes_in_use"]
 
 
-def test_the_probe_is_content_here() -> None:
+def test_the_probe_succeeds_here() -> None:
     assert probe() is None
 
 
@@ -160,7 +160,7 @@ async def test_a_full_pool_makes_the_producer_wait(relay: ShmRelay, peer: Peer) 
     await asyncio.wait_for(relay.put_async(bytes(8 * 2**20), "after"), 5)
 
 
-async def test_what_can_never_fit_says_what_to_raise(relay: ShmRelay) -> None:
+async def test_an_impossible_size_names_the_setting_to_raise(relay: ShmRelay) -> None:
     with pytest.raises(RelayError, match=r"slot_size_mb.*credits"):
         await relay.put_async(bytes(33 * 2**20))
 
@@ -223,7 +223,7 @@ async def test_withdrawn_offers_do_not_use_up_the_slots(relay: ShmRelay) -> None
     assert in_use(relay) == (0, 0)
 
 
-async def test_what_a_request_holds_is_not_waited_for_by_itself(relay: ShmRelay, peer: Peer) -> None:
+async def test_a_request_does_not_wait_for_its_own_blocks(relay: ShmRelay, peer: Peer) -> None:
     held = [await relay.put_async(bytes(16 * 2**20), name) for name in ("stream", "other")]
     for index, operation in enumerate(held):
         peer.ask(do="view", metadata=operation.metadata, hold=str(index))
@@ -239,7 +239,7 @@ async def test_what_a_request_holds_is_not_waited_for_by_itself(relay: ShmRelay,
     assert len(await asyncio.wait_for(relay.empty(2**20, "stream"), 2)) == 2**20
 
 
-async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRelay, peer: Peer) -> None:
+async def test_a_stuck_pool_is_waited_for_for_a_bounded_time(relay: ShmRelay, peer: Peer) -> None:
     relay._pool.patience = Patience(stuck=0.5, still_stuck=0.1)
     held = [await relay.put_async(bytes(8 * 2**20), f"h{n}") for n in range(4)]
     for index, operation in enumerate(held):
@@ -255,7 +255,7 @@ async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRe
     assert 0.8 < time.monotonic() - begin < 1.6, "one after the other, as one may have been enough"
 
 
-async def test_a_dead_reader_keeps_nothing_of_a_request_that_is_over(relay: ShmRelay, peer: Peer) -> None:
+async def test_blocks_of_ended_requests_are_freed_after_a_readers_death(relay: ShmRelay, peer: Peer) -> None:
     """No allocation waits here, so the reader is not watched either."""
     operation = await relay.put_async(bytes(5000), "r")
     peer.ask(do="view", metadata=operation.metadata, hold="1")
@@ -265,7 +265,7 @@ async def test_a_dead_reader_keeps_nothing_of_a_request_that_is_over(relay: ShmR
     assert in_use(relay) == (0, 0)
 
 
-async def test_a_dead_reader_gives_back_what_it_held(relay: ShmRelay, peer: Peer) -> None:
+async def test_blocks_of_a_dead_reader_are_freed(relay: ShmRelay, peer: Peer) -> None:
     operations = [await relay.put_async(bytes(16 * 2**20), str(n)) for n in range(2)]
     for index, operation in enumerate(operations):
         peer.ask(do="view", metadata=operation.metadata, hold=str(index))

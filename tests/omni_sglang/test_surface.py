@@ -57,7 +57,7 @@ def test_the_server_arguments_are_there() -> None:
         ),
     ],
 )
-def test_a_change_is_told_by_name(before: str, after: str, said: str) -> None:
+def test_a_change_is_reported_by_name(before: str, after: str, said: str) -> None:
     assert before in SOURCE
     assert any(said in line for line in problems(SOURCE.replace(before, after)))
 

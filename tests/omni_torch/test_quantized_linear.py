@@ -28,7 +28,7 @@ every = pytest.mark.parametrize("name", MINE)
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc")
-def test_this_machine_can_do_what_its_cpu_has_instructions_for() -> None:
+def test_probes_match_the_instructions_of_this_cpu() -> None:
     """Run in a subprocess: otherwise a kernel that crashes would end the test run."""
     found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     flags = set(found[1].split()) if found else set()
@@ -92,7 +92,7 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
 
 @every
 @pytest.mark.parametrize("offset", [1, 8, 13])
-def test_inputs_may_lie_anywhere_in_memory(name: str, offset: int) -> None:
+def test_inputs_may_be_unaligned(name: str, offset: int) -> None:
     """The kernel of int8 weights needs aligned rows, and does not check."""
     layer = QUANTIZATIONS[name].layer(drawn(64, 64), None)
     x = drawn(2, 64, seed=1).to(torch.bfloat16)
@@ -151,7 +151,7 @@ def test_a_gpu_is_refused() -> None:
         ("ONEDNN_MAX_CPU_ISA", "AVX2", "int8_dynamic_activation_int8_weight", "VNNI"),
     ],
 )
-def test_a_machine_whose_kernels_are_missing_or_overflow_is_told(
+def test_a_machine_whose_kernels_are_missing_or_overflow_is_an_error(
     setting: str, value: str, name: str, needs: str
 ) -> None:
     """As on older machines, whose int8 kernels sum pairs in 16 bits, and are wrong for extreme values."""

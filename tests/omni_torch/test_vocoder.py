@@ -129,7 +129,7 @@ def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None
     assert scheduler.statistics()["running"] == 1
 
 
-def test_codes_come_back_only_if_asked_for() -> None:
+def test_codes_are_returned_only_on_request() -> None:
     scheduler = VocoderScheduler(Counter(), initial_chunk=1, chunk=1)
     for message in (frame("r", frames_of(1)[0]), *end("r")):
         scheduler.inbox.put(message)

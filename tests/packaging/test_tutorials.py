@@ -154,7 +154,7 @@ def test_the_first_relay(reader: Reader) -> None:
         ("", 1, "", ""),
     ],
 )
-def test_a_page_that_is_wrong_is_noticed(expected: str, code: int, output: str, errors: str) -> None:
+def test_a_wrong_page_is_detected(expected: str, code: int, output: str, errors: str) -> None:
     with pytest.raises(AssertionError):
         check("say", expected, code, output, errors)
 

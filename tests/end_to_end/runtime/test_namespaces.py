@@ -74,7 +74,7 @@ RUNNER = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("relay", ["nixl", "mooncake"])
-def test_a_pipeline_across_a_cable(
+def test_a_pipeline_across_network_namespaces(
     relay: str,
     namespaces: tuple[str, str],
     folder: Path,  # noqa: F811

@@ -165,7 +165,7 @@ async def test_every_arrow_of_a_streamed_request_arrives(run_folder: Path, tmp_p
     assert arrows.starts.keys() == arrows.ends.keys()
 
 
-async def test_profiles_begin_and_end_again_and_say_what_is_wrong(run_folder: Path, tmp_path: Path) -> None:
+async def test_profiles_can_be_repeated_and_misuse_is_an_error(run_folder: Path, tmp_path: Path) -> None:
     async with open_pipeline(streaming(run_folder)) as client:
         with pytest.raises(OmniError, match="start one first"):
             await client.stop_profile(tmp_path / "none.json")
@@ -183,7 +183,7 @@ async def test_profiles_begin_and_end_again_and_say_what_is_wrong(run_folder: Pa
             await client.stop_profile(tmp_path / "no folder" / "t.json")
 
 
-async def test_torch_operations_lie_on_the_same_clock(run_folder: Path, tmp_path: Path) -> None:
+async def test_torch_operations_use_the_same_clock(run_folder: Path, tmp_path: Path) -> None:
     config = make_pipeline(
         run_folder,
         StageConfig(name="big", factory="pipeline_stages:big", process="big", next="total"),
@@ -270,7 +270,7 @@ def test_stages_of_one_process_may_work_on_a_request_at_once() -> None:
     imported(recorder.finish())
 
 
-def test_what_is_open_at_the_end_is_closed_from_within() -> None:
+def test_open_slices_are_closed_innermost_first_at_the_end() -> None:
     recorder = profiler.Recorder("p")
     for name in ("stage", "stage: queue"):
         recorder.begin("r", name, "stage")
@@ -279,7 +279,7 @@ def test_what_is_open_at_the_end_is_closed_from_within() -> None:
     assert [e["name"] for e in events if e["ph"] == "e" and e["args"]["unfinished"]] == ["stage: queue", "stage"]
 
 
-def test_memory_is_bounded_and_what_is_kept_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_kept_events_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "MAX_EVENTS", 10)
     recorder = profiler.Recorder("p")
     for number in range(4):

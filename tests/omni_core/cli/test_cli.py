@@ -220,9 +220,7 @@ def test_wrong_arguments_are_one_clear_message(
     ],
     ids=["TMPDIR", "stdout", "cwd"],
 )
-def test_what_the_system_refuses_is_one_line(
-    pipeline: Path, tmp_path: Path, change: dict[str, str], words: str
-) -> None:
+def test_system_errors_are_one_line(pipeline: Path, tmp_path: Path, change: dict[str, str], words: str) -> None:
     settings = environment(pipeline) | {name: value for name, value in change.items() if name == "TMPDIR"}
     settings["PYTHONPATH"] = str(pipeline.parent)  # an empty entry in it means the working directory
     folder = tmp_path / "gone"
@@ -239,7 +237,7 @@ def test_what_the_system_refuses_is_one_line(
     assert words in done.stderr
 
 
-def test_what_a_plugin_prints_is_not_in_the_reply(pipeline: Path) -> None:
+def test_output_of_plugins_is_not_in_the_reply(pipeline: Path) -> None:
     folder = pipeline.parent
     (folder / "chatty_plugin.py").write_text("print('hello from the import')\n")
     info = folder / "chatty-1.0.dist-info"
@@ -280,7 +278,7 @@ def test_config_commands(pipeline: Path) -> None:
     assert "omni-core" in omni(pipeline, "doctor").stdout
 
 
-def test_ctrl_c_ends_everything_quietly(pipeline: Path) -> None:
+def test_ctrl_c_ends_every_process_without_a_traceback(pipeline: Path) -> None:
     process = subprocess.Popen(
         command("run", str(pipeline), "--text", "slow"),
         env=environment(pipeline),

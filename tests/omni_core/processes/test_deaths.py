@@ -82,7 +82,7 @@ SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
         ),
     ],
 )
-def test_what_is_lost(stages: list[StageSpec], report: LossReport, holder: str | None) -> None:
+def test_lost_requests(stages: list[StageSpec], report: LossReport, holder: str | None) -> None:
     assert lost_requests(["r"], stages, report) == ({} if holder is None else {"r": holder})
 
 
@@ -96,14 +96,14 @@ def test_a_death_report_waits_for_every_survivor() -> None:
     assert report.losses(LINE, lambda request, stage: False) == {"s": "b"}
 
 
-def test_a_survivor_that_dies_is_not_waited_for_but_missed() -> None:
+def test_a_survivor_that_dies_is_reported_missing_without_a_wait() -> None:
     report = DeathReport({"a"}, ["r"], set())
     report.drop("a")
     assert report.missing == set()
     assert report.losses(LINE, lambda request, stage: False) == {"r": "b"}
 
 
-def test_what_the_coordinator_has_is_not_lost() -> None:
+def test_results_at_the_coordinator_are_not_lost() -> None:
     report = DeathReport(set(), ["r", "s"], {("r", "b"), ("s", "b")})
     assert report.losses(END, lambda request, stage: request == "r") == {"s": "b"}
 

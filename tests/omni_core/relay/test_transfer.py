@@ -115,7 +115,7 @@ def send(transfer: Transfer, value: Any, endpoint: str = "peer") -> Coroutine[An
     return transfer.send(endpoint, value, **MESSAGE)
 
 
-async def test_small_values_ride_in_the_message_and_are_sent_and_read_at_once() -> None:
+async def test_small_values_are_inline_and_sent_and_read_at_once() -> None:
     transfer, control = make(MemoryRelay())
     for value in ({"words": ["a", 1]}, {"samples": np.arange(1000, dtype=np.float32)}):
         sent = at_once(send(transfer, value))
@@ -176,7 +176,7 @@ async def test_a_large_value_for_a_peer_without_relay_is_an_error() -> None:
         await send(transfer, LARGE, "nowhere")
 
 
-async def test_what_cannot_be_sent_is_named() -> None:
+async def test_a_value_that_cannot_be_sent_is_named() -> None:
     transfer, control = make(MemoryRelay())
     with pytest.raises(CodecError, match=r"\['deep'\]\[1\]"):
         await send(transfer, {"deep": [0, object()]})
