@@ -1,4 +1,4 @@
-"""Every check of the workspace. Sessions build wheels first and install those: what is tested is what a user gets."""
+"""Every check of the workspace. Sessions build wheels first and install those, so that the tests run what a user gets."""
 
 from __future__ import annotations
 
@@ -64,26 +64,28 @@ TESTS = {
     "omni-qwen3-demo": "tests/omni_qwen3_demo",
     "omni-fish-s2": "tests/omni_fish_s2",
 }
-"""What a distribution's own session runs; the tests of the core that need a relay, an engine or torch run in `tests`."""
+"""The test folders of a distribution's own session; tests of the core that need a relay, an engine or torch run in
+`tests`.
+"""
 TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
 EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
 PARTS_EXAMPLE = ROOT / "examples/omni-qwen3-parts"
 KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
-# Needs versions that the others cannot have beside it, so it is built with them and installed in its own session only.
+# Its versions conflict with the others', so it is built with them and installed in its own session only.
 SGLANG = "omni-sglang"
 SGLANG_FOLDER = "plugins/omni_sglang"
 SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
 SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk", "pyzmq"]
-# The demo's training makes speech with espeak-ng and is judged by pocketsphinx; its tests do the same.
+# The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
-# What tests do with projects that they write: check their style, install them.
+# For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
-# Only the reference implementation sees it, in a process of its own: its video processor needs it, nothing of ours may.
+# Only the reference implementation imports it, in a separate process, for its video processor.
 TORCHVISION = "torchvision==0.28.0"
-# The build that runs without CUDA as well; `omni-relay-nixl[cu12]` brings it.
+# The build that also runs without CUDA; `omni-relay-nixl[cu12]` installs it.
 NIXL = "nixl-cu12"
-# The build that runs without CUDA; `omni-relay-mooncake[cpu]` brings it.
+# The build that runs without CUDA; `omni-relay-mooncake[cpu]` installs it.
 MOONCAKE = "mooncake-transfer-engine-non-cuda"
 # Its interpreter runs without a GPU.
 TRITON = "triton==3.9.0"
@@ -93,7 +95,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def interpreters() -> list[str]:
-    """Those of the supported versions of Python that start here. A shim for one that is not installed does not."""
+    """Return the supported versions of Python that start here. A shim for one that is not installed does not."""
     versions = ("3.11", "3.12", "3.13")
     found = [version for version in versions if shutil.which(f"python{version}")]
     return [each for each in found if not subprocess.run([f"python{each}", "-V"], capture_output=True).returncode]
@@ -103,7 +105,7 @@ PYTHONS = interpreters() or None
 
 
 def wheels(*names: str) -> list[str]:
-    """The built wheel of each named distribution."""
+    """Return the built wheel of each named distribution."""
     found = []
     for name in names:
         (wheel,) = DIST.glob(f"{name.replace('-', '_')}-*.whl")
@@ -112,7 +114,7 @@ def wheels(*names: str) -> list[str]:
 
 
 def verbs(session: nox.Session) -> str:
-    """A search path with libibverbs, which Mooncake is linked with: where the system has none, that which NIXL's wheel brings."""
+    """Return a search path with libibverbs, which Mooncake is linked with: the system's, else the one in NIXL's wheel."""
     folder = Path(session.create_tmp()) / "verbs"
     folder.mkdir(exist_ok=True)
     (bundle,) = Path(session.virtualenv.location).glob("lib/python*/site-packages/nixl_cu12.libs")
@@ -124,13 +126,13 @@ def verbs(session: nox.Session) -> str:
 
 
 def install_wheels(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
-    """Install our wheels from ``dist/``, freshly even where the version did not change, and everything else from the index."""
+    """Install our wheels from ``dist/``, again even if the version did not change, and everything else from the index."""
     session.install("-c", CONSTRAINTS, "--find-links", str(DIST), *wheels(*names), *extra)
     session.install("--no-deps", "--force-reinstall", *wheels(*names))
 
 
 def new_project(session: nox.Session, kind: str, folder: Path) -> None:
-    """What `omni plugins new` writes."""
+    """Write a project with `omni plugins new`."""
     session.run("omni", "plugins", "new", f"my-{kind}", "--kind", kind, "--out", str(folder), silent=True)
 
 
@@ -161,9 +163,10 @@ def tests(session: nox.Session) -> None:
 def sglang(session: nox.Session) -> None:
     """SGLang's real scheduler behind our contract, without a GPU: tests/omni_sglang. Arguments go to pytest.
 
-    Not part of `tests`: SGLang pins transformers 5.19 and torch 2.14.1, the rest is tested with transformers 5.23 and torch 2.13.
-    Nothing is asked for its dependencies, because those of SGLang are kernels for GPUs; tests/omni_sglang/cpu_shim.py stands in
-    for them. torch must be a build without CUDA (on CI: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
+    Not part of `tests`: SGLang pins transformers 5.19 and torch 2.14.1, the rest is tested with transformers 5.23 and
+    torch 2.13. Everything is installed without dependencies, because those of SGLang are kernels for GPUs;
+    tests/omni_sglang/cpu_shim.py replaces them. torch must be a build without CUDA (on CI:
+    PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
     """
     session.install("-c", SGLANG_CONSTRAINTS, "torch")
     session.install("--no-deps", "-r", SGLANG_CONSTRAINTS)
@@ -197,7 +200,9 @@ def kernels(session: nox.Session) -> None:
 
 @nox.session(requires=["build"])
 def soak(session: nox.Session) -> None:
-    """Random load with random kills, stops and aborts; with the slow fault tests. 60 s, or so many: nox -s soak -- 600."""
+    """Random load with random kills, suspensions and aborts; with the slow fault tests. 60 s, or a given time: nox -s
+    soak -- 600.
+    """
     install_wheels(session, *DISTRIBUTIONS, extra=tuple(TEST_TOOLS))
     seconds = session.posargs[0] if session.posargs else "60"
     limit = str(int(float(seconds)) + 300)
@@ -217,7 +222,7 @@ def bare(session: nox.Session) -> None:
 @nox.session(requires=["build"], python=PYTHONS)
 @nox.parametrize("name", [nox.param(name, id=name) for name in DISTRIBUTIONS])
 def dist(session: nox.Session, name: str) -> None:
-    """One distribution with what it depends on and nothing else: its conformance suites, then its tests."""
+    """One distribution with its dependencies and nothing else: its conformance suites, then its tests."""
     names = list(dict.fromkeys(["omni-core", name]))
     extra = [f"{wheels(each)[0]}[{EXTRAS[each]}]" for each in names if each in EXTRAS]
     install_wheels(session, *names, extra=tuple(extra))
@@ -240,8 +245,8 @@ def everything(session: nox.Session) -> None:
 def lowest(session: nox.Session, name: str) -> None:
     """One distribution with the lowest versions that its own metadata allow, but torch as constraints.txt has it.
 
-    Older builds of torch without CUDA are on an index of their own; what our metadata say of them is not tested here. One by one,
-    because the lowest of one may not go with what another's dependencies need.
+    Older builds of torch without CUDA are on another index, so the lower bound of torch is not tested here.
+    Distributions are tested one by one, because the lowest version of one may conflict with another's dependencies.
     """
     bounds = Path(session.virtualenv.location) / "lowest.txt"
     lines = [f"{each}=={version}" for each, version in lower_bounds(name)] + [pinned("torch")]
@@ -261,7 +266,9 @@ def lowest(session: nox.Session, name: str) -> None:
 
 
 def lower_bounds(name: str) -> Iterator[tuple[str, str]]:
-    """What a wheel of ours needs of others directly, and the lowest version of each; torch and other extras left out."""
+    """Return the direct third-party requirements of a wheel of ours, with the lowest version of each, except torch and
+    other extras.
+    """
     with ZipFile(wheels(name)[0]) as archive:
         (metadata,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
         headers = HeaderParser().parsestr(archive.read(metadata).decode())
@@ -273,14 +280,16 @@ def lower_bounds(name: str) -> Iterator[tuple[str, str]]:
 
 
 def pinned(name: str) -> str:
-    """The line of constraints.txt for a package."""
+    """Return the line of constraints.txt for a package."""
     (line,) = re.findall(rf"(?m)^{name}==\S+$", Path(CONSTRAINTS).read_text())
     return line
 
 
 @nox.session(name="old-plugin", requires=["build"], python=PYTHONS)
 def old_plugin(session: nox.Session) -> None:
-    """A plugin for the API level before this core's, and one for the level after: left out, and the message says what to upgrade."""
+    """A plugin for the API level before this core's, and one for the level after: left out, and the message says what
+    to upgrade.
+    """
     install_wheels(session, "omni-core", "omni-relay-shm", extra=("build", "hatchling"))
     level = int(session.run("python", "-c", ASK_LEVEL, silent=True) or 0)
     session.install("--no-deps", "--force-reinstall", *plugin_wheels(session, old=level - 1, new=level + 1))
@@ -302,7 +311,7 @@ ASK_LEVEL = "from omni_core.hookspecs import HOOKS; print(HOOKS['omni_commands']
 
 
 def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
-    """Wheels of ``tests/packaging/old_plugin`` under other names, for other levels."""
+    """Make wheels of ``tests/packaging/old_plugin`` under other names, for other levels."""
     folder = Path(session.virtualenv.location) / "plugins"
     for name, level in levels.items():
         project = folder / name
@@ -383,7 +392,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation as a site in build/site; a warning is an error. That its pages are current is a test's business."""
+    """The documentation as a site in build/site; a warning is an error. A test checks that its pages are current."""
     session.install("-c", CONSTRAINTS, "mkdocs-material")
     session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
 

@@ -1,11 +1,12 @@
-"""Our engine beside transformers' ``generate()`` on one checkpoint, and what its caches and its own code cost and save.
+"""Our engine and transformers' ``generate()`` on one checkpoint, and the cost and benefit of the engine's caches and
+its own code.
 
     python benchmarks/engine.py [--quick] [--cpu] [--json FILE] [--checkpoint DIR] [--size mid|large]
 
-Both sides run in this process, one thread, on the same weights; rounds alternate. ``generate`` runs the whole model: its thinker's
-and its talker's own time are read inside it. At 8 concurrent requests the other side is the better of ``generate`` one after the
-other and, for the thinker, ``generate`` on a batch of eight equal prompts. Prompts are computed anew every time: the prefix cache is
-off but where a row is about it.
+Both sides run in this process, one thread, on the same weights; rounds alternate. ``generate`` runs the whole model:
+the times of its thinker and talker are measured inside it. At 8 concurrent requests the other side is the better of
+``generate`` one after the other and, for the thinker, ``generate`` on a batch of eight equal prompts. Prompts are
+computed anew every time: the prefix cache is off except in the row about it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from omni_torch.quantized_linear import QUANTIZATIONS
 CONCURRENT = 8
 
 clock: Callable[[], float] = time.perf_counter
-"""Wall clock, or with ``--cpu`` the CPU time of this process: what to read on a machine that has other work to do."""
+"""Wall clock, or with ``--cpu`` the CPU time of this process, for a machine with other load."""
 
 
 class Reference:
@@ -190,7 +191,7 @@ class Ours:
 
 
 class Figures:
-    """Samples of both sides by row, in the order of the first of each."""
+    """Samples of both sides by row, in order of first use."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -236,7 +237,9 @@ def against_transformers(label: str, checkpoint: Path, *, rounds: int, tokens: i
 
 
 def against_float32(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
-    """Thinker and talker with narrower weights at 1 and at 8 requests, each beside float32. One after the other: memory is short."""
+    """Measure thinker and talker with narrower weights at 1 and at 8 requests, each beside float32, one after another
+    to save memory.
+    """
     prompt, figures = opening(read_config(checkpoint), 48), Figures(label)
     plain = Ours(checkpoint, prompt)
     plain.warm_up()
@@ -259,7 +262,7 @@ def against_float32(label: str, checkpoint: Path, *, rounds: int, tokens: int, f
 
 
 def prefix_cache(checkpoint: Path, *, rounds: int, length: int) -> list[Row]:
-    """Milliseconds to the first token of a prompt that has come before, beside one that has not."""
+    """Measure the milliseconds to the first token of a prompt with a cached prefix, beside one without."""
     ours = Ours(checkpoint, opening(read_config(checkpoint), 48), prefix_cache=True, kv_cache_mb=1024)
     ours.thinker(1, 1, opening(read_config(checkpoint), length, 999)[0])
     figures = Figures("prefix cache")
@@ -272,7 +275,7 @@ def prefix_cache(checkpoint: Path, *, rounds: int, length: int) -> list[Row]:
 
 
 def own_cost(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
-    """CPU milliseconds of the engine's own code in a decode step: everything but the model runner."""
+    """Measure the CPU milliseconds of the engine's own code in a decode step: everything but the model runner."""
     rows = []
     for requests in (1, 8, 32):
         samples = []
@@ -315,7 +318,9 @@ def _seconds_outside_the_runner(stage: EngineScheduler, requests: int) -> float:
 
 
 def bandwidth(checkpoint: Path, *, rounds: int, tokens: int) -> list[Row]:
-    """Bytes of weights that a decode step of one request reads per second, beside what a product with one large matrix reads."""
+    """Measure the bytes of weights that a decode step of one request reads per second, beside a product with one large
+    matrix.
+    """
     config = read_config(checkpoint).thinker
     experts = (
         config.experts_per_token * 3 * config.moe_intermediate_size if config.experts else 3 * config.intermediate_size
@@ -351,12 +356,15 @@ LABELS = {"mid": "270 M", "large": "1.5 B"}
 @click.option(
     "--checkpoint",
     type=click.Path(exists=True, path_type=Path),
-    help="Default: a random one of the size that --size says.",
+    help="Default: a random one of size --size.",
 )
 @click.option(
-    "--size", type=click.Choice(list(LABELS)), default="mid", help="large: 1.5 B instead of 270 M, and nothing else."
+    "--size",
+    type=click.Choice(list(LABELS)),
+    default="mid",
+    help="large: 1.5 B parameters instead of 270 M; other rows are skipped.",
 )
-@click.option("--cpu", is_flag=True, help="Measure CPU time instead of time: for a machine that does other work.")
+@click.option("--cpu", is_flag=True, help="Measure CPU time instead of wall time, for a machine with other load.")
 def main(quick: bool, json_path: Path | None, checkpoint: Path | None, size: str, cpu: bool) -> None:
     """Engine against transformers' generate."""
     global clock

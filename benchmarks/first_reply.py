@@ -1,9 +1,9 @@
-"""From nothing to speech: start-up, memory per process, first text, first audio; and the wall time of ``omni --help``.
+"""Measures startup: time to ready, memory per process, first text, first audio; and the wall time of ``omni --help``.
 
     python benchmarks/first_reply.py [--quick] [--json FILE]
 
-The pipeline is qwen3-omni with the tiny random checkpoint, a process per stage, so the figures are those of the runtime and of
-importing the libraries, not of a large model. ``omni --help`` stands beside the start of a bare interpreter.
+The pipeline is qwen3-omni with the tiny random checkpoint, a process per stage, so the figures are those of the runtime
+and of importing the libraries, not of a large model. ``omni --help`` is compared with the start of a bare interpreter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def wall(*command: str) -> float:
 
 
 async def once(checkpoint: Path, processes: str, replies: int) -> dict[str, float]:
-    """Start, answer a few times, measure; seconds and MiB."""
+    """Start, answer a few times, measure; return seconds and MiB."""
     begin = time.perf_counter()
     async with open_pipeline(qwen3_omni(str(checkpoint), processes=processes)) as client:
         figures = {"start": time.perf_counter() - begin}

@@ -1,12 +1,12 @@
-"""Frames/s and real-time factor of our Fish S2 beside the reference implementation's, and the time to first audio.
+"""Frames/s and real-time factor of our Fish S2 and of the reference implementation, and the time to first audio.
 
     python benchmarks/fish_s2.py [--quick] [--json FILE] [--checkpoint DIR] --fish-speech CHECKOUT --dac FOLDER
 
-CHECKOUT and FOLDER: the reference and the package that its codec needs, as ``tests/omni_fish_s2/golden/make_golden.py`` says. Without
-them ours is measured alone. Both sides run on one thread, sampled with the same seed, on the same weights in float32; rounds
-alternate, and the codes must be equal. The reference answers one request at a time, so eight requests are eight times one.
-Seconds are those of the CPU, except for the time to first audio: with one thread they are the wall's on an idle machine, and stay
-comparable on a shared one.
+CHECKOUT and FOLDER: the reference and the package that its codec needs, as described in
+``tests/omni_fish_s2/golden/make_golden.py``. Without them only ours is measured. Both sides run on one thread, sampled
+with the same seed, on the same weights in float32; rounds alternate, and the codes must be equal. The reference answers
+one request at a time, so eight requests are eight times one. Seconds are CPU time, except for the time to first audio:
+with one thread CPU time equals wall time on an idle machine, and stays comparable on a shared one.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Ours:
         return time.process_time() - begin, np.stack(codes)
 
     def sound(self, codes: np.ndarray, requests: int) -> float:
-        """Seconds of decoding in the pieces that a client is streamed: 4 frames, then 20 at a time."""
+        """Return the seconds of decoding in the pieces that are streamed to a client: 4 frames, then 20 at a time."""
         frames = torch.from_numpy(codes)
         pieces = [frames[:4], *frames[4:].split(20)]
         streams = [StreamState() for _ in range(requests)]
@@ -130,7 +130,7 @@ class Ours:
 
 
 async def first_audio(checkpoint: Path, frames: int, rounds: int) -> list[tuple[float, float]]:
-    """Seconds to the first sound and to the end, through three processes, per round."""
+    """Return the seconds to the first sound and to the end, through three processes, per round."""
     request = OmniRequest(
         {"messages": [{"role": "user", "content": TEXT}]}, {"seed": SEED, "semantic": {"max_new_tokens": frames + 1}}
     )

@@ -1,10 +1,10 @@
-"""The runtime benchmark's peer, sglang-omni 0.1.9: its pipelines, in a process of its own virtual environment.
+"""Runs the pipelines of sglang-omni 0.1.9, the peer of the runtime benchmark, in its own virtual environment.
 
     VENV/bin/python benchmarks/peer.py --serve SHAPE...
 
-Started by ``peer_running``, this file builds the pipeline of that shape and runs the workloads it is told on stdin, a line of
-JSON each, a line of JSON back; whatever the peer prints goes to stderr. At module level only the standard library is imported:
-the benchmark, the served side and the peer's stage processes all import this file.
+Started by ``peer_running``, this file builds the pipeline of that shape and runs the workloads that it reads from
+stdin, one JSON document per line in both directions; the peer's own output goes to stderr. At module level only the
+standard library is imported: the benchmark, the served side and the peer's stage processes all import this file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STOP_SECONDS = 60.0
 
 
 class PeerError(RuntimeError):
-    """The peer did not start, failed a workload or died; says what it wrote last."""
+    """The peer did not start, failed a workload or died; the message ends with its last output."""
 
 
 class Peer:
@@ -46,10 +46,10 @@ class Peer:
         self.stages = (await self._answer(START_SECONDS))["stages"]
 
     async def measure(self, workload: str, **arguments: Any) -> float:
-        """One round of a function of ``workloads.py``."""
+        """Run one round of a function of ``workloads.py``."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"workload": workload, "arguments": arguments}).encode() + b"\n")
-        with suppress(ConnectionError):  # a dead peer is told by the missing answer
+        with suppress(ConnectionError):  # a dead peer is noticed by the missing answer
             await self._process.stdin.drain()
         return float((await self._answer(MEASURE_SECONDS))["figure"])
 
@@ -70,7 +70,7 @@ class Peer:
         return self._log.read().decode(errors="replace")
 
     async def stop(self) -> None:
-        """The end of stdin stops the pipeline; what is then still alive is killed, the stages before their parent."""
+        """Close stdin, which stops the pipeline; kill what is still alive, the stages before their parent."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -101,7 +101,9 @@ async def peer_running(venv: Path, *shape: str) -> AsyncIterator[Peer]:
 
 
 async def peer_start(venv: Path) -> tuple[float, float]:
-    """Seconds from the start of the process to a ready pipeline of three no-op processes, and the median of their USS in MB."""
+    """Return the seconds from the start of the process to a ready pipeline of three no-op processes, and the median of
+    their USS in MB.
+    """
     import psutil
 
     begin = time.perf_counter()
@@ -113,12 +115,14 @@ async def peer_start(venv: Path) -> tuple[float, float]:
 
 # --- the served side, in the peer's environment ----------------------------------------------------------------------
 def hide_torchvision() -> None:
-    """Its build for GPUs breaks the import of transformers beside a torch for CPUs, and no stage here needs it."""
+    """Hide a package: its build for GPUs breaks the import of transformers beside a torch for CPUs, and no stage here
+    needs it.
+    """
     sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
 
 
 def pipeline(shape: str, *arguments: str) -> Any:
-    """The ``PipelineConfig`` of a shape, such as ``chain 3 0``."""
+    """Return the ``PipelineConfig`` of a shape, such as ``chain 3 0``."""
     from sglang_omni.config.schema import PipelineConfig, StageConfig
 
     def stage(name: str, factory: str, process: str | None = None, **fields: Any) -> Any:
@@ -155,7 +159,7 @@ def pipeline(shape: str, *arguments: str) -> Any:
 
 
 async def serve(answers: IO[str], *shape: str) -> None:
-    """Run the pipeline, tell the processes of its stages, and measure line by line until stdin ends."""
+    """Run the pipeline, report the processes of its stages, and measure line by line until stdin ends."""
     import workloads
     from sglang_omni.pipeline.mp_runner import MultiProcessPipelineRunner
     from sglang_omni.proto import OmniRequest
@@ -163,7 +167,7 @@ async def serve(answers: IO[str], *shape: str) -> None:
     def answer(**fields: Any) -> None:
         print(json.dumps(fields), file=answers, flush=True)
 
-    logging.getLogger().setLevel(logging.WARNING)  # a line of log per request would be measured
+    logging.getLogger().setLevel(logging.WARNING)  # otherwise a log line per request would be measured
     runner = MultiProcessPipelineRunner(pipeline(*shape))
     await runner.start()
     try:

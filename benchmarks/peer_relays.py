@@ -1,11 +1,12 @@
-"""One relay of sglang-omni 0.1.9 between two processes, in its own virtual environment; the peer of ``relays.py``.
+"""Runs one relay of sglang-omni 0.1.9 between two processes, in its own virtual environment; the peer of ``relays.py``.
 
     VENV/bin/python benchmarks/peer_relays.py shm|nixl|mooncake
 
-Started by ``PeerRelay``; answers each line of JSON on its stdin, ``{"size": bytes, "fresh": bool}``, with the seconds from the
-put until the other process has the bytes and has answered, over the same kind of pipe as ours. ``fresh``: as its stages call it, which
-concatenate into a new tensor before the put and fill a new one at the get; otherwise both tensors are there and warm. Its progress
-thread burns a core, so both processes are stopped while it is not their turn. At module level: the standard library only.
+Started by ``PeerRelay``; answers each line of JSON on its stdin, ``{"size": bytes, "fresh": bool}``, with the seconds
+from the put until the other process has the bytes and has answered, over the same kind of pipe as ours. ``fresh``: as
+the peer's stages call it, which concatenate into a new tensor before the put and fill a new one at the get; otherwise
+both tensors exist and are warm. Its progress thread burns a core, so both processes are suspended while it is not their
+turn. At module level: the standard library only.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class PeerRelay:
         self._log: Any = tempfile.TemporaryFile()  # noqa: SIM115  # stop() closes it
 
     async def start(self) -> str | None:
-        """Start both processes. What is wrong, if it cannot work here."""
+        """Start both processes. Return the error if it cannot work here."""
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         self._process = await asyncio.create_subprocess_exec(
             str(self._python), __file__, self.name,
@@ -49,7 +50,7 @@ class PeerRelay:
         return answer.get("error")
 
     async def seconds(self, size: int, *, fresh: bool) -> float:
-        """One transfer, after one that wakes everything up."""
+        """Measure one transfer, after one that warms up."""
         self._signal(signal.SIGCONT)
         await asyncio.sleep(SETTLE_SECONDS)
         for _ in range(2):
@@ -68,7 +69,7 @@ class PeerRelay:
     def _last_words(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it ended without a word"
+        return lines[-1] if lines else "it ended without a message"
 
     def _signal(self, number: int) -> None:
         try:
@@ -102,7 +103,7 @@ async def readable(connection: Connection) -> Any:
 
 
 def receive(connection: Connection, name: str) -> None:
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # libraries print to stdout, which is for answers
     asyncio.run(_receive(connection, name))
 
 
@@ -168,7 +169,7 @@ def main() -> None:
     except Exception as error:
         answers.write(json.dumps({"error": f"{type(error).__name__}: {error}"}) + "\n")
         answers.flush()
-    os._exit(0)  # some engines do not come down
+    os._exit(0)  # some engines do not stop
 
 
 if __name__ == "__main__":

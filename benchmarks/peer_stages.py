@@ -1,4 +1,6 @@
-"""The peer's side of ``stages.py``: factories and functions its stage processes import by name, in its own environment."""
+"""The peer's side of ``stages.py``: factories and functions that its stage processes import by name, in its own
+environment.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def _with_data(payload: StagePayload, data: Any) -> StagePayload:
 
 
 def _entry(payload: StagePayload) -> StagePayload:
-    """Hands the inputs on as data, except a blob that no further stage reads."""
+    """Pass the inputs on as data, except a blob that no further stage reads."""
     blob = payload.request.inputs.get("blob")
     return payload if blob is None else _with_data(payload, {"bytes": len(blob)})
 
@@ -60,7 +62,7 @@ def read() -> SimpleScheduler:
 
 
 class _Loop:
-    """What the peer wants of a scheduler that streams: two queues, and a thread that runs ``start``."""
+    """The interface of a streaming scheduler of the peer's: two queues, and a thread that runs ``start``."""
 
     def __init__(self) -> None:
         self.inbox: Queue[IncomingMessage] = Queue()
@@ -68,7 +70,7 @@ class _Loop:
         self._stopped = False
 
     def warm_up_serving_thread(self) -> None:
-        """Nothing to warm up."""
+        """Do nothing: there is nothing to warm up."""
 
     def start(self) -> None:
         while not self._stopped:
@@ -79,7 +81,7 @@ class _Loop:
         self.inbox.put(IncomingMessage("", "wakeup"))
 
     def abort(self, request_id: str) -> None:
-        """The workloads abort nothing."""
+        """Do nothing: the workloads abort nothing."""
 
     def handle(self, message: IncomingMessage) -> None:
         raise NotImplementedError
@@ -99,7 +101,7 @@ class Producer(_Loop):
 
 
 class Consumer(_Loop):
-    """Notes when the first and the last chunk came; answers once it has the end of the stream and the payload."""
+    """Records the times of the first and the last chunk; answers once it has the end of the stream and the payload."""
 
     def __init__(self) -> None:
         super().__init__()

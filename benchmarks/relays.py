@@ -1,10 +1,11 @@
-"""Every installed relay beside one fresh shared-memory block per transfer, and beside a plain memory copy.
+"""Every installed relay, compared with one fresh shared-memory block per transfer, and with a plain memory copy.
 
     python benchmarks/relays.py [--relay shm] [--peer PYTHON] [--quick] [--json FILE]
 
-One transfer: the producer offers N bytes, a second process has them and answers. All ways use the same pipe for control and
-alternate; the copy is numpy's, into warm memory, in this process. ``--peer`` names the Python of a virtual environment that holds
-sglang-omni 0.1.9: its relays of the same names run beside ours, as far as what they need is installed there.
+One transfer: the producer offers N bytes, a second process has them and answers. All ways use the same pipe for control
+and alternate; the copy is numpy's, into warm memory, in this process. ``--peer`` names the Python of a virtual
+environment that holds sglang-omni 0.1.9: its relays of the same names run beside ours, if their libraries are installed
+there.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ SIZES = {"64 KiB": 2**16, "1 MiB": 2**20, "16 MiB": 2**24, "64 MiB": 2**26}
 
 
 def usable() -> dict[str, str]:
-    """The relays that can work here: name to target."""
+    """Return the relays that can work here: name to target."""
     checked = load_plugins().check()
     return {each.name: each.target for hook, each, _, answer in checked if hook == "omni_relays" and works(answer)}
 
 
 async def reads(connection: Connection) -> Any:
-    """The next message, without keeping the event loop from its work."""
+    """Return the next message, without blocking the event loop."""
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
     loop.add_reader(connection.fileno(), readable.set_result, None)
@@ -51,7 +52,7 @@ async def reads(connection: Connection) -> Any:
 
 
 def receive(connection: Connection, targets: dict[str, str], directory: str) -> None:
-    """The other process: maps or copies what it is told of, looks at both ends, answers."""
+    """The other process: maps or copies what it is sent, reads the first and last bytes, answers."""
     asyncio.run(_receive(connection, targets, directory))
 
 
@@ -115,7 +116,7 @@ def by_copy(target: Any, data: Any) -> float:
 
 
 async def start_peers(python: Path | None, names: list[str]) -> list[PeerRelay]:
-    """The peer's relays of these names that can work here; says which cannot."""
+    """Return the peer's relays of these names that can work here; print which cannot."""
     if python is None:
         return []
     peers = []
@@ -165,7 +166,7 @@ async def measure_size(
 
     for number in range(count + 2):
         for name, way in ways.items():
-            await way(data)  # the first after a pause wakes everything up; the peer has one too
+            await way(data)  # the first after a pause warms up; the peer has one too
             note(name, await way(data))
         note("a fresh block each", await by_block(connection, data))
         note("one memory copy", by_copy(target, data))
@@ -184,10 +185,13 @@ async def measure_size(
 
 @click.command()
 @click.option(
-    "--relay", "names", multiple=True, help="Only this one; may be repeated. By default all that can work here."
+    "--relay", "names", multiple=True, help="Measure this relay only; may be repeated. Default: all that can work here."
 )
 @click.option(
-    "--peer", "python", type=click.Path(path_type=Path, exists=True), help="The Python that has sglang-omni 0.1.9."
+    "--peer",
+    "python",
+    type=click.Path(path_type=Path, exists=True),
+    help="The Python of an environment with sglang-omni 0.1.9.",
 )
 @quick_option
 @json_option

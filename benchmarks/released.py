@@ -1,12 +1,14 @@
-"""Qwen3-Omni at its released dimensions with random bfloat16 weights on one GPU: how near a step comes to what the memory allows.
+"""Qwen3-Omni at its released dimensions with random bfloat16 weights on one GPU: step times compared with the memory
+bandwidth.
 
     python benchmarks/released.py [--quick] [--json FILE] [--dimensions released|mid|a] [--no-kernels] [--device cuda:0]
 
-Thinker, talker and code2wav run as in a pipeline, on threads of this process, with their streams put through by hand. The weights
-are made where they are used: nothing of 60 GB is written. A decode step must read every weight that it uses and the keys and values of
-its requests; the other side is the rate at which this device copies memory (read and written bytes), measured between the rounds.
-Random weights spread tokens over experts evenly, so the experts that ``n`` requests read are taken as their expected number. Without a
-GPU the ``a`` dimensions run, which shows that this works and nothing about speed.
+Thinker, talker and code2wav run as in a pipeline, on threads of this process, which forwards their streams itself. The
+weights are made where they are used: no 60 GB are written. A decode step must read every weight that it uses and the
+keys and values of its requests; the other side is the rate at which this device copies memory (read and written bytes),
+measured between the rounds. Random weights spread tokens over experts evenly, so the experts that ``n`` requests read
+are taken as their expected number. Without a GPU the ``a`` dimensions run, which tests the benchmark and says nothing
+about speed.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def config_document(name: str) -> dict[str, Any]:
 
 
 def drawn(module: nn.Module, device: torch.device) -> nn.Module:
-    """``module``, built on meta, with bfloat16 weights on ``device``: norms are ones, matrices keep a vector's length."""
+    """Return ``module``, built on meta, with bfloat16 weights on ``device``: norms are ones, matrices keep a vector's
+    length.
+    """
     module = module.to(torch.bfloat16).to_empty(device=device).eval()
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -73,7 +77,7 @@ def drawn(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def vocoder_checkpoint(folder: Path, raw: dict[str, Any]) -> Path:
-    """A checkpoint with the vocoder's tensors alone."""
+    """Write a checkpoint with the vocoder's tensors alone."""
     network = Qwen3OmniMoeCode2Wav._from_config(Qwen3OmniMoeCode2WavConfig(**raw["code2wav_config"]))
     tensors = {f"code2wav.{name}": each.to(torch.bfloat16).contiguous() for name, each in network.state_dict().items()}
     save_file(tensors, folder / "model.safetensors")
@@ -83,7 +87,7 @@ def vocoder_checkpoint(folder: Path, raw: dict[str, Any]) -> Path:
 
 @define(eq=False)
 class Spoken:
-    """What one request made, and when (seconds since its group was submitted)."""
+    """The outputs of one request, and their times (seconds since its group was submitted)."""
 
     first_text: float = 0.0
     first_audio: float = 0.0
@@ -199,7 +203,9 @@ class Pipeline:
 
 
 def bytes_of_a_step(config: DecoderConfig, requests: int, context: int, size: int) -> float:
-    """Bytes that one decode step reads: shared weights, the experts that are expected to be chosen, keys and values."""
+    """Return the bytes that one decode step reads: shared weights, the experts that are expected to be chosen, keys and
+    values.
+    """
     attention = 2 * (config.heads + config.kv_heads) * config.head_dim * config.hidden_size
     dense = 3 * config.hidden_size * (config.shared_expert_size if config.experts else config.intermediate_size)
     used = config.experts * (1 - (1 - config.experts_per_token / config.experts) ** requests) if config.experts else 0
@@ -209,7 +215,7 @@ def bytes_of_a_step(config: DecoderConfig, requests: int, context: int, size: in
 
 
 def copy_bandwidth(device: torch.device) -> float:
-    """Bytes read and written per second by a large copy on ``device``: the best of five."""
+    """Return the bytes read and written per second by a large copy on ``device``: the best of five."""
     source = torch.empty((1 << 30) if device.type == "cuda" else (1 << 26), dtype=torch.uint8, device=device)
     target, best = torch.empty_like(source), 0.0
     for _ in range(5):
@@ -222,7 +228,7 @@ def copy_bandwidth(device: torch.device) -> float:
 
 @contextmanager
 def settled(device: torch.device) -> Iterator[None]:
-    """Nothing runs on ``device`` before and after."""
+    """Synchronise ``device`` before and after."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     yield
@@ -231,14 +237,14 @@ def settled(device: torch.device) -> Iterator[None]:
 
 
 def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length: int) -> list[Row]:
-    """Decoding, speech and first answers at 1, 8 and 32 requests."""
+    """Measure decoding, speech and first answers at 1, 8 and 32 requests."""
     config, rows = pipeline.config.thinker, []
     for requests in (1, 8, 32):
         prompts = [opening(pipeline.config, length, seed)[0] for seed in range(requests)]
         pipeline.speak(prompts, 4, 4)  # warms up
         rate, read, ceiling, speech, factor, text, audio = ([] for _ in range(7))  # type: ignore[var-annotated]
         for _ in range(rounds):
-            # The time of decoding alone: what more tokens take than fewer do.
+            # The time of decoding alone: the difference between more and fewer tokens.
             long, short = (
                 max(each.text for each in pipeline.speak(prompts, count, 0)) for count in (tokens, tokens // 4)
             )
@@ -268,9 +274,7 @@ def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length
 @quick_option
 @json_option
 @click.option("--dimensions", type=click.Choice(["released", "mid", "a"]), help="Default: released on a GPU, else a.")
-@click.option(
-    "--kernels/--no-kernels", default=True, help="Whether installed kernels take the place of PyTorch's operations."
-)
+@click.option("--kernels/--no-kernels", default=True, help="Use installed kernels in place of PyTorch's operations.")
 @click.option("--device", help="Default: the first GPU, else the CPU.")
 def main(quick: bool, json_path: Path | None, dimensions: str | None, kernels: bool, device: str | None) -> None:
     """Qwen3-Omni at its released dimensions."""

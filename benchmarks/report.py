@@ -1,4 +1,4 @@
-"""What every benchmark shares: the two flags, medians, the table, and the JSON file."""
+"""Shared parts of the benchmarks: the two flags, medians, the table, and the JSON file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compare(
 
 
 def alone(name: str, unit: str, ours: Sequence[float]) -> Row:
-    """A figure that has no alternative to stand beside."""
+    """A figure without an alternative to compare with."""
     return Row(name, unit, statistics.median(ours), None, "", None)
 
 

@@ -1,10 +1,12 @@
-"""The runtime without models: hops, throughput, tensors, fan-in, streams, start-up; beside sglang-omni when it is there.
+"""The runtime without models: hops, throughput, tensors, fan-in, streams, start-up; compared with sglang-omni if it is
+given.
 
     python benchmarks/runtime.py [--quick] [--json FILE] [--peer VENV] [--only WORD]
 
-Stages do nothing, so every figure is the runtime's own. ``--peer`` names a virtual environment that holds sglang-omni 0.1.9; its
-rounds are interleaved with ours and run the same workloads (``workloads.py``) on its own coordinator, stages and relay.
-Without it the figures stand alone, except that tensors stand beside a ``memcpy`` of their size in either case.
+Stages do nothing, so every figure is the runtime's own. ``--peer`` names a virtual environment that holds sglang-omni
+0.1.9; its rounds are interleaved with ours and run the same workloads (``workloads.py``) on its own coordinator, stages
+and relay. Without it the figures have no ratio, except that tensors are compared with a ``memcpy`` of their size in
+either case.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def stage(name: str, function: str, process: str | None = None, **fields: Any) -
 
 
 def chain(*functions: str, together: bool = False) -> PipelineConfig:
-    """Stages in a row, each in a process of its own or all in one."""
+    """Return stages in a row, each in a process of its own or all in one."""
     names = [f"s{index}" for index in range(len(functions))]
     process = "all" if together else None
     stages = [
@@ -82,7 +84,7 @@ def streaming() -> PipelineConfig:
 
 @asynccontextmanager
 async def running(config: PipelineConfig) -> AsyncIterator[workloads.Submit]:
-    """A pipeline of ours: its ``submit`` as the workloads want it."""
+    """A pipeline of ours, with the ``submit`` that the workloads need."""
     terminal = config.terminal_stages[0]
     async with open_pipeline(config) as client:
 
@@ -120,7 +122,7 @@ class Ours:
 
 
 class Bench:
-    """Runs one shape after the other, ours and the peer's in turn, and keeps the rows."""
+    """Runs one shape after the other, ours and the peer's in turn, and collects the rows."""
 
     def __init__(self, *, quick: bool, peer: Path | None, only: str | None) -> None:
         self.rounds = 2 if quick else 3
@@ -137,7 +139,9 @@ class Bench:
 
     @asynccontextmanager
     async def shape(self, config: PipelineConfig, *shape: str) -> AsyncIterator[list[System]]:
-        """Our pipeline and, if there is one, the peer's of the same shape; both stay up, one of them works at a time."""
+        """Open our pipeline and, if there is one, the peer's of the same shape; both stay up, one of them works at a
+        time.
+        """
         async with running(config) as submit:
             if self._peer is None:
                 yield [Ours(submit)]
@@ -146,7 +150,7 @@ class Bench:
                     yield [Ours(submit), peer]
 
     async def rounds_of(self, systems: list[System], workload: str, **arguments: Any) -> list[list[float]]:
-        """Figures by system, then by round; the systems take turns. One unmeasured round warms up."""
+        """Return figures by system, then by round; the systems take turns. One unmeasured round warms up."""
         for system in systems:
             await system.measure(workload, **{**arguments, "count": max(4, arguments["count"] // 4)})
         figures: list[list[float]] = [[] for _ in systems]
@@ -184,7 +188,7 @@ class Bench:
         self.add(f"1 KB, {name}: p50 per hop", "ms", slope)
 
     async def tensors(self) -> None:
-        """s0 attaches a tensor, s1 passes it on, s2 reads it: two hops, in copies of that size."""
+        """s0 attaches a tensor, s1 passes it on, s2 reads it: two hops, compared with copies of that size."""
         async with self.shape(chain("attach", "noop", "read"), "tensors") as systems:
             for size, count in ((2**16, 300), (2**20, 200), (2**24, 40), (2**26, 15)):
                 copy = memcpy_seconds(size)
@@ -194,7 +198,7 @@ class Bench:
                 self.add(f"{label}: per hop", "memcpys of that size", scaled(p50, 1 / (2 * copy)))
 
     async def inputs(self) -> None:
-        """Inputs of 8 MB that no stage beyond the first reads: what a further hop costs because of them."""
+        """Inputs of 8 MB that only the first stage reads: the extra cost of a further hop because of them."""
         figures: dict[tuple[int, int], list[list[float]]] = {}
         for number in (3, 7):
             config = chain("keep_nothing", *["noop"] * (number - 1))
@@ -222,12 +226,12 @@ class Bench:
         async with self.shape(streaming(), "stream") as systems:
             rates = await self.rounds_of(systems, "stream", count=10, chunks=200, chunk_bytes=8192)
             self.add("stream of 200 x 8 KB", "chunks/s", rates, higher_is_better=True)
-        async with running(streaming()) as submit:  # chunks of this size bring the peer down
+        async with running(streaming()) as submit:  # chunks of this size crash the peer
             rates = await self.rounds_of([Ours(submit)], "stream", count=10, chunks=200, chunk_bytes=65536)
             self.add("stream of 200 x 64 KB", "chunks/s", rates, higher_is_better=True)
 
     async def start(self) -> None:
-        """Start of three processes, their memory, and what they use while nothing happens."""
+        """Measure the start of three processes, their memory, and their CPU use while idle."""
         seconds, memory, idle = [], [], []
         for _ in range(self.rounds):
             begin = time.perf_counter()

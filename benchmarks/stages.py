@@ -1,4 +1,4 @@
-"""The stage functions of the runtime's workloads; children of ours import this module by name."""
+"""The stage functions of the runtime's workloads; our child processes import this module by name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from omni_core.scheduling.streaming import StreamingScheduler
 
 
 def entry(payload: StagePayload) -> Any:
-    """Where the inputs become data: without it a payload of ours is empty beyond the entry stage."""
+    """Copy the inputs to the data: without it a payload of ours is empty after the entry stage."""
     return payload.request.inputs
 
 
 def keep_nothing(payload: StagePayload) -> Any:
-    """An entry stage that does not hand its inputs on."""
+    """An entry stage that does not pass its inputs on."""
     return {"bytes": len(payload.request.inputs["blob"])}
 
 
@@ -71,7 +71,7 @@ class Producer:
 
 
 class Consumer(StreamingScheduler[dict[str, Any]]):
-    """Notes when the first and the last chunk came."""
+    """Records the times of the first and the last chunk."""
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> dict[str, Any]:
         return {"chunks": 0}

@@ -1,7 +1,8 @@
-"""The runtime's workloads, for whatever system offers ``submit``: the same code measures ours and the peer.
+"""The runtime's workloads, for any system with a ``submit``: the same code measures ours and the peer.
 
-Imports the standard library only, so that it also runs in the peer's environment. Every function returns figures of one round.
-A client is a coroutine of the coordinator's process that awaits ``submit(inputs)``; times are wall seconds around it.
+Imports the standard library only, so that it also runs in the peer's environment. Every function returns figures of one
+round. A client is a coroutine of the coordinator's process that awaits ``submit(inputs)``; times are wall seconds
+around it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def payload_1k(index: int) -> dict[str, Any]:
 
 
 async def latency(submit: Submit, count: int, nbytes: int = 0, blob_bytes: int = 0) -> float:
-    """Median seconds of one request at a time: 1 KB of data, or a tensor of ``nbytes`` to attach, or inputs of ``blob_bytes``."""
+    """Return the median seconds of one request at a time: 1 KB of data, or a tensor of ``nbytes`` to attach, or inputs
+    of ``blob_bytes``.
+    """
     times = []
     blob = os.urandom(blob_bytes)
     for index in range(count):
@@ -34,7 +37,7 @@ async def latency(submit: Submit, count: int, nbytes: int = 0, blob_bytes: int =
 
 
 async def throughput(submit: Submit, count: int, concurrency: int = 64) -> float:
-    """Requests per second of a closed loop of ``concurrency`` clients."""
+    """Return the requests per second of a closed loop of ``concurrency`` clients."""
     left = iter(range(count))
 
     async def client() -> None:
@@ -47,7 +50,9 @@ async def throughput(submit: Submit, count: int, concurrency: int = 64) -> float
 
 
 async def stream(submit: Submit, count: int, chunks: int, chunk_bytes: int) -> float:
-    """Chunks per second at the consumer, which answers with the clock at its first and its last chunk; median of ``count``."""
+    """Return the chunks per second at the consumer, which answers with the times of its first and its last chunk;
+    median of ``count``.
+    """
     rates = []
     for _ in range(count):
         answer = await submit({"chunks": chunks, "chunk_bytes": chunk_bytes})

@@ -1,4 +1,6 @@
-"""Options of the test suite, and what tests of the runtime share: children can import stages, and nothing outlives a test."""
+"""Options of the test suite, and fixtures of tests that start processes: children can import stages, and nothing
+outlives a test.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def run_folder() -> Iterator[Path]:
-    """A short path for sockets, whose addresses have a limit; empty again after the test, like /dev/shm and the children."""
+    """A short path for sockets, whose addresses are limited in length; checked to be empty after the test, like
+    /dev/shm and the children.
+    """
     import psutil  # the session without plugins has none
 
     shared = set(os.listdir("/dev/shm"))

@@ -16,7 +16,7 @@ RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "p
 
 
 async def resting_state(client: Client) -> dict[str, float]:
-    """Free cache blocks and everything that a request leaves behind, per stage."""
+    """Return the free cache blocks and all state of requests, per stage."""
     state = {}
     for process, counters in (await client.statistics()).items():
         for owner, values in counters.items():

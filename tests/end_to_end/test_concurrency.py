@@ -1,4 +1,4 @@
-"""Batching changes nothing: eight different concurrent requests give what each gives alone."""
+"""Batching does not change results: eight different concurrent requests equal the same requests alone."""
 
 from __future__ import annotations
 

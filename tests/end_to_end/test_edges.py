@@ -42,7 +42,7 @@ async def test_replies_without_speech(checkpoints: dict[str, Path], cases: dict[
         assert empty["decode"].token_ids == [config.im_end]
 
 
-async def test_a_video_without_sound_is_said_so(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
+async def test_a_video_without_sound_gets_a_notice(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     request = request_of(cases["video"], metadata={"use_audio_in_video": True})
     async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
         heard = await client.submit(request)
@@ -54,7 +54,7 @@ async def test_a_video_without_sound_is_said_so(checkpoints: dict[str, Path], ca
 
 
 async def test_any_rate_and_channel_count_and_bytes(checkpoints: dict[str, Path], tmp_path: Path) -> None:
-    """A 44.1 kHz stereo file is heard as its 16 kHz mono version; the same file as bytes gives the same reply."""
+    """A 44.1 kHz stereo file gives the same reply as its 16 kHz mono version; so does the same file as bytes."""
     import soundfile
     import soxr
 

@@ -1,4 +1,4 @@
-"""Media as the reference's processor sees them: transparency, filters, valid videos of every shape."""
+"""Media are decoded as by the reference's processor: transparency, filters, valid videos of every shape."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def transparent(folder: Path, mode: str) -> Path:
 
 @pytest.mark.parametrize("mode", ["P", "P one", "RGB", "RGBA", "LA", "L"])
 @pytest.mark.parametrize("resample", [2, 3])
-def test_a_file_is_seen_as_by_the_reference(
+def test_a_file_is_decoded_as_by_the_reference(
     checkpoints: dict[str, Path], tmp_path: Path, mode: str, resample: int
 ) -> None:
     folder = shutil.copytree(checkpoints["a"], tmp_path / "checkpoint")
@@ -198,8 +198,8 @@ def test_long_sound_does_not_lower_the_rate_of_few_pictures(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("with_sound", [False, True])
-def test_a_video_that_is_cut_off_is_refused(tmp_path: Path, with_sound: bool) -> None:
+def test_a_truncated_video_is_an_error(tmp_path: Path, with_sound: bool) -> None:
     whole = write(tmp_path / "whole.mkv", [n / 10 for n in range(200)], 20.0)
     data = whole.read_bytes()
-    with pytest.raises(InvalidRequestError, match=r"cut off: \d+\.\d of 20"):
+    with pytest.raises(InvalidRequestError, match=r"truncated: \d+\.\d of 20"):
         load_video(source("video", data=data[: len(data) // 2]), Limits(), fps=2.0, with_sound=with_sound)

@@ -1,4 +1,4 @@
-"""Sharing of prefixes and encoded media between requests changes the time that they take and nothing else."""
+"""Sharing of prefixes and encoded media between requests changes their duration and nothing else."""
 
 from __future__ import annotations
 

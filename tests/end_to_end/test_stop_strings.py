@@ -1,4 +1,4 @@
-"""Stop strings: the reply ends before one, streamed or not, and what is spoken ends with it."""
+"""Stop strings: the reply ends before one, streamed or not, and so does the speech."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_reply_ends_before_its_stop_string(checkpoints: dict[str, Path],
 
 
 async def test_speech_ends_with_the_text(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    """A stop string of several tokens is not spoken: the reply sounds as one that was written without it."""
+    """A stop string of several tokens is not spoken: the speech equals that of a reply without it."""
     case = cases["text"]
     async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
         whole = (await client.submit(request_of(case)))["decode"]
@@ -65,5 +65,6 @@ async def test_speech_ends_with_the_text(checkpoints: dict[str, Path], cases: di
             reply = await client.submit(short)
             if len(reply["decode"].text) > len(stopped["decode"].text):
                 break
-    # The last token of a reply is never spoken; ``reply`` is the shortest one that says all that precedes the stop string.
+    # The last token of a reply is never spoken; ``reply`` is the shortest one that contains all text before the stop
+    # string.
     assert stopped["code2wav"].codes.tolist() == reply["code2wav"].codes.tolist()

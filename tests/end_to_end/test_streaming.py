@@ -1,4 +1,4 @@
-"""Streamed equals one-shot, and speech leaves before the reply is written."""
+"""Streamed results equal one-shot results, and speech starts before the reply is complete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_streamed_audio_and_text_concatenate_to_the_one_shot_reply(
     assert text == final["decode"].text == whole["decode"].text
 
 
-async def test_first_audio_leaves_before_a_long_reply_is_written(
+async def test_first_audio_arrives_before_a_long_reply_is_complete(
     checkpoints: dict[str, Path], cases: dict[str, Any]
 ) -> None:
     request = request_of(cases["text"])
@@ -62,7 +62,7 @@ async def test_first_audio_leaves_before_a_long_reply_is_written(
     assert text_after > 10, f"only {text_after} pieces of text followed the first audio"
 
 
-async def test_text_only_requests_never_wake_the_talker(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
+async def test_text_only_requests_do_not_reach_the_talker(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     async with open_pipeline(pipeline(checkpoints["a"])) as client:
         spoken = await client.submit(request_of(cases["text"]))
         silent = await client.submit(request_of(cases["text"], modalities=["text"]))

@@ -1,4 +1,4 @@
-"""The thinker on two ranks (gloo) answers as it does on one: ids, codes and sound, batched, streamed, sampled."""
+"""The thinker on two ranks (gloo) gives the same results as on one: ids, codes and sound, batched, streamed, sampled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def sharded(model_path: Path, size: int) -> PipelineConfig:
 
 
 async def steps_of_both(client: Client) -> int:
-    """Steps of both ranks, once they are equal: the first answers when the second may still be at the end of that step."""
+    """Return the steps of both ranks, once they are equal: after the first answers, the second may still be at the end
+    of that step.
+    """
     async with asyncio.timeout(20):
         while True:
             counters = await client.statistics()
@@ -44,7 +46,7 @@ async def steps_of_both(client: Client) -> int:
 
 
 @pytest.mark.parametrize("shape", ["a", "b"])  # two key/value heads, one for each rank; one, which both ranks hold
-async def test_two_ranks_answer_as_one(checkpoints: dict[str, Path], cases: dict[str, Any], shape: str) -> None:
+async def test_two_ranks_equal_one(checkpoints: dict[str, Path], cases: dict[str, Any], shape: str) -> None:
     requests = mixed(cases)
     async with open_pipeline(pipeline(checkpoints[shape], processes="one")) as client:
         alone = await asyncio.gather(*(client.submit(request) for request in requests))
@@ -112,7 +114,7 @@ def _queries(layer: Any) -> int:
 
 
 class _Recorded(TensorParallel):
-    """A rank without a process group: only the shapes and the loading are looked at."""
+    """A rank without a process group: only shapes and loading are tested."""
 
     def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
         raise AssertionError("nothing is summed here")
@@ -126,7 +128,9 @@ class _Recorded(TensorParallel):
         ("b", 4, "tp_size: 4 does not divide the model's 6 attention heads"),
     ],
 )
-def test_what_cannot_be_shared_is_said(checkpoints: dict[str, Path], shape: str, size: int, expected: str) -> None:
+def test_sizes_that_cannot_be_split_are_errors(
+    checkpoints: dict[str, Path], shape: str, size: int, expected: str
+) -> None:
     config = read_config(checkpoints[shape]).thinker
     with pytest.raises(ConfigError, match=expected), torch.device("meta"):
         Thinker(config, TensorParallel(0, size))

@@ -1,4 +1,6 @@
-"""Checkpoints whose config differs from the released one, and videos whose time steps are no whole numbers: as the reference."""
+"""Checkpoints whose config differs from the released one, and videos with fractional time steps: equal to the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ async def test_tied_embeddings(
     head, embedding = "thinker.lm_head.weight", "thinker.model.embed_tokens.weight"
     index = json.loads((checkpoint / "model.safetensors.index.json").read_text())
     reference = shutil.copytree(checkpoint, tmp_path / "reference")
-    if head in index["weight_map"]:  # transformers wrote both; our copy has the embedding alone
+    if head in index["weight_map"]:  # transformers wrote both; our copy has the embedding only
         path = checkpoint / index["weight_map"].pop(head)
         tensors = load_file(path)
         del tensors[head]
@@ -126,7 +128,7 @@ async def test_tied_embeddings(
 async def test_fractional_time_steps(
     fps: float, oracle: Oracle, checkpoints: dict[str, Path], cases: dict[str, Any], tmp_path: Path
 ) -> None:
-    # The files have 2 pictures per second: below that some are left out, above it each is taken once.
+    # The files have 2 frames per second: at a lower rate some are skipped, at a higher one each is taken once.
     sampled = {"fps": fps, "frame_step": 2.0 / fps if fps < 2 else 0.0}
     names = ("video", "image_audio_video", "video_with_audio")
     chosen = {name: {**cases[name], **sampled} for name in names}

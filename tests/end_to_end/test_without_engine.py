@@ -1,4 +1,6 @@
-"""Qwen3-Omni with whatever scheduler is installed: without the engine on one of a stranger's, and with none an error that helps."""
+"""Qwen3-Omni without the engine: on a third-party scheduler, and with none, which is an error that says what to
+install.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def run(model: Path, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(300)
-def test_it_answers_the_same_on_another_scheduler(model: Path) -> None:
+def test_results_are_equal_on_another_scheduler(model: Path) -> None:
     usual = run(model)
     assert usual.returncode == 0, usual.stderr
     other = run(model, PYTHONPATH=str(TOY), OMNI_DISABLE_PLUGINS="engine")
@@ -56,7 +58,7 @@ def test_it_answers_the_same_on_another_scheduler(model: Path) -> None:
     assert one["samples"] == pytest.approx(two["samples"], abs=1e-4)
 
 
-def test_without_any_scheduler_it_says_what_to_install(model: Path) -> None:
+def test_without_any_scheduler_the_error_says_what_to_install(model: Path) -> None:
     failed = run(model, OMNI_DISABLE_PLUGINS="engine,sglang")
     assert failed.returncode != 0
     assert "stages[thinker].scheduler: no scheduler that can drive" in failed.stderr

@@ -19,7 +19,7 @@ def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leftovers(before: set[str]) -> set[str]:
-    """New names in /dev/shm that no living process uses: other programs of the machine are not ours to judge."""
+    """Return new names in /dev/shm that no living process uses; other programs' are ignored."""
     new = set(os.listdir("/dev/shm")) - before
     used = set()
     for process in psutil.process_iter() if new else ():

@@ -30,14 +30,14 @@ _PATH = ["start", "work"]
 
 
 def step(name: str, **fields: Any) -> StageConfig:
-    """A stage that passes on what it gets, in a process of its own."""
+    """Return a stage that passes its input on, in a process of its own."""
     arguments = {"name": name} | fields.pop("arguments", {})
     defaults = {"factory": "fault_stages:step", "factory_args": arguments, "process": name}
     return StageConfig(name=name, **{**defaults, **fields})
 
 
 def branching(folder: Path, together: bool = False, **fields: Any) -> PipelineConfig:
-    """Every kind of function a pipeline can have: route, projection, fan-in with its subset, merge."""
+    """Return a pipeline with every kind of function: route, projection, fan-in with its subset, merge."""
     process = {"process": "all"} if together else {}
     return make_pipeline(
         folder,
@@ -132,7 +132,7 @@ class Load:
             await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
     async def more(self, count: int, seconds: float = 60.0) -> None:
-        """Until ``count`` more bystanders were answered."""
+        """Wait until ``count`` more bystanders were answered."""
         goal, end = self.answered + count, time.monotonic() + seconds
         while self.answered < goal:
             assert time.monotonic() < end, f"the pipeline does not answer any more: {self.failed[-1:]}"
@@ -141,7 +141,7 @@ class Load:
 
 @define
 class Possessions:
-    """What a process has."""
+    """The resources of a process."""
 
     pid: int
     descriptors: int
@@ -154,8 +154,8 @@ class Possessions:
         return cls(pid, process.num_fds(), process.num_threads(), process.memory_full_info().uss)
 
     def exceeds(self, before: Possessions, growth: int) -> bool:
-        """A successor, and the test's own process with its history, are compared by descriptors alone: when their
-        allocators and pools of threads grow is chance.
+        """True if a process is compared by descriptors alone: a restarted one, and the test's own process, whose
+        allocators and thread pools grow at random times.
         """
         if self.descriptors > before.descriptors:
             return True
@@ -164,7 +164,7 @@ class Possessions:
 
 
 class Watched:
-    """A pipeline whose possessions are compared with what it had before the fault."""
+    """A pipeline whose resources are compared with those before the fault."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -176,19 +176,21 @@ class Watched:
         return {name: Possessions.of(pid) for name, pid in pids.items()}
 
     async def remember(self) -> None:
-        """Take what the pipeline has now, at rest, as the baseline."""
+        """Take the current resources of the pipeline, at rest, as the baseline."""
         await self.rest()
         self._before = self._now()
 
     async def rest(self, seconds: float = 10.0) -> None:
-        """Until nothing is left of any request: in no stage, queue, or relay."""
+        """Wait until no state of any request is left in a stage, queue, or relay."""
         end = time.monotonic() + seconds
         while busy := _busy(await self.client.statistics()):
             assert time.monotonic() < end, f"not at rest: {busy}"
             await asyncio.sleep(0.02)
 
     async def as_before(self, growth: int = GROWTH_BYTES) -> None:
-        """Assert that the pipeline is at rest and has what it had; private memory up to ``growth`` bytes more."""
+        """Assert that the pipeline is at rest and has the resources of the baseline; private memory may grow by
+        ``growth`` bytes.
+        """
         await self.rest()
         end = time.monotonic() + 10  # the pool of a dead process stays mapped for a while
         while grown := self._grown(growth):
@@ -216,11 +218,11 @@ def _busy(statistics: dict[str, dict[str, dict[str, float]]]) -> dict[str, float
 
 @contextmanager
 def standstills() -> Iterator[list[tuple[float, str]]]:
-    """How long each callback kept this thread's event loop from turning, in seconds, with the callback.
+    """Record how long each callback blocked this thread's event loop, in seconds, with the callback.
 
-    Waiting counts like computing (a join, a lock, the interpreter held by another thread); being runnable while the kernel runs
-    others does not (``/proc/thread-self/schedstat``), so that a busy machine accuses nobody; nor does collecting what other tests
-    have left in this process.
+    Waiting counts like computing (a join, a lock, the interpreter held by another thread). Time in which the thread was
+    runnable but not scheduled does not count (``/proc/thread-self/schedstat``), so that a busy machine causes no
+    failure; neither does garbage collection of objects of earlier tests.
     """
     gc.collect()
     gc.freeze()
@@ -248,7 +250,7 @@ def standstills() -> Iterator[list[tuple[float, str]]]:
 async def watched(
     config: PipelineConfig, right: Right, inputs: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[tuple[Watched, Load]]:
-    """A running pipeline with its baseline taken after a warm-up, and bystanders ready to be let in."""
+    """A running pipeline with its baseline taken after a warm-up, and bystanders ready to start."""
     async with open_pipeline(config, **options) as client:
         async with Load(client, right, inputs or {}).running():
             pass

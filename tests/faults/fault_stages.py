@@ -33,7 +33,7 @@ class Holder:
 
 
 class Mute(Exception):
-    """An exception that cannot even say what it is."""
+    """An exception whose ``str`` and ``repr`` raise."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -65,11 +65,11 @@ class _Nameless(type):
 
 
 class Nameless(Exception, metaclass=_Nameless):
-    """An exception whose class has no name to ask for."""
+    """An exception whose class has no usable name."""
 
 
 def broken_syntax_error() -> SyntaxError:
-    """One whose attributes have types that no traceback can show."""
+    """An exception whose attributes have types that traceback formatting cannot handle."""
     error = SyntaxError("broken")
     error.lineno, error.offset, error.text, error.filename = "x", [], 5, object()  # type: ignore[assignment]
     return error
@@ -78,7 +78,7 @@ def broken_syntax_error() -> SyntaxError:
 @register
 @frozen
 class Trap:
-    """Harmless where it is made; ends the process that decodes it, if that lets it."""
+    """Harmless until it is decoded; ends the decoding process, if the codec calls it."""
 
     maker: int
 
@@ -88,7 +88,7 @@ class Trap:
 
 
 def poisoned(data: Any, place: str) -> str | None:
-    """The kind of poison that a payload carries for ``place``."""
+    """Return the kind of poison that a payload carries for ``place``."""
     poison = data.get("poison") if isinstance(data, dict) else None
     return poison["kind"] if poison and poison["at"] == place else None
 
@@ -153,7 +153,7 @@ def _zeros() -> Any:
 
 
 def given(payload: StagePayload) -> dict[str, Any]:
-    """What a stage works on: the request's inputs in the entry stage, what the stage before made elsewhere."""
+    """Return a stage's input: the request's inputs in the entry stage, the previous stage's output elsewhere."""
     return payload.request.inputs if payload.data is None else payload.data
 
 
@@ -215,7 +215,7 @@ def done_to(request_id: str, output: StagePayload) -> Any:
 
 
 class Produce:
-    """Streams the numbers below ``n % 20``, then hands on its inputs."""
+    """Streams the numbers below ``n % 20``, then passes its inputs on."""
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
@@ -281,7 +281,7 @@ def vector_at_the_end(payload: StagePayload) -> dict[str, Any]:
 
 
 def limit_files(nbytes: int) -> Any:
-    """A source of tensors in a process that may not make files larger than ``nbytes``, as if /dev/shm were full."""
+    """Makes tensors in a process that may not make files larger than ``nbytes``, as if /dev/shm were full."""
     import resource
     import signal
 
@@ -345,7 +345,7 @@ def careless() -> Careless:
 
 
 class Mortal:
-    """A scheduler whose own loop ends where a request asks for it: by an exception, or as if that were its choice."""
+    """A scheduler whose own loop ends if a request asks for it: by an exception, or by returning."""
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
@@ -379,7 +379,7 @@ def dies_while_built(folder: str, builds: list[int], seconds: float) -> Step:
 
 
 def deaf(seconds: float) -> Any:
-    """Checks a tensor, then keeps the interpreter to itself for some time, event loop included, if a request asks for it."""
+    """Checks a tensor, then holds the GIL for some time, which blocks the event loop too, if a request asks for it."""
     with_interpreter = ctypes.PyDLL(None)
 
     def compute(payload: StagePayload) -> dict[str, Any]:
@@ -392,7 +392,7 @@ def deaf(seconds: float) -> Any:
 
 
 class Torrent:
-    """Streams ``chunks`` arrays of ``nbytes`` bytes each, numbered, then hands on its inputs."""
+    """Streams ``chunks`` arrays of ``nbytes`` bytes each, numbered, then passes its inputs on."""
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
@@ -414,7 +414,7 @@ class Torrent:
 
 
 class Hoarder(StreamingScheduler[list[Any]]):
-    """Keeps every chunk, where it lies, until the stream ends; then looks at all of them."""
+    """Keeps every chunk, as a view, until the stream ends; then checks all of them."""
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> list[Any]:
         return []
@@ -434,7 +434,7 @@ class Hoarder(StreamingScheduler[list[Any]]):
 
 
 class Ordered:
-    """Makes an array for each of ``count`` requests, but only when all have come: the first first, or the last."""
+    """Makes an array for each of ``count`` requests, but only after all have arrived, in order or in reverse."""
 
     def __init__(self, name: str, last_first: bool) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
@@ -477,7 +477,7 @@ def both_arrays(payload: StagePayload) -> dict[str, Any]:
 
 
 class Drip:
-    """Streams numbers to the client, one after each pause, until they are ``count`` or nobody wants them any more."""
+    """Streams numbers to the client, one after each pause, until there are ``count`` or the request is aborted."""
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()

@@ -1,6 +1,8 @@
-"""A plugin, a stage module and a stage that stop where ``OMNI_FAULT_PHASE`` says, each time in other code of the start-up.
+"""A plugin, a stage module and a stage that stop at the phase ``OMNI_FAULT_PHASE``, each time in other code of the
+start-up.
 
-Whoever has come to that place makes the file ``OMNI_FAULT_MARK`` and then computes, or reads a network, for a long time.
+Code that reaches the phase creates the file ``OMNI_FAULT_MARK`` and then computes, or reads from a socket, for a long
+time.
 """
 
 from __future__ import annotations

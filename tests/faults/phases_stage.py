@@ -1,4 +1,4 @@
-"""The module of the stage that ``phases`` names: it may take its time to be imported."""
+"""The module of the stage that ``phases`` names: its import may take long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage functions that do not return, or harm their own process, where a request asks for it; children import this module."""
+"""Stage functions that do not return, or harm their own process, if a request asks for it; children import this module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIB = 2**20
 
 
 def act(payload: StagePayload) -> Any:
-    """Do what ``inputs["do"]`` says."""
+    """Do the action ``inputs["do"]``."""
     data = given(payload)
     match data.get("do"):
         case "spin":

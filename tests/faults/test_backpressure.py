@@ -1,4 +1,4 @@
-"""A slow or a stopped stage: what is meant for it waits, at its sender and bounded, and is neither lost nor stuck for ever."""
+"""A slow or suspended stage: its messages wait at the sender, bounded, are not lost, and never wait for ever."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def torrent(folder: Path) -> PipelineConfig:
             relay=RelayConfig(slot_size_mb=4, credits=1),
         ),
         StageConfig(name="consume", factory="fault_stages:Hoarder", process="consume", terminal=True),
-        # What is freed goes back to the system at once, so that what has not been freed can be seen.
+        # Freed memory is returned to the system at once, so that leaks are visible.
         env_defaults={"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"},
     )
 
 
 @pytest.mark.parametrize("chunks", [3, 12], ids=["fits the pool", "does not"])
-async def test_streams_that_are_kept_do_not_wait_for_each_others_memory(folder: Path, chunks: int) -> None:
-    """Each holds shared memory and wants more of it: together more than there is, and the long ones alone already."""
+async def test_streams_that_keep_chunks_do_not_deadlock_on_memory(folder: Path, chunks: int) -> None:
+    """Each holds shared memory and needs more; together they need more than exists, and so do the long ones alone."""
     async with open_pipeline(torrent(folder)) as client:
         asked = [client.submit(OmniRequest({"n": n, "chunks": chunks, "nbytes": MIB})) for n in range(8)]
         answers = await asyncio.wait_for(asyncio.gather(*asked), 20)
@@ -47,8 +47,10 @@ async def test_streams_that_are_kept_do_not_wait_for_each_others_memory(folder: 
         await Watched(client).rest()
 
 
-async def test_a_payload_waits_for_memory_that_another_branch_holds_up(folder: Path) -> None:
-    """Two branches work in opposite orders; each fills its pool with what the join cannot use without the other's."""
+async def test_branches_that_fill_their_pools_do_not_deadlock_in_a_join(folder: Path) -> None:
+    """Two branches work in opposite orders; each fills its pool with outputs that the join cannot use without the
+    other's.
+    """
     small = RelayConfig(slot_size_mb=2, credits=1)
 
     def branch(name: str) -> StageConfig:
@@ -79,8 +81,8 @@ async def test_a_payload_waits_for_memory_that_another_branch_holds_up(folder: P
 
 
 @pytest.mark.parametrize("nbytes", [16, 60_000])
-async def test_a_stopped_consumer_keeps_its_streams(folder: Path, nbytes: int) -> None:
-    """Many more chunks than its sockets hold wait for it, in bounded memory, and come in order afterwards."""
+async def test_a_suspended_consumer_loses_no_chunk(folder: Path, nbytes: int) -> None:
+    """Many more chunks than fit into its sockets wait for it, in bounded memory, and arrive in order afterwards."""
     chunks = 500 if nbytes == 16 else 50
 
     def right(n: int, answer: dict[str, Any]) -> bool:
@@ -101,8 +103,10 @@ async def test_a_stopped_consumer_keeps_its_streams(folder: Path, nbytes: int) -
         await Watched(client).rest()
 
 
-async def test_what_waits_is_dropped_with_its_request(folder: Path) -> None:
-    """Streams held up by a stopped consumer run into their deadlines, are aborted, cancelled: nothing of them stays."""
+async def test_pending_chunks_are_dropped_with_their_request(folder: Path) -> None:
+    """Streams blocked by a suspended consumer reach their deadlines, are aborted or cancelled, and leave nothing
+    behind.
+    """
 
     def right(n: int, answer: dict[str, Any]) -> bool:
         return bool(answer["consume"]["n"] == n)

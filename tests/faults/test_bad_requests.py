@@ -62,7 +62,7 @@ BRANCHING = [
     ("join", "join", "trap", "CodecError", "SystemExit: a trap"),
 ]
 MUST_LEAVE_THE_PROCESS = {"unknown class", "trap", *(kind for kind, *_ in UNSENDABLE)}
-"""Between the stages of one process nothing is encoded, so these do no harm there."""
+"""These are harmless between stages of one process, where nothing is encoded."""
 
 STREAMING = [
     *(("produce", "stream_done_to_fn", *kind) for kind in RAISES),
@@ -80,7 +80,7 @@ STREAMING = [
 
 @frozen
 class Case:
-    """A request that must fail: where its failure is seen, and as what."""
+    """A request that must fail: the stage that reports it, and the error."""
 
     stage: str
     place: str
@@ -104,7 +104,9 @@ class Case:
     [(branching, right_branching, BRANCHING), (streaming, right_streaming, STREAMING)],
     ids=["branching", "streaming"],
 )
-async def test_what_misbehaves_fails_alone(folder: Path, make: Any, right: Any, rows: Any, together: bool) -> None:
+async def test_a_misbehaving_request_fails_alone(
+    folder: Path, make: Any, right: Any, rows: Any, together: bool
+) -> None:
     cases = [Case(*row) for row in rows]
     if together:
         cases = [case for case in cases if case.place in ("join", "consume") or case.kind not in MUST_LEAVE_THE_PROCESS]
@@ -120,7 +122,7 @@ async def test_what_misbehaves_fails_alone(folder: Path, make: Any, right: Any, 
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
-async def test_a_message_that_takes_for_ever_is_not_waited_for(folder: Path, together: bool) -> None:
+async def test_an_error_message_that_never_returns_is_bounded(folder: Path, together: bool) -> None:
     async with open_pipeline(branching(folder, together)) as client:
         for place in ("start", "route_fn", "merge_fn"):
             begin = time.monotonic()
@@ -132,7 +134,7 @@ async def test_a_message_that_takes_for_ever_is_not_waited_for(folder: Path, tog
         assert right_branching(2, await client.submit(OmniRequest({"n": 2})))
 
 
-async def test_an_invalid_request_is_told_by_its_class(folder: Path) -> None:
+async def test_an_invalid_request_has_its_own_error_class(folder: Path) -> None:
     async with open_pipeline(branching(folder)) as client:
         poison = {"at": "left", "kind": "invalid"}
         with pytest.raises(InvalidRequestError, match="does not like it") as caught:
@@ -141,7 +143,7 @@ async def test_an_invalid_request_is_told_by_its_class(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
-async def test_a_request_that_kills_its_process_takes_no_neighbour_with_it(folder: Path, together: bool) -> None:
+async def test_a_request_that_kills_its_process_fails_alone(folder: Path, together: bool) -> None:
     """31 good requests and a killer, with one retry each: only the killer fails, and its resubmission runs alone."""
     config = branching(folder, together, retries=1)
     killer = {"n": 100, "poison": {"at": "work", "kind": "die"}}
@@ -166,8 +168,8 @@ async def test_a_request_that_kills_its_process_takes_no_neighbour_with_it(folde
         assert (await client.statistics())["coordinator"]["requests"]["retried"] == retried, "it had no company"
 
 
-async def test_a_failed_request_gives_its_shared_memory_back(folder: Path) -> None:
-    """By reference counts, as nothing collects garbage there: no error may be in a cycle with the payload it came from."""
+async def test_a_failed_request_frees_its_shared_memory(folder: Path) -> None:
+    """Tests reference counts, with garbage collection off: no error may be in a cycle with the payload that caused it."""
     config = make_pipeline(
         folder,
         StageConfig(name="make", factory="fault_stages:vector", process="make", next="use"),
@@ -180,7 +182,7 @@ async def test_a_failed_request_gives_its_shared_memory_back(folder: Path) -> No
             await Watched(client).rest(seconds=2.0)
 
 
-async def test_data_that_looks_like_ours_is_data(folder: Path) -> None:
+async def test_data_that_looks_like_codec_internals_stays_data(folder: Path) -> None:
     lookalikes: list[Any] = [
         {"_tensor_placeholder": 0},
         {"__ext__": [7, b"x"]},
@@ -197,7 +199,7 @@ async def test_data_that_looks_like_ours_is_data(folder: Path) -> None:
         assert not load.failed
 
 
-async def test_tensors_at_the_end_arrive(folder: Path) -> None:
+async def test_tensors_in_final_results_arrive(folder: Path) -> None:
     only = StageConfig(name="only", factory="fault_stages:vector_at_the_end", process="only", terminal=True)
 
     def right(n: int, answer: dict[str, Any]) -> bool:

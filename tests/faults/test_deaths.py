@@ -1,4 +1,6 @@
-"""Processes that die, stop, or never come up: what they held fails or is run again, and nothing else is touched."""
+"""Processes that die, are suspended, or never come up: their requests fail or run again, and no other request is
+affected.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ STAGES = ("start", "work", "left", "right", "join")
 
 
 async def serving(client: Client, name: str, seconds: float = 20.0) -> None:
-    """Until the unit serves again after a death."""
+    """Wait until the unit serves again after a death."""
     end = time.monotonic() + seconds
     while client.health()[name]["state"] != "ready":
         assert time.monotonic() < end, client.health()[name]
@@ -50,7 +52,7 @@ async def kill(client: Client, name: str, unit: str | None = None) -> None:
 
 
 def blamed(failed: list[tuple[int, OmniError]], *stages: str) -> None:
-    """Every failure is told as what it is."""
+    """Check that every failure is reported as what it is."""
     for _, error in failed:
         assert isinstance(error, RequestFailedError), error
         assert (error.error_type, error.stage in stages) == ("ProcessDied", True), error
@@ -58,7 +60,7 @@ def blamed(failed: list[tuple[int, OmniError]], *stages: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "right"), [(branching, right_branching), (streaming, right_streaming)])
-async def test_each_process_is_killed_under_load(folder: Path, make: Any, right: Any) -> None:
+async def test_each_process_recovers_when_killed_under_load(folder: Path, make: Any, right: Any) -> None:
     config = make(folder)
     async with watched(config, right) as (pipeline, load):
         client = pipeline.client
@@ -78,7 +80,7 @@ async def test_each_process_is_killed_under_load(folder: Path, make: Any, right:
         await pipeline.as_before()
 
 
-async def test_only_what_the_dead_process_held_fails_and_soon(folder: Path) -> None:
+async def test_only_requests_of_the_dead_process_fail_and_soon(folder: Path) -> None:
     async with watched(branching(folder), right_branching) as (pipeline, _):
         client = pipeline.client
 
@@ -100,7 +102,7 @@ async def test_only_what_the_dead_process_held_fails_and_soon(folder: Path) -> N
         assert (error.stage, error.error_type) == ("left", "ProcessDied")
         assert when - killed < 1.0
         outcomes = [outcome for _, outcome in await asyncio.gather(*elsewhere)]
-        # Requests that waited in "left" behind the slow one are lost with it; those that had not come so far are not.
+        # Requests that waited in "left" behind the slow one are lost with it; those that had not arrived there are not.
         lost = [each for each in outcomes if isinstance(each, RequestFailedError)]
         assert 0 < len(lost) < 12
         assert all(right_branching(n, each) for n, each in enumerate(outcomes) if not isinstance(each, OmniError))
@@ -118,7 +120,7 @@ async def test_retries_hide_a_death(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["die", "die politely"])
-async def test_a_request_that_kills_its_process_does_so_until_the_stage_is_given_up(folder: Path, kind: str) -> None:
+async def test_repeated_deaths_fail_the_stage(folder: Path, kind: str) -> None:
     restart = RestartConfig(limit=2, backoff=0.05)
     config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), restart=restart)
     reason = "ended with code 9" if kind == "die" else "ended with code 0"
@@ -162,17 +164,17 @@ async def stop_and_go_on(folder: Path, seconds: float) -> None:
         await pipeline.as_before()
 
 
-async def test_a_stopped_process_is_stalled_and_goes_on_later(folder: Path) -> None:
+async def test_a_suspended_process_is_stalled_and_resumes(folder: Path) -> None:
     await stop_and_go_on(folder, 10)
 
 
-async def test_a_process_may_be_stopped_for_most_of_a_minute(folder: Path, request: pytest.FixtureRequest) -> None:
+async def test_a_process_may_be_suspended_for_most_of_a_minute(folder: Path, request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--slow"):
         pytest.skip("needs --slow")
     await stop_and_go_on(folder, 45)
 
 
-async def test_a_rank_that_is_killed_takes_its_stage_along_under_load(folder: Path, monkeypatch: Any) -> None:
+async def test_a_killed_rank_restarts_its_stage_under_load(folder: Path, monkeypatch: Any) -> None:
     ranks = Path(__file__).parents[1] / "end_to_end" / "runtime"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ranks), os.environ["PYTHONPATH"]]))
     config = make_pipeline(
@@ -249,11 +251,11 @@ async def test_a_full_disk_fails_what_needs_it(folder: Path) -> None:
         await pipeline.as_before()
 
 
-async def test_the_coordinators_loop_never_stands_still(folder: Path) -> None:
+async def test_the_coordinators_event_loop_is_never_blocked(folder: Path) -> None:
     with standstills() as seen:
         async with watched(branching(folder), right_branching) as (pipeline, load):
             await asyncio.sleep(0)
-            seen.clear()  # starting is allowed to take its time, and so is taking the baseline
+            seen.clear()  # startup and taking the baseline may take long
             async with load.running():
                 for name in ("left", "work"):
                     await kill(pipeline.client, name)
@@ -267,7 +269,7 @@ async def test_the_coordinators_loop_never_stands_still(folder: Path) -> None:
             assert max(seen) > (0.05, ""), "a loop that stands still is not seen"
 
 
-async def test_the_first_tensor_does_not_stop_a_loop_that_has_no_torch_yet(folder: Path) -> None:
+async def test_the_first_tensor_does_not_block_a_loop_without_torch(folder: Path) -> None:
     """In a parent that has not imported torch; inputs and results hold tensors, and other requests go on meanwhile."""
     here = Path(__file__).parent
     script = f"""

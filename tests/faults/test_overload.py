@@ -1,4 +1,6 @@
-"""More work than a pipeline can do: it waits where it costs nothing, is refused at the door, and expires in any queue."""
+"""More work than a pipeline can do: requests wait without using memory, are refused at admission, and expire in any
+queue.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ from omni_core.protocol.messages import OmniRequest
 MIB = 2**20
 
 
-async def test_a_slow_sink_makes_no_memory_grow(folder: Path) -> None:
-    """400 requests of 1 MB into a stage that takes 20 ms each: it holds nothing of its own, and most of the 400 MB are not even
-    made before there is room for them.
+async def test_a_slow_sink_does_not_increase_memory(folder: Path) -> None:
+    """400 requests of 1 MB into a stage that takes 20 ms each: the stage buffers nothing, and most of the 400 MB are
+    not made before there is room for them.
     """
     config = make_pipeline(
         folder,
@@ -126,7 +128,9 @@ async def test_a_deadline_holds_while_a_put_waits_for_the_pool(folder: Path) -> 
 
 
 async def test_a_parent_does_not_grow_with_the_number_of_requests(folder: Path) -> None:
-    """In an interpreter of its own: 20,000 requests fill every bounded memory of past ones, 20,000 more add nothing."""
+    """Runs in a separate interpreter: 20,000 requests fill every bounded record of past ones, 20,000 more add no
+    memory.
+    """
     here = Path(__file__).parent
     script = f"""
 import asyncio, sys
@@ -164,7 +168,7 @@ async def test_a_deadline_holds_while_its_own_step_runs(folder: Path) -> None:
 
 
 async def test_a_deadline_ends_a_stream_that_is_being_read(folder: Path) -> None:
-    """The client has read part of the reply; the stages that made it stop, and what they still send is dropped."""
+    """The client has read part of the reply; the stages stop, and messages that they still send are dropped."""
     config = make_pipeline(folder, StageConfig(name="drip", factory="fault_stages:Drip", process="drip", terminal=True))
     async with open_pipeline(config) as client:
         read, begin = [], time.monotonic()

@@ -1,4 +1,4 @@
-"""Deaths at awkward moments: during a restart, with shared memory in hand, of a scheduler's own loop."""
+"""Deaths at critical moments: during a restart, with shared memory in use, and of a scheduler's own loop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def right_relayed(n: int, answer: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("kind", "message"), [("raise", "LookupError: the loop is broken"), ("return", "without being told to stop")]
 )
-async def test_a_scheduler_whose_loop_ends_is_started_anew(folder: Path, kind: str, message: str) -> None:
+async def test_a_scheduler_whose_loop_ends_is_restarted(folder: Path, kind: str, message: str) -> None:
     config = make_pipeline(
         folder,
         step("start", next="mortal"),
@@ -66,7 +66,7 @@ async def test_a_scheduler_whose_loop_ends_is_started_anew(folder: Path, kind: s
 
 
 async def test_what_is_sent_to_a_process_that_is_being_built_is_not_lost_with_it(folder: Path) -> None:
-    """The sender is new as well, so it knows nothing of the death: only a refused connection can make it wait."""
+    """The sender is new as well and does not know of the death: only a refused connection can make it wait."""
     config = make_pipeline(
         folder,
         step("start", next="work"),
@@ -93,7 +93,7 @@ async def test_what_is_sent_to_a_process_that_is_being_built_is_not_lost_with_it
 
 @pytest.mark.parametrize("name", ["make", "check"])
 async def test_retries_hide_the_death_of_either_end_of_a_relay(folder: Path, name: str) -> None:
-    """Also where a message of the dead sender has arrived whose shared memory is gone."""
+    """Includes the case that a message of the dead sender has arrived whose shared memory is gone."""
     config = relayed(folder, retries=10, restart=RestartConfig(limit=100, backoff=0.05))
     async with watched(config, right_relayed, {"nbytes": 400_000}) as (pipeline, load):
         async with load.running():
@@ -104,7 +104,7 @@ async def test_retries_hide_the_death_of_either_end_of_a_relay(folder: Path, nam
         await pipeline.rest()
 
 
-async def test_without_retries_the_death_of_a_sender_is_told_as_one(folder: Path) -> None:
+async def test_without_retries_the_death_of_a_sender_is_reported_as_one(folder: Path) -> None:
     config = relayed(folder, restart=RestartConfig(limit=100, backoff=0.05))
     async with watched(config, right_relayed, {"nbytes": 400_000}) as (pipeline, load):
         async with load.running():
@@ -116,7 +116,9 @@ async def test_without_retries_the_death_of_a_sender_is_told_as_one(folder: Path
 
 @pytest.mark.parametrize("retries", [0, 1])
 async def test_a_sender_that_is_dead_when_its_message_is_read(folder: Path, retries: int) -> None:
-    """The message lies in the reader's socket, the bytes were in the memory of a process that the reader never met."""
+    """The message is in the reader's socket; the bytes were in the memory of a process that the reader never connected
+    to.
+    """
     config = make_pipeline(
         folder,
         StageConfig(name="make", factory="fault_stages:vector", process="make", next="check"),
@@ -146,9 +148,7 @@ async def test_a_sender_that_is_dead_when_its_message_is_read(folder: Path, retr
         assert time.monotonic() - killed < 1.0
 
 
-async def test_a_process_that_dies_again_before_all_have_told_about_its_first_death(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_second_death_before_all_reports_of_the_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deaths, "REPORT_SECONDS", 3.0)
     config = make_pipeline(
         folder,
@@ -160,7 +160,7 @@ async def test_a_process_that_dies_again_before_all_have_told_about_its_first_de
     async with open_pipeline(config) as client:
 
         async def held() -> list[asyncio.Task[Any]]:
-            """Requests in "work"."""
+            """Return the requests in "work"."""
             slow = OmniRequest({"n": 1, "sleep": {"work": 30.0}})
             asked = [asyncio.create_task(client.submit(slow)) for _ in range(8)]
             await asyncio.sleep(0.2)
@@ -170,7 +170,7 @@ async def test_a_process_that_dies_again_before_all_have_told_about_its_first_de
         first = await held()
         os.kill(
             client.process_ids["end"], signal.SIGSTOP
-        )  # it says nothing, so the report about a death takes its time
+        )  # it is suspended, so the report about a death takes its time
         try:
             await kill(client, "work")
             await serving(client, "work")
@@ -188,7 +188,7 @@ async def test_a_process_that_dies_again_before_all_have_told_about_its_first_de
 
 
 async def test_a_child_whose_parent_died_first_builds_nothing(folder: Path) -> None:
-    """Killed between the start of a child and its request to be told: the child has to look for itself."""
+    """The parent is killed between the fork of a child and its request to be notified, so the child has to check."""
     spec = ProcessSpec(
         name="orphan",
         stages=[StageSpec(name="bad", factory="fault_stages:never_ready", terminal=True)],
@@ -211,7 +211,7 @@ async def test_a_child_whose_parent_died_first_builds_nothing(folder: Path) -> N
         child.wait()
 
 
-async def test_a_dead_reader_gives_its_slots_back(folder: Path) -> None:
+async def test_slots_of_a_dead_reader_are_freed(folder: Path) -> None:
     async with open_pipeline(relayed(folder, "slow_check_vector")) as client:
         asked = [asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}))) for n in range(20)]
         await asked[0]
@@ -223,7 +223,7 @@ async def test_a_dead_reader_gives_its_slots_back(folder: Path) -> None:
 
 
 async def test_a_clients_id_is_never_taken_for_a_retry(folder: Path) -> None:
-    """Whatever ids clients choose: a second attempt has a name of its own inside the pipeline."""
+    """Clients may choose any ids, because a second attempt has another name inside the pipeline."""
     config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), retries=1)
 
     async def ask(client: Client, n: int, name: str) -> int:
@@ -241,7 +241,7 @@ async def test_a_clients_id_is_never_taken_for_a_retry(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["start", "work"])
-async def test_a_stage_that_was_given_up_says_so_wherever_it_stands(folder: Path, name: str) -> None:
+async def test_a_failed_stage_is_reported_wherever_it_is(folder: Path, name: str) -> None:
     config = make_pipeline(
         folder, step("start", next="work"), step("work", terminal=True), restart=RestartConfig(limit=0)
     )

@@ -1,7 +1,7 @@
-"""A random mix of every kind of request, with processes killed and stopped and requests aborted at random moments.
+"""A random mix of every kind of request, with processes killed and suspended and requests aborted at random moments.
 
-Every request must end soon, with a right answer or an error that tells the truth. At the end nothing may be left. CI runs it
-for half a minute; ``nox -s soak -- SECONDS`` for as long as you like. A failure prints the seed; ``--soak-seed`` repeats its
+Every request must end soon, with a right answer or a correct error. At the end nothing may be left. CI runs it for half
+a minute; ``nox -s soak -- SECONDS`` for as long as you like. A failure prints the seed; ``--soak-seed`` repeats its
 decisions (not its timing).
 """
 
@@ -28,11 +28,13 @@ from omni_core.protocol.messages import OmniRequest
 
 SIZES = (100, 5_000, 60_000, 300_000, 4_000_000)
 SPREAD_BYTES = 96 * 2**20
-"""The memory that a process may have more than its predecessor: tensors of 4 MB wait in it for room in the pool, as chance has it."""
+"""The memory that a process may have more than its predecessor: a random number of 4 MB tensors waits in it for room in
+the pool.
+"""
 
 LONGEST_STOP = 4.0
 LONGEST_REQUEST = 25.0
-"""Seconds: stops that follow each other, a restart with its import of torch, and two busy cores."""
+"""Seconds: consecutive suspensions, a restart with its import of torch, and two busy cores."""
 
 
 def everything(folder: Path) -> PipelineConfig:
@@ -100,7 +102,7 @@ class Soak:
 
     @staticmethod
     def judge(asked: asyncio.Future[Any], request: OmniRequest, inputs: dict[str, Any], aborted: bool) -> str:
-        """Check the outcome of a request: a right answer, or an error that tells the truth."""
+        """Check the outcome of a request: a right answer, or a correct error."""
         if asked.cancelled():
             assert aborted
             return "cancelled"
@@ -176,7 +178,7 @@ async def test_soak(folder: Path, request: pytest.FixtureRequest) -> None:
         pipeline = Watched(client)
         await pipeline.remember()
         soak = await run(client, seconds, seed, "soak", hurt=True)
-        await asyncio.sleep(0.5)  # the last death may not have been noticed yet
+        await asyncio.sleep(0.5)  # the last death may not be detected yet
         while any(unit["state"] != "ready" for unit in client.health().values()):
             await asyncio.sleep(0.05)
         after = await run(client, 3.0, seed, "after")

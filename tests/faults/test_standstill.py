@@ -1,4 +1,6 @@
-"""Stages that never return, and processes that harm themselves: they are ended and replaced, and the request is named."""
+"""Stages that never return, and processes that harm themselves: they are ended and replaced, and the error names the
+request.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ async def test_a_compute_that_never_returns_ends_its_process_and_is_named(folder
             await asyncio.wait_for(client.submit(OmniRequest({"n": 1, "do": how}), "guilty"), 20)
         assert time.monotonic() - begin < 9
         assert (caught.value.stage, caught.value.error_type) == ("act", "ProcessDied")
-        if how != "hold the GIL":  # then the process can say nothing
+        if how != "hold the GIL":  # then the process cannot report anything
             assert "'guilty' in stage 'act' has not ended within its compute_timeout of 2 s" in str(caught.value)
         await serves(client)
         assert client.health()["act"]["restarts"] == 1
@@ -49,7 +51,7 @@ async def test_a_compute_that_never_returns_ends_its_process_and_is_named(folder
 async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is in flight any more, and still the stage is repaired, before the next request comes."""
+    """The stage is repaired although nothing is in flight, before the next request arrives."""
     monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 2.0)
     async with open_pipeline(acting(folder)) as client:
         with pytest.raises(OmniError, match="timeout"):
@@ -61,7 +63,7 @@ async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
         await serves(client)
 
 
-async def test_long_computes_within_the_limits_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 3.0)
     config = make_pipeline(folder, step("only", terminal=True, compute_timeout=4.0))
     async with open_pipeline(config) as client:
@@ -130,7 +132,7 @@ async def test_a_process_that_has_run_out_of_memory_is_replaced(folder: Path) ->
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
 
 
-async def test_requests_that_ask_for_too_much_do_not_end_the_process(folder: Path) -> None:
+async def test_requests_for_too_much_memory_do_not_end_the_process(folder: Path) -> None:
     async with open_pipeline(acting(folder)) as client:
         for _ in range(5):
             with pytest.raises(RequestFailedError, match="too much"):
@@ -158,7 +160,7 @@ async def test_a_rank_that_fails_alone_ends_its_stage(folder: Path, rank: int) -
         assert (await asyncio.wait_for(client.submit(OmniRequest({"n": 3})), 20))["act"] == {"n": 6.0}
 
 
-async def test_ranks_that_fail_together_go_on(folder: Path) -> None:
+async def test_ranks_that_fail_together_continue(folder: Path) -> None:
     async with open_pipeline(ranked(folder)) as client:
         with pytest.raises(RequestFailedError, match="alone"):
             await client.submit(OmniRequest({"n": 1, "fails on": "all"}))

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any moment of ``omni run``: it ends soon, and its children, sockets and memory with it."""
+"""Ctrl-C and SIGTERM at any moment of ``omni run``: it ends soon, and leaves no children, sockets or memory."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PHASES = ["resolve", "import", "build", "run"]
 
 @pytest.fixture
 def phases_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``phases`` as an installed plugin; the folder where its runs leave what they leave."""
+    """Install ``phases`` as a plugin; return the folder of its runs."""
     info = folder / "site" / "phases-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: phases\nVersion: 1.0\n")
@@ -88,7 +88,7 @@ def phases_plugin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_in_the_middle_of_a_phase(folder: Path, phases_plugin: Path, how: signal.Signals) -> None:
-    """Where a phase takes long (a download, an import, weights, a step), it is not waited for."""
+    """A long phase (a download, an import, weights, a step) is interrupted."""
 
     async def one(phase: str, *options: str) -> None:
         mark, come = uuid.uuid4().hex, folder / f"come{uuid.uuid4().hex}"

@@ -1,4 +1,6 @@
-"""Interfaces: parameters are checked by one schema, plain ones reach the group that they mean, and declarations are validated."""
+"""Interfaces: parameters are checked by one schema, plain ones go to the group that they mean, and declarations are
+validated.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ def test_plain_parameters_mean_speech_where_there_is_no_text() -> None:
         ([], ["params: must be a mapping"]),
     ],
 )
-def test_what_has_no_effect_or_is_wrong_is_named(given: Any, words: list[str]) -> None:
+def test_parameters_without_effect_and_invalid_values_are_named(given: Any, words: list[str]) -> None:
     message = refusal(given)
     for word in words:
         assert word in message

@@ -1,4 +1,4 @@
-"""What autoregressive schedulers of either kind are asked, and how they are read."""
+"""Requests for autoregressive schedulers of either kind, and helpers to read their answers."""
 
 from __future__ import annotations
 

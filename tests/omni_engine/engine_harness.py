@@ -1,4 +1,4 @@
-"""An engine in a thread of its own, asked and read by tests."""
+"""An engine in a thread of its own, with helpers to send requests and read results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Driven:
         return self.scheduler.statistics()
 
     def resting(self) -> bool:
-        """Whether everything is given back, within a second."""
+        """Return True if everything is released within a second."""
         for _ in range(100):
             state = self.statistics()
             if state["free_blocks"] == state["total_blocks"] and not (

@@ -1,7 +1,7 @@
-"""A GPU of which only the shapes are there: whatever asks a tensor for its values, or brings values from the host, fails.
+"""A fake GPU with shapes only: any code that reads a tensor's values, or copies values from the host, fails.
 
-It is PyTorch's ``meta`` device, whose tensors say that they are on CUDA. So a function that a CUDA graph could not record is found
-out where there is no GPU, on the branches that it takes where there is one.
+It is PyTorch's ``meta`` device, whose tensors claim to be on CUDA. So a function that a CUDA graph could not record is
+detected without a GPU, on the branches that it takes on one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GHOST = torch.device("meta")
 
 
 def ghost_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
-    """The device. From now on its tensors are on CUDA, for all that Python asks."""
+    """The device. From now on its tensors claim to be on CUDA."""
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: tensor.device.type == "meta"))
     return GHOST
 
@@ -44,7 +44,7 @@ class _NoHostTensors(TorchDispatchMode):
 
 
 class _NoHostValues(TorchFunctionMode):
-    """What never reaches the dispatcher: tensors of Python's values, and indices that are lists."""
+    """Rejects calls that never reach the dispatcher: tensors of Python's values, and indices that are lists."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         indexes = func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
@@ -65,7 +65,7 @@ def no_host() -> Iterator[None]:
 
 
 class GhostRecorder:
-    """Takes for a recording what a CUDA graph can record: the second call of a function that does not need the host."""
+    """Accepts the functions that a CUDA graph can record: the second call must not need the host."""
 
     def __init__(self, device: torch.device) -> None:
         assert device == GHOST
@@ -84,7 +84,7 @@ def decode(
     axes: int = 1,
     extra: dict[str, Any] | None = None,
 ) -> tuple[ForwardOutput, Graphs]:
-    """A step of three decodes on the ghost of a GPU."""
+    """A step of three decodes on the fake GPU."""
     layout, starts = model.kv_layout, [7, 300, 40]
     cache = KVCache(layout, 64, block_size, GHOST, scratch=4)
     graphs = Graphs(GHOST, GhostRecorder)

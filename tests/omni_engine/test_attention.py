@@ -1,4 +1,4 @@
-"""Every attention backend computes the same thing. Libraries that need a GPU are stood in for by their documented meaning."""
+"""Every attention backend computes the same. Libraries that need a GPU are replaced by their documented behaviour."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 def paged_attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    """The last ``len(query)`` positions of one sequence over its slots, written out."""
+    """Reference attention of the last ``len(query)`` positions of one sequence over its slots."""
     k, v = (
         each.reshape(-1, *each.shape[-2:])[slots].repeat_interleave(HEADS // KV_HEADS, 1) for each in (keys, values)
     )
@@ -44,7 +44,9 @@ def paged_attention(
 
 
 class StandInWrapper:
-    """FlashInfer's paged wrappers, as their documentation describes ``plan`` and ``run``; for CUDA graphs, in tensors that it was given."""
+    """FlashInfer's paged wrappers, as their documentation describes ``plan`` and ``run``; for CUDA graphs, in
+    preallocated tensors.
+    """
 
     def __init__(
         self,
@@ -124,7 +126,9 @@ def made(name: str, cache: KVCache, monkeypatch: pytest.MonkeyPatch) -> Attentio
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_backends_agree(name: str, seed: int, scale: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decodes and chunks of requests whose blocks lie anywhere, some shared; others' blocks hold large values."""
+    """Decodes and chunks of requests with blocks in random places, some shared; other requests' blocks hold large
+    values.
+    """
     if seed >= 3:
         monkeypatch.setattr(sdpa, "MOST_GATHERED", 0)  # decode rows one by one
     chance = random.Random(seed)
@@ -164,7 +168,7 @@ def test_backends_agree(name: str, seed: int, scale: float | None, monkeypatch: 
     assert row == len(output)
 
 
-def test_the_engine_answers_the_same_on_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_gives_equal_results_on_flex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlexBackend, "probe", classmethod(lambda *_: None))
     monkeypatch.setattr(
         "omni_engine.attention.flex._compiled", lambda: __import__("torch").nn.attention.flex_attention.flex_attention

@@ -143,7 +143,7 @@ def test_patience_wins_over_a_stream_of_higher_priorities() -> None:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_every_request_ends_under_random_load(seed: int) -> None:
-    """Random load, tight cache: each request ends, and within the work that is ahead of it."""
+    """Random load, tight cache: each request ends after at most the work that is ahead of it."""
     chance = random.Random(seed)
     simulated = Simulated(
         blocks=chance.choice([30, 45, 80]),

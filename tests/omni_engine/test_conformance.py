@@ -1,5 +1,5 @@
-"""The scheduler's contract on an engine that has to queue, take turns, share and take back. Conformance of a roomy one is tested where
-everything installed is.
+"""The scheduler's contract on an engine that has to queue, take turns, share and preempt. Conformance with default
+settings is tested in tests/omni_testing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODEL = ToyModel()
 
 
 class TestNarrowEngine(SchedulerConformance):
-    """Small steps, little room: requests wait, take turns, share and give way."""
+    """Small steps and a small cache: requests wait, take turns, share and are preempted."""
 
     def make(self) -> Scheduler:
         return EngineScheduler(

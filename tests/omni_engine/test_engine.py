@@ -1,4 +1,4 @@
-"""The engine equals the slow way, whatever it batches, chunks, preempts or aborts, and contains what goes wrong."""
+"""The engine equals a plain loop, whatever it batches, chunks, preempts or aborts, and isolates failures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def engine() -> Iterator[Open]:
 
 
 def resting(scheduler: EngineScheduler) -> bool:
-    """Whether everything is given back, within a second."""
+    """Return True if everything is released within a second."""
     for _ in range(100):
         state = scheduler.statistics()
         if state["free_blocks"] == state["total_blocks"] and not state["running"] + state["waiting"] + state["pending"]:
@@ -72,7 +72,7 @@ def test_it_is_a_scheduler(engine: Open) -> None:
 
 
 @pytest.mark.parametrize("index", range(len(PROMPTS)))
-def test_one_request_equals_the_slow_way(engine: Open, index: int) -> None:
+def test_one_request_equals_the_plain_loop(engine: Open, index: int) -> None:
     scheduler = engine()
     ask(scheduler, "r", PROMPTS[index], sampling=SAMPLINGS[index])
     answer = collect(scheduler, 1)["r"].data
@@ -95,7 +95,7 @@ def test_one_request_equals_the_slow_way(engine: Open, index: int) -> None:
         {"kv_blocks": 25, "block_size": 4, "chunk_size": 8},
     ],
 )
-def test_a_mixed_batch_equals_each_alone(engine: Open, options: dict[str, Any]) -> None:
+def test_a_mixed_batch_equals_single_requests(engine: Open, options: dict[str, Any]) -> None:
     scheduler = engine(**options)
     for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         ask(scheduler, str(index), prompt, sampling=sampling)
@@ -126,7 +126,7 @@ def test_streamed_tokens_are_the_result(engine: Open) -> None:
     assert streamed == message.data["ids"]
 
 
-def test_what_can_never_fit_fails_alone(engine: Open) -> None:
+def test_a_request_that_can_never_fit_fails_alone(engine: Open) -> None:
     scheduler = engine(kv_blocks=4, block_size=4, max_context=100)
     ask(scheduler, "long prompt", [1] * 50)
     ask(scheduler, "over context", [1] * 100)
@@ -155,7 +155,7 @@ def test_the_context_ends_a_reply_with_length(engine: Open) -> None:
 
 
 @pytest.mark.parametrize("poison", ["receive", "emit", "result", "forward"])
-def test_what_goes_wrong_stays_with_its_request(engine: Open, poison: str) -> None:
+def test_a_failure_stays_with_its_request(engine: Open, poison: str) -> None:
     scheduler = engine()
     for index in range(6):
         ask(scheduler, f"good {index}", PROMPTS[index], sampling=SAMPLINGS[index])
@@ -168,7 +168,7 @@ def test_what_goes_wrong_stays_with_its_request(engine: Open, poison: str) -> No
 
 
 def test_nan_in_one_requests_cache_stays_with_it(engine: Open) -> None:
-    """The first request owns the cache's first block, and everything it computes is NaN; its neighbours are shorter."""
+    """The first request owns the cache's first block, and all its values are NaN; the others are shorter."""
     model = ToyModel()
     model.table[90] = float("nan")
     scheduler = engine(ToyRunner(model), chunk_size=8)
@@ -227,7 +227,7 @@ def test_no_message_follows_an_abort_made_during_a_step() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_tight_caches_and_small_steps_change_nothing(engine: Open, seed: int) -> None:
-    """A decoding request can be pushed out by an older prompt in the very step that planned it."""
+    """A decoding request can be preempted by an older prompt in the same step that planned it."""
     chance = random.Random(seed)
     jobs = [
         (
@@ -251,8 +251,8 @@ def test_tight_caches_and_small_steps_change_nothing(engine: Open, seed: int) ->
     assert resting(scheduler)
 
 
-def test_a_step_plans_a_request_once_and_takes_nobody_back_at_once() -> None:
-    """The newest gives way to the oldest's growth; what it freed must not be lent to it again in the same step."""
+def test_a_step_plans_a_request_once_and_readmits_no_preempted_request() -> None:
+    """The newest is preempted for the oldest; the freed blocks must not be allocated to it again in the same step."""
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 8, 1, torch.device("cpu"))
     batcher = Batcher(cache, max_running=4, max_batch_tokens=64, chunk_size=2)
     old, new = (ARRequest(name, OmniRequest(), [1] * 4, SamplingParams()) for name in ("old", "new"))
@@ -266,7 +266,7 @@ def test_a_step_plans_a_request_once_and_takes_nobody_back_at_once() -> None:
     assert batcher.preemptions == 1
 
 
-def test_one_that_waits_for_its_stream_does_not_hold_up_those_behind_it() -> None:
+def test_a_request_that_waits_for_its_stream_does_not_block_later_ones() -> None:
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 8, 1, torch.device("cpu"))
     batcher = Batcher(cache, max_running=4, max_batch_tokens=64, chunk_size=8)
     parked, ready = (ARRequest(name, OmniRequest(), [1] * 4, SamplingParams()) for name in ("parked", "ready"))
@@ -297,7 +297,7 @@ def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(engine: Open) 
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.002, 0.01, 0.05])
-def test_abort_at_any_moment_gives_everything_back(engine: Open, moment: float) -> None:
+def test_abort_at_any_moment_releases_everything(engine: Open, moment: float) -> None:
     runner = ToyRunner(MODEL)
     scheduler = engine(runner, kv_blocks=30, block_size=4, chunk_size=8, max_running=4)
     for index in range(12):
@@ -369,7 +369,7 @@ def weights() -> ModelRunner:
 @pytest.mark.parametrize(
     ("name", "hint"), [("chunk_sise", "did you mean 'chunk_size'"), ("colour", "there are: max_running, ")]
 )
-def test_an_option_that_it_does_not_have_is_named_before_weights_are_read(name: str, hint: str) -> None:
+def test_an_unknown_option_is_named_before_weights_are_read(name: str, hint: str) -> None:
     spec = StageSpec(
         name="talker",
         model_runner="test_engine:weights",
@@ -404,7 +404,7 @@ def test_the_context_is_the_runner_s_unless_it_is_set() -> None:
         assert (final.type == "result") is fits, final.data
 
 
-def test_its_cache_goes_with_its_last_reference() -> None:
+def test_the_cache_is_freed_with_the_last_reference() -> None:
     gc.disable()
     try:
         scheduler = EngineScheduler(ToyRunner(MODEL), kv_blocks=8)

@@ -1,6 +1,6 @@
-"""Replayed steps equal called ones, for whatever comes and goes; and what is recorded could be recorded by a GPU.
+"""Replayed steps equal called ones under arrivals and ends, and a GPU could record the recorded functions.
 
-There is none: the recorder that the engine is given calls the recorded function again, on the same tensors.
+Without a GPU, the recorder that the engine is given calls the recorded function again, on the same tensors.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GREEDY = SamplingParams(max_new_tokens=30, suppressed_ids=frozenset({POISON_TOKE
 
 
 class PlainModel(ToyModel):
-    """The toy, whose forward does not look for poison."""
+    """The toy model, whose forward ignores poison."""
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         assert batch.input_embeds is not None
@@ -66,7 +66,7 @@ def driven() -> Iterator[Callable[..., Driven]]:
         each.close()
 
 
-def test_the_ladder() -> None:
+def test_the_row_counts_of_graphs() -> None:
     assert [padded(rows) for rows in (1, 2, 3, 4, 5, 8, 9, 24, 25, 33)] == [1, 2, 4, 4, 8, 8, 16, 24, 32, 40]
 
 
@@ -84,7 +84,7 @@ def test_the_ladder() -> None:
         {"kv_blocks": 25, "block_size": 4, "chunk_size": 8},
     ],
 )
-def test_replayed_answers_equal_the_slow_way(driven: Callable[..., Driven], options: dict[str, Any]) -> None:
+def test_replayed_results_equal_the_plain_loop(driven: Callable[..., Driven], options: dict[str, Any]) -> None:
     stage = driven(**options)
     for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         stage.ask(str(index), prompt, sampling=sampling)
@@ -96,8 +96,10 @@ def test_replayed_answers_equal_the_slow_way(driven: Callable[..., Driven], opti
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_comes_and_goes(seed: int) -> None:
-    """Arrivals, ends and aborts between any two steps, prompts that begin alike, and a cache that is too small for all."""
+def test_random_arrivals_and_aborts(seed: int) -> None:
+    """Arrivals, ends and aborts between any two steps, prompts with equal prefixes, and a cache that is too small for
+    all.
+    """
     chance = random.Random(seed)
     stage = engine(kv_blocks=chance.choice([28, 60]), block_size=4, chunk_size=chance.choice([4, 16]), max_running=11)
     beginning = [chance.randrange(90) for _ in range(20)]
@@ -146,7 +148,7 @@ def test_fed_back_inputs_are_replayed_and_survive_preemption(driven: Callable[..
 
 
 def test_requests_longer_than_the_first_width(driven: Callable[..., Driven]) -> None:
-    """Their graphs read more; a short one's beside them reads the same."""
+    """Longer requests have wider graphs; a short one in the same batch gets the same result."""
     prompts = [[1 + n % 80 for n in range(250)], [4, 8]]
     stage = driven(kv_blocks=40)
     for index, prompt in enumerate(prompts):
@@ -156,7 +158,7 @@ def test_requests_longer_than_the_first_width(driven: Callable[..., Driven]) -> 
 
 
 @pytest.mark.parametrize("poison", ["emit", "result", "hook"])
-def test_one_that_fails_in_a_replayed_step_fails_alone(driven: Callable[..., Driven], poison: str) -> None:
+def test_a_request_that_fails_in_a_replayed_step_fails_alone(driven: Callable[..., Driven], poison: str) -> None:
     class Choosy(ToyRunner):
         def after_sampling(self, batch: Any, output: Any, sampled: Any) -> None:
             if any(request.state.get("poison") == "hook" and len(request.output_ids) > 3 for request, _ in sampled):
@@ -174,8 +176,8 @@ def test_one_that_fails_in_a_replayed_step_fails_alone(driven: Callable[..., Dri
 
 
 # --- padding ---------------------------------------------------------------------------------------------------------
-def test_rows_of_padding_touch_no_block_and_read_no_scratch() -> None:
-    """Five requests in a graph of eight rows: of the cache, five slots change, and the scratch, which is full of NaN."""
+def test_padding_rows_write_no_block_and_read_no_scratch() -> None:
+    """Five requests in a graph of eight rows: in the cache, five slots change, and the scratch, which is full of NaN."""
     stage = engine(max_running=5, block_size=4)
     prompts = [[3 + index] * (2 + 3 * index) for index in range(5)]
     for index, prompt in enumerate(prompts):
@@ -201,8 +203,8 @@ def test_rows_of_padding_touch_no_block_and_read_no_scratch() -> None:
     assert [results[str(index)] for index in range(5)] == [generate(MODEL, prompt, GREEDY) for prompt in prompts]
 
 
-def test_rows_of_padding_are_those_of_the_shortest_request() -> None:
-    """What they read, and what they ask a mixture of experts for, the step reads anyway."""
+def test_padding_rows_repeat_the_shortest_request() -> None:
+    """The step reads their cache and their experts anyway."""
     steps: list[tuple[torch.Tensor, ...]] = []
 
     class Watched(PlainModel):
@@ -228,8 +230,8 @@ def test_rows_of_padding_are_those_of_the_shortest_request() -> None:
             assert not torch.equal(read[3], read[0])
 
 
-def test_a_neighbours_nan_is_not_spread_by_its_twins(driven: Callable[..., Driven]) -> None:
-    """The shortest request, which rows of padding repeat, computes NaN."""
+def test_padding_rows_do_not_spread_nan(driven: Callable[..., Driven]) -> None:
+    """The shortest request, which padding rows repeat, computes NaN."""
 
     class Forgiving(ToyRunner):
         def choose(self, logits: torch.Tensor, requests: list[ARRequest]) -> list[int]:
@@ -246,7 +248,7 @@ def test_a_neighbours_nan_is_not_spread_by_its_twins(driven: Callable[..., Drive
 
 
 def test_the_memory_of_a_recorded_function_lives_as_long_as_its_graph() -> None:
-    """A graph knows addresses; it keeps nothing alive."""
+    """A graph records addresses and keeps no memory alive."""
 
     class Memory:
         def __init__(self) -> None:
@@ -271,7 +273,7 @@ def test_the_memory_of_a_recorded_function_lives_as_long_as_its_graph() -> None:
     assert all(memory() is not None for memory in made)
 
 
-def test_what_a_step_returns_outlives_the_next_one(driven: Callable[..., Driven]) -> None:
+def test_results_of_a_step_survive_the_next_step(driven: Callable[..., Driven]) -> None:
     kept: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     class Keeping(ToyRunner):
@@ -288,7 +290,7 @@ def test_what_a_step_returns_outlives_the_next_one(driven: Callable[..., Driven]
 @pytest.mark.parametrize("name", sorted(name for name, each in BACKENDS.items() if each.static_decode is not None))
 @pytest.mark.parametrize("seed", range(4))
 def test_static_attention_follows_its_tables(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests grow, leave, come back under their old names and change rows; blocks lie anywhere, some are shared."""
+    """Requests grow, leave, come back under their old names and change rows; blocks are in random places, some shared."""
     chance, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     cache = KVCache(LAYOUT, 64, BLOCK, CPU, scratch=8)
     for each in (cache.keys[0], cache.values[0]):
@@ -349,7 +351,7 @@ def test_layers_that_differ_share_no_plan(monkeypatch: pytest.MonkeyPatch) -> No
 
 # --- what cannot be recorded -----------------------------------------------------------------------------------------
 class Prying(PlainModel):
-    """Its forward asks who the requests are."""
+    """A model whose forward reads the requests' ids."""
 
     def forward(self, batch: ForwardBatch) -> ForwardOutput:
         assert len(batch.requests) <= len(batch.input_ids)
@@ -390,8 +392,8 @@ def test_one_failure_ends_recording_for_good_and_changes_no_answer(
     assert stage.statistics()["graph_steps"] == before
 
 
-def test_what_a_request_holds_does_not_decide_whether_a_step_can_be_recorded(driven: Callable[..., Driven]) -> None:
-    """The first decode of all is of a request that makes the model's forward raise."""
+def test_recording_does_not_depend_on_the_contents_of_a_request(driven: Callable[..., Driven]) -> None:
+    """The very first decode is of a request that makes the model's forward raise."""
     stage = driven(cuda_graphs=EagerRecorder, prefix_cache=False)
     token = generate(MODEL, [3], SamplingParams(max_new_tokens=1))[0]
     table, MODEL.table = MODEL.table, MODEL.table.clone()
@@ -469,7 +471,7 @@ class Selecting(PlainModel):
 
 
 @pytest.mark.parametrize("name", sorted(name for name, each in BACKENDS.items() if each.static_decode is not None))
-def test_a_step_asks_the_host_nothing(
+def test_a_step_does_not_synchronise_with_the_host(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With the libraries' own calls left out."""
@@ -484,7 +486,9 @@ def test_a_step_asks_the_host_nothing(
 
 
 @pytest.mark.parametrize("model", [PlainModel, ToyModel, Asking, Bringing, Listing, Selecting])
-def test_the_ghost_finds_what_a_gpu_could_not_record(model: type[ToyModel], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fake_gpu_detects_functions_that_a_gpu_could_not_record(
+    model: type[ToyModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     device = ghost_gpu(monkeypatch)
     graphs, ghost = Graphs(device, GhostRecorder), on(device, model())
 

@@ -1,4 +1,4 @@
-"""The prefix cache: requests share equal prefixes and nothing else, and no answer depends on it."""
+"""The prefix cache: requests share equal prefixes only, and results do not depend on it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_conversation_reuses_the_replies_too(engine: Open) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_answers_are_equal_with_and_without_the_prefix_cache(engine: Open, seed: int) -> None:
-    """Families of prompts with common beginnings, in a cache so tight that blocks are evicted and requests preempted."""
+    """Families of prompts with common prefixes, in a cache so tight that blocks are evicted and requests preempted."""
     chance = random.Random(seed)
     stems = [[chance.randrange(90) for _ in range(chance.choice([9, 24, 40]))] for _ in range(3)]
     jobs = []
@@ -146,7 +146,7 @@ def test_answers_are_equal_with_and_without_the_prefix_cache(engine: Open, seed:
     assert driven.resting()
 
 
-def test_equal_prompts_at_once_compute_their_beginning_once(engine: Open) -> None:
+def test_equal_concurrent_prompts_compute_their_prefix_once(engine: Open) -> None:
     driven = engine(chunk_size=16)
     prompt = list(range(1, 82))
     for index in range(5):
@@ -171,7 +171,7 @@ def test_different_pictures_behind_equal_placeholders_never_share(engine: Open) 
         assert answer["ids"] == alone[seed]["ids"]
         torch.testing.assert_close(answer["hidden"], alone[seed]["hidden"])
         reused.append(driven.statistics()["reused_positions"])
-    # The text before the picture is shared by all; the picture only with itself.
+    # The text before the picture is shared by all; the picture only by requests with the same one.
     assert [after - before for before, after in zip([0, *reused], reused, strict=False)] == [0, 4, 16, 16]
 
 
@@ -217,14 +217,14 @@ def test_embeddings_without_digests_are_not_shared(engine: Open) -> None:
     assert driven.statistics()["reused_positions"] == driven.statistics()["shared_blocks"] == 0
 
 
-def test_a_bare_embedding_ends_what_can_be_named() -> None:
+def test_an_embedding_without_digest_ends_the_keyed_prefix() -> None:
     request = ARRequest("r", OmniRequest(), [1, 2, 3, 4, 5, 6, -1, 8], SamplingParams(), content=[])
     assert len(BlockKeys(request, 2).first(8)) == 3
     request.content = [ContentSpan(6, 7, b"x")]
     assert len(BlockKeys(request, 2).first(8)) == 4
 
 
-def test_fed_back_outputs_are_not_named_by_their_ids(engine: Open) -> None:
+def test_fed_back_outputs_get_no_key_from_their_ids(engine: Open) -> None:
     """A feedback model's next input is more than its token; its prompts are shared, its replies are not."""
     driven = engine(FeedbackRunner(MODEL))
     prompt = [5, 9, 2, 7, 1, 4, 4, 3, 2]
@@ -234,7 +234,7 @@ def test_fed_back_outputs_are_not_named_by_their_ids(engine: Open) -> None:
     assert driven.statistics()["reused_positions"] == 8
 
 
-def test_what_a_failed_request_computed_is_not_found_again(engine: Open) -> None:
+def test_blocks_of_a_failed_request_are_not_found_again(engine: Open) -> None:
     driven = engine()
     stem = list(range(1, 13))
     driven.answer("good", stem, sampling=GREEDY)
@@ -294,7 +294,7 @@ def test_a_runner_that_cannot_reuse_fails_that_request_alone(engine: Open) -> No
     assert driven.resting()
 
 
-def test_the_least_recently_used_go_first_and_a_chain_from_its_end() -> None:
+def test_eviction_is_least_recently_used_and_from_the_end_of_a_chain() -> None:
     pool = BlockPool(6)
     first, second = pool.take(3), pool.take(3)
     assert first is not None
@@ -330,7 +330,7 @@ def test_a_shared_block_is_not_freed_while_it_is_read() -> None:
         cache.pool.give_back([0])
 
 
-def test_a_shared_beginning_that_does_not_fit_is_given_back() -> None:
+def test_a_shared_prefix_that_does_not_fit_is_released() -> None:
     cache = KVCache(KVLayout(1, 1, 4, torch.float32), 4, 1, torch.device("cpu"))
     assert cache.open("a", [], 2)
     cache.name("a", [b"0", b"1"])

@@ -1,4 +1,4 @@
-"""Requests that go on after an end: each turn equals a request of its own over everything said before."""
+"""Requests that continue after an end: each turn equals a separate request with the whole history as its prompt."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TURNS = [[[8, 8, 30]], [[1, 2], list(range(50, 70)), [7]], [], [[90, 3, 3]], [[5
 
 
 class TurnsRunner(ToyRunner):
-    """At the end of a turn, the next one of ``state["turns"]``."""
+    """Continues at the end of a turn with the next one of ``state["turns"]``."""
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
         yield from super().emit(request, token_id)
@@ -98,7 +98,7 @@ def test_every_turn_equals_a_request_of_its_own(options: dict[str, Any]) -> None
         assert state["preemptions"] > 0, "the cache was large enough: this shows nothing about preemption"
 
 
-def test_a_turn_draws_anew_and_remembers_what_it_has_seen() -> None:
+def test_a_turn_draws_new_numbers_and_keeps_the_repetition_history() -> None:
     def data() -> dict[str, Any]:
         return {"prompt": [3, 4], "turns": [[3, 4]], "sampling": DRAWN}
 

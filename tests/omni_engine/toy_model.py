@@ -1,4 +1,4 @@
-"""A small decoder with grouped-query attention, its runner, and the slow, obvious way to generate with it."""
+"""A small decoder with grouped-query attention, its runner, and a plain loop that generates with it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ToyModel:
 def full_attention(
     layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
 ) -> torch.Tensor:
-    """Plain causal attention over a whole sequence, written without the engine's tricks."""
+    """Plain causal attention over a whole sequence."""
     repeat = query.shape[1] // key.shape[1]
     k, v = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
     scores = torch.einsum("qhd,khd->hqk", query, k) * WIDTH**-0.5

@@ -1,4 +1,6 @@
-"""What the reference implementation was asked, and ours is asked in the tests. Plain data and numpy: the reference side reads it too."""
+"""The inputs of the reference implementation and of ours in the tests. Plain data and numpy, because the reference side
+imports it too.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "hot": {"seed": 8, "temperature": 1.4, "top_p": 0.95, "top_k": 60},
     "cold": {"seed": 9, "temperature": 0.5, "top_p": 0.6, "top_k": 10},
 }
-"""Ways of sampling; each is used with every case of :data:`SAMPLED_CASES`."""
+"""Sampling parameters; each is used with every case of :data:`SAMPLED_CASES`."""
 
 SAMPLED_CASES = ("plain", "cloned", "turns")
 
@@ -47,12 +49,12 @@ def frames(seed: int, count: int, semantic: int, residual: int, codebooks: int) 
 
 
 def voices(count: int, semantic: int, codebooks: int) -> list[np.ndarray]:
-    """The frames of so many reference voices."""
+    """Return the frames of a number of reference voices."""
     return [frames(10 + index, 12 + 5 * index, semantic, 64, codebooks) for index in range(count)]
 
 
 def sound(count: int) -> np.ndarray:
-    """Something to encode: two gliding tones and noise, ``[count]`` float32 at 44.1 kHz."""
+    """Return an input for the encoder: two gliding tones and noise, ``[count]`` float32 at 44.1 kHz."""
     time = np.arange(count) / 44_100
     noise = np.random.default_rng(5).standard_normal(count)
     wave = (

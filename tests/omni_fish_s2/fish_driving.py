@@ -36,7 +36,7 @@ def create_semantic_ar(checkpoint: str, **arguments: Any) -> EngineScheduler:
 
 
 def inputs_of(checkpoint: Path, case: dict[str, Any]) -> SpeechInputs:
-    """What preprocessing hands on for a case."""
+    """Return the payload of preprocessing for a case."""
     config = read_config(checkpoint)
     codes = voices(case.get("voices", 0), config.codebook_size, config.codebooks)
     spoken = [Voice(REFERENCE_TEXT, torch.from_numpy(each)) for each in codes]
@@ -54,7 +54,7 @@ def request_message(name: str, checkpoint: Path, case: dict[str, Any], sampling:
 
 
 def speak(scheduler: EngineScheduler, messages: list[IncomingMessage]) -> dict[str, np.ndarray]:
-    """Every request's frames ``[n, codebooks]``, all of them computed together. Ends the scheduler."""
+    """Return every request's frames ``[n, codebooks]``, computed together. Ends the scheduler."""
     for message in messages:
         scheduler.inbox.put(message)
     thread = threading.Thread(target=scheduler.start, daemon=True)

@@ -53,7 +53,7 @@ async def collect(client: Client, request: OmniRequest) -> tuple[list[AudioChunk
 
 
 async def fails(client: Client, request: OmniRequest) -> str:
-    """The message of the error that the request must end with, which is its own fault."""
+    """Return the message of the error with which the request must end."""
     with pytest.raises(OmniError) as caught:
         await client.submit(request)
     if isinstance(caught.value, RequestFailedError):

@@ -31,4 +31,4 @@ class Writer:
         self.inbox.close()
 
     def abort(self, request_id: str) -> None:
-        """Its thread ends by itself; what it still says is dropped by the stage."""
+        """Its thread ends by itself; the stage drops later messages."""

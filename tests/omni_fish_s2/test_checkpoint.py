@@ -1,4 +1,4 @@
-"""Checkpoints: the tiny one is complete and repeatable; what is wrong with one is named."""
+"""Checkpoints: the tiny one is complete and repeatable; errors in one are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit into the context says so, and the sequence of a request in turns is computed once."""
+"""Inputs that do not fit into the context are errors, and the sequence of a request in turns is computed once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_weights_that_are_no_numbers_fail_the_request(tiny: dict[str, Path]) -> 
 
 
 def test_sixteen_bits_speak_too(tiny: dict[str, Path]) -> None:
-    """Every stage in bfloat16; what is said differs from float32, and is sound."""
+    """Every stage in bfloat16; the codes differ from float32, and the sound is not silent."""
     voice = {"samples": sound(20_000), "sample_rate": 44_100, "text": REFERENCE_TEXT}
     request = OmniRequest(
         {"messages": [{"role": "user", "content": "Hello."}], "references": [voice]},
@@ -74,7 +74,9 @@ def test_sixteen_bits_speak_too(tiny: dict[str, Path]) -> None:
 
 
 def test_turns_compute_every_position_once(tiny: dict[str, Path]) -> None:
-    """Two turns cost their prompts and their frames, not the history again; small chunks and a full cache change nothing."""
+    """Two turns cost their prompts and their frames, not the history again; small chunks and a full cache change
+    nothing.
+    """
     inputs = inputs_of(tiny["a"], CASES["turns"])
     scheduler = create_semantic_ar(str(tiny["a"]), chunk_size=8)
     computed = []

@@ -1,5 +1,5 @@
-"""Replayed steps and frames equal the reference's, and a GPU could record what is recorded. The recorder here calls the recorded
-function again (see tests/omni_engine/test_graphs.py).
+"""Replayed steps and frames equal the reference's, and a GPU could record the recorded functions. The recorder here
+calls the recorded function again (see tests/omni_engine/test_graphs.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Golden = dict[str, dict[str, np.ndarray]]
 def test_greedy_and_drawn_codes_in_one_batch_equal_the_reference(
     shape: str, options: dict[str, Any], tiny: dict[str, Path], golden: Golden
 ) -> None:
-    """Turns and cloned voices too."""
+    """Includes turns and cloned voices."""
     stage = create_semantic_ar(str(tiny[shape]), cuda_graphs=EagerRecorder, frame_graphs=EagerRecorder, **options)
     messages = [request_message(name, tiny[shape], case, GREEDY) for name, case in CASES.items()]
     for way, sampling in SAMPLED.items():
@@ -67,12 +67,12 @@ def model(monkeypatch: pytest.MonkeyPatch) -> SlowDecoder:
         return SlowDecoder(evolve(config, slow=evolve(config.slow, layers=2))).bfloat16().requires_grad_(False)
 
 
-def test_a_step_asks_the_host_nothing(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_does_not_synchronise_with_the_host(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
     _, graphs = decode(model)
     assert not graphs.failed, caplog.text
 
 
-def test_a_frame_asks_the_host_nothing(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_frame_does_not_synchronise_with_the_host(model: SlowDecoder, caplog: pytest.LogCaptureFixture) -> None:
     config, params = model.config, [SpeechSampling()] * 3
     hidden = torch.zeros(3, config.slow.dim, dtype=torch.bfloat16, device=GHOST)
     first = torch.zeros(3, dtype=torch.int64, device=GHOST)
@@ -85,8 +85,8 @@ def test_a_frame_asks_the_host_nothing(model: SlowDecoder, caplog: pytest.LogCap
         assert frames["feedback"].shape == hidden.shape
 
 
-def test_the_way_without_graphs_would_not_do(model: SlowDecoder) -> None:
-    """It brings each request's parameters from the host, for each code."""
+def test_the_path_without_graphs_cannot_be_recorded(model: SlowDecoder) -> None:
+    """It copies each request's parameters from the host, for each code."""
     logits, uniforms = torch.zeros(2, 64, device=GHOST), torch.zeros(2, 64, device=GHOST)
 
     def build(rows: torch.Tensor) -> Any:

@@ -54,7 +54,9 @@ def test_greedy_codes_equal_the_reference(shape: str, tiny: dict[str, Path], gol
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("way", SAMPLED)
 def test_sampled_codes_equal_the_reference(way: str, shape: str, tiny: dict[str, Path], golden: Golden) -> None:
-    """A seed gives what ``torch.manual_seed`` gives there: its random numbers are drawn in the same order, batched or not."""
+    """A seed gives the result of ``torch.manual_seed`` there: random numbers are drawn in the same order, batched or
+    not.
+    """
     for name in SAMPLED_CASES:
         message = request_message(name, tiny[shape], CASES[name], SAMPLED[way])
         spoken = speak(create_semantic_ar(str(tiny[shape])), [message])
@@ -66,7 +68,7 @@ def test_sampled_codes_equal_the_reference(way: str, shape: str, tiny: dict[str,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_reference_answers_are_worth_comparing(shape: str, golden: Golden) -> None:
+def test_the_reference_answers_are_not_degenerate(shape: str, golden: Golden) -> None:
     """Constant codes, silence or clipping would make the parity tests vacuous."""
     answers = golden[shape]
     spoken = [answers[f"{name}.codes"] for name in CASES]

@@ -1,4 +1,6 @@
-"""Text and recordings in, sound out, through the whole pipeline: equal to the reference, streamed or not, alone or together."""
+"""From text and recordings to sound, through the whole pipeline: equal to the reference, streamed or not, alone or
+together.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(tiny: dict[str, Path]) -> AsyncIterator[Client]:
-    """Three processes; parts of at most 90 bytes are spoken in one go, as in the golden case of several turns."""
+    """Three processes; parts of at most 90 bytes are spoken in one turn, as in the golden case of several turns."""
     async with open_pipeline(pipeline(tiny["a"], segment_bytes=90, max_reference_seconds=20.0)) as opened:
         yield opened
 
@@ -115,7 +117,7 @@ async def test_first_audio_leaves_before_the_last_code(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_eight_together_equal_each_alone(client: Client, recording: str) -> None:
+async def test_eight_concurrent_requests_equal_single_ones(client: Client, recording: str) -> None:
     voice = [{"path": recording, "text": REFERENCE_TEXT}]
     requests = [
         *(request_of(CASES[name]) for name in ("plain", "turns", "unicode")),
@@ -136,7 +138,7 @@ async def test_eight_together_equal_each_alone(client: Client, recording: str) -
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_voice_is_heard_and_encoded_once(client: Client, recording: str) -> None:
+async def test_a_voice_changes_the_speech_and_is_encoded_once(client: Client, recording: str) -> None:
     async def counters() -> tuple[float, float]:
         stage = (await client.statistics())["preprocessing"]["preprocessing"]
         return stage["voices_encoded"], stage["voices_found"]
@@ -165,7 +167,7 @@ async def test_a_speaker_is_a_tag_before_the_text(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_long_text_is_spoken_in_turns_that_hear_each_other(client: Client) -> None:
+async def test_a_long_text_is_spoken_in_turns_that_share_a_context(client: Client) -> None:
     sentences = [
         "The fox is red.",
         "The house is blue and stands by the sea, far from the city.",
@@ -205,7 +207,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a recording with blank text": ({"references": [{"path": "RECORDING", "text": " "}]}, ["references[0].text"]),
     "a marker in its text": ({"references": [{"path": "RECORDING", "text": "<|voice|>"}]}, ["references[0].text", "reserved"]),
     "text without a recording": ({"references": [{"text": "Hello."}]}, ["references[0]", "needs `path`"]),
-    "a file that is no sound": ({"references": [{"path": __file__, "text": "x"}]}, ["test_pipeline.py", "no audio"]),
+    "a file that is no sound": ({"references": [{"path": __file__, "text": "x"}]}, ["test_pipeline.py", "not an audio file"]),
     "a reference of 10 minutes": ({"references": [{"samples": np.zeros(600_000), "sample_rate": 1_000, "text": "x"}]},
                                   ["600.0 s", "limit of 20 s", "max_reference_seconds"]),
     "six references": ({"references": [{"path": "RECORDING", "text": "x"}] * 6}, ["at most 5"]),
@@ -215,7 +217,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_bad_requests_are_named_and_harm_no_other(client: Client, recording: str) -> None:
+async def test_bad_requests_are_named_and_do_not_affect_others(client: Client, recording: str) -> None:
     wrong = []
     for name, (change, words) in BAD.items():
         change = dict(change)

@@ -1,4 +1,4 @@
-"""The decoders with int8 weights: which are, and that the logits of a prompt stay close."""
+"""The decoders with int8 weights: the quantised layers, and the logits of a prompt, which stay close."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "int8_weight_only"
 
 
 def first_logits(checkpoint: Path, quantization: str | None) -> tuple[nn.Module, torch.Tensor]:
-    """The model, and the logits that its first frame was chosen from."""
+    """Return the model, and the logits of its first frame."""
     stage = create_semantic_ar(str(checkpoint), quantization=quantization)
     model, seen = stage._runner.model, []
     compute_logits = model.compute_logits
@@ -36,7 +36,7 @@ def first_logits(checkpoint: Path, quantization: str | None) -> tuple[nn.Module,
 @pytest.mark.skipif(not torch.backends.cpu.get_cpu_capability().startswith("AVX"), reason="no int8 kernels here")
 @pytest.mark.parametrize("shape", ["a", "b"])
 def test_all_but_the_head_is_quantized_and_logits_stay_close(tiny: dict[str, Path], shape: str) -> None:
-    """With a head of its own (``b``), and with one that is the embeddings."""
+    """With a separate head (``b``), and with one that is the embeddings."""
     (model, got), (plain, expected) = (first_logits(tiny[shape], name) for name in (NAME, None))
     linears = {name: each for name, each in plain.named_modules() if isinstance(each, nn.Linear) and name != "output"}
     large = [name for name, each in linears.items() if each.weight.numel() >= LEAST_VALUES]

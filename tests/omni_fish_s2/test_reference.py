@@ -37,7 +37,7 @@ def of(**part: Any) -> Recording:
 def test_passes_of_any_size_give_the_same_codes(
     shape: str, tiny: dict[str, Path], golden: dict[str, dict[str, np.ndarray]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And they are the reference's."""
+    """The codes also equal the reference's."""
     expected = golden[shape]["encoded"]
     for frames in (1, 3, 64):
         monkeypatch.setattr(reference, "CHUNK_FRAMES", frames)
@@ -54,7 +54,7 @@ def test_a_recording_longer_than_the_window_is_encoded_in_bounded_passes(
     one = whole.encode(samples)
     monkeypatch.setattr(reference, "CHUNK_FRAMES", 11)
     many = whole.encode(samples)
-    # A code where two entries are nearly as close may go either way with the last bit.
+    # A code with two nearly equally close entries may change with the last bit.
     assert (one == many).float().mean() > 0.99
     assert len(one) == 150
 
@@ -107,9 +107,9 @@ def bad(folder: Path) -> dict[str, tuple[dict[str, Any], str]]:
     hole = sound(8_000)
     hole[100] = np.nan
     return {
-        "noise": ({"path": str(folder / "noise.wav")}, "no audio, or it is damaged"),
-        "text": ({"path": str(folder / "text.mp3")}, "no audio, or it is damaged"),
-        "empty": ({"path": str(folder / "empty.wav")}, "no audio, or it is damaged"),
+        "noise": ({"path": str(folder / "noise.wav")}, "not an audio file, or damaged"),
+        "text": ({"path": str(folder / "text.mp3")}, "not an audio file, or damaged"),
+        "empty": ({"path": str(folder / "empty.wav")}, "not an audio file, or damaged"),
         "no samples": ({"path": str(folder / "none.wav")}, "0 ms of sound"),
         "ten minutes": ({"path": str(folder / "long.wav")}, "over the limit of"),
         "ten minutes of samples": (

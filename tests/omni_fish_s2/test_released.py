@@ -53,7 +53,7 @@ def test_every_tensor_of_the_decoders_is_accounted_for() -> None:
 
 
 def folded(names: dict[str, list[int]]) -> dict[str, tuple[int, ...]]:
-    """Weight normalisation's two tensors as the one that they make."""
+    """Return weight normalisation's two tensors as the one that they make."""
     made = {}
     for name, shape in names.items():
         if name.endswith((".original0", ".weight_g")):
@@ -71,7 +71,7 @@ def test_every_tensor_of_the_codec_is_accounted_for() -> None:
 
 @pytest.mark.parametrize("wrapped", ["plain", "state_dict", "generator"])
 def test_the_released_codec_tells_its_dimensions(wrapped: str, tmp_path: Path) -> None:
-    """Also where a training run's file wraps it."""
+    """Includes a file that a training run has wrapped."""
     tensors = {name: torch.empty(1).expand(shape) for name, shape in NAMES["codec"].items()}
     if wrapped == "generator":
         tensors = {
@@ -84,7 +84,7 @@ def test_the_released_codec_tells_its_dimensions(wrapped: str, tmp_path: Path) -
     assert file.config.samples_per_frame == 2048
 
 
-def test_what_is_wrong_with_a_codec_is_named(tiny: dict[str, Path], tmp_path: Path) -> None:
+def test_errors_in_a_codec_file_are_named(tiny: dict[str, Path], tmp_path: Path) -> None:
     tensors = torch.load(tiny["a"] / "codec.pth", weights_only=True)
     path = tmp_path / "codec.pth"
 
@@ -98,13 +98,13 @@ def test_what_is_wrong_with_a_codec_is_named(tiny: dict[str, Path], tmp_path: Pa
     with pytest.raises(ConfigError, match=rf"lacks the tensor '{name}'"):
         load()
     torch.save({**tensors, name: tensors[name][:-1]}, path)
-    with pytest.raises(ConfigError, match=rf"'{name}' .* has shape \(63, 96\), the others ask for \(64, 96\)"):
+    with pytest.raises(ConfigError, match=rf"'{name}' .* has shape \(63, 96\), the others imply \(64, 96\)"):
         load()
     path.write_bytes(b"no tensors")
     with pytest.raises(ConfigError, match="cannot be read as a file of tensors"):
         load()
     torch.save([1, 2], path)
-    with pytest.raises(ConfigError, match="no dictionary of tensors"):
+    with pytest.raises(ConfigError, match="not contain a dictionary of tensors"):
         load()
 
 

@@ -1,4 +1,4 @@
-"""Draws: the reference's numbers in its order, the same for a step that is computed again, and no row depends on its neighbours."""
+"""Draws: the reference's numbers in its order, the same for a recomputed step, and no row depends on other rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts in turns: nothing is lost, nothing is longer than asked, and what fits stays whole."""
+"""Texts in turns: no text is lost, no turn is longer than the limit, and a text that fits stays whole."""
 
 from __future__ import annotations
 

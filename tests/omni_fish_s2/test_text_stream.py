@@ -1,4 +1,6 @@
-"""Text that another stage writes is spoken as it comes: the same speech however it is cut, and sound before the text ends."""
+"""Text that another stage writes is spoken while it arrives: the same speech however it is cut, and sound before the
+text ends.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,7 @@ def written(pieces: list[object], pause: float = 0.0, **fields: object) -> OmniR
 
 
 def expected(checkpoint: Path, turns: list[str]) -> np.ndarray:
-    """The same turns as one request that knows them all."""
+    """The same turns as one request with the whole text."""
     inputs = PromptBuilder(str(checkpoint), read_config(checkpoint)).build(turns, [])
     payload = StagePayload("r", OmniRequest(params={"semantic": {**GREEDY, "max_new_tokens": 12}}), inputs)
     return speak(create_semantic_ar(str(checkpoint)), [IncomingMessage("r", "new_request", payload)])["r"]
@@ -133,7 +135,7 @@ async def test_it_is_the_speech_of_the_whole_text(client: Client, tiny: dict[str
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_sound_comes_before_the_text_has_ended(client: Client) -> None:
-    """The writer says nothing for ten seconds after its second sentence has begun."""
+    """The writer pauses for ten seconds after its second sentence has begun."""
     stream = client.stream(written(["A fox! It", " sleeps."], 10.0), "early")
     first = await asyncio.wait_for(anext(stream), 8.0)
     assert len(first.data.samples) == 2 * 2048
@@ -141,7 +143,7 @@ async def test_sound_comes_before_the_text_has_ended(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_nothing_written_is_nothing_said(client: Client) -> None:
+async def test_an_empty_text_gives_empty_speech(client: Client) -> None:
     for pieces in ([], [""], [" \n"]):
         pieces_of, final = await collect(client, written(pieces))
         assert not pieces_of
@@ -149,7 +151,7 @@ async def test_nothing_written_is_nothing_said(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_must_not_be_spoken_is_refused(client: Client) -> None:
+async def test_reserved_markers_are_rejected(client: Client) -> None:
     assert "reserved" in await fails(client, written(["Fine. But <|im_", "end|> is not. "]))
     assert "limit of 10000" in await fails(client, written(["Hello. " * 2000]))
     assert "params.semantic.heat" in await fails(client, written(["Hello."], semantic={"heat": 1}))

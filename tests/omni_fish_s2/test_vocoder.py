@@ -1,4 +1,4 @@
-"""The vocoder: any chunking gives the one-shot decode, to the sample; bad codes are refused."""
+"""The vocoder: any chunking gives the one-shot decode, sample-exact; invalid codes are errors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_stride_equals_the_one_shot_decode(tiny: dict[str, Path], shape: s
 
 
 def test_the_state_is_needed_and_bounded(tiny: dict[str, Path]) -> None:
-    """Without it chunks differ (so the test above can fail); it does not grow with the stream."""
+    """Without the state chunks differ (so the test above can fail); it does not grow with the stream."""
     vocoder = Vocoder(str(tiny["a"]))
     frames = frames_of(vocoder)
     apart = torch.cat([one_shot(vocoder, chunk) for chunk in frames.split(50)])

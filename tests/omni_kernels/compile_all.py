@@ -22,11 +22,13 @@ TYPES |= {"chosen": "*i64", "order": "*i32", "table": "*i32", "used": "*i32"}
 DATA |= {"projected", "weights", "bias", "logits", "gated", "shares"}
 
 SHARED = 99 * 1024
-"""Bytes of shared memory that every GPU of compute capability 8.0 and above has for a program."""
+"""Bytes of shared memory that a program may use on every GPU of compute capability 8.0 and above."""
 
 
 def compiled(function: Any, dtype: str, capability: int, **special: Any) -> Any:
-    """Compiled for a dtype. ``special`` has other values of constants, ``types``, ``options``, and what is a ``multiple`` of 16."""
+    """Compiled for a dtype. ``special`` has other values of constants, ``types``, ``options``, and the arguments that
+    are a ``multiple`` of 16.
+    """
     pointers = dict.fromkeys(DATA, f"*{dtype}")
     types = {**pointers, "weight": f"*{dtype}", **TYPES, **special.pop("types", {})}
     names, values = function.arg_names, {**CONSTANTS, **special}

@@ -1,4 +1,4 @@
-"""What the tests of the kernels share. Without a GPU they run in Triton's interpreter, on the CPU (``nox -s kernels``)."""
+"""Fixtures of the kernel tests. Without a GPU they run in Triton's interpreter, on the CPU (``nox -s kernels``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @pytest.fixture(scope="session")
 def device() -> str:
-    """Where the kernels run here."""
+    """The device of the kernels."""
     if find_spec("triton") is None:
         pytest.skip("triton is not installed")
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Every kernel compiles for GPUs. That takes no GPU, but a process in which Triton does not interpret."""
+"""Every kernel compiles for GPUs. That needs no GPU, but a process in which Triton does not interpret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routing and the grouped products: whoever chooses whom, with tiles of every size, and without asking the host."""
+"""Routing and the grouped products: any choice of experts, tiles of every size, and no host synchronisation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_all_rows_may_choose_the_same_experts(rows: int, kernels: Any, device: s
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_the_weights_of_experts_that_nobody_chose_are_not_read(rows: int, kernels: Any, device: str) -> None:
+def test_the_weights_of_unchosen_experts_are_not_read(rows: int, kernels: Any, device: str) -> None:
     x, weights, chosen, gate_up, down = drawn(rows, 9, 2, 40, 24, device)
     chosen = chosen % 3 * 3 + 1  # 1, 4 and 7; a row may choose one twice
     expected = operations.experts.reference(x, weights, chosen, gate_up, down)
@@ -109,7 +109,7 @@ def test_a_row_s_mixture_is_the_same_to_the_bit_every_time_and_beside_others(ker
     assert torch.equal(kernels.experts(x[:13], weights[:13], chosen[:13], gate_up, down), together[:13])
 
 
-def test_rows_that_lie_apart_and_rows_that_are_none(kernels: Any, device: str) -> None:
+def test_strided_rows_and_no_rows(kernels: Any, device: str) -> None:
     x, weights, chosen, gate_up, down = drawn(5, 8, 2, 32, 24, device)
     apart = torch.randn(5, 64, device=device)
     for view in (apart[:, :32], apart[:, ::2], apart.t()[:5, :1].expand(5, 32)):
@@ -123,9 +123,7 @@ def test_rows_that_lie_apart_and_rows_that_are_none(kernels: Any, device: str) -
     assert [each.shape for each in kernels.route_experts(apart[:0], 3, True)] == [(0, 3), (0, 3)]
 
 
-def test_what_the_kernels_do_not_take_goes_to_the_reference(
-    kernels: Any, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_inputs_use_the_reference(kernels: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_route", "_grouped"):
         monkeypatch.setattr(kernels, name, None)
     x, weights, chosen, gate_up, down = drawn(3, 8, 2, 32, 24, device)
@@ -166,7 +164,7 @@ def test_of_equal_logits_the_lower_number_comes_first(kernels: Any, device: str)
     assert torch.equal(chosen, drawn_again.sort(dim=-1, descending=True, stable=True).indices[:, :8])
 
 
-def test_a_row_with_nan_spoils_only_itself(kernels: Any, device: str) -> None:
+def test_a_row_with_nan_affects_only_itself(kernels: Any, device: str) -> None:
     for value in (math.nan, -math.nan, math.inf):
         logits = torch.randn(3, 20, device=device)
         logits[1, 2:] = value
@@ -184,7 +182,7 @@ class NoAnswers(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_host_asks_nothing(kernels: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_is_not_synchronised(kernels: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(tensor: torch.Tensor) -> Any:
         raise AssertionError("a value waits")
 

@@ -1,4 +1,4 @@
-"""Every kernel against its reference in float64, on the operation's own examples and on what is easily got wrong."""
+"""Every kernel against its reference in float64, on the operation's own examples and on edge cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KERNELS = [(component, getattr(torch, name)) for component in omni_kernels() for
 
 
 def small(arguments: tuple[Any, ...]) -> bool:
-    """Whether the interpreter, which runs programs one after another, is done with it in a moment."""
+    """Return True if the interpreter, which runs programs one after another, is fast enough for it."""
     return sum(each.numel() for each in arguments if isinstance(each, torch.Tensor)) < 600_000
 
 
@@ -38,7 +38,7 @@ def test_a_kernel_agrees_with_its_reference(component: KernelComponent, dtype: t
         assert relative_error(operation, load(component.target), arguments) <= bound(dtype)
 
 
-def test_the_bounds_tell_a_wrong_kernel(device: str) -> None:
+def test_the_bounds_detect_a_wrong_kernel(device: str) -> None:
     def without_eps(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return operations.rms_norm(x, weight, 0.0)
 
@@ -61,7 +61,7 @@ def test_norms_of_every_width(size: int, device: str) -> None:
     assert relative_error(operations.add_rms_norm, norms.add_rms_norm, (x, y, weight, 1e-6)) <= 1e-5
 
 
-def test_heads_split_off_a_projection_are_normed_where_they_lie(device: str) -> None:
+def test_heads_split_off_a_projection_are_normalised_in_place(device: str) -> None:
     norms = import_module("omni_kernels.norms")
     heads = torch.randn(3, 6, 16, device=device)
     weight = torch.randn(16, device=device)
@@ -150,7 +150,7 @@ def test_nan_stays_where_it_is(device: str) -> None:
 
 
 def decoding(device: str, lengths: list[int]) -> tuple[object, ...]:
-    """Arguments of a decode step of requests that have so many positions."""
+    """Arguments of a decode step of requests with these numbers of positions."""
     decode = pytest.importorskip("omni_engine.attention.decode")
     generator = torch.Generator(device).manual_seed(2)
     example: tuple[object, ...] = decode._example(lengths, 6, 2, 24, dtype=torch.float32, generator=generator)
@@ -187,7 +187,7 @@ def test_attention_reads_no_slot_of_others(device: str) -> None:
 
 
 def storing(device: str, rows: int, heads: int, kv_heads: int, width: int) -> tuple[torch.Tensor, ...]:
-    """Arguments of the layer's write, of views: projections side by side, keys and values of a slot beside each other."""
+    """Arguments of the layer's write, as views: projections side by side, keys and values of a slot beside each other."""
     projected = torch.randn(rows, 2, heads + 2 * kv_heads, width, device=device)[:, 1]
     weights = torch.randn(heads + kv_heads, width, device=device)
     angles = torch.randn(rows, 1, width // 2, device=device).repeat(1, 1, 2)
@@ -199,7 +199,7 @@ def storing(device: str, rows: int, heads: int, kv_heads: int, width: int) -> tu
 @pytest.mark.parametrize(
     "shape", [(1, 8, 8, 16), (5, 12, 2, 24), (3, 5, 1, 2), (2, 6, 3, 40), (4, 16, 16, 128)], ids=str
 )
-def test_keys_and_values_go_where_they_belong_and_nowhere_else(shape: tuple[int, ...], device: str) -> None:
+def test_keys_and_values_are_written_to_their_slots_only(shape: tuple[int, ...], device: str) -> None:
     kernel = import_module("omni_kernels.rotary").norm_rotary_store
     *given, keys, values = storing(device, *shape)
     right_keys, right_values = keys.clone(), values.clone()
@@ -226,7 +226,7 @@ def test_a_cache_whose_rows_are_not_dense_is_written_all_the_same(device: str) -
     assert kernel(nothing[0], given[1], *nothing[2:], keys, values, 1e-6).shape == (0, 4, 16)
 
 
-def test_heads_split_off_a_projection_are_turned_where_they_lie(device: str) -> None:
+def test_heads_split_off_a_projection_are_rotated_in_place(device: str) -> None:
     kernel = import_module("omni_kernels.rotary").rotary
     heads, angles = torch.randn(3, 6, 16, device=device), torch.randn(3, 1, 8, device=device).repeat(1, 1, 2)
     for part in heads.split([3, 2, 1], dim=1):

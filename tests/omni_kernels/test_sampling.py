@@ -1,4 +1,4 @@
-"""The kernel draws from the reference's distribution: each row is asked for one id, in the middle of that id's share."""
+"""The kernel samples from the reference's distribution: each row is asked for one id, in the middle of that id's share."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def params(rows: int, vocab: int, generator: torch.Generator) -> Arguments:
 
 
 def aimed(logits: torch.Tensor, *given: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
-    """Uniform numbers for the first id that each row may draw, the last, the least likely and the likeliest in turn; and the ids.
+    """Uniform numbers for the first id that each row may draw, the last, the least and the most likely in turn; and the
+    ids.
 
-    The sums of float32 cannot tell shares under a hundred thousandth, so no such id is asked for.
+    The sums of float32 cannot resolve shares under a hundred thousandth, so no such id is tested.
     """
     shares = _probabilities(logits.double(), *(each.double() for each in given))
     shares /= shares.sum(-1, keepdim=True)
@@ -113,7 +114,7 @@ def row_of(
     ],
     ids=str,
 )
-def test_what_ties_with_the_last_stays(top_k: int, top_p: float, min_p: float, kept: list[int], kernel: Any) -> None:
+def test_ties_with_the_last_id_are_kept(top_k: int, top_p: float, min_p: float, kept: list[int], kernel: Any) -> None:
     values = [0.0, 4.0, 0.0, -math.inf, 3.0, 3.0, 3.0, -0.0]
     for uniform, expected in ((0.0, kept[0]), (1 - 2**-53, kept[-1]), (1.0, kept[-1])):
         arguments = row_of(values, 1.0, top_k, top_p, min_p, uniform)
@@ -133,7 +134,7 @@ def test_a_row_that_is_not_finite_gets_no_id_and_its_neighbours_theirs(kernel: A
         assert kernel(*(each[row : row + 1] for each in (logits, *given, uniforms))) == [together[row]]
 
 
-def test_logits_are_read_where_they_lie_and_left_so(kernel: Any) -> None:
+def test_strided_logits_are_read_and_not_changed(kernel: Any) -> None:
     wide = normal(4, 700, torch.Generator().manual_seed(1))
     before = wide.clone()
     given = params(4, 200, torch.Generator().manual_seed(3))

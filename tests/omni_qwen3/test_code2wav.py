@@ -1,4 +1,4 @@
-"""The vocoder: any chunking gives the one-shot decode, to the sample; bad codes are refused."""
+"""The vocoder: any chunking gives the one-shot decode, sample-exact; invalid codes are errors."""
 
 from __future__ import annotations
 

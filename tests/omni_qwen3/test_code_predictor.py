@@ -1,4 +1,4 @@
-"""The lean path of the code predictor equals the same layers run the plain way, for every batch that comes after another."""
+"""The fast path of the code predictor equals its layers in a plain loop, for every sequence of batches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plain(predictor: CodePredictor, hidden: torch.Tensor, first: torch.Tensor) -
 
 @pytest.mark.parametrize("sizes", [[1], [4], [1, 5, 2, 5, 1]])
 @torch.inference_mode()
-def test_frames_equal_the_plain_way(sizes: list[int]) -> None:
+def test_frames_equal_the_plain_computation(sizes: list[int]) -> None:
     predictor = drawn(CONFIG, GROUPS)
     for number, size in enumerate(sizes):
         generator = torch.Generator().manual_seed(number)
@@ -63,8 +63,8 @@ def test_frames_equal_the_plain_way(sizes: list[int]) -> None:
 
 
 @torch.inference_mode()
-def test_what_it_returns_is_not_its_own_memory() -> None:
-    """The next frame must not change codes that were handed out."""
+def test_results_do_not_alias_its_memory() -> None:
+    """The next frame must not change codes that were returned."""
     predictor = drawn(CONFIG, GROUPS)
     hidden, first = torch.randn(2, 2, 48, generator=torch.Generator().manual_seed(0))
     codes, total = predictor(hidden, first, lambda logits, group: logits.argmax(-1))

@@ -1,4 +1,4 @@
-"""A checkpoint's config: what is out of range or not implemented is named before anything is allocated."""
+"""A checkpoint's config: a value that is out of range or not implemented is named before anything is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of media, where they stand, and what follows from them for sharing."""
+"""Digests of media, their runs of positions, and sharing by them."""
 
 from __future__ import annotations
 

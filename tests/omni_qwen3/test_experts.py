@@ -49,7 +49,7 @@ def mixture(experts: Experts, x: torch.Tensor, weights: torch.Tensor, chosen: to
 
 
 @pytest.mark.parametrize("rows", [1, 2, 17])
-def test_the_ways_agree(rows: int) -> None:
+def test_all_implementations_agree(rows: int) -> None:
     experts, inputs = drawn(CONFIG), routed(rows, CONFIG)
     expected = mixture(experts, *inputs)
     torch.testing.assert_close(experts(*inputs), expected, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,5 @@
-"""The thinker, the talker and its code predictor answer the same when their steps and frames are replayed, and a GPU could record
-what is recorded. The recorder here calls the recorded function again (see tests/omni_engine/test_graphs.py).
+"""The thinker, the talker and its code predictor give the same results when their steps and frames are replayed, and a
+GPU could record them. The recorder here calls the recorded function again (see tests/omni_engine/test_graphs.py).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ RECORDED: dict[str, Any] = {"cuda_graphs": EagerRecorder}
 def same_answers(
     make: Callable[..., Any], messages: list[list[IncomingMessage]], recorded: dict[str, Any], **options: Any
 ) -> EngineScheduler:
-    """Asked with and without graphs; the stage that had them."""
+    """Return the answers with and without graphs, and the stage that had them."""
     expected = answers(make(**options), messages)
     stage: EngineScheduler = make(**recorded, **options)
     got = answers(stage, messages)
@@ -119,7 +119,7 @@ def conformance_checkpoint() -> str:
     return str(tiny_checkpoint())
 
 
-def test_frames_that_cannot_be_recorded_are_computed_as_ever(
+def test_frames_that_cannot_be_recorded_are_computed_without_graphs(
     conformance_checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Failing(EagerRecorder):
@@ -142,7 +142,7 @@ def test_frames_that_cannot_be_recorded_are_computed_as_ever(
 
 # --- what a GPU could record, at the released dimensions -------------------------------------------------------------
 @pytest.mark.parametrize("axes", [1, 3])
-def test_a_thinkers_step_asks_the_host_nothing(
+def test_a_thinkers_step_does_not_synchronise_with_the_host(
     axes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ghost_gpu(monkeypatch)
@@ -154,7 +154,7 @@ def test_a_thinkers_step_asks_the_host_nothing(
     assert output.captured[2].shape == output.hidden.shape == (3, config.hidden_size)
 
 
-def test_a_talkers_step_and_frame_ask_the_host_nothing(
+def test_a_talkers_step_and_frame_do_not_synchronise_with_the_host(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ghost_gpu(monkeypatch)

@@ -25,7 +25,7 @@ from omni_torch.operations import add_rms_norm, norm_rotary_store, rms_norm, sna
 
 @pytest.fixture
 def counting(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Put a counter in the place of an operation's kernel."""
+    """Replace an operation's kernel by a counter."""
     changed = []
 
     def count(operation: Operation[..., Any]) -> list[int]:

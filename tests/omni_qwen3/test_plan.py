@@ -1,4 +1,6 @@
-"""The declared GPU budgets of the released model: one 80 GB card holds it in 16 bits, and what does not fit is said."""
+"""The declared GPU budgets of the released model: one 80 GB GPU holds it in 16 bits, and a plan that does not fit is an
+error.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_silent_video_behind_one_with_sound_has_positions_of_its_own(config: Q
     begin = 3 + len(loud) + 2
     alone, _ = rope.thinker(torch.tensor(silent), grids(3), use_audio_in_video=False)
     assert torch.equal(positions[:, begin : begin + len(silent)] - positions[:, begin : begin + 1], alone)
-    # In front of it, and behind it, the rule is the plain one.
+    # Before and after it, the rule is the plain one.
     before, _ = rope.talker(prompt(config, loud), user_rows(prompt(config, loud), config), grids(2, sounds=1)) or (0, 0)
     assert torch.equal(positions[:, :begin], before[:, :begin])
     following = positions[:, begin + len(silent) :]

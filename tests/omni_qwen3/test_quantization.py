@@ -1,4 +1,4 @@
-"""Thinker and talker with int8 weights: which weights are, what names are refused, and that nothing is read before that is known."""
+"""Thinker and talker with int8 weights: the quantised layers, the accepted names, and checks before anything is read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_linears_experts_and_heads_are_quantized_and_the_rest_is_not(create: Cre
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 @pytest.mark.parametrize("name", [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)])
 def test_a_process_with_int8_weights_holds_much_less_memory(name: str, mid: Path) -> None:
-    """Of its own, as the system counts it: kernels could keep what they were given, and the allocator what was freed."""
+    """Measured in its own process, as the system counts it: kernels could keep their inputs, and the allocator freed
+    memory.
+    """
     program = """
 import re, sys
 import omni_engine.scheduler, omni_qwen3.thinker
@@ -98,7 +100,7 @@ def test_a_name_is_checked_before_the_weights_are_read(create: Create, tmp_path:
 @pytest.mark.parametrize(
     ("options", "name"), [({"quantization": NAME}, "quantization"), ({"tp_size": 2}, "tp_size")], ids=str
 )
-def test_a_decoder_of_others_has_their_options(options: dict[str, Any], name: str) -> None:
+def test_an_external_decoder_rejects_options_of_the_built_in_layers(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=rf"decoder: 'there:decoder' cannot be used with `{name}`"):
         create_thinker("/nowhere", decoder="there:decoder", **options)
 

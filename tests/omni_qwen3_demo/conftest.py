@@ -12,6 +12,6 @@ from omni_qwen3_demo.pipeline import CHECKPOINT, demo
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def client() -> AsyncIterator[Client]:
-    """Everything in one process: the answers are the same, and it starts in a few seconds."""
+    """Everything in one process, which starts in a few seconds and gives the same answers."""
     async with open_pipeline(demo(str(CHECKPOINT), processes="one")) as client:
         yield client

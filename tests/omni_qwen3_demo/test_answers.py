@@ -1,4 +1,6 @@
-"""What the demo writes: to every documented prompt, to what is outside its set, to pictures and to sounds it never met."""
+"""The demo's replies to every documented prompt, to prompts outside its set, and to pictures and sounds that were not
+in the training.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def text(words: str) -> dict[str, str]:
 
 
 async def wrong_answers(client: Client, asked: list[Asked]) -> list[str]:
-    """Which of these do not get their exact reply, asked all at once."""
+    """Return the prompts that do not get their exact reply, sent all at once."""
     answers = await asyncio.gather(*(report.answer(client, each, speech=False) for each in asked))
     return [
         f"{each.name}: {said!r} instead of {each.reply!r}"

@@ -1,4 +1,4 @@
-"""What is shipped: a checkpoint in the released layout, small, that `omni run demo` finds; and a README that tells the truth."""
+"""The distribution: a small checkpoint in the released layout that `omni run demo` finds, and a README that matches it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_our_own_networks_load_it() -> None:
     Vocoder(path)
 
 
-def test_omni_run_demo_answers_in_words_and_out_loud(tmp_path: Path) -> None:
+def test_omni_run_demo_answers_in_text_and_speech(tmp_path: Path) -> None:
     out = tmp_path / "hello.wav"
     command = [sys.executable, "-m", "omni_core.cli", "run", "demo", "--text", "hello", "--out", str(out)]
     done = subprocess.run(
@@ -44,7 +44,7 @@ def test_omni_run_demo_answers_in_words_and_out_loud(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "Hello, nice to meet you."
-    assert "closed set" in done.stderr
+    assert "fixed set" in done.stderr
     samples, rate = soundfile.read(out)
     assert rate == 24_000
     assert len(samples) > rate

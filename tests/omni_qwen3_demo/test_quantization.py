@@ -1,4 +1,4 @@
-"""With int8 weights the demo says what it says without them, in words and in speech."""
+"""With int8 weights the demo gives the same replies in text and speech."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def quantized(name: str) -> PipelineConfig:
 
 
 async def test_the_thinker_is_large_enough_to_have_int8_weights() -> None:
-    """Or the tests below would show nothing."""
+    """Otherwise the tests below would show nothing."""
     parts = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", "omni_engine.scheduler:EngineScheduler"
     stage = assemble(*parts, model_path=str(CHECKPOINT), quantization="int8_weight_only")
     assert isinstance(stage, EngineScheduler)
@@ -51,7 +51,7 @@ async def test_the_thinker_is_large_enough_to_have_int8_weights() -> None:
 
 
 @pytest.mark.parametrize("name", QUANTIZATIONS)
-async def test_it_writes_and_says_the_same(name: str) -> None:
+async def test_text_and_speech_are_the_same(name: str) -> None:
     asked = report.documented()[::3]
     asked += [report.picture(colour, 1) for colour in COLOURS] + [report.sound(word, 1) for word in KEYWORDS]
     async with open_pipeline(quantized(name)) as client:

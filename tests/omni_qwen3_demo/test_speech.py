@@ -1,4 +1,4 @@
-"""What the demo says is what it wrote, by a recogniser that knows nothing of it."""
+"""The demo's speech matches its text, according to a speech recogniser that was not trained on it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from omni_qwen3_demo.training.judge import Judge, backwards, noise_like
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WANTED = 22
-"""Of 24: nine in ten."""
+"""The least number of recognised replies of 24: nine in ten."""
 CHANCE = 3
-"""Controls may score so many of 24; chance is one."""
+"""The most recognised controls of 24; chance is one."""
 
 
-async def test_the_judge_hears_the_reply_that_was_written(client: Client) -> None:
+async def test_the_speech_recogniser_recognises_the_reply(client: Client) -> None:
     asked = report.one_of_each()
     assert [each.reply for each in asked] == list(REPLIES)
     answers = await asyncio.gather(*(report.answer(client, each) for each in asked))

@@ -1,4 +1,4 @@
-"""The trainings themselves: they run, they go on where they were interrupted, and they write what is shipped."""
+"""The trainings: they run, they resume after an interruption, and they write the shipped checkpoint."""
 
 from __future__ import annotations
 

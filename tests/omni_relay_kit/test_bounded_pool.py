@@ -1,4 +1,4 @@
-"""The pool's bookkeeping: order of waiting, patience, the ends of blocks."""
+"""The pool's bookkeeping: order of waiting, patience, release of blocks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_the_first_in_line_keeps_its_place_until_there_is_enough(pool: Bou
 
 
 @pytest.mark.parametrize("patience", [None, Patience()])
-async def test_one_that_gives_up_lets_the_next_try(patience: Patience | None) -> None:
+async def test_a_cancelled_allocation_lets_the_next_try(patience: Patience | None) -> None:
     pool = BoundedPool(SIZE, "owner", patience=patience)
     blocks = [await pool.allocate(GRANULE, "x") for _ in range(4)]
     large = asyncio.ensure_future(pool.allocate(SIZE, "large"))
@@ -84,12 +84,12 @@ async def test_one_that_gives_up_lets_the_next_try(patience: Patience | None) ->
     await asyncio.wait_for(small, 1)
 
 
-async def test_what_can_never_fit_is_refused_at_once(pool: BoundedPool) -> None:
+async def test_an_impossible_size_is_rejected_at_once(pool: BoundedPool) -> None:
     with pytest.raises(RelayError, match=r"process 'owner'.*slot_size_mb.*sending stage"):
         await pool.allocate(SIZE + 1, "r")
 
 
-async def test_a_holder_does_not_wait_for_itself() -> None:
+async def test_a_request_does_not_wait_for_its_own_blocks() -> None:
     pool = BoundedPool(SIZE, "owner", patience=Patience(holding=0.02, stuck=60))
     await pool.allocate(SIZE, "holder")
     other = asyncio.ensure_future(pool.allocate(1, "other"))
@@ -101,13 +101,13 @@ async def test_a_holder_does_not_wait_for_itself() -> None:
     other.cancel()
 
 
-async def test_a_pool_that_does_not_move_is_waited_for_for_a_bounded_time() -> None:
+async def test_a_stuck_pool_is_waited_for_for_a_bounded_time() -> None:
     pool = BoundedPool(SIZE, "owner", patience=Patience(stuck=0.2, still_stuck=0.05))
     blocks = [await pool.allocate(2 * GRANULE, name) for name in ("a", "b")]
     begin = time.monotonic()
     waiting = [asyncio.ensure_future(pool.allocate(2 * GRANULE, f"w{number}")) for number in range(3)]
     await asyncio.sleep(0.1)
-    pool.free(blocks[0])  # it moves: the others wait anew
+    pool.free(blocks[0])  # a block was released: the others wait anew
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert isinstance(results[0], Block)
     assert [type(result) for result in results[1:]] == [RelayFullError, RelayFullError]
@@ -146,7 +146,7 @@ async def test_what_readers_released_is_freed_before_each_attempt() -> None:
     await asyncio.wait_for(waiting, 1)
 
 
-async def test_closing_refuses_what_waits(pool: BoundedPool) -> None:
+async def test_closing_fails_pending_allocations(pool: BoundedPool) -> None:
     block = await pool.allocate(SIZE, "r")
     waiting = asyncio.ensure_future(pool.allocate(1, "w"))
     ending = asyncio.ensure_future(pool.until_freed(block))

@@ -1,4 +1,4 @@
-"""Peer liveness: a process that has ended is told from one that runs, and from a later one with its number."""
+"""Peer liveness: a process that has ended is distinguished from one that runs, and from a later one with its number."""
 
 from __future__ import annotations
 

@@ -37,14 +37,14 @@ def namespace() -> Iterator[str]:
 
 
 def listening(*command: str) -> set[str]:
-    """The ports that are listened on where ``command`` runs."""
+    """Return the listening ports where ``command`` runs."""
     tables = ["/proc/net/tcp", "/proc/net/tcp6"]
     shown = subprocess.run([*command, "cat", *tables], capture_output=True, text=True, check=True, timeout=10)
     rows = [line.split() for line in shown.stdout.splitlines()]
     return {row[1].rpartition(":")[2] for row in rows if len(row) > 3 and row[3] == "0A"}
 
 
-async def test_inside_a_namespace_nobody_outside_can_reach_the_engine(namespace: str) -> None:
+async def test_the_engine_in_a_namespace_is_unreachable_from_outside(namespace: str) -> None:
     suite = InNamespace()
     InNamespace.options = {"settings": {"network_namespace": namespace}}
     before = listening()
@@ -58,7 +58,7 @@ async def test_inside_a_namespace_nobody_outside_can_reach_the_engine(namespace:
         assert not (listening() - before) & inside
 
 
-async def test_a_namespace_that_is_not_there_is_said() -> None:
+async def test_a_missing_namespace_is_named() -> None:
     options = RelayOptions(settings={"network_namespace": "no-such-one"})
     relay = MooncakeRelay(options)
     with pytest.raises(RelayError, match="ip netns add no-such-one"):

@@ -1,4 +1,4 @@
-"""Pairs of the nccl relay: order, both directions, ends in the middle of a transfer, what is left behind."""
+"""Pairs of the nccl relay: order, both directions, ends in the middle of a transfer, and cleanup."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_cancelled_get_is_drained_and_its_memory_comes_back() -> None:
 async def test_a_sender_killed_during_a_read_is_an_error_at_once(
     pause: float, met: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread may be left for so long as gloo forgets it: in the middle of a message, or of meeting."""
+    """gloo may block its thread in the middle of a message, or of the rendezvous."""
     monkeypatch.setattr("omni_relay_nccl.channel._STALLED", timedelta(seconds=2))
     monkeypatch.setattr("omni_relay_nccl.channel._CONNECT", timedelta(seconds=1))
     async with Pairs().pair() as (relay, peer):
@@ -136,7 +136,7 @@ async def test_a_sender_killed_during_a_read_is_an_error_at_once(
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.01, 0.04])
-async def test_a_reader_killed_during_a_read_leaves_the_sender_well(pause: float) -> None:
+async def test_a_reader_killed_during_a_read_does_not_affect_the_sender(pause: float) -> None:
     async with Pairs().pair() as (relay, peer):
         first = await relay.put_async(b"x", "first")
         await peer.ask("digest", metadata=first.metadata, nbytes=1)
@@ -154,7 +154,7 @@ async def test_a_reader_killed_during_a_read_leaves_the_sender_well(pause: float
         assert relay.statistics() == {"slots_in_use": 0, "bytes_in_use": 0}
 
 
-async def test_a_sender_that_stops_for_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_suspended_sender_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omni_relay_nccl.channel._CONNECT", timedelta(seconds=1))
     async with Pairs().pair() as (relay, peer):
         assert await fetch(relay, await peer.ask("put", data=b"x", request_id="first"), 1) == b"x"
@@ -168,7 +168,7 @@ async def test_a_sender_that_stops_for_long_is_waited_for(monkeypatch: pytest.Mo
         assert await getting == data_of(size, 1)
 
 
-async def test_what_is_closed_leaves_no_thread_and_no_file() -> None:
+async def test_a_closed_relay_leaves_no_thread_and_no_file() -> None:
     async with Pairs().pair() as (relay, peer):
         assert await fetch(relay, await peer.ask("put", data=b"x", request_id="a"), 1) == b"x"
         operation = await relay.put_async(b"y", "b")
@@ -188,7 +188,7 @@ async def test_a_sender_that_closes_its_relay_is_an_error() -> None:
             await peer.ask("digest", metadata=operation.metadata, nbytes=100)
 
 
-async def test_nonsense_on_the_socket_hurts_only_who_sends_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_messages_on_the_socket_end_only_their_pair(caplog: pytest.LogCaptureFixture) -> None:
     async with Pairs().pair() as (relay, peer):
         operation = await relay.put_async(b"hello", "r")
         path = operation.metadata[0][0]
@@ -235,7 +235,7 @@ def test_where_nccl_cannot_be_used_the_device_is_the_host(tmp_path: Any) -> None
         NcclRelay(RelayOptions(directory=str(tmp_path), settings={"backends": "gloo"}))
 
 
-def test_only_two_gpus_speak_nccl() -> None:
+def test_only_two_gpus_use_nccl() -> None:
     from omni_relay_nccl.channel import End, common_backend
 
     one, other, cpu = End("nccl", "GPU-1"), End("nccl", "GPU-2"), End("gloo")

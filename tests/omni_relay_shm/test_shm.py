@@ -1,4 +1,4 @@
-"""The shm relay: exact bytes, views that free themselves, back-pressure, and nothing left after a death of either side."""
+"""The shm relay: exact bytes, views that free themselves, back-pressure, and cleanup after a death of either side."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def in_use(relay: ShmRelay) -> tuple[float, float]:
     return state["slots_in_use"], state["bytes_in_use"]
 
 
-def test_the_probe_is_content_here() -> None:
+def test_the_probe_succeeds_here() -> None:
     assert probe() is None
 
 
@@ -160,7 +160,7 @@ async def test_a_full_pool_makes_the_producer_wait(relay: ShmRelay, peer: Peer) 
     await asyncio.wait_for(relay.put_async(bytes(8 * 2**20), "after"), 5)
 
 
-async def test_what_can_never_fit_says_what_to_raise(relay: ShmRelay) -> None:
+async def test_an_impossible_size_names_the_setting_to_raise(relay: ShmRelay) -> None:
     with pytest.raises(RelayError, match=r"slot_size_mb.*credits"):
         await relay.put_async(bytes(33 * 2**20))
 
@@ -187,12 +187,14 @@ async def test_a_late_reader_does_not_touch_the_slots_next_use(relay: ShmRelay, 
     new = await relay.put_async(b"y" * 5000, "new")
     assert new.metadata[7] == old.metadata[7], "the memory is used again"
     assert peer.ask(do="view", metadata=old.metadata).startswith("RelayError: the sender has freed")
-    relay.cleanup("new")  # whose metadata no reader ever got
+    relay.cleanup("new")  # no reader ever got its metadata
     assert in_use(relay) == (0, 0)
 
 
 async def test_a_late_reader_that_is_interrupted_does_not_undo_a_release(relay: ShmRelay) -> None:
-    """It finds its offer, and before it can say so the offer is withdrawn and the memory used, read and released anew."""
+    """It finds its offer, and before it can claim it the offer is withdrawn and the memory used, read and released
+    again.
+    """
     old = await relay.put_async(b"x" * 5000, "old")
     memory = relay._own()
     read, interrupted = memory.read, []
@@ -221,7 +223,7 @@ async def test_withdrawn_offers_do_not_use_up_the_slots(relay: ShmRelay) -> None
     assert in_use(relay) == (0, 0)
 
 
-async def test_what_a_request_holds_is_not_waited_for_by_itself(relay: ShmRelay, peer: Peer) -> None:
+async def test_a_request_does_not_wait_for_its_own_blocks(relay: ShmRelay, peer: Peer) -> None:
     held = [await relay.put_async(bytes(16 * 2**20), name) for name in ("stream", "other")]
     for index, operation in enumerate(held):
         peer.ask(do="view", metadata=operation.metadata, hold=str(index))
@@ -237,7 +239,7 @@ async def test_what_a_request_holds_is_not_waited_for_by_itself(relay: ShmRelay,
     assert len(await asyncio.wait_for(relay.empty(2**20, "stream"), 2)) == 2**20
 
 
-async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRelay, peer: Peer) -> None:
+async def test_a_stuck_pool_is_waited_for_for_a_bounded_time(relay: ShmRelay, peer: Peer) -> None:
     relay._pool.patience = Patience(stuck=0.5, still_stuck=0.1)
     held = [await relay.put_async(bytes(8 * 2**20), f"h{n}") for n in range(4)]
     for index, operation in enumerate(held):
@@ -245,7 +247,7 @@ async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRe
     begin = time.monotonic()
     waiting = [asyncio.create_task(relay.empty(8 * 2**20, f"w{n}")) for n in range(4)]
     await asyncio.sleep(0.3)
-    peer.ask(do="release", hold="0")  # it moves: the others wait anew
+    peer.ask(do="release", hold="0")  # a block was released: the others wait anew
     await asyncio.sleep(0.3)
     assert [task.done() for task in waiting] == [True, False, False, False]
     outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 3)
@@ -253,7 +255,7 @@ async def test_a_pool_that_does_not_move_is_not_waited_for_for_ever(relay: ShmRe
     assert 0.8 < time.monotonic() - begin < 1.6, "one after the other, as one may have been enough"
 
 
-async def test_a_dead_reader_keeps_nothing_of_a_request_that_is_over(relay: ShmRelay, peer: Peer) -> None:
+async def test_blocks_of_ended_requests_are_freed_after_a_readers_death(relay: ShmRelay, peer: Peer) -> None:
     """No allocation waits here, so the reader is not watched either."""
     operation = await relay.put_async(bytes(5000), "r")
     peer.ask(do="view", metadata=operation.metadata, hold="1")
@@ -263,7 +265,7 @@ async def test_a_dead_reader_keeps_nothing_of_a_request_that_is_over(relay: ShmR
     assert in_use(relay) == (0, 0)
 
 
-async def test_a_dead_reader_gives_back_what_it_held(relay: ShmRelay, peer: Peer) -> None:
+async def test_blocks_of_a_dead_reader_are_freed(relay: ShmRelay, peer: Peer) -> None:
     operations = [await relay.put_async(bytes(16 * 2**20), str(n)) for n in range(2)]
     for index, operation in enumerate(operations):
         peer.ask(do="view", metadata=operation.metadata, hold=str(index))
@@ -298,7 +300,7 @@ async def test_forged_metadata_are_refused(relay: ShmRelay, metadata: Any) -> No
 
 
 async def test_a_thousand_transfers_leave_no_descriptor() -> None:
-    gc.collect()  # what earlier tests have left must not go while we count
+    gc.collect()  # objects of earlier tests must not be freed while we count
     before = descriptors()
     relay = ShmRelay(RelayOptions(slot_size_mb=1, credits=2))
     for index in range(1000):

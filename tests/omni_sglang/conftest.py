@@ -1,4 +1,4 @@
-"""SGLang runs here without a GPU, on the stand-ins of ``cpu_shim``, and only in the nox session ``sglang``."""
+"""SGLang runs here without a GPU, on the stubs of ``cpu_shim``, and only in the nox session ``sglang``."""
 
 from __future__ import annotations
 

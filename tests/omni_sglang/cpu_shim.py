@@ -1,8 +1,8 @@
 """Lets SGLang be imported and run on a machine without a GPU. For tests only: no part of it is in a wheel.
 
-SGLang's Linux build imports three things that exist for GPUs only. Here they are names without content: Triton (SGLang ships
-a stand-in of its own, for macOS), ``sgl_kernel``, and two operators that torchvision's CUDA build would register. What remains is
-real: the scheduler, the KV pool, the radix cache, the attention in PyTorch. What is *not* tested this way: SGLang's kernels.
+SGLang's Linux build imports three things that exist for GPUs only. Here they are empty stubs: Triton (SGLang ships a
+mock, for macOS), ``sgl_kernel``, and two operators that torchvision's CUDA build would register. Everything else is
+real: the scheduler, the KV pool, the radix cache, the attention in PyTorch. SGLang's kernels are *not* tested this way.
 
 The processes of a pipeline get it through ``site/sitecustomize.py``.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class _OnImport:
-    """Prepares the process when SGLang or torchvision is about to be imported; a process that imports neither pays nothing."""
+    """Prepares the process when SGLang or torchvision is about to be imported; other processes are not affected."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -33,7 +33,7 @@ class _OnImport:
 
 
 def install() -> None:
-    """From now on SGLang can be imported."""
+    """Make SGLang importable from now on."""
     sys.meta_path.insert(0, _OnImport())  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def _stand_in_for_triton() -> None:
 
 
 class _Absent(ModuleType):
-    """A module whose every name is a function that says that it is not there."""
+    """A module whose every name is a function that raises."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -108,7 +108,9 @@ def _stand_in_for_sgl_kernel() -> None:
 
 
 def _declare_torchvision_operators() -> None:
-    """torchvision built for CUDA refuses to be imported beside a torch built without it, for want of two operators."""
+    """Register two operators, without which a torchvision built for CUDA cannot be imported beside a torch built
+    without it.
+    """
     import torch
 
     for name, schema in (

@@ -1,4 +1,4 @@
-"""The engine's toy model, with the number of query heads that SGLang wants to know."""
+"""The engine's toy model, with the number of query heads that SGLang needs."""
 
 from __future__ import annotations
 

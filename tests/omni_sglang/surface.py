@@ -1,8 +1,7 @@
-"""Compares what the adapter uses of SGLang with what the installed SGLang has, by reading the adapter's source.
+"""Compares the adapter's use of SGLang with the installed SGLang, by reading the adapter's source.
 
-Every name that is imported, every attribute that is read of one of SGLang's objects and every argument that is passed to one of
-its functions is looked up. So a new version of SGLang is answered with a list of what it changed, not with a traceback from
-somewhere inside.
+Every imported name, every attribute read of one of SGLang's objects and every argument passed to one of its functions
+is looked up. So a new version of SGLang is reported as a list of changes, not as a traceback from somewhere inside.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ VARIABLES = {
     "sampling": "sglang.srt.sampling.sampling_params:SamplingParams",
     "arguments": "sglang.srt.server_args:ServerArgs",
 }
-"""What the adapter's variables of these names hold."""
+"""The types of the adapter's variables of these names."""
 
 ATTRIBUTES = {
     (SCHEDULER, "tree_cache"): "sglang.srt.mem_cache.base_prefix_cache:BasePrefixCache",
@@ -46,7 +45,7 @@ ATTRIBUTES = {
     (REQUEST, "kv"): "sglang.srt.managers.schedule_batch:ReqKvInfo",
     (FORWARD_BATCH, "forward_mode"): "sglang.srt.model_executor.forward_batch_info:ForwardMode",
 }
-"""Which of their attributes are SGLang's objects too."""
+"""Their attributes that are SGLang's objects too."""
 
 OURS = {(SCHEDULER, "replies")}
 """Attributes that the adapter adds."""
@@ -58,7 +57,7 @@ def load(reference: str) -> Any:
 
 
 def problems(source: str) -> list[str]:
-    """One line for everything that ``source`` uses of SGLang and that is not there."""
+    """Return one line for everything that ``source`` uses of SGLang and that does not exist."""
     tree = ast.parse(source)
     imported = dict(_imports(tree))
     found = []
@@ -87,7 +86,7 @@ def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _type_of(node: ast.expr) -> str | None:
-    """Which class of SGLang an expression's value has, as far as the tables say."""
+    """Return the class of SGLang of an expression's value, as far as the tables say."""
     if ast.unparse(node) in VARIABLES:
         return VARIABLES[ast.unparse(node)]
     if isinstance(node, ast.Attribute):
@@ -97,7 +96,7 @@ def _type_of(node: ast.expr) -> str | None:
 
 
 def _has(owner: type, name: str) -> bool:
-    """Whether a class has an attribute: on itself, as an annotated field, or assigned in one of its methods."""
+    """Return True if a class has an attribute: on itself, as an annotated field, or assigned in one of its methods."""
     if hasattr(owner, name):
         return True
     for cls in owner.__mro__:
@@ -110,7 +109,7 @@ def _has(owner: type, name: str) -> bool:
 
 @cache
 def _assigned(cls: type) -> set[str]:
-    """The attributes that a class's methods give to ``self``."""
+    """Return the attributes that a class's methods assign on ``self``."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     return {
         node.attr
@@ -120,7 +119,7 @@ def _assigned(cls: type) -> set[str]:
 
 
 def _arguments(call: ast.Call, imported: dict[str, str]) -> Iterator[str]:
-    """What a call passes that its function does not take."""
+    """Return the arguments of a call that its function does not take."""
     method = isinstance(call.func, ast.Attribute)
     if isinstance(call.func, ast.Name) and call.func.id in imported:
         name, function = imported[call.func.id], load(imported[call.func.id])

@@ -1,4 +1,4 @@
-"""Qwen3-Omni with its thinker, or its thinker and its talker, on SGLang's scheduler: numerically what transformers gives."""
+"""Qwen3-Omni with its thinker, or its thinker and its talker, on SGLang's scheduler: numerically equal to transformers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def on_sglang(config: PipelineConfig, *names: str, **thinker: Any) -> PipelineCo
 
 
 async def answers(config: PipelineConfig, cases: dict[str, Any], names: Iterable[str]) -> dict[str, Answer]:
-    """Token ids and waveform of each case, all asked at once."""
+    """Return token ids and waveform of each case, all requested at once."""
     async with open_pipeline(config) as client:
         given = await asyncio.gather(*[client.submit(request_of(cases[name])) for name in names])
     return {

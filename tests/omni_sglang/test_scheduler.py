@@ -1,4 +1,6 @@
-"""SGLang's scheduler equals the slow way and the engine, whatever it batches, chunks, shares or retracts, and loses no memory."""
+"""SGLang's scheduler equals a plain loop and the engine, whatever it batches, chunks, shares or retracts, and leaks no
+memory.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from omni_engine.scheduler import EngineScheduler
 from omni_sglang.scheduler import OmniScheduler
 
 EAGER = {"schedule_conservativeness": 0.01}
-"""SGLang admits more than will fit, so that requests have to give way."""
+"""SGLang admits more than will fit, so that requests are retracted."""
 
 EXPECTED = [generate(MODEL, prompt, sampling) for prompt, sampling in zip(PROMPTS, SAMPLINGS, strict=True)]
 
@@ -33,7 +35,7 @@ Open = Callable[..., OmniScheduler]
 
 
 class Watching(ToyRunner):
-    """Notes what every step computed: ``(request, start, length)``."""
+    """Records the work of every step: ``(request, start, length)``."""
 
     def __init__(self) -> None:
         super().__init__(MODEL)
@@ -54,7 +56,7 @@ def make(runner: ModelRunner | None = None, **options: Any) -> OmniScheduler:
 
 @pytest.fixture
 def sglang() -> Iterator[Open]:
-    """Opens one scheduler, which must end in time, with nothing held and nothing lost."""
+    """Opens one scheduler, which must end in time, with nothing held and nothing leaked."""
     opened = []
 
     def start(runner: ModelRunner | None = None, **options: Any) -> OmniScheduler:
@@ -75,7 +77,7 @@ def sglang() -> Iterator[Open]:
 
 
 def resting(scheduler: OmniScheduler) -> bool:
-    """Whether everything is given back, within two seconds."""
+    """Return True if everything is released within two seconds."""
     for _ in range(200):
         state = scheduler.statistics()
         held = state["running"] + state["waiting"] + state["pending"] + state["parked"]
@@ -92,7 +94,7 @@ def ids_of(final: dict[str, OutgoingMessage], count: int) -> list[list[int]]:
 
 
 # --- the same tokens -------------------------------------------------------------------------------------------------
-def test_requests_one_by_one_equal_the_slow_way(sglang: Open) -> None:
+def test_single_requests_equal_the_plain_loop(sglang: Open) -> None:
     scheduler = sglang()
     for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         ask(scheduler, "r", prompt, sampling=sampling)
@@ -116,14 +118,14 @@ def test_requests_one_by_one_equal_the_slow_way(sglang: Open) -> None:
     ],
     ids=str,
 )
-def test_a_mixed_batch_equals_each_alone(sglang: Open, options: dict[str, Any]) -> None:
+def test_a_mixed_batch_equals_single_requests(sglang: Open, options: dict[str, Any]) -> None:
     scheduler = sglang(**options)
     for index, (prompt, sampling) in enumerate(zip(PROMPTS, SAMPLINGS, strict=True)):
         ask(scheduler, str(index), prompt, sampling=sampling)
     assert ids_of(collect(scheduler, len(PROMPTS)), len(PROMPTS)) == EXPECTED
 
 
-def test_it_writes_what_the_engine_writes(sglang: Open) -> None:
+def test_results_equal_the_engines(sglang: Open) -> None:
     chance = random.Random(4)
     jobs = [
         ([chance.randrange(90) for _ in range(chance.choice([2, 30, 130]))], SamplingParams(max_new_tokens=25))
@@ -193,7 +195,7 @@ def test_embeddings_replace_ids_and_are_never_shared(sglang: Open) -> None:
 
 
 def test_hidden_states_are_streamed(sglang: Open) -> None:
-    """A runner that streams the hidden state behind each token: equal to a forward over the whole sequence."""
+    """A runner that streams the hidden state of each token: equal to a forward over the whole sequence."""
 
     class Hidden(ToyRunner):
         def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
@@ -246,7 +248,7 @@ def test_tight_pools_and_small_chunks_change_nothing(sglang: Open, seed: int) ->
     assert ids_of(collect(scheduler, len(jobs)), len(jobs)) == [generate(MODEL, *job) for job in jobs]
 
 
-def test_what_can_never_fit_fails_alone(sglang: Open) -> None:
+def test_a_request_that_can_never_fit_fails_alone(sglang: Open) -> None:
     scheduler = sglang(kv_blocks=40, max_context=100)
     ask(scheduler, "long prompt", [1] * 50)
     ask(scheduler, "over context", [1] * 100)
@@ -260,7 +262,7 @@ def test_what_can_never_fit_fails_alone(sglang: Open) -> None:
         "long prompt": "KV cache",
         "over context": "context",
         "grows": "KV cache",
-        "nearly too long": "SGLang refuses",
+        "nearly too long": "SGLang rejects",
         "empty": "empty",
     }.items():
         assert final[name].type == "error"
@@ -277,7 +279,7 @@ def test_the_context_ends_a_reply_with_length(sglang: Open) -> None:
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("poison", ["receive", "emit", "result", "forward", "late chunk"])
-def test_what_goes_wrong_stays_with_its_request(sglang: Open, poison: str) -> None:
+def test_a_failure_stays_with_its_request(sglang: Open, poison: str) -> None:
     scheduler = sglang(chunk_size=16)
     for index in range(6):
         ask(scheduler, str(index), PROMPTS[index], sampling=SAMPLINGS[index])
@@ -289,7 +291,7 @@ def test_what_goes_wrong_stays_with_its_request(sglang: Open, poison: str) -> No
 
 
 def test_a_fault_in_the_middle_of_a_reply_stays_with_its_request(sglang: Open) -> None:
-    """The decode batch of all of them raises; each is computed again alone, and only the guilty one fails."""
+    """The decode batch of all of them raises; each is computed again alone, and only the failing one fails."""
 
     class Stumbling(ToyRunner):
         def before_forward(self, batch: ForwardBatch) -> None:
@@ -306,7 +308,7 @@ def test_a_fault_in_the_middle_of_a_reply_stays_with_its_request(sglang: Open) -
 
 
 def test_a_stage_goes_on_after_many_failed_batches(sglang: Open) -> None:
-    """The memory of a failed batch comes back each time: the pool is small enough to notice."""
+    """The memory of a failed batch is released each time: the pool is small enough for a leak to show."""
     scheduler = sglang(kv_blocks=150)
     for round in range(12):
         for name in ("bad", "worse"):
@@ -343,7 +345,7 @@ def test_frames_of_a_step_that_failed_half_way_are_not_sent_twice(sglang: Open) 
 
 # --- aborts ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("moment", [0.0, 0.003, 0.01, 0.03, 0.08])
-def test_abort_at_any_moment_gives_everything_back(sglang: Open, moment: float) -> None:
+def test_abort_at_any_moment_releases_everything(sglang: Open, moment: float) -> None:
     scheduler = sglang(kv_blocks=220, chunk_size=8, max_running=4, server_args=EAGER)
     for index in range(12):
         prompt = [POISON_TOKEN, 1] if index % 5 == 4 else list(range(1 + index, 60))
@@ -359,7 +361,7 @@ def test_abort_at_any_moment_gives_everything_back(sglang: Open, moment: float) 
 
 
 def test_an_abort_in_every_phase() -> None:
-    """Turn by turn: waiting, between two chunks, just after the prompt, while writing."""
+    """In each phase in turn: waiting, between two chunks, just after the prompt, while generating."""
     scheduler = make(chunk_size=16, max_running=2)
     scheduler.runtime.connect(scheduler._compute)
     long, short = [n % 90 for n in range(60)], [4, 5]
@@ -419,7 +421,7 @@ def test_the_feedback_loop_survives_retraction(sglang: Open) -> None:
     assert scheduler.statistics()["preemptions"] > 0
 
 
-def test_what_was_fed_back_is_never_shared(sglang: Open) -> None:
+def test_fed_back_outputs_are_never_shared(sglang: Open) -> None:
     """The second prompt is the first one's and its reply, as ids; the K and V of that reply are of embeddings."""
     sampling = SamplingParams(max_new_tokens=12)
     scheduler = sglang(FeedbackRunner(MODEL))
@@ -447,7 +449,7 @@ def test_a_request_that_waits_for_a_stream_sleeps_and_wakes(sglang: Open) -> Non
     assert resting(scheduler)
 
 
-def test_what_was_computed_before_a_wait_is_still_there_after_it(sglang: Open) -> None:
+def test_positions_computed_before_a_wait_are_kept(sglang: Open) -> None:
     class WatchingFeedback(FeedbackRunner):
         lengths: list[tuple[int, int]] = []  # noqa: RUF012 - one test, one runner
 
@@ -474,14 +476,14 @@ def test_a_second_one_is_refused_and_the_first_goes_on(sglang: Open) -> None:
     assert collect(first, 1)["r"].data["ids"] == generate(MODEL, PROMPTS[1], SamplingParams(max_new_tokens=12))
 
 
-def test_nothing_listens_where_another_host_could_knock() -> None:
+def test_no_socket_listens_on_an_external_interface() -> None:
     scheduler = make()
     addresses = {each.laddr.ip for each in psutil.Process().net_connections("inet") if each.status == "LISTEN"}
     assert addresses <= {"127.0.0.1"}
     scheduler.runtime.close()
 
 
-def test_nothing_is_left_of_one_that_has_ended() -> None:
+def test_an_ended_scheduler_leaves_nothing() -> None:
     def one() -> int:
         scheduler = make()
         inside = weakref.ref(scheduler.runtime._scheduler)
@@ -495,7 +497,7 @@ def test_nothing_is_left_of_one_that_has_ended() -> None:
     assert one() <= threads + 1, "its threads outlive it"  # one stays: SGLang's watchdog, which sleeps
 
 
-def test_a_process_group_of_somebody_else_is_told() -> None:
+def test_an_existing_process_group_is_an_error() -> None:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
         with pytest.raises(ConfigError, match="default process group"):
@@ -504,7 +506,7 @@ def test_a_process_group_of_somebody_else_is_told() -> None:
         torch.distributed.destroy_process_group()
 
 
-def test_a_model_that_does_not_say_its_heads_is_told() -> None:
+def test_a_model_without_query_heads_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"ToyModel\.kv_layout\.heads: unset"):
         make(ToyRunner(ToyModel()))
 

@@ -1,4 +1,4 @@
-"""What is used of SGLang is there, in one module, in one version; and a change would be told by name."""
+"""The adapter's use of SGLang matches the installed version, in one module; a change would be reported by name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_server_arguments_are_there() -> None:
         ),
     ],
 )
-def test_a_change_is_told_by_name(before: str, after: str, said: str) -> None:
+def test_a_change_is_reported_by_name(before: str, after: str, said: str) -> None:
     assert before in SOURCE
     assert any(said in line for line in problems(SOURCE.replace(before, after)))
 

@@ -1,4 +1,6 @@
-"""A relay whose bytes outlive their sender: one file per put. It has no back-pressure, so only some tests of the suite are for it."""
+"""A relay whose bytes outlive their sender: one file per put. It has no back-pressure, so only some tests of the suite
+apply to it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Runners over the engine's toy model that keep the contract, and what their requests are; ``wrong_runners`` spoils them."""
+"""Runners over the engine's toy model that keep the contract, and their requests; ``wrong_runners`` adds mistakes to
+them.
+"""
 
 from __future__ import annotations
 

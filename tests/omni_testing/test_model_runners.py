@@ -1,4 +1,4 @@
-"""The runners over the engine's toy model keep the contract; ``wrong_runners``, which spoil them, do not."""
+"""The runners over the engine's toy model keep the contract; ``wrong_runners`` adds mistakes to them, which are caught."""
 
 from __future__ import annotations
 

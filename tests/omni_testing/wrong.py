@@ -119,7 +119,7 @@ class BelievesAnything(ShmRelay):
 
 
 class MistakesTheirsForMine(ShmRelay):
-    """Takes what it has put itself for what the other side has put under the same number."""
+    """Mistakes its own put for the peer's with the same number."""
 
     async def get_async(self, metadata: Any, dest_tensor: Any, request_id: str | None = None) -> Any:
         operation = await super().get_async(metadata, dest_tensor, request_id)
@@ -130,7 +130,7 @@ class MistakesTheirsForMine(ShmRelay):
 
 
 class EndsWithItsWaiter(ShmRelay):
-    """Who gives up waiting for a put takes the put back."""
+    """Withdraws the put when a caller that waits for it is cancelled."""
 
     async def wait_until_freed(self, block: Any) -> None:
         try:
@@ -155,7 +155,7 @@ class KeepsWhatACancelledGetHeld(ShmRelay):
 
 
 class MournsForEver(ShmRelay):
-    """One dead peer, and it reads from nobody any more."""
+    """Stops reading from all peers after one has died."""
 
     mourning = False
 
@@ -209,7 +209,7 @@ class Polls(ShmRelay):
 
 
 class PollsSlowly(Polls):
-    """Too seldom to be seen in its CPU time."""
+    """Polls too seldom to show in its CPU time."""
 
     pause = 0.05
 
@@ -323,7 +323,7 @@ class MutatesItsInput(Wrong):
 
 
 class MixesUpCompany(Wrong):
-    """Gives a request the result of the one that waits behind it."""
+    """Gives a request the result of the next one in the queue."""
 
     def _run(self, batch: list[StagePayload]) -> None:
         waiting: list[IncomingMessage] = self.inbox.drain()

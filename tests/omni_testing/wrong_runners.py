@@ -31,7 +31,7 @@ class DependsOnItsPlace(RightRunner):
 
 
 class DependsOnTheParts(RightRunner):
-    """Marks the first row of what it takes for a prompt: of every part of one."""
+    """Writes to the first row of every chunk of a prompt, as if it were the prompt's first."""
 
     def before_forward(self, batch: ForwardBatch) -> None:
         assert batch.input_embeds is not None
@@ -83,7 +83,7 @@ class SwapsTokens(RightRunner):
 
 
 class Reseeded(RightRunner):
-    """Gives every request a stream of random numbers of its own making."""
+    """Gives every request random numbers from a generator of its own."""
 
     seed: ClassVar[int | None] = None
 
@@ -107,7 +107,7 @@ class ForgetsThePenalty(RightRunner):
 
 
 class ChoosesItself(RightRunner):
-    """Takes the best id of all, whatever the request suppresses or asks to be drawn."""
+    """Takes the best id, ignoring suppressed ids and sampling."""
 
     def execute(self, batch: ForwardBatch) -> Sampled:
         batch.input_embeds = self._input_embeds(batch)
@@ -163,7 +163,7 @@ class KeepsTensors(RightRunner):
 
 
 class RemembersNames(KeepsRequests):
-    """A new request goes on with what an aborted one of its name has left."""
+    """A new request reuses the state of an aborted one with its name."""
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         request = super().receive(message)
@@ -185,7 +185,7 @@ class DoesNotWait(StreamedRunner):
 
 
 class FallsOver(RightRunner):
-    """One bad request, and it refuses all that follow."""
+    """Fails all requests after one bad request."""
 
     fallen = False
 
@@ -206,7 +206,7 @@ class BlamesItself(RightRunner):
 
 # --- feedback ----------------------------------------------------------------------------------------------------------
 class _SharedBuffer(SumFeedback):
-    """One feedback for whoever comes next."""
+    """Keeps one feedback for all requests."""
 
     shared = torch.zeros(32)
 
@@ -259,7 +259,7 @@ class ItsStrategyRemembers(RightFeedback):
 
 
 class FeedsOnlyOnce(RightFeedback):
-    """Forgets to keep what it fed, so that a request whose cache was taken away goes on otherwise."""
+    """Does not keep the inputs that it fed, so that a preempted request continues differently."""
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: Sampled) -> None:
         super().after_sampling(batch, output, sampled)
@@ -304,7 +304,7 @@ class PrefillsAlways(RightFeedback):
 
 
 def kind_of_requests(name: str) -> str:
-    """Which of ``right_runners``' requests a wrong runner gets."""
+    """Returns the requests of ``right_runners`` for a wrong runner."""
     runner: Any = globals()[name]
     if issubclass(runner, StreamedRunner):
         return "StreamedRequests"

@@ -26,7 +26,7 @@ def test_a_folder_with_a_config_is_one(tmp_path: Path) -> None:
     assert resolve_checkpoint(str(tmp_path), ["*.json"]) == str(tmp_path)
 
 
-def test_what_a_config_lacks_is_named_by_its_path() -> None:
+def test_missing_fields_of_a_config_are_named_by_path() -> None:
     root = Section({"text": {"heads": 4, "bias": None}, "audio": 3}, "config.json", "Parrot")
     text = root.section("text")
     assert text["heads"] == 4

@@ -1,4 +1,4 @@
-"""Encoded media are kept by content, within a bound, and handed out as they were made."""
+"""Encoded media are cached by content, within a bound, and returned unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_piece_is_encoded_once_in_one_call_with_the_others_that_are_missing() 
     assert (counters["encoder_cache.hits"], counters["encoder_cache.misses"]) == (4, 4)
 
 
-def test_the_bound_holds_and_the_least_recently_used_go() -> None:
+def test_the_size_is_bounded_and_eviction_is_least_recently_used() -> None:
     cache: EncoderCache[tuple[torch.Tensor, ...]] = EncoderCache(3 * PIECE)
     encoder = Encoder()
     encoder.ask(cache, b"a", b"b", b"c")
@@ -57,7 +57,7 @@ def test_the_bound_holds_and_the_least_recently_used_go() -> None:
     assert encoder.calls == [[b"b"]]
 
 
-def test_a_request_larger_than_the_cache_is_answered_all_the_same() -> None:
+def test_a_request_larger_than_the_cache_works() -> None:
     cache: EncoderCache[tuple[torch.Tensor, ...]] = EncoderCache(2 * PIECE)
     encoder = Encoder()
     assert encoder.ask(cache, b"a", b"b", b"c", b"d") == [97, 98, 99, 100]
@@ -67,7 +67,7 @@ def test_a_request_larger_than_the_cache_is_answered_all_the_same() -> None:
     assert huge.statistics()["encoder_cache.bytes"] == 0
 
 
-def test_what_is_kept_is_no_view_of_a_batch() -> None:
+def test_cached_tensors_are_not_views_of_a_batch() -> None:
     cache: EncoderCache[tuple[torch.Tensor, ...]] = EncoderCache(100 * PIECE)
     Encoder().ask(cache, b"a", b"b")
     (piece,) = cache.encode([b"a"], lambda indices: pytest.fail("it is known"))

@@ -1,4 +1,6 @@
-"""Operations: the reference where nothing fits, the best kernel that can work where one does, and the way there."""
+"""Operations: the reference if no kernel fits, the best kernel that can work if one does, and the path of kernels to a
+process.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def answer(dtype: torch.dtype = torch.float32) -> float:
     return float(rms_norm(torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype), 1.0))
 
 
-def test_the_highest_that_can_work_wins(examples: Any) -> None:
+def test_the_kernel_of_highest_priority_that_works_is_used(examples: Any) -> None:
     install({"rms_norm": [spec("plain"), spec("better", 1, "fits")]})
     assert [answer(), answer()] == [2.0, 2.0]
     assert len(examples.asked) == 1, "its probe is asked once"
@@ -106,14 +108,14 @@ def test_the_highest_that_can_work_wins(examples: Any) -> None:
     ],
     ids=str,
 )
-def test_one_that_does_not_fit_leaves_the_place_to_the_next(examples: Any, fields: dict[str, Any]) -> None:
+def test_an_unsuitable_kernel_is_skipped(examples: Any, fields: dict[str, Any]) -> None:
     install({"rms_norm": [spec("plain"), spec("better", 1, **fields)]})
     assert answer() == 1.0
     install({"rms_norm": [spec("better", 1, **fields)]})
     assert answer() == 0.0, "the reference"
 
 
-def test_one_whose_target_is_gone_is_told(examples: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kernel_whose_target_is_missing_is_logged(examples: Any, caplog: pytest.LogCaptureFixture) -> None:
     install({"rms_norm": [spec("missing")]})
     assert answer() == 0.0
     assert "kernel missing of rms_norm is not used, because ConfigError" in caplog.text
@@ -184,7 +186,7 @@ def test_a_kernel_that_raises_is_named_with_its_plugin(examples: Any) -> None:
     assert str(caught.value) == f"{expected}; OMNI_DISABLE_PLUGINS=mine computes without it"
     assert isinstance(caught.value.__cause__, ValueError)
     install({})
-    with pytest.raises(TypeError):  # what the reference raises stays as it is
+    with pytest.raises(TypeError):  # an exception of the reference is not changed
         rms_norm(1)
 
 
@@ -204,7 +206,7 @@ def test_a_launch_spec_carries_what_is_installed(examples: Any, tmp_path: Path) 
     assert not examples.asked, "the parent asks no probe: it may have no such device"
 
 
-def test_one_that_cannot_travel_is_left_out_and_told(
+def test_a_kernel_that_cannot_be_sent_is_skipped_and_logged(
     examples: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = registry(
@@ -261,7 +263,7 @@ def test_check_says_only_the_reason_where_a_kernel_cannot_work(examples: Any, mo
     assert result.exit_code == 0
 
 
-def test_nan_and_wrong_shapes_are_never_good() -> None:
+def test_nan_and_wrong_shapes_fail_the_comparison() -> None:
     arguments = (torch.ones(2, 3), torch.ones(3), 1e-6)
     assert relative_error(rms_norm, lambda x, weight, eps: x * float("nan"), arguments) == float("inf")
     with pytest.raises(
@@ -311,7 +313,7 @@ def test_whole_numbers_must_be_the_same(off: int, error: float) -> None:
     assert relative_error(route_experts, kernel, (torch.arange(600.0).expand(50, 600), 4, True)) == error
 
 
-def test_a_name_belongs_to_whoever_wraps_the_function() -> None:
+def test_an_operation_name_is_used_once() -> None:
     @operation("twice", examples=lambda dtype, generator: [])
     def twice(x: torch.Tensor) -> torch.Tensor:
         """Twice."""

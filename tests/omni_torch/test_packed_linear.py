@@ -30,7 +30,7 @@ def test_a_packed_product_is_the_product(rows: int, dtype: torch.dtype, bound: f
 
 
 @needs_kernels
-def test_a_row_does_not_depend_on_its_neighbours() -> None:
+def test_a_row_does_not_depend_on_other_rows() -> None:
     matrix, x = packed(torch.randn(512, 512)), torch.randn(8, 512)
     together = product(x, matrix)
     for row in range(8):

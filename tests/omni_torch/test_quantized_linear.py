@@ -1,4 +1,4 @@
-"""Layers with int8 weights compute nearly what plain ones compute, and say where they cannot."""
+"""Layers with int8 weights compute nearly the same as plain ones, and reject machines without kernels."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ BOUNDS = {"int8_weight_only": 0.01, "int8_dynamic_activation_int8_weight": 0.015
 """Relative errors of a product of normal numbers: rounding of weights is 0.7 %, and of inputs as much again."""
 
 MINE = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)]
-"""What this machine can do."""
+"""The schemes that this machine supports."""
 
 needs_kernels = pytest.mark.skipif(not MINE, reason="this machine has no int8 kernels")
 every = pytest.mark.parametrize("name", MINE)
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="reads /proc")
-def test_this_machine_can_do_what_its_cpu_has_instructions_for() -> None:
-    """Otherwise a kernel that broke would take its tests with it."""
+def test_probes_match_the_instructions_of_this_cpu() -> None:
+    """Run in a subprocess: otherwise a kernel that crashes would end the test run."""
     found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.M)
     flags = set(found[1].split()) if found else set()
     assert ("int8_weight_only" in MINE) == ("avx2" in flags)
@@ -82,7 +82,7 @@ def test_a_channel_of_zeros_and_a_row_of_zeros_give_zeros(name: str) -> None:
 
 @every
 def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
-    """Not even on one a thousand times larger."""
+    """Also beside a row a thousand times larger."""
     layer, x = QUANTIZATIONS[name].layer(drawn(512, 512), None), drawn(8, 512, seed=1)
     x[3] *= 1000
     together = layer(x)
@@ -92,8 +92,8 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
 
 @every
 @pytest.mark.parametrize("offset", [1, 8, 13])
-def test_inputs_may_lie_anywhere_in_memory(name: str, offset: int) -> None:
-    """The kernel of int8 weights needs aligned rows, and does not ask."""
+def test_inputs_may_be_unaligned(name: str, offset: int) -> None:
+    """The kernel of int8 weights needs aligned rows, and does not check."""
     layer = QUANTIZATIONS[name].layer(drawn(64, 64), None)
     x = drawn(2, 64, seed=1).to(torch.bfloat16)
     moved = torch.empty(200, dtype=torch.bfloat16)[offset : offset + 128].view(2, 64).copy_(x)
@@ -140,7 +140,7 @@ def test_an_unknown_name_lists_those_that_there_are() -> None:
 
 
 def test_a_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'int8_weight_only' is for stages on a CPU, and this one is on cuda:1"):
+    with pytest.raises(ConfigError, match=r"'int8_weight_only' is for stages on a CPU, but this one is on cuda:1"):
         pack_for("int8_weight_only", "cuda:1")
 
 
@@ -151,10 +151,10 @@ def test_a_gpu_is_refused() -> None:
         ("ONEDNN_MAX_CPU_ISA", "AVX2", "int8_dynamic_activation_int8_weight", "VNNI"),
     ],
 )
-def test_a_machine_whose_kernels_are_missing_or_overflow_is_told(
+def test_a_machine_whose_kernels_are_missing_or_overflow_is_an_error(
     setting: str, value: str, name: str, needs: str
 ) -> None:
-    """As older machines are: their int8 kernels sum pairs in 16 bits, and are wrong for extreme values."""
+    """As on older machines, whose int8 kernels sum pairs in 16 bits, and are wrong for extreme values."""
     program = f"from omni_torch.quantized_linear import pack_for; pack_for({name!r}, 'cpu')"
     run = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, setting: value}, capture_output=True, text=True, check=False

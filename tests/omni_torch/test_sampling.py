@@ -27,7 +27,7 @@ def request(sampling: SamplingParams, outputs: list[int], prompt: list[int]) -> 
 
 
 def kept(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
-    """What may be drawn from one row: ids and their probabilities."""
+    """Return the ids that may be drawn from one row, and their probabilities."""
     temperature, top_p, min_p = (torch.tensor([each]) for each in (params.temperature, params.top_p, params.min_p))
     ids, probabilities = candidates(
         logits[None],
@@ -69,7 +69,7 @@ def test_the_candidates_are_the_references(seed: int, params: SamplingParams, pr
     torch.testing.assert_close(full, expected)
 
 
-def test_what_ties_with_the_last_of_top_k_stays() -> None:
+def test_ties_with_the_last_of_top_k_are_kept() -> None:
     logits = torch.zeros(50)
     logits[10], logits[20:25] = 5.0, 4.0
     ids, probabilities = kept(logits, SamplingParams(temperature=1.0, top_k=3))
@@ -77,7 +77,7 @@ def test_what_ties_with_the_last_of_top_k_stays() -> None:
 
 
 @pytest.mark.parametrize("top_k", [0, 6, 9])
-def test_what_ties_with_the_last_of_top_p_stays(top_k: int) -> None:
+def test_ties_with_the_last_of_top_p_are_kept(top_k: int) -> None:
     logits = torch.zeros(50)
     logits[10], logits[20:25] = 5.0, 4.0
     ids, probabilities = kept(logits, SamplingParams(temperature=1.0, top_k=top_k, top_p=0.5))
@@ -122,7 +122,7 @@ def test_draws_follow_the_distribution_and_suppressed_ids_never_come() -> None:
     torch.testing.assert_close(counts / counts.sum(), expected, atol=0.012, rtol=0)
 
 
-def test_a_neighbour_changes_nothing() -> None:
+def test_a_row_does_not_depend_on_other_rows() -> None:
     settings: list[dict[str, Any]] = [
         {},
         {"temperature": 1.0},
@@ -148,11 +148,11 @@ def test_a_neighbour_changes_nothing() -> None:
 
 
 def ways(*arguments: torch.Tensor) -> list[list[int]]:
-    """What the reference answers on a CPU, and what it does on a GPU, where it lets no value decide what runs."""
+    """Compare the reference's CPU path with its GPU path, which branches on no value."""
     return [each(*arguments).tolist() for each in (sampling._choose_by_path, sampling._choose_alike)]
 
 
-def test_the_way_on_a_gpu_chooses_the_same() -> None:
+def test_the_gpu_path_chooses_the_same() -> None:
     for arguments in sample_tokens.examples(torch.float32, torch.Generator().manual_seed(3)):
         here, there = ways(*arguments)
         assert here == there
@@ -160,7 +160,7 @@ def test_the_way_on_a_gpu_chooses_the_same() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_way_on_a_gpu_chooses_the_same_where_logits_tie(seed: int) -> None:
+def test_the_gpu_path_chooses_the_same_where_logits_tie(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(0, 8, (200, 60), generator=generator).double()
     logits[:, 3], logits[:, 40:] = 8.0, -math.inf
@@ -179,8 +179,8 @@ def test_the_way_on_a_gpu_chooses_the_same_where_logits_tie(seed: int) -> None:
             assert token == int(logits[row].argmax())
 
 
-def test_nothing_waits_for_a_gpu() -> None:
-    """On the device "meta" there are no values; to ask for one is an error there, and on a GPU a wait."""
+def test_sampling_does_not_synchronise_with_a_gpu() -> None:
+    """On the device "meta" there are no values; reading one is an error there, and a synchronisation on a GPU."""
     examples = sample_tokens.examples(torch.float32, torch.Generator().manual_seed(0))
     assert sample_tokens(*(each.to("meta") for each in examples[0])).shape == (len(examples[0][0]),)
     params = SamplingParams(repetition_penalty=1.2, suppressed_ids=frozenset({3, 5}))

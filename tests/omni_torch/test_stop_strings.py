@@ -1,4 +1,4 @@
-"""Stop strings: the text ends before the first of them however it is cut, and what may begin one is not given out."""
+"""Stop strings: the text ends before the first of them however it is cut, and a possible beginning of one is held back."""
 
 from __future__ import annotations
 

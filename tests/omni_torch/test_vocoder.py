@@ -1,4 +1,4 @@
-"""The scheduler of vocoders: chunks of the sizes asked for, together where they can be; what cannot be decoded is refused."""
+"""The scheduler of vocoders: chunks of the requested sizes, batched if possible; invalid frames are errors."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Allergic(Counter):
 
 
 def test_a_request_that_cannot_be_decoded_fails_alone() -> None:
-    """The others sound as if they had been decoded without it, although the pass that failed had advanced them."""
+    """The others get the same sound as without it, although the pass that failed had advanced them."""
     scheduler = VocoderScheduler(Allergic(), initial_chunk=1, chunk=2)
     good = torch.arange(14, 34).reshape(10, 2)
     for index in range(10):
@@ -118,7 +118,7 @@ def test_a_frame_of_another_width_is_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None:
-    """Whether it was the flush or not; the request without a chunk's worth of frames goes on."""
+    """Tested with the failing pass before and in the flush; the request without a whole chunk of frames continues."""
     scheduler = VocoderScheduler(Counter(fails=True), initial_chunk=4, chunk=4)
     scheduler.inbox.put(frame("other", frames_of(1)[0]))
     for message in [*(frame("r", each) for each in frames_of(count)), *end("r")]:
@@ -129,7 +129,7 @@ def test_a_pass_that_fails_ends_the_requests_that_were_in_it(count: int) -> None
     assert scheduler.statistics()["running"] == 1
 
 
-def test_codes_come_back_only_if_asked_for() -> None:
+def test_codes_are_returned_only_on_request() -> None:
     scheduler = VocoderScheduler(Counter(), initial_chunk=1, chunk=1)
     for message in (frame("r", frames_of(1)[0]), *end("r")):
         scheduler.inbox.put(message)

@@ -1,4 +1,4 @@
-"""Reading weights: what is joined of several tensors, and what does not fit, whichever dimension it is. Models test their names."""
+"""Reading weights: parameters joined from several tensors, and wrong shapes in any dimension. Models test their names."""
 
 from __future__ import annotations
 
@@ -52,9 +52,7 @@ def test_parts_are_joined_and_whole_numbers_stay_whole(tmp_path: Path) -> None:
         ("steps", (4,), r"'net\.steps' has shape \(4,\), the config asks for \(3,\)"),
     ],
 )
-def test_what_does_not_fit_is_named_with_both_shapes(
-    tmp_path: Path, name: str, shape: tuple[int, ...], words: str
-) -> None:
+def test_a_wrong_shape_is_named_with_both_shapes(tmp_path: Path, name: str, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         load(tmp_path, **{name: torch.zeros(shape)})
     assert str(tmp_path) in str(caught.value)

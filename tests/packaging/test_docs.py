@@ -1,4 +1,4 @@
-"""The documentation says what the code does: examples run, generated pages are current, what is named exists."""
+"""The documentation matches the code: examples run, generated pages are current, and named things exist."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def names_in(path: Path) -> Iterator[str]:
                 yield value
 
 
-def test_what_the_flow_of_a_request_names_exists() -> None:
+def test_names_on_the_page_about_request_flow_exist() -> None:
     source = ROOT / "omni_core" / "src" / "omni_core"
     known = {name for path in source.rglob("*.py") for name in names_in(path)} | {"client", "omni_core"}
     page = re.sub(r"^```.*?^```", "", (DOCS / "how-a-request-flows.md").read_text(), flags=re.DOTALL | re.MULTILINE)

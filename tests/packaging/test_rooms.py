@@ -16,7 +16,7 @@ ROOMS = [
     "__version__", "errors", "references", "interface", "hookspecs", "plugins", "config", "protocol", "control", "relay",
     "scheduling", "model_runner", "observe", "stage", "coordinator", "processes", "machines", "launch", "client", "cli",
 ]  # fmt: skip
-"""Each may import those before it. docs/decisions/0019-three-distributions.md says what lives where."""
+"""Each may import those before it. docs/decisions/0019-three-distributions.md describes their contents."""
 
 SHARED = {
     "omni_relay_kit": {"omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake"},
@@ -30,11 +30,11 @@ SHARED = {
     "omni_sglang": set(),
     "omni_qwen3": {"omni_qwen3_demo"},
 }  # fmt: skip
-"""Engines and models, and who may import them. Everyone may import the core."""
+"""Engines and models, and the distributions that may import them. All may import the core."""
 
 
 def imports(path: Path) -> Iterator[str]:
-    """The modules that a file imports, wherever in the file it does."""
+    """Return the modules that a file imports, anywhere in the file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -93,7 +93,7 @@ def test_modules_of_the_core_import_each_other_without_a_circle() -> None:
 
 
 def test_the_core_knows_no_stage_of_a_model() -> None:
-    """What a model calls its stages and its groups of parameters, it declares; the core reads the declaration."""
+    """A model declares the names of its stages and groups of parameters; the core reads the declaration."""
     for path in CORE.rglob("*.py"):
         found = re.findall(r"(?i)thinker|talker", path.read_text())
         assert not found, f"{path.relative_to(ROOT)} says {found[0]!r}"

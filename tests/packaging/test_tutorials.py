@@ -1,8 +1,8 @@
-"""The tutorials do what they say: their files are written, their commands run, and what these print is compared.
+"""The tutorials work as written: their files are created, their commands run, and the output is compared.
 
-On a page, a code block with a ``title`` is a file of that name, or more of it if there was such a block before; with ``(part)`` behind
-the name it is something that the file holds. A ``console`` block holds commands (``$``, continued with ``>``) and what they print,
-where ``...`` stands for anything.
+On a page, a code block with a ``title`` is a file of that name, or more of it if there was such a block before; with
+``(part)`` behind the name it is a part of the file. A ``console`` block holds commands (``$``, continued with ``>``)
+and their output, where ``...`` stands for anything.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PART = " (part)"
 
 @define
 class Reader:
-    """Somebody who follows a page, in an environment that has what this one has, and a folder of their own."""
+    """A reader who follows a page, in an environment with the packages of this one, and a folder of their own."""
 
     folder: Path
     environment: dict[str, str]
@@ -59,7 +59,7 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Reader:
-    """Their environment sees the packages of this one, and what they install stays theirs."""
+    """Make their environment, which sees the packages of this one; packages that they install stay in it."""
     home = tmp_path / "environment"
     venv.create(home, symlinks=True, with_pip=False)
     packages = next((home / "lib").glob("python*")) / "site-packages"
@@ -96,7 +96,7 @@ def follow(page: Path, reader: Reader) -> None:
             for command, expected in commands(text):
                 check(command, expected, *reader.run(command))
         else:
-            assert language in NO_SNIPPETS, f"nobody runs this {language or 'nameless'} block:\n{text}"
+            assert language in NO_SNIPPETS, f"no test runs this {language or 'nameless'} block:\n{text}"
 
 
 def commands(text: str) -> list[tuple[str, str]]:
@@ -159,7 +159,7 @@ def test_the_first_relay(reader: Reader) -> None:
         ("", 1, "", ""),
     ],
 )
-def test_a_page_that_is_wrong_is_noticed(expected: str, code: int, output: str, errors: str) -> None:
+def test_a_wrong_page_is_detected(expected: str, code: int, output: str, errors: str) -> None:
     with pytest.raises(AssertionError):
         check("say", expected, code, output, errors)
 

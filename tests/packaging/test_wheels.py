@@ -1,4 +1,4 @@
-"""What the wheels say of themselves: light dependencies, entry points, no test or demo package at run time."""
+"""The wheels' metadata: light dependencies, entry points, no test or demo package at run time."""
 
 from __future__ import annotations
 

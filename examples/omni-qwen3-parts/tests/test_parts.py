@@ -1,4 +1,4 @@
-"""The parts replace those of an installed model by name, and change what they should and nothing else."""
+"""The parts replace those of an installed model by name, and change only what they should."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def asking(text: str, metadata: dict[str, Any] | None = None, temperature: float
 
 
 async def answers(model: Path, requests: list[OmniRequest], *settings: str) -> list[tuple[list[int], np.ndarray]]:
-    """Text ids and sound of requests that are asked at once of a pipeline with these ``--set`` flags."""
+    """Return text ids and sound of requests that run together in a pipeline with these ``--set`` flags."""
     source = PipelineSource("qwen3-omni", str(model), {"processes": "one"}, settings)
     async with open_pipeline(source.resolve().config) as client:
         given = await asyncio.gather(*(client.submit(each) for each in requests))
@@ -97,7 +97,7 @@ async def test_both_parts_at_once_in_processes_of_their_own(model: Path) -> None
 
 
 @pytest.mark.parametrize("given", [7, {"x": 1.0}, {"1": None}, [1], {"99999999": 1.0}], ids=str)
-def test_a_bias_that_is_none_is_refused(given: Any) -> None:
+def test_an_invalid_bias_is_refused(given: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"metadata\.logit_bias"):
         logit_bias(given, 100)
 

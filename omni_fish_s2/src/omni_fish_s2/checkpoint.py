@@ -20,7 +20,9 @@ JOINED = {
     "wqkv.bias": ("wq.bias", "wk.bias", "wv.bias"),
     "w13.weight": ("w1.weight", "w3.weight"),
 }
-"""Our parameters, and the on-disk tensors that are stacked along the first dimension unless they are joined on disk already."""
+"""Maps our parameters to the on-disk tensors that are stacked along the first dimension, unless they are joined on disk
+already.
+"""
 
 
 def load_module(

@@ -15,7 +15,7 @@ MODEL_TYPE = "fish_qwen3_omni"
 
 @frozen
 class DecoderConfig:
-    """A decoder of Llama's kind: the slow one over frames, or the fast one over the codes of a frame."""
+    """A decoder of Llama's architecture: the slow one over frames, or the fast one over the codes of a frame."""
 
     dim: int
     layers: int
@@ -118,7 +118,7 @@ def _decoder(section: Section, slow: DecoderConfig | None = None) -> DecoderConf
         kv_heads=kv_heads,
         head_dim=head_dim,
         intermediate_size=integer("intermediate_size", "intermediate_size", 2**20),
-        # Base and epsilon are the slow decoder's in both.
+        # Both decoders use the slow one's base and epsilon.
         norm_eps=section.number("norm_eps", 1e-12, 1.0, 1e-5) if slow is None else slow.norm_eps,
         rope_base=section.number("rope_base", 1.0, 1e15, 10000.0) if slow is None else slow.rope_base,
         qkv_bias=flag("attention_qkv_bias", "qkv_bias"),

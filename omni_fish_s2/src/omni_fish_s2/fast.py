@@ -1,4 +1,6 @@
-"""The fast decoder: given the slow one's state at a frame and the frame's first code, its other codes, one after another."""
+"""The fast decoder: predicts a frame's remaining codes, one by one, from the slow decoder's state and the frame's first
+code.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ class _FrameAttention:
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
     ) -> torch.Tensor:
-        """``[B * t, heads, head_dim]``, the ``t`` positions of a sequence side by side."""
+        """Attend with ``[B * t, heads, head_dim]``, the ``t`` positions of a sequence adjacent."""
         batch, steps = self._batch, query.shape[0] // self._batch
         end = self.start + steps
         kv_heads, width = key.shape[1:]
@@ -36,7 +38,7 @@ class _FrameAttention:
         values[:, :, self.start : end] = value.view(batch, steps, kv_heads, width).transpose(1, 2)
         k, v = keys[:, :, :end], values[:, :, :end]
         if steps == 1:
-            # A single query per sequence: the query heads of a KV head stand as rows.
+            # With a single query per sequence, the query heads of a KV head become rows.
             q = query.view(batch, kv_heads, self._group, width)
             return F.scaled_dot_product_attention(q, k, v, scale=scale).reshape(query.shape)
         q = query.view(batch, steps, -1, width).transpose(1, 2)

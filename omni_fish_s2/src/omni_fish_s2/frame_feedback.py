@@ -1,6 +1,6 @@
 """Fish S2's feedback loop: the fast decoder completes each frame, whose embedding is the next step's input.
 
-:class:`Speech` is what :class:`omni_fish_s2.semantic.SpeechRunner` keeps of a request in ``request.state``.
+:class:`Speech` is the state of a request that :class:`omni_fish_s2.semantic.SpeechRunner` keeps in ``request.state``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from omni_torch.graphs import Graphs, Named, Recorder
 
 @define(eq=False)
 class Speech:
-    """A request of the stage, in its ``request.state``.
+    """The stage's state of a request, in ``request.state``.
 
     Attributes:
-        draws: ``None`` when nothing is drawn. turns: what is still to be said. steps: tokens chosen in earlier turns.
+        draws: ``None`` for greedy decoding. turns: remaining turns of text. steps: tokens chosen in earlier turns.
         feedback: ``[dim]``, the embedded last frame. frames: sent so far.
-        open: whether more turns may come. waiting: whether all turns so far are spoken and the next one has not come.
-        ended: why the last turn ended.
+        open: true if more turns may arrive. waiting: true if all turns so far are spoken and the next one has not arrived.
+        ended: the reason why the last turn ended.
     """
 
     sampling: SpeechSampling
@@ -57,12 +57,12 @@ def recordable_frame(
     numbers: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
 ) -> Callable[[], Named]:
-    """A whole frame and its embedding, the choices of its codes included, as a function that asks the host nothing.
+    """Compute a whole frame and its embedding, including the choice of its codes, without synchronising with the host.
 
     Args:
         hidden, first: see :meth:`omni_fish_s2.fast.FastDecoder.forward`.
-        drawing: ``[B]`` bool, whose codes are drawn; ``numbers`` and ``most``: see :func:`choose_among`; ``uniforms``:
-            ``[B, codebooks - 1, codebook_size]``. Without them, nobody's are.
+        drawing: ``[B]`` bool, true where codes are sampled; ``numbers`` and ``most``: see :func:`choose_among`; ``uniforms``:
+            ``[B, codebooks - 1, codebook_size]``. Without them, every row is greedy.
     """
 
     def pick(logits: torch.Tensor, index: int) -> torch.Tensor:
@@ -79,7 +79,8 @@ def recordable_frame(
 
 
 class FrameFeedback(FeedbackStrategy):
-    """Residual codes by the fast decoder, which completes each frame; the frame's embedding is the next input.
+    """Chooses residual codes with the fast decoder, which completes each frame; the frame's embedding is the next
+    input.
 
     Args:
         frame_graphs: true if frames are recorded on a GPU and replayed; a recorder in tests, for any device.
@@ -124,7 +125,7 @@ class FrameFeedback(FeedbackStrategy):
     def residual_codes(
         self, hidden: torch.Tensor, first: torch.Tensor, requests: list[ARRequest]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Complete ``B`` frames. A subclass may choose their codes otherwise.
+        """Complete ``B`` frames. Override it to choose their codes otherwise.
 
         Args:
             hidden, first: see :meth:`omni_fish_s2.fast.FastDecoder.forward`.
@@ -135,7 +136,7 @@ class FrameFeedback(FeedbackStrategy):
         model = self.model
         speeches: list[Speech] = [request.state for request in requests]
         drawing = [index for index, speech in enumerate(speeches) if speech.draws is not None]
-        # The step of the token just appended.
+        # The step of the token that was just appended.
         numbers = [numbers_of(requests[index], len(requests[index].output_ids) - 1).codes for index in drawing]
         if self.graphs is not None:
             replayed = self._replayed(self.graphs, hidden, first, speeches, dict(zip(drawing, numbers, strict=True)))
@@ -160,7 +161,7 @@ class FrameFeedback(FeedbackStrategy):
         speeches: list[Speech],
         numbers: dict[int, torch.Tensor],
     ) -> Named | None:
-        """``numbers``: the uniform numbers of the requests that draw, by index."""
+        """Return the sampling arguments of a batch. ``numbers``: the uniform numbers of the sampled requests, by index."""
         model = self.model
         inputs, width, most = [hidden, first], model.config.codebook_size, 0
         if numbers:
@@ -174,7 +175,7 @@ class FrameFeedback(FeedbackStrategy):
 
 
 def numbers_of(request: ARRequest, step: int) -> Any:
-    """The random numbers of a step of the current turn."""
+    """Return the random numbers of a step of the current turn."""
     speech: Speech = request.state
     assert speech.draws is not None
     return speech.draws.at(speech.steps + step)

@@ -1,4 +1,4 @@
-"""What the pipeline of Fish S2 offers: parameters of speech, voices by recording, limits. Light: no torch."""
+"""The declared interface of the Fish S2 pipeline: speech parameters, voice cloning and limits. Imports no torch."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ SEMANTIC = ParameterGroup(
     "how the speech is chosen",
     [
         Parameter("temperature", "number", "sampling temperature; 0 is greedy", 1.0, minimum=0, maximum=2),
-        Parameter("top_p", "number", "choose within this probability mass; 1 is off", 0.9, minimum=1e-6, maximum=1),
         Parameter(
-            "top_k", "integer", "choose among so many of the likeliest; 0 is off", 30, minimum=0, maximum=2**31 - 1
+            "top_p", "number", "nucleus sampling: keep this probability mass; 1 is off", 0.9, minimum=1e-6, maximum=1
         ),
+        Parameter("top_k", "integer", "keep the k most likely; 0 is off", 30, minimum=0, maximum=2**31 - 1),
         Parameter(
             "max_new_tokens",
             "integer",
-            "at most so many frames (46 ms each) per turn",
+            "maximum number of frames (46 ms each) per turn",
             2048,
             1,
             2**31 - 1,
             aliases=["max_tokens"],
         ),
-        Parameter(SEED, "integer", "seed of sampling; by default a fresh one", minimum=0, maximum=2**63 - 1),
+        Parameter(SEED, "integer", "sampling seed; random by default", minimum=0, maximum=2**63 - 1),
     ],
 )
 

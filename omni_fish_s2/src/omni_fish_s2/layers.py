@@ -26,14 +26,14 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``x + residual``, and its norm."""
+        """Return ``x + residual``, and its norm."""
         return add_rms_norm(x, residual, self.weight, self.eps)
 
 
 def rotary(positions: torch.Tensor, head_dim: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines: positions of any shape to two float32 tensors ``[*positions, 1, head_dim / 2]``.
+    """Computes cosines and sines: from positions of any shape, two float32 tensors ``[*positions, 1, head_dim / 2]``.
 
-    Their values are rounded to bfloat16, whatever the model computes in: the model was trained with such a table.
+    Their values are rounded to bfloat16 in every compute dtype, because the model was trained with such a table.
     """
     steps = torch.arange(0, head_dim, 2, device=positions.device)[: head_dim // 2].float()
     angles = positions.float().unsqueeze(-1) * (1.0 / base ** (steps / head_dim))
@@ -42,7 +42,7 @@ def rotary(positions: torch.Tensor, head_dim: int, base: float) -> tuple[torch.T
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn neighbouring pairs of ``[..., heads, head_dim]``, in float32. (The operation ``rotary`` turns halves.)"""
+    """Rotate neighbouring pairs of ``[..., heads, head_dim]``, in float32. (The operation ``rotary`` rotates halves.)"""
     even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1)
     return turned.flatten(-2).to(x.dtype)

@@ -8,16 +8,14 @@ import torch
 
 
 class SpeechInputs(TypedDict, total=False):
-    """preprocessing -> semantic_ar. Where text comes as a stream, this comes as the first chunk, with no turns; each later turn is a
-    chunk of its own, a tensor of ids.
+    """preprocessing -> semantic_ar. If the text is a stream, this is the first chunk, without turns; each later turn is
+    a chunk, a tensor of ids.
     """
 
     token_ids: torch.Tensor  # [P] int64: the prompt of the first turn
     codes: torch.Tensor  # [R, codebooks] int64: the frames of the reference voices; absent without
     codes_start: int  # the position of the first of these frames in the prompt
-    turns: list[
-        torch.Tensor
-    ]  # what follows the speech of each turn but the last: int64 ids, from the end of that turn on
+    turns: list[torch.Tensor]  # for each turn but the last: int64 ids that follow its speech
 
 
 class SpeechResult(TypedDict):

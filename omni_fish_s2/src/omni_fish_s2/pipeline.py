@@ -12,12 +12,12 @@ from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_torch.checkpoints import resolve_checkpoint
 
 _FILES = ("*.json", "*.safetensors", "codec.pth")
-"""What is read of a checkpoint, and downloaded."""
+"""The checkpoint files that are read, and downloaded."""
 
 GPU_MEMORY_GIB = {"preprocessing": 2, "semantic_ar": 14, "vocoder": 2}
-"""What each stage of the released checkpoint is given of a GPU, in 16-bit weights: the weights (0.4, 8.5 and 0.4 GiB) and what is
-left for KV cache and activations; twice as much in float32. Computed from the released config, not measured on a GPU. Override
-with ``--set STAGE.gpu_memory=...``.
+"""Each stage's share of a GPU for the released checkpoint, in 16-bit weights: the weights (0.4, 8.5 and 0.4 GiB) plus
+the rest for KV cache and activations; twice as much in float32. Computed from the released config, not measured on a
+GPU. Override with ``--set STAGE.gpu_memory=...``.
 """
 
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
@@ -44,12 +44,13 @@ def speech_stages(
     reference_text: str | None = None,
     **options: Any,
 ) -> list[StageConfig]:
-    """The stages, to be put behind others: a stage that writes text names ``preprocessing`` in ``next`` and ``stream_to``.
+    """Return the stages, to append to others: a stage that writes text names ``preprocessing`` in ``next`` and
+    ``stream_to``.
 
     Args:
-        model_path: the checkpoint's folder, where the pipeline's own model is another.
-        text_stream: the text comes from such a stage, in chunks, and is spoken as it comes.
-        reference, reference_text: then, the voice of every request: a recording, and its words.
+        model_path: the checkpoint's folder, if the pipeline's own model is another.
+        text_stream: true if the text arrives from such a stage, in chunks, and is spoken while it arrives.
+        reference, reference_text: with a text stream, the voice of every request: a recording and its transcript.
         options: see :data:`omni_fish_s2.interface.OPTIONS`.
     """
     check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))

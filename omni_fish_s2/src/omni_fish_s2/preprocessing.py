@@ -1,4 +1,4 @@
-"""The preprocessing stage: a text and reference voices to the prompt of each turn."""
+"""The preprocessing stage: turns a text and reference voices into the prompt of each turn."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ MOST_REFERENCES = 5
 _SPEAKER_NUMBER = re.compile(r"[0-9]{1,3}")
 
 SHORTEST_SEGMENT = 40
-"""Bytes. A part must hold a speaker's tag and a word."""
+"""The least ``segment_bytes``: a part must hold a speaker's tag and a word."""
 
 SPEECH_ROOM = 2048
-"""Positions of the context that a prompt must leave for speech."""
+"""The number of context positions that a prompt must leave for speech."""
 
 
 @frozen
 class TextLimits:
-    """``max_characters``: of one request. ``segment_bytes``: the longest part that is spoken in one go."""
+    """``max_characters``: of one request. ``segment_bytes``: the longest part that is spoken in one turn."""
 
     max_characters: int = 10_000
     segment_bytes: int = 512
@@ -49,12 +49,9 @@ class Preprocessor:
         self.builder = PromptBuilder(model_path, config)
 
     def __call__(self, payload: StagePayload) -> SpeechInputs:
-        """
-        Raises:
-            InvalidRequestError: the request is at fault; the message names the part.
-        """
+        """Raise InvalidRequestError if the request is invalid; the message names the part."""
         request = payload.request
-        speech_sampling(request)  # wrong parameters fail the request before a voice is encoded
+        speech_sampling(request)  # invalid parameters fail the request before a voice is encoded
         text = self._spoken(request.inputs)
         if (tag := self.speaker(request)) and SPEAKER_TAG.search(text):
             raise InvalidRequestError("metadata.speaker: the text names its speakers itself; give one or the other")
@@ -64,7 +61,7 @@ class Preprocessor:
         """Build the prompt of the first turn, with voices, and the later turns.
 
         Raises:
-            InvalidRequestError: a reference is at fault, or the prompt is too long.
+            InvalidRequestError: a reference is invalid, or the prompt is too long.
         """
         inputs = self.builder.build(turns, self._voices_of(references))
         if len(inputs["token_ids"]) > self._room:
@@ -93,10 +90,7 @@ class Preprocessor:
         return text
 
     def check(self, text: str, where: str) -> None:
-        """
-        Raises:
-            InvalidRequestError: the text is too long, or holds a marker of the prompt's own structure.
-        """
+        """Raise InvalidRequestError if the text is too long, or holds a marker of the prompt's own structure."""
         if len(text) > self.limits.max_characters:
             raise InvalidRequestError(
                 f"{where}: {len(text)} characters are over the limit of {self.limits.max_characters} "
@@ -152,7 +146,7 @@ class Preprocessor:
 
 
 class PreprocessingScheduler(SimpleScheduler):
-    """With counters of the voices: encoded, and found among those encoded before."""
+    """Adds counters of the voice cache: voices encoded, and cache hits."""
 
     def __init__(self, preprocessor: Preprocessor) -> None:
         super().__init__(preprocessor)
@@ -177,12 +171,12 @@ def create_preprocessing(
     reference: str | None = None,
     reference_text: str | None = None,
 ) -> Scheduler:
-    """The preprocessing stage. The limits are those of :class:`TextLimits` and :class:`ReferenceLimits`; the codes of
-    ``voices_kept`` recordings are kept.
+    """Make the preprocessing stage. The limits are those of :class:`TextLimits` and :class:`ReferenceLimits`; the codes
+    of ``voices_kept`` recordings are cached.
 
     Args:
-        text_stream: another stage writes the text, and it is spoken as it comes.
-        reference, reference_text: then, the voice of every request: a recording, and its words.
+        text_stream: true if another stage writes the text, which is spoken while it arrives.
+        reference, reference_text: with a text stream, the voice of every request: a recording and its transcript.
     """
     if segment_bytes < SHORTEST_SEGMENT:
         raise ConfigError(f"segment_bytes: must be at least {SHORTEST_SEGMENT}, is {segment_bytes}")

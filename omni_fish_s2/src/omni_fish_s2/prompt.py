@@ -1,4 +1,4 @@
-"""The prompt of a request: markers, text and voices in the order that the model was trained on."""
+"""Builds the prompt of a request: markers, text and voices in the order that the model was trained on."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SPEECH = "\n\nSpeech:\n"
 
 @frozen(eq=False)
 class Voice:
-    """A reference voice: what is said, and its frames ``[n, codebooks]`` int64."""
+    """A reference voice: its transcript, and its frames ``[n, codebooks]`` int64."""
 
     text: str
     codes: torch.Tensor
 
 
 class PromptBuilder:
-    """Converts text and voices to token ids. Each part of a prompt is tokenised by itself.
+    """Converts text and voices to token ids. Each part of a prompt is tokenised on its own.
 
     Attributes:
         reserved: matches the markers that a user's text must not contain.
@@ -68,7 +68,7 @@ class PromptBuilder:
         return torch.tensor(self._ids(f"{IM_END}\n") + self._turn(text))
 
     def _turn(self, text: str) -> list[int]:
-        """The user's turn, and the opening of the speech that answers it."""
+        """Return the user's turn, and the opening of the speech that answers it."""
         return self._ids(f"{IM_START}user\n", text, f"{IM_END}\n", f"{IM_START}assistant\n{VOICE}")
 
     def _ids(self, *parts: str) -> list[int]:

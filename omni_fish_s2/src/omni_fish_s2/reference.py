@@ -1,4 +1,4 @@
-"""Reference voices: recordings of any rate and channel count, checked, encoded, and kept by their content."""
+"""Reads reference voices: recordings of any rate and channel count, checked, encoded, and cached by content."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from omni_fish_s2.codec.weights import CodecFile, load_codec
 Samples = npt.NDArray[np.float32]
 
 CHUNK_FRAMES = 64
-"""Frames encoded in one pass: the networks are causal, so passes of any size give the same, and memory stays bounded."""
+"""The number of frames encoded in one pass. The networks are causal, so the size does not change the result; it bounds
+memory.
+"""
 
 
 @frozen
 class ReferenceLimits:
-    """Bounds on what a reference voice may bring. ``max_file_mb`` is in MiB."""
+    """Bounds on the reference voices of a request. ``max_file_mb`` is in MiB."""
 
     max_seconds: float = 60.0
     max_file_mb: int = 64
@@ -48,10 +50,10 @@ class Recording:
         return InvalidRequestError(f"{title}: {problem}")
 
     def content(self, limits: ReferenceLimits) -> bytes:
-        """The bytes that say which recording it is: of the file, or of the samples with their rate and channels.
+        """Return the bytes that identify the recording: of the file, or of the samples with their rate and channels.
 
         Raises:
-            InvalidRequestError: it is not there, or larger than the limits.
+            InvalidRequestError: it is missing, or larger than the limits.
         """
         if self.part.get("samples") is not None:
             samples, rate = self._samples()
@@ -68,10 +70,10 @@ class Recording:
         return data
 
     def decode(self, content: bytes, limits: ReferenceLimits) -> Samples:
-        """Mono samples at 44.1 kHz, checked.
+        """Return mono samples at 44.1 kHz, checked.
 
         Raises:
-            InvalidRequestError: no audio, damaged, too long, too short, or not finite.
+            InvalidRequestError: not audio, damaged, too long, too short, or not finite.
         """
         samples, rate = self._samples() if self.part.get("samples") is not None else self._decode(content, limits)
         if len(samples) > limits.max_seconds * rate:
@@ -108,15 +110,16 @@ class Recording:
     def _decode(self, content: bytes, limits: ReferenceLimits) -> tuple[Samples, int]:
         try:
             with soundfile.SoundFile(io.BytesIO(content)) as file:
-                # The header's length is checked before anything is decoded; a cut file's header lies, so what came is too.
+                # Check the header's length before decoding anything. The header of a truncated file is wrong, so check
+                # the decoded length too.
                 if file.frames > limits.max_seconds * file.samplerate:
                     raise self._too_long(limits, file.frames / file.samplerate)
                 expected, rate = file.frames, file.samplerate
                 samples = file.read(dtype="float32", always_2d=True)
         except soundfile.LibsndfileError as error:
-            raise self.fail(f"this is no audio, or it is damaged: {error.error_string}") from error
+            raise self.fail(f"not an audio file, or damaged: {error.error_string}") from error
         if len(samples) < expected:
-            raise self.fail(f"it is cut off: {len(samples)} of {expected} samples are there")
+            raise self.fail(f"it is truncated: {len(samples)} of {expected} samples are present")
         return samples, rate
 
     def _too_long(self, limits: ReferenceLimits, seconds: float) -> InvalidRequestError:
@@ -130,10 +133,10 @@ class Recording:
 
 
 class VoiceEncoder:
-    """Recordings to frames of codes. A recording that was encoded lately is not encoded again, whatever its name.
+    """Encodes recordings to frames of codes. A recording in the cache is not encoded again, whatever its file name.
 
     Args:
-        kept: how many recordings' codes are kept; the one unused for longest goes first.
+        kept: the number of recordings whose codes are cached; the least recently used is evicted first.
     """
 
     def __init__(
@@ -146,10 +149,10 @@ class VoiceEncoder:
         self.encoded = self.found = 0
 
     def codes(self, recording: Recording) -> torch.Tensor:
-        """``[frames, codebooks]`` int64; the last frame may end in silence.
+        """Return ``[frames, codebooks]`` int64; the last frame may end in silence.
 
         Raises:
-            InvalidRequestError: the recording is at fault; the message names it.
+            InvalidRequestError: the recording is invalid; the message names it.
         """
         content = recording.content(self._limits)
         key = hashlib.blake2b(content, digest_size=32).digest()
@@ -171,7 +174,7 @@ class VoiceEncoder:
 
     @torch.inference_mode()
     def encode(self, samples: torch.Tensor) -> torch.Tensor:
-        """Mono samples at 44.1 kHz, ``[n]`` float32, to ``[ceil(n / samples_per_frame), codebooks]`` int64."""
+        """Encode mono samples at 44.1 kHz, ``[n]`` float32, to ``[ceil(n / samples_per_frame), codebooks]`` int64."""
         padded = torch.nn.functional.pad(samples, (0, -len(samples) % self._samples_per_frame))
         state, pieces = StreamState(), []
         for chunk in padded.to(self._device, self._dtype).split(CHUNK_FRAMES * self._samples_per_frame):

@@ -16,7 +16,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_fish_s2.interface import SEMANTIC
 
 WINDOW = 10
-"""The number of last tokens among which a repetition counts."""
+"""The number of latest tokens among which a repetition counts."""
 
 
 @frozen
@@ -40,7 +40,7 @@ class SpeechSampling:
 
 
 AGAIN = SpeechSampling(temperature=1.0, top_p=0.9)
-"""The second draw, for a token that would repeat; its ``top_k`` is the request's."""
+"""The settings of the second draw, for a token that would repeat; its ``top_k`` is the request's."""
 
 
 def speech_sampling(request: OmniRequest) -> SpeechSampling:
@@ -85,7 +85,7 @@ class Draws:
         self._numbers: StepNumbers | None = None
 
     def at(self, step: int) -> StepNumbers:
-        """Return the numbers of a step, counted from 0. A step that is computed again gets the same numbers."""
+        """Return the numbers of a step, counted from 0. A recomputed step gets the same numbers."""
         if step != self._step or self._numbers is None:
             rows, columns = self._codes
             drawn = torch.rand(2 * self._width + rows * columns, generator=self._generator)
@@ -107,22 +107,25 @@ def choose(logits: torch.Tensor, params: Sequence[SpeechSampling], uniforms: tor
 
 
 def widest(params: Sequence[SpeechSampling], width: int) -> int:
-    """Return how many of ``width`` columns the rows' top-k may leave, rounded up to a power of two or ``width``."""
+    """Return an upper bound on the columns that the rows' top-k keep, rounded up to a power of two or ``width``."""
     most: int = max(each.top_k or width for each in params)
     return min(1 << (most - 1).bit_length(), width)
 
 
 def filters(params: Sequence[SpeechSampling], width: int) -> torch.Tensor:
-    """``[m, 3]`` float64: top-k (``width`` where it is off), top-p and temperature of each row, for :func:`choose_among`."""
+    """Return ``[m, 3]`` float64: top-k (``width`` if it is off), top-p and temperature of each row, for
+    :func:`choose_among`.
+    """
     rows = [(each.top_k or width, each.top_p, max(each.temperature, 1e-5)) for each in params]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def choose_among(logits: torch.Tensor, most: int, numbers: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
-    """:func:`choose` where everything is on the device, which is asked nothing: a CUDA graph can record it.
+    """Do what :func:`choose` does with all arguments on the device and without a host synchronisation, so that a CUDA
+    graph can record it.
 
     Args:
-        most: no row's top-k leaves more. numbers: of :func:`filters`.
+        most: an upper bound on every row's top-k. numbers: of :func:`filters`.
     """
     logits = logits.float()
     top_k, top_p, temperature = numbers.split(1, dim=-1)
@@ -130,7 +133,8 @@ def choose_among(logits: torch.Tensor, most: int, numbers: torch.Tensor, uniform
     mass = logits.softmax(-1).gather(-1, columns).cumsum(-1)
     dropped = (mass > top_p.float()) | (torch.arange(most, device=logits.device) >= top_k)
     dropped[:, 0] = False
-    # Relative to the best instead of normalised: the largest quotient is the same, whatever a row's neighbours keep.
+    # Relative to the best instead of normalised: the largest quotient is the same, and does not depend on a row's
+    # neighbours.
     weights = ((best - best[:, :1]) / temperature.float()).exp().masked_fill(dropped, 0.0)
     uniforms = uniforms.gather(-1, columns)
     return columns.gather(-1, (weights / -uniforms.log()).argmax(-1, keepdim=True))[:, 0]

@@ -1,7 +1,7 @@
-"""The semantic_ar stage: prompts in, frames of codes out.
+"""The semantic_ar stage: turns prompts into frames of codes.
 
-A long text is spoken in turns. A turn continues the request's own sequence: the speech so far stays in its cache, and with it the
-voice.
+A long text is spoken in turns. A turn continues the request's own sequence: the speech so far stays in its cache, which
+keeps the voice the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from omni_torch.quantized_linear import pack_for
 
 
 class SpeechRunner(FeedbackARModelRunner):
-    """Chooses among the semantic tokens and the end of the turn; at that end, goes on with the next turn."""
+    """Chooses among the semantic tokens and the end of the turn; at that end, continues with the next turn."""
 
     model: SlowDecoder
 
@@ -58,12 +58,12 @@ class SpeechRunner(FeedbackARModelRunner):
         pack = pack_for(quantization, device)
         config = read_config(model_path)
         model = load_decoders(model_path, config, dtype=dtype, device=device)
-        for part in (model.layers, model.fast):  # not the head: some of its rows are read
+        for part in (model.layers, model.fast):  # not the head: single rows of it are read
             pack_linears(part, pack)
         return cls(model, config, feedback, device)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
-        """A request comes whole, as its payload; or turn by turn, as a stream, whose payload says nothing more."""
+        """A request arrives whole, as its payload, or turn by turn, as a stream with an empty payload."""
         data = message.data.data if message.type == "new_request" else message.data
         if message.type == "stream_done":
             return self._no_more_turns(message)
@@ -87,7 +87,7 @@ class SpeechRunner(FeedbackARModelRunner):
             self._next_turn(request)
 
     def _no_more_turns(self, message: IncomingMessage) -> ARRequest | None:
-        """The end of a stream: of a request that is still speaking, of one that has spoken, or of one that had nothing to say."""
+        """Handle the end of a stream: the request is still speaking, has spoken everything, or had no text."""
         request = self._streamed.get(message.request_id)
         if request is None:
             given = message.request or OmniRequest()
@@ -134,7 +134,7 @@ class SpeechRunner(FeedbackARModelRunner):
         return embeds
 
     def choose(self, logits: torch.Tensor, requests: list[ARRequest]) -> list[int]:
-        """The next token of each request: semantic, or the end of the turn.
+        """Choose the next token of each request: semantic, or the end of the turn.
 
         Raises:
             FloatingPointError: a row has no finite largest value.
@@ -144,7 +144,7 @@ class SpeechRunner(FeedbackARModelRunner):
             if not math.isfinite(value):
                 raise FloatingPointError(
                     f"request {request.request_id}: no frame can be chosen at position {request.length}, the largest logit "
-                    f"is {value}; look for NaN in the weights"
+                    f"is {value}; check for NaN in the weights"
                 )
         columns = best.indices
         drawing = [index for index, request in enumerate(requests) if request.state.draws is not None]
@@ -160,7 +160,7 @@ class SpeechRunner(FeedbackARModelRunner):
         return [self._candidates[column] for column in columns.tolist()]
 
     def _repeats(self, request: ARRequest, column: int) -> bool:
-        """Whether a semantic token is among the turn's last ones; its first one never counts."""
+        """Return True if a semantic token is among the turn's latest ones; the turn's first token never counts."""
         token = self._candidates[column]
         return token != self._config.im_end and token in request.output_ids[1:][-WINDOW:]
 
@@ -176,7 +176,9 @@ class SpeechRunner(FeedbackARModelRunner):
             request.finish_reason, speech.waiting = None, True
 
     def _next_turn(self, request: ARRequest) -> None:
-        """Go on where the last turn ended. Its last token was never fed: it was the end, or there is no room for it."""
+        """Continue where the last turn ended. Its last token was not fed: it was the end marker, or the context was
+        full.
+        """
         speech: Speech = request.state
         ids = speech.turns.pop(0)
         speech.steps += len(request.output_ids)

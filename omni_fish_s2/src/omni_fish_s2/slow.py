@@ -1,4 +1,6 @@
-"""The slow decoder: text and finished frames in, the semantic token of the next frame out. With its fast decoder."""
+"""The slow decoder: predicts the semantic token of the next frame from text and finished frames. Holds its fast
+decoder.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ PREFIXES = {
     "codebook_embeddings.": "audio_decoder.codebook_embeddings.",
     "": "text_model.model.",
 }
-"""From our parameters' prefixes to those on disk."""
+"""Maps our parameters' prefixes to those on disk."""
 
 
 class SlowDecoder(nn.Module):
@@ -53,7 +55,7 @@ class SlowDecoder(nn.Module):
         return embeds
 
     def embed_frames(self, tokens: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        """``[n]`` semantic tokens and their frames' ``[n, codebooks]`` codes to ``[n, dim]``."""
+        """Embed ``[n]`` semantic tokens and their frames' ``[n, codebooks]`` codes: ``[n, dim]``."""
         offsets = torch.arange(self.config.codebooks, device=codes.device) * self.config.codebook_size
         summed = self.embeddings(tokens) + self.codebook_embeddings(codes + offsets).sum(dim=1)
         scaled: torch.Tensor = summed / (self.config.codebooks + 1) ** 0.5
@@ -68,7 +70,7 @@ class SlowDecoder(nn.Module):
         return ForwardOutput(self.norm(x))
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``[m, dim]`` to ``[m, W]``, one column per candidate."""
+        """Return logits ``[m, W]``, one column per candidate, of ``[m, dim]``."""
         config = self.config
         head = self.embeddings.weight if config.tied else self.output.weight
         semantic = F.linear(hidden, head[config.semantic_begin : config.semantic_end + 1])
@@ -78,7 +80,7 @@ class SlowDecoder(nn.Module):
 
 
 def load_decoders(model_path: str, config: FishConfig, *, dtype: str = "float32", device: str = "cpu") -> SlowDecoder:
-    """Both decoders with their weights."""
+    """Load both decoders."""
     with torch.device("meta"):
         model = SlowDecoder(config)
     return load_module(model, model_path, PREFIXES, dtype=getattr(torch, dtype), device=device)

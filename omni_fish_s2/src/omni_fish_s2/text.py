@@ -1,4 +1,4 @@
-"""A text in turns: at changes of speaker, and at ends of sentences where it is long."""
+"""Splits a text into turns: at changes of speaker and, where it is long, at ends of sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 SPEAKER_TAG = re.compile(r"<\|speaker:\d+\|>")
 
 MOST_SPEAKERS = 5
-"""Turns of speakers that are spoken in one go."""
+"""The number of speakers' turns that are spoken in one part."""
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 _CLAUSE_END = re.compile(r"(?<=[,;:—])\s+|(?<=[，、；：])")
@@ -16,11 +16,11 @@ _WORD_END = re.compile(r"\s+")
 
 
 def split_text(text: str, most_bytes: int) -> list[str]:
-    """The parts in which a text is spoken, one after another with what was said before in mind.
+    """Return the parts of a text, which are spoken one after another, each with the earlier ones as context.
 
-    A part has at most ``most_bytes`` bytes of UTF-8 (what joins its pieces not counted) and five speakers' turns. A text that
-    is short enough stays as it is. A turn that is too long is split at ends of sentences, then of clauses, then of words, then
-    anywhere; its tag is repeated.
+    A part has at most ``most_bytes`` bytes of UTF-8 (separators between its pieces not counted) and five speakers'
+    turns. A text that is short enough stays as it is. A turn that is too long is split at ends of sentences, then of
+    clauses, then of words, then anywhere; its tag is repeated.
     """
     tags = list(SPEAKER_TAG.finditer(text))
     if not tags:
@@ -46,7 +46,7 @@ def _tagged_pieces(turn: str, most_bytes: int) -> list[str]:
 
 
 def _pieces(text: str, most_bytes: int) -> list[str]:
-    """``text`` in pieces of at most ``most_bytes`` bytes, cut where it hurts least."""
+    """Split ``text`` into pieces of at most ``most_bytes`` bytes, at the best boundary available."""
     for cut in (_SENTENCE_END, _CLAUSE_END, _WORD_END):
         if _size(text) <= most_bytes:
             return [text]
@@ -60,7 +60,7 @@ def _pieces(text: str, most_bytes: int) -> list[str]:
 
 
 def _grouped(pieces: list[str], most_bytes: int, joint: str, most: int) -> list[str]:
-    """Neighbouring pieces joined as far as the limits allow."""
+    """Join neighbouring pieces as far as the limits allow."""
     groups: list[list[str]] = []
     for piece in pieces:
         fits = groups and len(groups[-1]) < most and sum(map(_size, groups[-1])) + _size(piece) <= most_bytes
@@ -76,11 +76,14 @@ def _size(text: str) -> int:
 
 
 FIRST_BYTES, LATER_BYTES = 1, 120
-"""How much text a turn of a stream has at least: the first one little, so that speech starts soon; later ones enough for a melody."""
+"""The least length of a streamed turn: short for the first one, so that speech starts soon; longer later, for natural
+prosody.
+"""
 
 
 class TextCutter:
-    """Cuts a text that comes in pieces into turns of whole sentences, by the text alone: however it comes, the turns are the same.
+    """Splits a text that arrives in pieces into turns of whole sentences; the turns do not depend on how the text was
+    cut.
 
     Args:
         most_bytes: the longest turn; a sentence that is longer is cut between words.
@@ -93,7 +96,7 @@ class TextCutter:
         self._cut = 0
 
     def feed(self, text: str) -> list[str]:
-        """More text; the turns that it completes."""
+        """Add text; return the turns that it completes."""
         self._text += text
         turns = []
         while (end := self._end()) is not None:
@@ -112,7 +115,8 @@ class TextCutter:
         room = self._most - _size(self._tag)
         longest = _prefix(self._text, room)
         for match in _SENTENCE_END.finditer(self._text):
-            # What follows must be there: a blank may be followed by another one, and belongs to the sentence before it.
+            # The text after it must have arrived: a blank may be followed by another one, which belongs to the sentence
+            # before it.
             if match.end() >= len(self._text) or match.end() > longest:
                 break
             if _size(self._text[: match.end()].strip()) >= least:
@@ -123,7 +127,7 @@ class TextCutter:
         return words[-1] if words else longest
 
     def _turn(self, text: str) -> list[str]:
-        """A turn with the tag of the speaker who is speaking; none, if there is nothing to say."""
+        """Return a turn with the tag of the current speaker, or none if it has no text."""
         spoken = text.strip()
         if not SPEAKER_TAG.sub("", spoken).strip():
             tags = SPEAKER_TAG.findall(spoken)

@@ -1,4 +1,6 @@
-"""The preprocessing stage of a pipeline in which another stage writes the text: turns, as soon as they are complete."""
+"""The preprocessing stage of a pipeline in which another stage writes the text: emits turns as soon as they are
+complete.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from omni_fish_s2.text import TextCutter
 
 @define(eq=False)
 class _Writing:
-    """A text as far as it has come."""
+    """The text of a request received so far."""
 
     request_id: str
     cutter: TextCutter
@@ -27,17 +29,17 @@ class _Writing:
 
 
 class TextStreamScheduler(StreamingScheduler[_Writing]):
-    """Takes text as another stage writes it (``str`` or :class:`TextChunk`), and hands on each turn as soon as it is complete.
+    """Receives text from another stage (``str`` or :class:`TextChunk`) and emits each turn as soon as it is complete.
 
     Args:
-        references: the voices of every request, as a request's own ``references`` would say them.
+        references: the voices of every request, in the format of a request's own ``references``.
     """
 
     def __init__(self, preprocessor: Preprocessor, references: list[dict[str, Any]]) -> None:
         super().__init__()
         self._preprocessor, self._references = preprocessor, references
         if references:
-            preprocessor.opening(["."], references)  # a voice that cannot be read is told at the start
+            preprocessor.opening(["."], references)  # an unreadable voice is an error at startup
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Writing:
         given = request or OmniRequest()

@@ -1,7 +1,7 @@
 """Writes a complete Fish S2 checkpoint in the released on-disk layout, tiny, with random weights.
 
-The weights are *well conditioned*: drawn at unit gain, so that codes differ from text to text and speech is not silent. They
-come from numpy's generator, which gives the same bits everywhere. What it says means nothing.
+The weights are *well conditioned*: drawn at unit gain, so that codes differ from text to text and speech is not silent.
+They come from numpy's generator, which gives the same bits on every platform. The speech is meaningless.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 
 def default_model() -> tuple[str, str]:
-    """The checkpoint of ``omni run`` without ``--model``: made once, in the user's cache folder.
-
-    Returns:
-        Its path, and a notice that says what it is.
+    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice
+    about it.
     """
     notice = (
         "No --model given: using a tiny checkpoint with RANDOM weights. "
@@ -65,7 +63,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
 
 
 def _write_shards(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Two shards and their index."""
+    """Write two shards and their index."""
     from safetensors.torch import save_file
 
     names = list(tensors)
@@ -88,7 +86,7 @@ def _normal(numbers: Any, shape: Any, gain: float) -> torch.Tensor:
 
 
 def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]:
-    """The decoders' tensors by on-disk name."""
+    """Return the decoders' tensors by on-disk name."""
     import torch
 
     from omni_fish_s2.checkpoint import JOINED
@@ -109,7 +107,8 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
             gain = 3.0 if name.endswith("output.weight") else 1.0
             tensor = _normal(numbers, empty.shape, gain / empty.shape[1] ** 0.5)
         if name == ("embeddings.weight" if dims.tied else "output.weight"):
-            # How long speech is: these factors were chosen so that, over the tests' texts, some of it ends by itself.
+            # Speech length: these factors were chosen so that, over the tests' texts, some speech ends before its
+            # limit.
             tensor[config.im_end] *= dims.im_end_gain
         on_disk = prefixed(name, PREFIXES)
         part = next((part for part in JOINED if name.endswith(part)), None)
@@ -125,7 +124,7 @@ def _decoders(dims: Shape, config: Any, numbers: Any) -> dict[str, torch.Tensor]
 
 
 def _codec(dims: Shape, numbers: Any) -> dict[str, torch.Tensor]:
-    """The codec's tensors by on-disk name, weight normalisation unfolded where the released file has it."""
+    """Return the codec's tensors by on-disk name, weight normalisation unfolded as in the released file."""
     import torch
 
     from omni_fish_s2.codec.networks import CodecDecoder, CodecEncoder
@@ -162,17 +161,17 @@ def _codec(dims: Shape, numbers: Any) -> dict[str, torch.Tensor]:
 
 
 def _convolution_gain(name: str, shape: Any, last: str) -> float:
-    """The factor that gives a convolution unit gain; residual branches and the last layer are quieter."""
+    """Return the factor that gives a convolution unit gain; residual branches and the last layer are quieter."""
     upsamples = ".upsample." in name and name.endswith(".0.conv.weight")
     if upsamples or (name.startswith("decoder.") and ".block.1.conv." in name and name.count(".block.") == 1):
         return float((shape[0] * (1 if upsamples else 2)) ** -0.5)
     gain = 1.0
     if name == last:
-        gain = 0.15  # quiet enough that the final tanh hides nothing
+        gain = 0.15  # quiet enough that the final tanh does not saturate
     elif ".block.3.conv." in name:
         gain = 0.25  # residual branches: at full gain they amplify rounding a thousandfold
     elif "quantizer.quantizer." in name and "out_proj" in name:
-        gain = 0.3  # the residual codes refine, the semantic one says most
+        gain = 0.3  # residual codes add detail to the semantic one
     elif name == "encoder.block.0.conv.weight":
-        gain = 4.0  # sound is quiet
+        gain = 4.0  # keep the sound quiet
     return float(gain * (shape[1] * shape[2]) ** -0.5)

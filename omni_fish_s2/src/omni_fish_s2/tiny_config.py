@@ -1,4 +1,4 @@
-"""The dimensions of tiny checkpoints, and the config that they make, with every field that the released one carries."""
+"""Defines the dimensions of tiny checkpoints, and their config with every field of the released one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omni_fish_s2.codec.networks import CodecConfig
 
 @frozen
 class Shape:
-    """The dimensions in which tiny checkpoints differ. ``joined``: queries, keys and values are one tensor on disk."""
+    """The dimensions that vary between tiny checkpoints. ``joined``: queries, keys and values are one tensor on disk."""
 
     codec: CodecConfig
     merges: int = 60
@@ -61,11 +61,13 @@ SHAPES = {
         merges=200, dim=512, layers=12, heads=8, kv_heads=2, head_dim=64, intermediate=1536, fast_layers=4, im_end_gain=0.0,
     ),
 }  # fmt: skip
-"""Three tiny shapes that differ in everything a loader or an attention could get wrong, and one of about 90 M parameters."""
+"""Three tiny shapes that differ in every dimension that a loader or an attention could get wrong, and one of about 90 M
+parameters.
+"""
 
 
 def model_config(shape: Shape, ids: dict[str, int]) -> dict[str, Any]:
-    """The whole ``config.json``."""
+    """Return the whole ``config.json``."""
     codec = shape.codec
     slow = {
         "attention_o_bias": shape.bias,

@@ -1,4 +1,4 @@
-"""The vocoder stage: frames of codes to sound, streamed, several requests in one pass."""
+"""The vocoder stage: decodes frames of codes to sound, streamed, several requests in one pass."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from omni_fish_s2.codec.weights import FILE, CodecFile, load_codec
 from omni_torch.vocoder import VocoderScheduler
 
 FRAMES_PER_PASS = {"cpu": 64}
-"""How many frames of all streams one pass takes: on a CPU, more no longer fit its caches. Elsewhere as many as there are."""
+"""The number of frames, over all streams, of one pass on a CPU, beyond which they exceed its caches; unlimited
+elsewhere.
+"""
 
 
 class Vocoder:
-    """Decodes chunks of frames; each stream remembers what its layers need, so no frame is decoded twice."""
+    """Decodes chunks of frames; each stream keeps the state of its layers, so no frame is decoded twice."""
 
     sample_rate = SAMPLE_RATE
 
@@ -51,7 +53,7 @@ class Vocoder:
         return waves
 
     def _pass(self, work: list[tuple[StreamState, torch.Tensor]]) -> list[torch.Tensor]:
-        """Chunks of one length, together."""
+        """Decode chunks of one length together."""
         memory = Memory([stream for stream, _ in work])
         codes = torch.stack([frames.T for _, frames in work]).to(self.device)
         batch = self._network(codes, memory).float().cpu()

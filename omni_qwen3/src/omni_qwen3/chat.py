@@ -25,7 +25,7 @@ class Chat:
             raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': ..., 'content': ...}")
         if inputs.get("references"):
             raise InvalidRequestError(
-                "inputs.references: this model has voices of its own; choose one by metadata.speaker"
+                "inputs.references: not supported by this model; choose one of its voices with metadata.speaker"
             )
         self.media: list[MediaSource] = []
         self._reserved = reserved

@@ -1,8 +1,9 @@
-"""The code predictor: predicts the other codes of a frame, one by one, from the talker's state and the frame's first code.
+"""The code predictor: predicts the remaining codes of a frame, one by one, from the talker's state and the frame's
+first code.
 
-It runs fifteen small forwards per 80 ms of sound, nine tenths of the time of speech in the reference. Hence a path of its own: all
-requests in one batch, keys and values in a cache that is allocated once, and query and key norms, rotary positions and their weights
-fused into two multiplications.
+It runs fifteen small forwards per 80 ms of sound, which is nine tenths of the speech time in the reference. It
+therefore has its own fast path: one batch for all requests, a preallocated KV cache, and query/key norms, rotary
+positions and norm weights fused into two multiplications.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class CodePredictor(nn.Module):
         """Attend with ``[B, t, heads, head_dim]`` to ``[B, kv_heads, n, head_dim]``; return ``[B, t, heads * head_dim]``."""
         batch, steps, heads, width = query.shape
         if steps == 1:
-            # A single query per frame: the query heads of a key head stand as rows, and see everything.
+            # With a single query per frame, the query heads of a key head become rows, and no mask is needed.
             rows = query.reshape(batch, keys.shape[1], -1, width)
             return F.scaled_dot_product_attention(rows, keys, values).reshape(batch, 1, -1)
         mixed = F.scaled_dot_product_attention(

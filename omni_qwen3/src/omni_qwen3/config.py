@@ -17,7 +17,7 @@ from omni_torch.checkpoints import Bounds, Section, read_json
 MODEL = "Qwen3-Omni"
 
 LAYERS, HEADS, WIDTH, INNER, VOCABULARY, POSITIONS = 1024, 1024, 2**17, 2**20, 2**24, 2**24
-"""Upper bounds on the dimensions of a config: far above any model, far below what keeps a start busy."""
+"""Upper bounds on the dimensions of a config: far above any known model, and low enough that startup stays fast."""
 
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
 """Values of ``hidden_act`` that the decoders compute (:func:`omni_qwen3.layers.activation`)."""

@@ -1,4 +1,4 @@
-"""Digests of media, equal for equal encoder inputs, and the runs of their positions in a prompt."""
+"""Computes digests of media, which are equal for equal encoder inputs, and the runs of their positions in a prompt."""
 
 from __future__ import annotations
 

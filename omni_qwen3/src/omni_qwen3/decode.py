@@ -31,9 +31,9 @@ class _Text:
 
 
 class Detokenizer(StreamingScheduler[_Text]):
-    """Streams :class:`TextChunk`; their concatenation is the :class:`TextResult`'s text exactly.
+    """Streams :class:`TextChunk`; concatenated, they equal the :class:`TextResult`'s text exactly.
 
-    What may be the beginning of a stop string is held back until it is known not to be one.
+    Characters that may be the beginning of a stop string are held back until they are known not to be one.
     """
 
     def __init__(self, model_path: str) -> None:
@@ -54,7 +54,7 @@ class Detokenizer(StreamingScheduler[_Text]):
     def finish(self, request_id: str, state: _Text) -> TextResult:
         assert state.result is not None
         ids = state.result["token_ids"]
-        # An unfinished character at the end is in the text of all ids only, as a replacement mark.
+        # A character that is still incomplete appears only in the text of all ids, as a replacement mark.
         whole = self._tokenizer.decode(ids, skip_special_tokens=True)
         state.text.feed(whole[len(state.text.text) :])
         end = len(whole) if state.text.end is None else state.text.end

@@ -124,12 +124,14 @@ class EncoderScheduler(SimpleScheduler):
 def create_image_encoder(
     model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
 ) -> EncoderScheduler:
-    """The image encoder stage. ``cache_mb``: MiB of encoded images and videos that are kept for requests that bring them again."""
+    """Make the image encoder stage. ``cache_mb``: MiB of encoder outputs kept for images and videos that are sent
+    again.
+    """
     return EncoderScheduler(ImageEncoder(model_path, device, dtype, cache_mb))
 
 
 def create_audio_encoder(
     model_path: str, device: str = "cpu", dtype: str = "float32", cache_mb: int = 256
 ) -> EncoderScheduler:
-    """The audio encoder stage. ``cache_mb``: MiB of encoded clips that are kept for requests that bring them again."""
+    """Make the audio encoder stage. ``cache_mb``: MiB of encoder outputs kept for clips that are sent again."""
     return EncoderScheduler(AudioEncoder(model_path, device, dtype, cache_mb))

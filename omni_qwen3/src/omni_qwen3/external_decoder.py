@@ -1,4 +1,4 @@
-"""The thinker's decoder built by another distribution, from the same checkpoint."""
+"""Builds the thinker's decoder with a callable of another distribution, from the same checkpoint."""
 
 from __future__ import annotations
 

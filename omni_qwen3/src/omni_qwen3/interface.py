@@ -1,4 +1,6 @@
-"""What the pipelines of Qwen3-Omni offer: parameters of thinker and talker, modalities, voices, limits. Light: no torch."""
+"""The declared interface of the Qwen3-Omni pipelines: request parameters, modalities, voices and limits. Imports no
+torch.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ _THINKER = ParameterGroup(
 
 _TALKER = ParameterGroup("talker", SPEECH, "how the speech is chosen", sampling_parameters(TALKER_DEFAULTS))
 
-_VIDEO_SOUND = Parameter("use_audio_in_video", "boolean", "listen to the sound tracks of videos too", False)
+_VIDEO_SOUND = Parameter("use_audio_in_video", "boolean", "use the sound tracks of videos too", False)
 _PRIORITY = Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000)
 
 TEXT_INTERFACE = Interface(
@@ -83,7 +85,7 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
         raw = read_json(Path(folder) / "config.json")
         context = raw["thinker_config"]["text_config"]["max_position_embeddings"]
         voices = sorted(raw["talker_config"]["speaker_id"])
-    except (ConfigError, KeyError, TypeError):  # the stages say what is wrong with the file
+    except (ConfigError, KeyError, TypeError):  # the stages report errors in this file
         return declared
     known = [each if each.name != "speaker" else evolve(each, choices=voices) for each in declared.metadata]
     return evolve(

@@ -90,7 +90,8 @@ class Attention(nn.Module):
     def _head_weights(self) -> torch.Tensor:
         """Return the weights of both norms for each head, ``[heads + kv_heads, head_dim]``, joined at the first step.
 
-        Queries and keys are normalised and rotated together: a step of one row takes as long as it has operations.
+        Queries and keys are normalised and rotated together, because the time of a step of one row is proportional to
+        its number of operations.
         """
         if self._weights is None:
             queries, keys = self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)
@@ -152,7 +153,7 @@ class Experts(nn.Module):
         self._packed: list[tuple[nn.Module, nn.Module]] = []
 
     def pack_weights(self, pack: Pack = pack) -> None:
-        """Convert the weights to the layout of this CPU's kernels where that is faster, and free the plain ones."""
+        """Convert the weights to the layout of this CPU's kernels if that is faster, and free the originals."""
         layers = []
         for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
             first, second = pack(gate_up, None), pack(down, None)

@@ -17,7 +17,7 @@ from omni_qwen3.media.video import Frames
 from omni_torch.checkpoints import Section, read_json
 
 VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS = 128 * 32 * 32, 768 * 32 * 32
-"""Bounds on the pixels of a resized video frame: the reference's processor uses these whatever the checkpoint says."""
+"""Bounds on the pixels of a resized video frame; the reference's processor uses these and ignores the checkpoint's."""
 
 NESTED = "processor_config.json"
 """The file in which transformers 5 saves the settings of all processors; where it holds them, it takes precedence."""
@@ -53,7 +53,7 @@ class PatchSettings:
         """Read a checkpoint's settings for images and for videos.
 
         Raises:
-            ConfigError: there are none, a value is out of range or not implemented, or the two lay out positions differently.
+            ConfigError: the settings are missing, a value is out of range or not implemented, or the two lay out positions differently.
         """
         folder = Path(folder)
         image = _section(folder, "image_processor", IMAGE_FILE)
@@ -100,7 +100,9 @@ def _section(folder: Path, name: str, file: str) -> Section | None:
 
 
 def image_patches(image: Image.Image, settings: PatchSettings) -> tuple[torch.Tensor, list[int]]:
-    """Return ``[patches, values]`` float32 and the grid ``[1, height, width]``; the still is repeated over the time of a patch."""
+    """Return ``[patches, values]`` float32 and the grid ``[1, height, width]``; the image is repeated to fill a patch's
+    frames.
+    """
     frame = _resized(image, settings, settings.min_pixels, settings.max_pixels)
     return _patchify(np.repeat(frame[None], settings.temporal, axis=0), settings)
 

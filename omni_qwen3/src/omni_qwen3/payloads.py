@@ -31,7 +31,7 @@ class ThinkerInputs(TypedDict, total=False):
     """mm_aggregate -> thinker."""
 
     input_ids: torch.Tensor  # [P] int64, placeholders expanded
-    positions: torch.Tensor  # [3, P] rotary positions (mRoPE): int64, or float32 if they are no whole numbers
+    positions: torch.Tensor  # [3, P] rotary positions (mRoPE): int64, or float32 if they are not integers
     position_delta: float
     features: (
         torch.Tensor
@@ -42,7 +42,7 @@ class ThinkerInputs(TypedDict, total=False):
     content: list[tuple[int, int, bytes]]  # runs of multimodal positions: first, last + 1, digest of their content
     talker_positions: torch.Tensor  # [3, U + 9] rotary positions of the talker's prompt; absent for text-only prompts
     talker_position_delta: float
-    notices: list[str]  # remarks for the client, such as a video without an audio track
+    notices: list[str]  # notices for the client, such as a video without an audio track
 
 
 class TalkerStart(TypedDict):
@@ -60,7 +60,7 @@ class TalkerStart(TypedDict):
 
 
 class TalkerText(TypedDict):
-    """thinker -> talker_ar, every later stream chunk: generated tokens to be spoken, which excludes the last one of a reply."""
+    """thinker -> talker_ar, every later stream chunk: generated tokens to be spoken, without the last one of a reply."""
 
     token_ids: list[int]
     embeds: torch.Tensor  # [k, hidden]: the thinker's input embeddings of token_ids

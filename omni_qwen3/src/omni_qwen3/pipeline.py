@@ -14,12 +14,13 @@ _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
-"""What is read of a checkpoint, and downloaded."""
+"""The checkpoint files that are read, and downloaded."""
 
 GPU_MEMORY_GIB = {"thinker": 61, "talker_ar": 8, "code2wav": 2, "image_encoder": 3, "audio_encoder": 3}
-"""What each stage of the released 30B-A3B checkpoint is given of a GPU, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2 GiB)
-and what is left for KV cache and activations; twice as much in float32. Together they leave an 80 GB card room for the five
-CUDA contexts. Computed from the released config, not measured on a GPU. Override with ``--set STAGE.gpu_memory=...``.
+"""Each stage's share of a GPU for the released 30B-A3B checkpoint, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2
+GiB) plus the rest for KV cache and activations; twice as much in float32. Together they leave room on an 80 GB GPU for
+the five CUDA contexts. Computed from the released config, not measured on a GPU. Override with ``--set
+STAGE.gpu_memory=...``.
 """
 
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
@@ -80,7 +81,7 @@ def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
 
 
 class _Options:
-    """The options of a pipeline, checked, and what they mean for its stages."""
+    """The validated options of a pipeline, and their effect on its stages."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))

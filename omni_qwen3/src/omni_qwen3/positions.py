@@ -1,7 +1,8 @@
-"""Rotary positions of multimodal prompts, by transformers' own index rule.
+"""Computes rotary positions of multimodal prompts by transformers' own index rule.
 
-The rule has quirks that parity must keep (how audio inside video is laid out, what the talker is not told), so it is
-called rather than written again: the method needs a few config values of its model and nothing else.
+The rule has quirks that parity must keep (the layout of audio inside video, the inputs that the talker does not get),
+so transformers' method is called instead of being reimplemented; it needs a few config values of its model and nothing
+else.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from omni_qwen3.config import QwenConfig
 
 Positions = tuple[torch.Tensor, float]
-"""Rotary positions ``[3, P]`` of a prompt, and the delta: what follows it has its index in the sequence plus this.
+"""Rotary positions ``[3, P]`` of a prompt, and the delta: a later token's position is its index in the sequence plus
+the delta.
 
-Both are whole numbers (int64, int) unless a video's time steps fall between them; then float32 and float, as in the reference.
+Both are integers (int64, int) unless a video's time steps fall between them; then float32 and float, as in the
+reference.
 """
 
 
@@ -65,11 +68,12 @@ class RopeIndex:
         return _whole(*self._index(ids, grids, use_audio_in_video))
 
     def talker(self, ids: torch.Tensor, user: torch.Tensor, grids: MediaGrids) -> Positions | None:
-        """Return the positions of the talker's prompt: the user rows (``user``: ``[P]`` bool) and nine more; ``None`` for text.
+        """Return the positions of the talker's prompt: the user rows (``user``: ``[P]`` bool) and nine more; ``None``
+        for text.
 
-        As in the reference, the talker is never told of ``use_audio_in_video``: sound inside a video is laid out by the
-        plain rule. Two cases in which the reference crashes work here: audio beside images or videos (it lacks a config
-        field), and a silent video behind one with sound.
+        As in the reference, the talker ignores ``use_audio_in_video``: sound inside a video is laid out by the plain
+        rule. Two cases in which the reference crashes work here: audio beside images or videos (it lacks a config
+        field), and a silent video after one with sound.
         """
         if grids.images is None and grids.videos is None:
             return None
@@ -77,7 +81,7 @@ class RopeIndex:
         try:
             return _whole(*self._index(rows, grids, False))
         except IndexError:
-            # The rule counts the silent videos only, so a video with sound uses up the count of a silent one behind it.
+            # The rule counts the silent videos only, so a video with sound uses up the count of a silent one after it.
             return _whole(*self._piecewise(rows, grids))
 
     def _index(self, ids: torch.Tensor, grids: MediaGrids, use_audio_in_video: bool) -> Positions:
@@ -96,7 +100,9 @@ class RopeIndex:
         return positions[:, 0].contiguous(), float(delta.flatten()[0])
 
     def _piecewise(self, ids: torch.Tensor, grids: MediaGrids) -> Positions:
-        """Apply the rule to the prompt cut before and behind every silent video, each piece going on where the last one ended."""
+        """Apply the rule to the prompt cut before and after every silent video, each piece continuing where the last
+        one ended.
+        """
         config = self._model.config
         opens = (ids[:-1] == config.vision_start_token_id).nonzero()[:, 0]
         silent = [int(start) for start in opens if ids[start + 1] == config.video_token_id]
@@ -104,7 +110,7 @@ class RopeIndex:
         cuts = {0, len(ids)}
         for start in silent:
             tokens = int((ids[start + 1 :] != config.video_token_id).nonzero()[0, 0])
-            cuts |= {start, start + tokens + 2}  # with the markers of its beginning and its end
+            cuts |= {start, start + tokens + 2}  # including its begin and end markers
         pieces, following = [], 0.0
         bounds = sorted(cuts)
         for begin, end in itertools.pairwise(bounds):
@@ -129,7 +135,7 @@ def _part(values: torch.Tensor | None, first: int, count: int) -> torch.Tensor |
 
 
 def _whole(positions: torch.Tensor, delta: float) -> Positions:
-    """Return positions as integers where they are whole numbers."""
+    """Return positions as integers if all of them are integers."""
     if positions.is_floating_point() and bool((positions != positions.round()).any()):
         return positions, delta
     return positions.long().contiguous(), int(delta)

@@ -1,4 +1,6 @@
-"""The preprocessing stage: turns messages into token ids, positions, and the inputs of the encoders that a request needs."""
+"""The preprocessing stage: turns messages into token ids, positions, and the inputs of the encoders that a request
+needs.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,9 @@ class _Prompt:
 class Preprocessor:
     """Turns a request into the inputs of the encoders and the thinker.
 
-    Token ids, positions and the features of images and sound equal those of the reference's processor with PIL image processing.
-    Resized frames of videos differ in up to 0.6 % of their values by 1 or 2 of 255: the reference resizes them with torchvision.
+    Token ids, positions and the features of images and sound equal those of the reference's processor with PIL image
+    processing. Resized video frames differ in up to 0.6 % of their values, by 1 or 2 of 255, because the reference
+    resizes them with torchvision.
     """
 
     def __init__(self, model_path: str, limits: Limits, *, video_fps: float, max_context: int | None) -> None:
@@ -71,10 +74,10 @@ class Preprocessor:
         )
 
     def __call__(self, payload: StagePayload) -> dict[str, Any]:
-        """Return the data of :func:`omni_qwen3.routing.to_aggregate` and, beside it, the encoders' inputs.
+        """Return the data of :func:`omni_qwen3.routing.to_aggregate` plus the encoders' inputs.
 
         Raises:
-            InvalidRequestError: the request is at fault; the message names the part.
+            InvalidRequestError: the request is invalid; the message names the part.
         """
         request = payload.request
         use_audio_in_video = bool(request.metadata.get("use_audio_in_video"))

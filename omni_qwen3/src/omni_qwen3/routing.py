@@ -17,10 +17,10 @@ def terminal_stages(request: OmniRequest) -> list[str]:
     """Return the terminal stages of the speech pipeline for a request.
 
     Raises:
-        InvalidRequestError: it asks for speech without text.
+        InvalidRequestError: it requests audio without text.
     """
     if request.modalities is not None and "text" not in request.modalities:
-        raise InvalidRequestError("modalities: must contain 'text'; audio is the spoken text")
+        raise InvalidRequestError("modalities: must contain 'text', because audio is the spoken text")
     return ["decode", "code2wav"] if wants_audio(request) else ["decode"]
 
 
@@ -42,12 +42,12 @@ def wait_for_encoders(request_id: str, source: str, payload: StagePayload) -> li
 
 
 def to_image_encoder(payload: StagePayload) -> dict[str, Any]:
-    """Project a payload to the image encoder's inputs, in a container of their own."""
+    """Project a payload to the image encoder's inputs, in a new container."""
     return dict(payload.data["image"])
 
 
 def to_audio_encoder(payload: StagePayload) -> dict[str, Any]:
-    """Project a payload to the audio encoder's inputs, in a container of their own."""
+    """Project a payload to the audio encoder's inputs, in a new container."""
     return dict(payload.data["audio"])
 
 
@@ -58,5 +58,5 @@ def to_aggregate(payload: StagePayload) -> dict[str, Any]:
 
 
 def route_thinker(request_id: str, output: StagePayload) -> list[str]:
-    """Return the stages after the thinker: ``talker_ar`` only where speech is wanted."""
+    """Return the stages after the thinker: ``talker_ar`` only if speech is requested."""
     return ["decode", "talker_ar"] if wants_audio(output.request) else ["decode"]

@@ -1,7 +1,7 @@
-"""The talker stage: the thinker's stream in, codec frames out.
+"""The talker stage: turns the thinker's stream into codec frames.
 
-Dataflow and row layout follow the reference's ``generate`` (transformers 5.23). Edge cases that the reference leaves undefined
-are described in ``docs/decisions/0003-qwen3-omni-edges.md``.
+Dataflow and row layout follow the reference's ``generate`` (transformers 5.23). Edge cases that the reference leaves
+undefined are described in ``docs/decisions/0003-qwen3-omni-edges.md``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from omni_torch.quantized_linear import pack_for
 from omni_torch.sampling import sampling_from
 
 SUPPRESSED_TAIL = 1024
-"""The last ids of the talker's vocabulary are markers; of these only the end-of-speech id may be chosen."""
+"""The number of markers at the end of the talker's vocabulary; of these only the end-of-speech id may be chosen."""
 
 
 class TalkerRunner(FeedbackARModelRunner):
-    """Starts when the prompt side and the first token have come; waits while the thinker has not written enough."""
+    """Starts a request when the prompt side and the first token have arrived; pauses it while the thinker's text is
+    behind.
+    """
 
     model: Talker
 
@@ -122,12 +124,12 @@ class TalkerRunner(FeedbackARModelRunner):
         speakers = self._config.speakers
         if not isinstance(name, str) or name.lower() not in speakers:
             raise InvalidRequestError(
-                f"metadata.speaker: {name!r} is unknown; there are: {', '.join(sorted(speakers))}"
+                f"metadata.speaker: {name!r} is unknown; known speakers: {', '.join(sorted(speakers))}"
             )
         return speakers[name.lower()]
 
     def _nothing_to_say(self, request_id: str, speech: Speech) -> ARRequest:
-        """A reply of one token or none: speech of zero frames."""
+        """Return the result of a reply of at most one token: speech of zero frames."""
         sampling = self._sampling(speech.request)
         return ARRequest(request_id, speech.request, [], sampling, state=speech, finish_reason="stop")
 
@@ -144,11 +146,11 @@ class TalkerRunner(FeedbackARModelRunner):
             prompt_positions=speech.start["positions"],
             position_delta=speech.start["position_delta"],
             state=speech,
-            random=RandomStream(sampling.seed, stream=1),  # the thinker draws by the same seed
+            random=RandomStream(sampling.seed, stream=1),  # the thinker uses the same seed
         )
 
     def _user_rows(self, start: TalkerStart) -> torch.Tensor:
-        """Text rows through the text projection, multimodal rows through the hidden one: ``[U, hidden]``."""
+        """Return text rows through the text projection, multimodal rows through the hidden projection: ``[U, hidden]``."""
         rows = start["user_rows"].to(self.device, self.text_dtype())
         multimodal = start["multimodal"].to(self.device)
         projected = torch.empty(len(rows), self.model.hidden_size, dtype=rows.dtype, device=self.device)
@@ -157,7 +159,7 @@ class TalkerRunner(FeedbackARModelRunner):
         return projected
 
     def _assistant_rows(self, speech: Speech) -> torch.Tensor:
-        """The nine rows that open speech: a text side and a codec side, summed. ``[9, hidden]``."""
+        """Return the nine rows that open speech, each the sum of a text side and a codec side: ``[9, hidden]``."""
         assert speech.start is not None
         config = self._config
         opening = self.model.text_projection(speech.start["assistant_rows"].to(self.device, self.text_dtype()))

@@ -1,7 +1,7 @@
 """The talker's feedback loop: each step's input is the last frame's embedding plus the next row of text.
 
-:class:`Speech` is what :class:`omni_qwen3.talker.TalkerRunner` keeps of a request in ``request.state``; a strategy reads its text and
-writes its feedback.
+:class:`Speech` is the state of a request that :class:`omni_qwen3.talker.TalkerRunner` keeps in ``request.state``; a
+strategy reads its text and writes its feedback.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from omni_torch.graphs import Graphs, Named, Recorder
 from omni_torch.sampling import sample_tokens
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
-"""How the reference samples residual codes whenever the talker samples."""
+"""The sampling settings that the reference uses for residual codes whenever the talker samples."""
 
 FILTERS = ("top_k", "top_p", "min_p")
 
 
 @define(eq=False)
 class Speech:
-    """A request of the talker.
+    """The talker's state of a request.
 
     Attributes:
         request: the client's. start: the prompt side of the thinker's stream. admitted: true once it is schedulable.
-        text: projected rows of text, ``[hidden]`` each, one per spoken token. text_done: true once no more will come.
+        text: projected rows of text, ``[hidden]`` each, one per spoken token. text_done: true once no more will arrive.
         after_text: the rows that follow the text, ``[hidden]`` each: the end marker once, then padding.
         feedback: ``[hidden]``, the sum of the embeddings of the newest frame's codes. frames: the number of frames sent.
     """
@@ -63,10 +63,11 @@ class Speech:
 
 
 def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> Choose:
-    """How residual codes are chosen: drawn by :data:`RESIDUAL_SAMPLING` where a row's temperature is not 0.
+    """Return a function that chooses residual codes: sampled with :data:`RESIDUAL_SAMPLING` in rows whose temperature
+    is not 0.
 
     Args:
-        temperature: ``[B]``. uniforms: ``[B, groups - 1]`` float64, where each code is drawn. Without them, nobody's codes are drawn.
+        temperature: ``[B]``. uniforms: ``[B, groups - 1]`` float64, one uniform number per code. Without both, every row is greedy.
     """
     if temperature is None or uniforms is None:
         return lambda logits, group: logits.argmax(-1)
@@ -85,7 +86,7 @@ def recordable_frame(
     temperature: torch.Tensor | None = None,
     uniforms: torch.Tensor | None = None,
 ) -> Callable[[], Named]:
-    """A whole frame, the choices of its codes included, as a function that asks the host nothing.
+    """Compute a whole frame, including the choice of its codes, without synchronising with the host.
 
     ``hidden``, ``first_embed``: see :meth:`CodePredictor.forward`; ``temperature``, ``uniforms``: see :func:`chooser`.
     """
@@ -99,7 +100,8 @@ def recordable_frame(
 
 
 class TalkerFeedback(FeedbackStrategy):
-    """Residual codes by the code predictor; next input: the sum of a frame's code embeddings and the next row of text.
+    """Chooses residual codes with the code predictor; the next input is the frame's summed code embeddings plus the
+    next row of text.
 
     Args:
         frame_graphs: true if frames are recorded on a GPU and replayed; a recorder in tests, for any device.
@@ -136,7 +138,7 @@ class TalkerFeedback(FeedbackStrategy):
             if bool((frames[index] < 0).any()):
                 raise FloatingPointError(
                     f"request {request.request_id}: frame {len(request.output_ids)} has no largest logit for one of its residual "
-                    "codes; look for NaN in the weights, or for numbers that are too large for their dtype"
+                    "codes; check for NaN in the weights and for overflow of their dtype"
                 )
         messages = {}
         for index, (request, _) in enumerate(requests):
@@ -150,7 +152,7 @@ class TalkerFeedback(FeedbackStrategy):
     def residual_codes(
         self, hidden: torch.Tensor, first_embed: torch.Tensor, requests: list[ARRequest]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose the residual codes of ``B`` frames. A subclass may choose them otherwise.
+        """Choose the residual codes of ``B`` frames. Override it to choose them otherwise.
 
         Args:
             hidden, first_embed: see :meth:`CodePredictor.forward`.
@@ -171,7 +173,7 @@ class TalkerFeedback(FeedbackStrategy):
 
 
 def _residual_settings(requests: list[ARRequest], groups: int) -> list[torch.Tensor]:
-    """The arguments of :func:`chooser`, or nothing where nobody's codes are drawn. A request draws all its codes or none."""
+    """Return the arguments of :func:`chooser`, or none if every row is greedy. A request samples all its codes or none."""
     drawing = [request.sampling.temperature > 0 for request in requests]
     if not any(drawing):
         return []
@@ -181,5 +183,5 @@ def _residual_settings(requests: list[ARRequest], groups: int) -> list[torch.Ten
 
 
 def _uniform(request: ARRequest, group: int) -> float:
-    """The number at which a residual code of a request's newest frame is drawn."""
+    """Return the uniform number with which a residual code of a request's newest frame is sampled."""
     return request.random.uniform(len(request.output_ids), group)

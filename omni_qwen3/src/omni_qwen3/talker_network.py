@@ -13,7 +13,7 @@ from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
 
 
 class Projection(nn.Module):
-    """Two layers from the thinker's width to the talker's."""
+    """Two linear layers from the thinker's width to the talker's."""
 
     def __init__(self, config: TalkerConfig) -> None:
         super().__init__()
@@ -73,13 +73,15 @@ class Talker(nn.Module):
 
 
 def read_special(model_path: str, config: QwenConfig) -> torch.Tensor:
-    """The thinker's embeddings of tts_bos, tts_eos and tts_pad: ``[3, thinker_hidden]`` as the checkpoint has them."""
+    """Return the thinker's embeddings of tts_bos, tts_eos and tts_pad: ``[3, thinker_hidden]`` in the checkpoint's
+    dtype.
+    """
     tokens = [config.tts_bos, config.tts_eos, config.tts_pad]
     return Checkpoint(model_path).read_rows("thinker.model.embed_tokens.weight", tokens)
 
 
 def load_talker(model_path: str, config: QwenConfig, *, dtype: str = "float32", device: str = "cpu") -> Talker:
-    """The talker and its code predictor with their weights."""
+    """Load the talker and its code predictor."""
     with torch.device("meta"):
         model = Talker(config.talker)
     return load_module(model, Checkpoint(model_path), {"": "talker."}, dtype=getattr(torch, dtype), device=device)

@@ -1,4 +1,4 @@
-"""The thinker stage: prompts with encoder features in, text out, and hidden states for a talker."""
+"""The thinker stage: turns prompts with encoder features into text, and into hidden states for a talker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from omni_torch.tensor_parallel import TensorParallel
 
 @define(eq=False)
 class _State:
-    """What the runner keeps of a request."""
+    """The runner's state of a request, in ``request.state``."""
 
     inputs: ThinkerInputs
     embeds: torch.Tensor  # [P, hidden]
@@ -41,7 +41,7 @@ class _State:
     assistant_start: int
     started: bool = False
     spoken: torch.Tensor | None = None  # [1, hidden], the newest token's embedding
-    stops: StopTokens | None = None  # None: no stop strings
+    stops: StopTokens | None = None  # None if the request has no stop strings
     held: list[TalkerText] = field(factory=list)  # tokens that may belong to a stop string, not yet sent to talker_ar
     told: int = 0  # tokens sent to talker_ar
 
@@ -85,12 +85,14 @@ class ThinkerRunner(ARModelRunner):
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
             quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
-            decoder: a dotted reference of a callable that builds the network in place of ours; see
+            decoder: a dotted reference to a callable that builds the network in place of ours; see
                 :func:`omni_qwen3.external_decoder.load_external`.
         """
         if decoder is not None and (quantization is not None or tp_size > 1):
             option = "quantization" if quantization is not None else "tp_size"
-            raise ConfigError(f"decoder: {decoder!r} cannot be used with `{option}`, which is for our own layers")
+            raise ConfigError(
+                f"decoder: {decoder!r} cannot be used with `{option}`, which works with the built-in layers only"
+            )
         pack = pack_for(quantization, device)
         config = read_config(model_path)
         model: ARModel
@@ -141,7 +143,7 @@ class ThinkerRunner(ARModelRunner):
         )
 
     def _random(self, seed: int | None, request_id: str) -> RandomStream:
-        if seed is None and self._ranks > 1:  # all ranks draw the same, so it must come from something that all know
+        if seed is None and self._ranks > 1:  # every rank must derive the same seed
             seed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest(), "little")
         return RandomStream(seed)
 
@@ -225,18 +227,18 @@ class ThinkerRunner(ARModelRunner):
         if speaking:
             embeds = self.model.embed(torch.tensor([token for _, token in speaking], device=self.device)).cpu()
             for (state, _), row in zip(speaking, embeds.split(1), strict=True):
-                state.spoken = row.clone()  # no view: it is handed on, and must not carry the others
+                state.spoken = row.clone()  # a copy: a view would keep the other rows in memory, or send them along
 
 
 def _content(inputs: ThinkerInputs) -> list[ContentSpan] | None:
-    """What the prompt's placeholders stand for. ``None`` if there are features whose content nobody named."""
+    """Return the digests of the prompt's media runs; ``None`` if some features came without a digest."""
     if "content" not in inputs:
         return None if "features" in inputs else []
     return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]
 
 
 def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
-    """``(request, start, end, first row)`` of every run of prompt positions in a batch."""
+    """Yield ``(request, start, end, first row)`` of every run of prompt positions in a batch."""
     row = 0
     for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
         prompt = len(request.prompt_ids)

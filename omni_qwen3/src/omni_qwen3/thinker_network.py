@@ -79,7 +79,7 @@ def load_thinker(
     device: str = "cpu",
     parallel: TensorParallel = ALONE,
 ) -> Thinker:
-    """The thinker's decoder with its weights, or with this rank's slices of them."""
+    """Load the thinker's decoder, or this rank's slices of it."""
     with torch.device("meta"):
         model = Thinker(config.thinker, parallel)
     prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}

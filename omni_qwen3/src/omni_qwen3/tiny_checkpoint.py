@@ -16,10 +16,12 @@ from omni_torch.checkpoints import written_once
 
 
 def default_model() -> tuple[str, str]:
-    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice about it."""
+    """Return the checkpoint of ``omni run`` without ``--model``, made once in the user's cache folder, and a notice
+    about it.
+    """
     notice = (
         "No --model given: using a tiny checkpoint with RANDOM weights. "
-        "Its words and its voice are noise; pass --model with a Qwen3-Omni checkpoint for answers."
+        "Its text and speech are noise; pass --model with a Qwen3-Omni checkpoint for answers."
     )
     return written_once("qwen3-omni-tiny-1", write_tiny_checkpoint), notice
 
@@ -49,7 +51,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
     dims = SHAPES[shape]
     ids = write_tokenizer(folder, dims.merges)
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # it warns of rope fields that the released config carries too
+    logging.set_verbosity_error()  # transformers warns of rope fields that the released config has too
     logging.disable_progress_bar()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -70,7 +72,7 @@ def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = 
 
 
 def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
-    """Draw every weight anew at unit gain, and scale the end-of-turn rows so that some replies end by themselves."""
+    """Redraw every weight at unit gain, and scale the end-of-turn rows so that some replies end before their limit."""
     import torch
 
     with torch.no_grad():
@@ -94,9 +96,10 @@ def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
                 if ".block." in name and ".conv2." in name:
                     gain = 0.25  # a vocoder's residual branches: at full gain they amplify rounding a thousandfold
                 parameter.normal_(0.0, gain / fan_in**0.5)
-        # Quiet enough that the final clamp to [-1, 1] hides nothing.
+        # Quiet enough that the final clamp to [-1, 1] clips nothing.
         model.code2wav.decoder[-1].conv.weight *= 0.12
-        # Reply lengths: these factors were chosen so that, over the tests' prompts, some replies end by themselves.
+        # Reply lengths: these factors were chosen so that, over the tests' prompts, some replies end before their
+        # limit.
         model.thinker.lm_head.weight[ids["<|im_end|>"]] *= dims.im_end_gain
         model.talker.codec_head.weight[codec_ids(dims)["codec_eos_token_id"]] *= 1.3
 

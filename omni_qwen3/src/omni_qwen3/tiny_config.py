@@ -1,4 +1,4 @@
-"""The dimensions of tiny checkpoints, and their config with every field of the released one."""
+"""Defines the dimensions of tiny checkpoints, and their config with every field of the released one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPEAKERS = {"chelsie": 0, "ethan": 1, "aiden": 2}
 
 @frozen
 class Shape:
-    """The dimensions in which tiny checkpoints differ."""
+    """The dimensions that vary between tiny checkpoints."""
 
     merges: int = 60
     hidden: int = 64
@@ -77,8 +77,8 @@ SHAPES = {
         decoder_dim=768, scale=4,
     ),
 }  # fmt: skip
-"""Three tiny shapes that differ in everything a loader or an attention could get wrong, one of about 270 M parameters, and one of
-about 1.5 B whose code predictor has nearly the released dimensions.
+"""Three tiny shapes that differ in every dimension that a loader or an attention could get wrong, one of about 270 M
+parameters, and one of about 1.5 B whose code predictor has nearly the released dimensions.
 """
 
 

@@ -13,7 +13,8 @@ from omni_torch.checkpoints import load_checked, read_tokenizer
 
 
 def load_tokenizer(model_path: str, config: QwenConfig) -> Tokenizer:
-    """Read the tokenizer alone. transformers is imported only where there is no ``tokenizer.json``, to make it from older files.
+    """Read the tokenizer alone. transformers is imported only to convert older files, if there is no
+    ``tokenizer.json``.
 
     Raises:
         ConfigError: it is missing, unreadable, or another checkpoint's.

@@ -14,7 +14,7 @@ _kept: dict[str, Any] = {}
 
 
 class Settings:
-    """Reports what its factory was given, and the environment."""
+    """Reports the arguments of its factory, and the environment."""
 
     def __init__(self, **given: Any) -> None:
         self.given = given
@@ -29,13 +29,13 @@ def settings(size: int = 1, nested: dict[str, Any] | None = None, name: str = ""
 
 
 def keep(payload: StagePayload) -> Any:
-    """Hands on an object and remembers it."""
+    """Passes an object on and remembers it."""
     _kept[payload.request_id] = data = {"list": [1], "inputs": payload.request.inputs}
     return data
 
 
 def compare(payload: StagePayload) -> dict[str, Any]:
-    """Tell if the object that came is the one that was handed on, or shares its values."""
+    """Report whether the object received is the one that was passed on, or shares its values."""
     kept = _kept[payload.request_id]
     return {"same": payload.data is kept, "shares": payload.data["list"] is kept["list"], "pid": os.getpid()}
 
@@ -86,7 +86,7 @@ def route_to(request_id: str, output: StagePayload) -> list[str]:
 
 
 class Hear:
-    """Answers with everything that came, by kind, once both the payload and the end of the stream are there."""
+    """Answers with all messages received, by kind, once both the payload and the end of the stream have arrived."""
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()

@@ -1,4 +1,4 @@
-"""Which terminal stages a request of the feature tests wants; the parent imports this module."""
+"""Chooses the terminal stages of a request of the feature tests; the parent imports this module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vocoder's scheduler is given one request's frames; what it says is heard to the end."""
+"""Sends one request's frames to a vocoder's scheduler and collects its messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def end(request_id: str, **params: Any) -> list[IncomingMessage]:
 
 
 def answer(scheduler: VocoderScheduler, frames: torch.Tensor) -> list[OutgoingMessage]:
-    """The messages about a request of these frames, ``[n, codebooks]``, to that which ends it."""
+    """Return the messages about a request of these frames, ``[n, codebooks]``, up to the last one."""
     for message in [*(frame("r", each) for each in frames), *end("r", return_codes=True)]:
         scheduler.inbox.put(message)
     harness = Harness(scheduler, frame)
@@ -39,7 +39,7 @@ def answer(scheduler: VocoderScheduler, frames: torch.Tensor) -> list[OutgoingMe
 
 
 def heard(scheduler: VocoderScheduler, frames: torch.Tensor) -> AudioResult:
-    """The result, which must be what was streamed."""
+    """Return the result, which must equal the streamed sound."""
     *streamed, result = answer(scheduler, frames)
     assert all(isinstance(message.data, AudioChunk) for message in streamed)
     samples = torch.cat([torch.empty(0), *(message.data.samples for message in streamed)])

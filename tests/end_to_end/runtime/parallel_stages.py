@@ -24,7 +24,9 @@ def weight() -> torch.Tensor:
 
 
 def linear(tp_rank: int, tp_size: int, tp_rendezvous: str, log: str) -> SimpleScheduler:
-    """``x @ weight``, each rank with its rows of the weight, summed over the ranks. Notes the batches that it computed."""
+    """Computes ``x @ weight``, each rank with its rows of the weight, summed over the ranks. Records the batches that
+    it computed.
+    """
     dist.init_process_group(
         "gloo", init_method=tp_rendezvous, rank=tp_rank, world_size=tp_size, timeout=timedelta(seconds=60)
     )
@@ -47,7 +49,7 @@ def vector(payload: StagePayload) -> dict[str, Any]:
 
 
 def who(replica: int) -> Any:
-    """Which replica and process served the request."""
+    """Answers with the replica and process that served the request."""
     lock = threading.Lock()
 
     def compute(payload: StagePayload) -> dict[str, Any]:
@@ -86,7 +88,7 @@ class Ticks:
 
 
 class LooksAtOnce(SimpleScheduler):
-    """Looks into its inbox before anything can be there, as an engine does."""
+    """Reads its inbox before any message can be there, as an engine does."""
 
     def start(self) -> None:
         assert not self.inbox.drain()
@@ -94,7 +96,7 @@ class LooksAtOnce(SimpleScheduler):
 
 
 def slow_to_begin(tp_rank: int, log: str) -> SimpleScheduler:
-    """Notes what it computes; ranks above 0 take a while to be built."""
+    """Records the requests that it computes; ranks above 0 take a while to be built."""
     time.sleep(0.5 * tp_rank)
     notes = (Path(log) / f"rank{tp_rank}").open("w")
 

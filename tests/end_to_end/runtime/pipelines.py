@@ -1,4 +1,4 @@
-"""How the runtime tests make their pipelines."""
+"""Makes the pipelines of the runtime tests."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 
 
 def make_pipeline(folder: Path, *stages: StageConfig, **fields: Any) -> PipelineConfig:
-    """A pipeline whose sockets live in ``folder``."""
+    """Return a pipeline whose sockets live in ``folder``."""
     return PipelineConfig(model_path="none", stages=list(stages), endpoints=EndpointsConfig(str(folder)), **fields)

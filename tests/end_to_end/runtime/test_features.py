@@ -36,7 +36,7 @@ async def test_runtime_overrides_reach_only_the_factory_of_their_stage(run_folde
         assert answer["given"] == {"size": 7, "nested": {"b": [2, 3]}}
 
 
-async def test_env_defaults_are_set_before_factories_and_yield_to_the_environment(
+async def test_env_defaults_are_set_before_factories_and_do_not_override_the_environment(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OMNI_TEST_GIVEN", "from the shell")
@@ -126,7 +126,7 @@ async def test_several_targets_in_the_process_get_a_container_each(run_folder: P
         assert answer["two"]["shares"]
 
 
-async def test_changing_what_was_handed_over_is_found_in_the_debug_mode(
+async def test_changes_of_shared_objects_are_detected_in_debug_mode(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = {"process": "all"}

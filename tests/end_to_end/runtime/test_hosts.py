@@ -1,5 +1,5 @@
-"""Pipelines over two hosts: control over TCP with keys, data over the relays that join hosts. Here both hosts are loopback addresses;
-``test_namespaces.py`` has two network namespaces.
+"""Pipelines over two hosts: control over TCP with keys, data over the relays that connect hosts. Here both hosts are
+loopback addresses; ``test_namespaces.py`` has two network namespaces.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def key_file(folder: Path) -> Path:
 
 @pytest.fixture
 def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The needs of a pipeline over two hosts: its stages where processes find them, and a relay between hosts."""
+    """The environment of a pipeline over two hosts: its stages are importable, and a relay connects the hosts."""
     checked = {each.name: answer for hook, each, _, answer in load_plugins().check() if hook == "omni_relays"}
     if not any(works(checked.get(name, "not installed")) for name in ("nixl", "mooncake")):
         pytest.skip("no relay that joins hosts can work here")
@@ -61,7 +61,7 @@ def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def host_server(key_file: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """``omni hosts serve`` on the other address: where it listens, and its process."""
+    """Start ``omni hosts serve`` on the other address; return its endpoint and its process."""
     command = [
         sys.executable,
         "-m",
@@ -87,7 +87,7 @@ async def host_server(key_file: Path) -> AsyncIterator[tuple[str, asyncio.subpro
 
 
 def two_hosts(folder: Path, key_file: Path, address: str, **fields: Any) -> PipelineConfig:
-    """``big`` here makes as many numbers as it is told, ``total`` there adds them up."""
+    """Send a request in which ``big`` here makes a number of values and ``total`` there adds them up."""
     relay = fields.pop("relay", None)
     return PipelineConfig(
         model_path="none",
@@ -128,9 +128,7 @@ async def test_a_pipeline_over_two_hosts_answers_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("name", ["nixl", "mooncake"])
-async def test_large_payloads_cross_by_a_relay_that_joins_hosts(
-    name: str, folder: Path, key_file: Path, on_path: None
-) -> None:
+async def test_large_payloads_use_a_relay_between_hosts(name: str, folder: Path, key_file: Path, on_path: None) -> None:
     problems = {each.name: problem for _, each, _, problem in load_plugins().check()}
     if problems.get(name, "not installed") is not None:
         pytest.skip(f"{name}: {problems.get(name, 'not installed')}")
@@ -161,7 +159,7 @@ async def test_a_death_on_the_other_host_is_an_error_that_names_it_and_is_repair
         await asyncio.wait_for(total(client, 11), 20)
 
 
-async def test_a_host_that_is_gone_fails_its_requests(folder: Path, key_file: Path, on_path: None) -> None:
+async def test_requests_fail_when_their_host_is_lost(folder: Path, key_file: Path, on_path: None) -> None:
     async with (
         host_server(key_file) as (address, server),
         open_pipeline(two_hosts(folder, key_file, address)) as client,
@@ -176,7 +174,7 @@ async def test_a_host_that_is_gone_fails_its_requests(folder: Path, key_file: Pa
         await server.wait()
         with pytest.raises(RequestFailedError, match="host 'b' is gone"):
             await asyncio.wait_for(waiting, 2)
-        child.wait(5)  # what ran there does not outlive it
+        child.wait(5)  # processes there do not outlive it
         for _ in range(100):
             if not any(each.exists() for each in folders):
                 break
@@ -184,9 +182,7 @@ async def test_a_host_that_is_gone_fails_its_requests(folder: Path, key_file: Pa
         assert not any(each.exists() for each in folders)
 
 
-async def test_a_runner_that_is_killed_leaves_nothing_on_the_other_host(
-    folder: Path, key_file: Path, on_path: None
-) -> None:
+async def test_a_killed_runner_leaves_nothing_on_the_other_host(folder: Path, key_file: Path, on_path: None) -> None:
     async with host_server(key_file) as (address, server):
         script = (
             "import asyncio, sys\n"
@@ -222,7 +218,7 @@ def cleaners_of(pid: int) -> list[Path]:
 
 
 def of_the_server(process: psutil.Process) -> bool:
-    """Return whether a child of a host's server is its own directory cleaner, which stays."""
+    """Return True if a child of a host's server is its own directory cleaner, which stays."""
     line = process.cmdline()
     return "omni-directory-cleaner" in line and (Path(line[-1]) / "host.sock").exists()
 
@@ -238,7 +234,7 @@ async def test_another_key_is_refused(folder: Path, key_file: Path, on_path: Non
         ]
 
 
-async def test_who_knows_only_the_public_key_or_none_is_not_heard(folder: Path, key_file: Path, on_path: None) -> None:
+async def test_a_peer_without_the_secret_key_is_rejected(folder: Path, key_file: Path, on_path: None) -> None:
     keys = CurveKeys.read(key_file)
     async with host_server(key_file) as (address, server):
         stranger = CurveContext(CurveKeys.new())
@@ -327,7 +323,7 @@ def test_a_config_with_hosts_is_checked() -> None:
     )
 
 
-def test_a_relay_that_joins_no_hosts_is_replaced_or_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_of_one_host_is_replaced_or_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = two_hosts(folder, folder / "k", "tcp://b:1")
     places = Places(Place("/r/here", HERE, ["tcp://h:1"]), "tcp://h:2", {"b": Place("/r/there", THERE, ["tcp://b:2"])})
     registry = load_plugins()

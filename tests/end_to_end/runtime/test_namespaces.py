@@ -1,5 +1,5 @@
-"""A pipeline over two hosts that are two network namespaces with a cable between them: nothing but the configured addresses
-reaches across. Needs the right to make namespaces.
+"""A pipeline over two hosts that are two network namespaces joined by a veth pair: only the configured addresses are
+reachable. Needs the right to make namespaces.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ RUNNER = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("relay", ["nixl", "mooncake"])
-def test_a_pipeline_across_a_cable(
+def test_a_pipeline_across_network_namespaces(
     relay: str,
     namespaces: tuple[str, str],
     folder: Path,  # noqa: F811

@@ -78,7 +78,7 @@ async def test_aborts_reach_every_rank_in_the_same_order(run_folder: Path) -> No
 
 
 @pytest.mark.parametrize("victim", ["linear_tp0", "linear_tp1"])
-async def test_a_rank_that_dies_takes_its_stage_along_which_comes_back(run_folder: Path, victim: str) -> None:
+async def test_a_dead_rank_restarts_all_ranks_of_its_stage(run_folder: Path, victim: str) -> None:
     async with open_pipeline(parallel(run_folder, 2)) as client:
         assert (await client.submit(OmniRequest({"n": 1})))["linear"]["pid"]
         before = client.process_ids
@@ -95,7 +95,7 @@ async def test_a_rank_that_dies_takes_its_stage_along_which_comes_back(run_folde
         (run_folder / f"rank{rank}").unlink()
 
 
-async def test_a_rank_that_comes_later_misses_nothing(run_folder: Path) -> None:
+async def test_a_rank_that_starts_late_gets_every_message(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
         stage("start", "vector", next="count"),
@@ -150,7 +150,7 @@ async def test_replicas_take_turns_and_keys_stick(run_folder: Path) -> None:
             assert (reply["work"]["replica"] == home) == (home != gone)
 
 
-async def test_a_replica_that_dies_hurts_only_what_it_held(run_folder: Path) -> None:
+async def test_a_dead_replica_fails_only_its_own_requests(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
         stage("start", "inputs", next="work"),
@@ -168,7 +168,7 @@ async def test_a_replica_that_dies_hurts_only_what_it_held(run_folder: Path) -> 
         assert len(again) == 10
 
 
-async def test_streams_and_fan_in_meet_in_one_replica(run_folder: Path) -> None:
+async def test_streams_and_fan_in_of_a_request_reach_one_replica(run_folder: Path) -> None:
     config = make_pipeline(
         run_folder,
         stage("produce", "Ticks", next="consume", stream_to=["consume"]),

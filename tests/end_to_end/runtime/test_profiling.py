@@ -1,6 +1,6 @@
 """One trace of a request through every process: queue, compute and transfer in each stage, joined by arrows.
 
-``imported`` reads traces by the rules of Perfetto's importer, which shows nothing of what breaks them.
+``imported`` reads traces by the rules of Perfetto's importer, which silently drops events that break them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def flow_key(event: Event) -> tuple[int, str, str]:
 
 
 def imported(events: Iterable[Event]) -> Arrows:
-    """Fails if an event would be dropped or cut off: slices of a thread and spans of a track nest, and flows have slices to bind to."""
+    """Fails if an event would be dropped or truncated: slices of a thread and spans of a track nest, and flows have
+    slices to bind to.
+    """
     threads, tracks = defaultdict[Any, list[Event]](list), defaultdict[Any, list[str]](list)
     arrows = Arrows({}, defaultdict(list))
     for event in sorted((e for e in events if e["ph"] != "M"), key=lambda e: nanoseconds(e["ts"])):
@@ -164,7 +166,7 @@ async def test_every_arrow_of_a_streamed_request_arrives(run_folder: Path, tmp_p
     assert arrows.starts.keys() == arrows.ends.keys()
 
 
-async def test_profiles_begin_and_end_again_and_say_what_is_wrong(run_folder: Path, tmp_path: Path) -> None:
+async def test_profiles_can_be_repeated_and_misuse_is_an_error(run_folder: Path, tmp_path: Path) -> None:
     async with open_pipeline(streaming(run_folder)) as client:
         with pytest.raises(OmniError, match="start one first"):
             await client.stop_profile(tmp_path / "none.json")
@@ -182,7 +184,7 @@ async def test_profiles_begin_and_end_again_and_say_what_is_wrong(run_folder: Pa
             await client.stop_profile(tmp_path / "no folder" / "t.json")
 
 
-async def test_torch_operations_lie_on_the_same_clock(run_folder: Path, tmp_path: Path) -> None:
+async def test_torch_operations_use_the_same_clock(run_folder: Path, tmp_path: Path) -> None:
     config = make_pipeline(
         run_folder,
         StageConfig(name="big", factory="pipeline_stages:big", process="big", next="total"),
@@ -207,7 +209,9 @@ async def test_torch_operations_lie_on_the_same_clock(run_folder: Path, tmp_path
 
 
 def kineto(pid: int) -> list[Event]:
-    """Of a process that launches a kernel, as kineto writes it: the device and its stream take the places of process and thread."""
+    """An event of a process that launches a kernel, in kineto's format: the device and its stream replace process and
+    thread.
+    """
     cpu, device = {"pid": pid, "tid": pid}, {"pid": 1, "tid": 7}
     return [
         {"ph": "X", "cat": "cpu_op", "name": "aten::relu", **cpu, "ts": 4391375892680.572, "dur": 33.821},
@@ -267,7 +271,7 @@ def test_stages_of_one_process_may_work_on_a_request_at_once() -> None:
     imported(recorder.finish())
 
 
-def test_what_is_open_at_the_end_is_closed_from_within() -> None:
+def test_open_slices_are_closed_innermost_first_at_the_end() -> None:
     recorder = profiler.Recorder("p")
     for name in ("stage", "stage: queue"):
         recorder.begin("r", name, "stage")
@@ -276,7 +280,7 @@ def test_what_is_open_at_the_end_is_closed_from_within() -> None:
     assert [e["name"] for e in events if e["ph"] == "e" and e["args"]["unfinished"]] == ["stage: queue", "stage"]
 
 
-def test_memory_is_bounded_and_what_is_kept_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_kept_events_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiler, "MAX_EVENTS", 10)
     recorder = profiler.Recorder("p")
     for number in range(4):

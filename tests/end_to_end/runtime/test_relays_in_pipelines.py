@@ -1,4 +1,4 @@
-"""A whole pipeline on each installed relay that can work here. What a relay must do by itself, ``RelayConformance`` says."""
+"""A whole pipeline on each installed relay that can work here. ``RelayConformance`` tests the relays alone."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def test_three_stages_answer(tmp_path: Path, together: bool) -> None:
         ("recursion", "RecursionError"),
     ],
 )
-async def test_what_compute_raises_hurts_its_request_alone(
+async def test_an_exception_in_compute_fails_only_its_request(
     tmp_path: Path, together: bool, poison: str, error_type: str
 ) -> None:
     async with open_pipeline(three(tmp_path, together)) as client:
@@ -112,7 +112,7 @@ async def test_what_compute_raises_hurts_its_request_alone(
         assert (await client.submit(asking(n=1)))["end"]["n"] == 1
 
 
-async def test_what_cannot_be_sent_is_named(tmp_path: Path) -> None:
+async def test_a_value_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
     async with open_pipeline(three(tmp_path)) as client:
         for poison, path in (("unsendable", r"\['here'\]"), ("namedtuple", r"\['pair'\]")):
             with pytest.raises(RequestFailedError, match=path) as caught:
@@ -131,7 +131,7 @@ def branching(tmp_path: Path, **start: Any) -> PipelineConfig:
     )
 
 
-async def test_routes_choose_out_of_next_and_bad_ones_are_contained(tmp_path: Path) -> None:
+async def test_routes_choose_from_next_and_bad_ones_fail_only_their_request(tmp_path: Path) -> None:
     async with open_pipeline(branching(tmp_path)) as client:
         assert "pid" not in (await client.submit(asking(route="end")))["end"]
         assert "pid" in (await client.submit(asking(route=["middle"])))["end"]
@@ -322,7 +322,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_children_go_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
+def test_children_end_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     script = SCRIPT.format(here=str(HERE), tmp=str(folder))

@@ -1,4 +1,6 @@
-"""A stream chunk that has nowhere to go fails its request, with the stage and the field of the config to mend; others go on."""
+"""A stream chunk without a target fails its request, with the stage and the field of the config to change; other
+requests continue.
+"""
 
 from __future__ import annotations
 

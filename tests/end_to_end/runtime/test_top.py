@@ -62,7 +62,7 @@ async def test_once_and_json(run_folder: Path) -> None:
         assert document["statistics"]["a"]["start"]["edge.end.messages"] == 5
 
 
-async def test_watching_costs_nothing_and_a_killed_watcher_leaves_nothing(run_folder: Path) -> None:
+async def test_watching_does_not_slow_the_pipeline_and_a_killed_watcher_leaves_nothing(run_folder: Path) -> None:
     async with open_pipeline(two(run_folder)) as client:
         await client.submit(OmniRequest({"n": 0}))
         await client.statistics()  # from now on the parent has a connection to every process
@@ -122,7 +122,7 @@ def _cells(shown: Any, header: str) -> list[str]:
     return list(column.cells)
 
 
-def test_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_running_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = CliRunner().invoke(omni, ["top", "--once"])
     assert result.exit_code == 1

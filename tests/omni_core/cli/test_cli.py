@@ -1,4 +1,4 @@
-"""The command line as a user meets it: wrong arguments, a whole run of a small pipeline, JSON, interruption."""
+"""The command line: wrong arguments, a whole run of a small pipeline, JSON, interruption."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Speak:
                 self.outbox.put(OutgoingMessage(name, "stream", TextChunk(letter)))
             tone = [0.3 * math.sin(i / 10) for i in range(8000 * (len(text) > 0))]
             self.outbox.put(OutgoingMessage(name, "stream", AudioChunk(tone, 8000)))
-            self.outbox.put(OutgoingMessage(name, "result", TextResult(text, notices=["a remark"])))
+            self.outbox.put(OutgoingMessage(name, "result", TextResult(text, notices=["a notice"])))
     def stop(self):
         self.inbox.close()
     def abort(self, request_id):
@@ -86,7 +86,7 @@ def test_one_reply_in_text_and_sound(pipeline: Path, tmp_path: Path) -> None:
     answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--out", str(out))
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "olleh\n"
-    assert "a remark" in answer.stderr
+    assert "a notice" in answer.stderr
     assert "1.00 s of speech" in answer.stderr
     with wave.open(str(out)) as file:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth(), file.getnframes()) == (8000, 1, 2, 8000)
@@ -220,11 +220,9 @@ def test_wrong_arguments_are_one_clear_message(
     ],
     ids=["TMPDIR", "stdout", "cwd"],
 )
-def test_what_the_system_refuses_is_one_line(
-    pipeline: Path, tmp_path: Path, change: dict[str, str], words: str
-) -> None:
+def test_system_errors_are_one_line(pipeline: Path, tmp_path: Path, change: dict[str, str], words: str) -> None:
     settings = environment(pipeline) | {name: value for name, value in change.items() if name == "TMPDIR"}
-    settings["PYTHONPATH"] = str(pipeline.parent)  # an empty entry in it is the working directory
+    settings["PYTHONPATH"] = str(pipeline.parent)  # an empty entry in it means the working directory
     folder = tmp_path / "gone"
     folder.mkdir()
     arguments = ["config", "show", "speaking.json"] if "cwd" in change else ["config", "show", str(pipeline)]
@@ -239,7 +237,7 @@ def test_what_the_system_refuses_is_one_line(
     assert words in done.stderr
 
 
-def test_what_a_plugin_prints_is_not_in_the_reply(pipeline: Path) -> None:
+def test_output_of_plugins_is_not_in_the_reply(pipeline: Path) -> None:
     folder = pipeline.parent
     (folder / "chatty_plugin.py").write_text("print('hello from the import')\n")
     info = folder / "chatty-1.0.dist-info"
@@ -280,7 +278,7 @@ def test_config_commands(pipeline: Path) -> None:
     assert "omni-core" in omni(pipeline, "doctor").stdout
 
 
-def test_ctrl_c_ends_everything_quietly(pipeline: Path) -> None:
+def test_ctrl_c_ends_every_process_without_a_traceback(pipeline: Path) -> None:
     process = subprocess.Popen(
         command("run", str(pipeline), "--text", "slow"),
         env=environment(pipeline),

@@ -53,7 +53,7 @@ class Installed(Distribution):
         raise NotImplementedError
 
 
-def test_what_is_missing_or_too_old_is_named_with_the_command() -> None:
+def test_missing_or_old_packages_are_named_with_the_command() -> None:
     needs = ("omni-core>=0.1,<0.2", "omni-core>=9", "no-such-thing >=2", "pytest; extra == 'test'", "click[a,b] (>=8)")
     assert list(unmet(Installed(*needs))) == [
         "omni-mine 3.0 needs omni-core>=9, and 0.1.0 is installed: pip install 'omni-core>=9'",
@@ -79,7 +79,7 @@ def test_the_default_relay_must_be_there(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not any("relay" in line for line in report["to_do"])
 
 
-def test_what_is_optional_is_told_apart_from_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optional_components_are_not_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     relays = (
         Component("away", "json:loads", "s", probe=lambda: "no such device"),
         Component("wrong", "json:laods", "s"),

@@ -80,7 +80,7 @@ def test_several_or_none_are_listed(
         assert word in str(caught.value)
 
 
-def test_what_is_no_pipeline(registry: PluginRegistry, tmp_path: Path) -> None:
+def test_invalid_pipeline_sources_are_errors(registry: PluginRegistry, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"it has no config\.json"):
         PipelineSource(str(tmp_path)).resolve()
     with pytest.raises(PluginError, match="omni run PIPELINE --model owner/name"):

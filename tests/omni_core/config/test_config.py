@@ -133,7 +133,7 @@ def test_every_rule_is_checked(config: PipelineConfig, expected: str) -> None:
     assert expected in str(caught.value)
 
 
-def test_overrides_change_what_they_name_and_remember_who_set_it() -> None:
+def test_overrides_change_their_field_and_record_their_source() -> None:
     overlay = parse_overlay(
         {"relay_backend": "nixl", "stages": {"left": {"gpu": 1, "factory_args": {"a": {"b": 1}}}}}, "overlay.yaml"
     )
@@ -190,7 +190,7 @@ def test_hosts_and_relay_settings_can_be_set_by_both() -> None:
     assert config.stage("left").relay == RelayConfig(credits=4, settings={"folder": "/b", "x": 1})
 
 
-def test_a_flag_changes_a_part_of_what_the_overlay_sets() -> None:
+def test_a_flag_changes_part_of_an_overlay() -> None:
     overlay = [parse_flag("left.factory_args={a: {b: 1}}")]
     resolved = apply(diamond(), overlay, [parse_flag("left.factory_args.a.c=2")])
     assert resolved.config.stage("left").factory_args == {"a": {"b": 1, "c": 2}}

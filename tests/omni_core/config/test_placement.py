@@ -1,4 +1,6 @@
-"""Placement: stages to processes to devices, and what does not fit is said before anything starts, with the setting to turn."""
+"""Placement of stages on processes and devices; a pipeline that does not fit is an error before anything starts, with
+the setting to change.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,7 @@ def test_fusing_merges_process_groups() -> None:
         ([{"gpu": 0, "gpu_memory": 1.5}], [], "stages[a].gpu_memory: 1.5 is no share"),
     ],
 )
-def test_what_can_never_be_placed_is_invalid(
+def test_an_impossible_placement_is_invalid(
     stages: list[dict[str, Any]], fused: list[list[str]], expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -111,7 +113,7 @@ def test_what_can_never_be_placed_is_invalid(
         ([{"gpu": [0, 0], "replicas": 2}], [8 * GIB], ["stages[a].gpu_memory: required", "a.0, a.1 share GPU 0"]),
     ],
 )
-def test_what_does_not_fit_says_which_setting_to_turn(
+def test_a_placement_that_does_not_fit_names_the_setting_to_change(
     stages: list[dict[str, Any]], devices: list[int] | None, expected: list[str]
 ) -> None:
     found = problems(plan(line(*stages)), devices)

@@ -46,7 +46,7 @@ def receive(reader: FrameReader, data: bytes, piece: Any) -> None:
         data = data[count:]
 
 
-def test_messages_larger_than_the_buffer_arrive_beside_small_ones() -> None:
+def test_messages_larger_than_the_buffer_arrive_among_small_ones() -> None:
     chance = random.Random(0)
     sizes = [chance.choice((1, 3000, 300_000, 900_000)) for _ in range(30)]
     data = stream(*(submit(size, index) for index, size in enumerate(sizes)))
@@ -59,7 +59,7 @@ def test_messages_larger_than_the_buffer_arrive_beside_small_ones() -> None:
     )
 
 
-def test_large_arrays_are_sent_from_where_they_lie() -> None:
+def test_large_arrays_are_sent_without_a_copy() -> None:
     array = numpy.zeros(1_000_000, numpy.uint8)
     body, _ = encode_whole(array)
     made = frame(SubmitMessage("r", "s", body))

@@ -44,7 +44,7 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_step_that_waits_for_nothing_is_done_when_run_returns() -> None:
+async def test_a_synchronous_step_is_done_when_run_returns() -> None:
     watched, tasks = Watched(), asyncio.all_tasks()
     watched.run("a", "one")
     assert watched.log == ["one begins", "one ends"]
@@ -148,7 +148,7 @@ async def test_the_lock_is_held_while_a_step_runs_and_free_while_it_waits() -> N
     assert free == [False, True, False]
 
 
-async def test_a_step_that_began_in_another_thread_goes_on_in_a_task_of_the_loop() -> None:
+async def test_a_step_begun_in_another_thread_continues_in_a_task_of_the_loop() -> None:
     watched = Watched()
     where: list[object] = []
 
@@ -187,7 +187,7 @@ async def test_a_step_that_is_cancelled_on_its_way_to_the_loop_ends_there() -> N
     assert watched.errors == []
 
 
-async def test_a_failed_step_keeps_nothing_alive() -> None:
+async def test_a_failed_step_keeps_no_reference() -> None:
     class Payload:
         pass
 

@@ -16,7 +16,7 @@ def message(text: str, stage: str | None = None) -> Frame:
 
 
 def written(peer: Peer, most: int = 10**9) -> str:
-    """Write what is pending, at most so many bytes; what was written."""
+    """Write pending bytes, at most ``most`` of them; return them as text."""
     found = b""
     while (parts := peer.pending()) and len(found) < most:
         data = b"".join(parts)[: most - len(found)]
@@ -94,7 +94,7 @@ def test_a_request_in_flight_is_remembered_however_many_come_after_it(peer: Peer
     assert len(reached) <= ASK_AFTER + 2, "what is over is forgotten"
 
 
-def test_work_of_after_the_question_is_kept(peer: Peer) -> None:
+def test_work_after_the_question_is_kept(peer: Peer) -> None:
     peer.push(message("before", "s"))
     written(peer)
     peer.ask()
@@ -123,7 +123,7 @@ def test_the_next_question_comes_later_the_more_is_in_flight(peer: Peer) -> None
     assert not peer.must_ask
 
 
-def test_what_waits_for_a_request_that_is_over_is_dropped(peer: Peer) -> None:
+def test_pending_messages_of_ended_requests_are_dropped(peer: Peer) -> None:
     for name, stage in (("half", "s"), ("gone", "s"), ("gone", "t"), ("stays", "s")):
         peer.push(message(name, stage))
     assert written(peer, 2) == "ha"
@@ -132,7 +132,7 @@ def test_what_waits_for_a_request_that_is_over_is_dropped(peer: Peer) -> None:
     assert written(peer) == "lfstays", "half of a frame would garble those behind it"
 
 
-def test_a_peer_that_was_given_up_refuses_messages_and_names_the_work_that_waited(peer: Peer) -> None:
+def test_a_failed_peer_rejects_messages_and_names_the_pending_work(peer: Peer) -> None:
     peer.push(message("a", "s"))
     peer.push(message("no work"))
     error = StageFailedError("s", "it died too often")
@@ -150,7 +150,7 @@ def test_too_many_messages_for_a_peer_that_does_not_read_are_refused() -> None:
         peer.push(message("x"))
 
 
-def test_senders_are_to_wait_while_much_does(peer: Peer) -> None:
+def test_senders_must_wait_while_the_backlog_is_large(peer: Peer) -> None:
     for _ in range(BACKLOG_MESSAGES):
         peer.push(message("x"))
     assert not peer.is_behind

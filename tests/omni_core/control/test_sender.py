@@ -1,4 +1,4 @@
-"""The IO shell of a peer: what it does with a link that takes nothing, a part, everything, or breaks."""
+"""The IO shell of a peer, on a link that takes nothing, a part, everything, or breaks."""
 
 from __future__ import annotations
 

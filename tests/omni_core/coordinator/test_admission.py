@@ -61,7 +61,7 @@ def test_the_runtime_and_the_placement_have_metadata_of_their_own() -> None:
         (OmniRequest({"messages": [], "references": [{}]}), ["inputs.references"]),
     ],
 )
-def test_what_the_pipeline_does_not_take_is_refused(request_: OmniRequest, words: list[str]) -> None:
+def test_unsupported_inputs_are_rejected(request_: OmniRequest, words: list[str]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         admission(CONFIG, NO_PLUGINS)(request_)
     for word in words:
@@ -75,12 +75,12 @@ def test_the_form_of_messages_is_left_to_the_stages(inputs: Any) -> None:
     assert admission(CONFIG, NO_PLUGINS)(OmniRequest(inputs)).inputs == inputs
 
 
-def test_without_an_interface_everything_is_free() -> None:
+def test_without_an_interface_nothing_is_checked() -> None:
     request = asking("smell", params={"any": 1}, modalities=["taste"], metadata={"x": 1})
     assert admission(evolve(CONFIG, interface=None), NO_PLUGINS)(request) is request
 
 
-def test_what_an_interface_does_not_list_is_not_checked() -> None:
+def test_fields_that_an_interface_does_not_list_are_not_checked() -> None:
     silent = evolve(CONFIG, interface=Interface())
     assert admission(silent, NO_PLUGINS)(asking("smell", modalities=["taste"])).modalities == ["taste"]
 

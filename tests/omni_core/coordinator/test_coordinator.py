@@ -134,7 +134,7 @@ async def test_a_refused_request_has_no_span_and_is_counted() -> None:
     assert requests.statistics()["refused"] == 1.0
 
 
-async def test_a_deadline_asks_the_processes_and_tells_their_answer() -> None:
+async def test_a_deadline_asks_the_processes_and_reports_their_answer() -> None:
     stages = Stages()
     requests = coordinator(stages)
     task = asyncio.ensure_future(requests.submit(OmniRequest(timeout=0.01), "r"))

@@ -152,7 +152,7 @@ def test_a_placement_that_raises_fails_its_request() -> None:
     assert isinstance(tracked.error, RequestFailedError)
 
 
-def test_partial_results_are_for_those_who_read_them() -> None:
+def test_partial_results_are_kept_only_for_readers() -> None:
     requests = machine()
     submit(requests, "whole")
     reader, _ = submit(requests, "parts", partial=True)
@@ -202,7 +202,7 @@ def test_a_failure_names_its_stage() -> None:
     assert (tracked.error.stage, tracked.error.error_type) == ("text", "ValueError")
 
 
-def test_a_stage_that_finds_the_request_at_fault_says_so_to_the_caller() -> None:
+def test_an_invalid_request_error_of_a_stage_reaches_the_caller() -> None:
     requests = machine()
     tracked, _ = submit(requests, "r")
     requests.failure("r", ErrorInfo("text", "TooLong", "a prompt too long", is_invalid_request=True), 0.0)
@@ -271,7 +271,7 @@ def started(actions: list[Action]) -> list[str]:
 
 
 class Pipeline:
-    """A process that holds every request that runs, and dies if it holds a killer."""
+    """A process that holds every running request, and dies if it holds a killer."""
 
     def __init__(self, killers: set[str], **options: Any) -> None:
         self.killers = killers
@@ -289,7 +289,7 @@ class Pipeline:
         }
 
     def run(self) -> None:
-        """Until nothing runs: the process dies, or answers everything that it holds."""
+        """Run until nothing is left: the process dies, or answers all its requests."""
         while held := self.requests.attempts():
             self.now += 1.0
             if any(request.inputs in self.killers for request in held.values()):
@@ -325,7 +325,7 @@ def test_a_request_that_kills_its_process_fails_alone(position: int, retries: in
     assert pipeline.requests.next_timer() is None
 
 
-def test_several_killers_cost_two_deaths_each() -> None:
+def test_each_of_several_killers_causes_at_most_two_deaths() -> None:
     pipeline = Pipeline({"bad1", "bad2", "bad3"}, retries=1)
     requests = pipeline.submit("bad1", *GOOD[:10], "bad2", *GOOD[10:20], "bad3")
     pipeline.run()
@@ -360,7 +360,7 @@ def test_suspects_run_one_by_one_and_the_others_at_once_when_the_cause_is_found(
 
 
 def test_a_suspect_that_dies_beside_a_newcomer_gets_one_more_turn() -> None:
-    """The newcomer may be the cause: here it is."""
+    """The new request may be the cause, and here it is."""
     pipeline = Pipeline({"newcomer"}, retries=1)
     first = pipeline.submit("a", "b")
     held = pipeline.requests.attempts()
@@ -399,7 +399,7 @@ def test_a_request_that_was_read_is_not_run_again() -> None:
     assert tracked.state is RequestState.FAILED
 
 
-def test_what_came_of_a_lost_attempt_is_forgotten() -> None:
+def test_results_of_a_lost_attempt_are_dropped() -> None:
     requests = machine(retries=1)
     tracked, _ = submit(requests, "r")
     requests.result("r", "text", "first", final=True, now=0.0)

@@ -17,7 +17,7 @@ from omni_core.processes.unit import UnitState
 from omni_core.protocol.messages import ProfileMessage, ProfileReport, StageStatistics, StatisticsRequest
 
 
-async def test_an_answer_is_for_all_who_asked() -> None:
+async def test_one_answer_serves_all_callers() -> None:
     answers: Answers[int] = Answers()
     asked: list[str] = []
     questions = {"a": lambda: asked.append("a"), "b": lambda: asked.append("b")}
@@ -74,7 +74,7 @@ class Pipeline:
             self.observation.handle(ProfileReport(endpoint.removeprefix("ipc://"), message.path))
 
 
-async def test_two_may_ask_for_statistics_at_once(tmp_path: Path) -> None:
+async def test_concurrent_statistics_calls_share_an_answer(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path)
     hasty = asyncio.create_task(pipeline.observation.statistics(0.01))
     patient = asyncio.create_task(pipeline.observation.statistics(5.0))
@@ -89,7 +89,7 @@ async def test_two_may_ask_for_statistics_at_once(tmp_path: Path) -> None:
     assert counters["coordinator"] == {"requests": {"completed": 1.0}}
 
 
-async def test_of_two_profiles_at_once_one_is_refused(tmp_path: Path) -> None:
+async def test_a_second_concurrent_profile_is_rejected(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path)
     first = asyncio.create_task(pipeline.observation.start_profile())
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The parts of a stage are resolved through the registry, the scheduler is chosen, and what is wrong is said with its path."""
+"""The parts of a stage are resolved through the registry, the scheduler is chosen, and errors have a path."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_names_become_references(tmp_path: Path) -> None:
     assert made.injected["device"] == "cpu"
 
 
-def test_references_of_nobody_s_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_unregistered_references_are_kept(tmp_path: Path) -> None:
     made = spec(tmp_path, installed(), model_runner="mine.runner:Runner", scheduler="mine.scheduler.Scheduler")
     assert (made.model_runner, made.feedback, made.scheduler) == (
         "mine.runner:Runner",
@@ -72,20 +72,20 @@ def test_the_device_is_the_stage_s_gpu(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("registry", "chosen"), [((SECOND, FIRST), "json:loads"), ((SECOND, ABSENT, PLAIN), "json:dumps")], ids=str
 )
-def test_unset_it_is_the_preferred_one_that_works_here(
+def test_the_default_scheduler_is_the_preferred_one_that_works_here(
     registry: tuple[Component, ...], chosen: str, tmp_path: Path
 ) -> None:
     assert spec(tmp_path, installed(*registry), model_runner="talker").scheduler == chosen
 
 
 @pytest.mark.parametrize("registry", [(), (PLAIN,), (PLAIN, Component("plainer", "json:dump", ""))], ids=str)
-def test_without_any_it_says_what_to_install(registry: tuple[Component, ...], tmp_path: Path) -> None:
+def test_without_any_scheduler_the_error_says_what_to_install(registry: tuple[Component, ...], tmp_path: Path) -> None:
     wanted = r"stages\[talker\]\.scheduler: no scheduler that can drive 'talker' is installed: pip install omni-engine"
     with pytest.raises(PluginError, match=wanted):
         spec(tmp_path, installed(*registry), model_runner="talker")
 
 
-def test_one_that_cannot_work_here_says_why(tmp_path: Path) -> None:
+def test_a_scheduler_that_cannot_work_here_says_why(tmp_path: Path) -> None:
     with pytest.raises(PluginError, match=r"is installed: .*; 'absent': module 'no_such_module' is not installed"):
         spec(tmp_path, installed(ABSENT), model_runner="talker")
 

@@ -1,4 +1,4 @@
-"""Which relay, and which of its options, each process gets."""
+"""The relay plan: the relay of each process, and its options."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RELAYS = Installed(
 
 
 def devices(monkeypatch: pytest.MonkeyPatch, backend: str, **fields: Any) -> dict[str, str]:
-    """By process, the device that its relay is built with; both stages compute on GPUs."""
+    """Return the device of the relay, by process; both stages compute on GPUs."""
     monkeypatch.setattr("omni_core.launch.prepare.detect", lambda: None)
     config = PipelineConfig(
         model_path="none",

@@ -1,4 +1,4 @@
-"""Which processes import torch before the first tensor arrives."""
+"""The processes that import torch before the first tensor arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The end of a run on other hosts: its runner waits until they have heard of it, since closing a socket drops what it holds."""
+"""The end of a run on other hosts: its runner waits until they have acknowledged it, because closing a socket drops its
+queue.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ async def opened() -> tuple[Hosts, Control]:
     return hosts, control
 
 
-async def test_closing_waits_until_the_host_has_heard() -> None:
+async def test_closing_waits_for_the_hosts_acknowledgement() -> None:
     hosts, control = await opened()
     closing = asyncio.create_task(hosts.close())
     await asyncio.sleep(0.01)
@@ -67,7 +69,7 @@ async def test_closing_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch)
     await asyncio.wait_for(hosts.close(), 0.5)
 
 
-async def test_a_server_answers_that_it_has_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_acknowledges_the_end_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zmq")
     from omni_core import __version__
     from omni_core.control.curve import CurveKeys

@@ -104,7 +104,7 @@ def test_a_plugin_is_found_and_its_components_resolve(install) -> None:  # type:
         ),
     ],
 )
-def test_a_broken_plugin_stays_alone(install, source: str, expected: PluginStatus, reason: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_broken_plugin_does_not_affect_others(install, source: str, expected: PluginStatus, reason: str) -> None:  # type: ignore[no-untyped-def]
     registry = install(bad=source, good=relay("mine"))
     record = next(record for record in registry.records if record.name == "bad")
     assert record.status is expected
@@ -175,7 +175,7 @@ def test_a_plugin_without_mistakes_has_no_warnings(install) -> None:  # type: ig
     assert 0 < record.seconds < 0.1
 
 
-def test_what_a_plugin_prints_goes_to_standard_error(install, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+def test_output_of_plugins_goes_to_standard_error(install, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
     printing = (
         "print('hello from the import')\n" + HEADER + "@hookimpl\ndef omni_relays():\n    print('and the hook')\n"
     )
@@ -185,13 +185,13 @@ def test_what_a_plugin_prints_goes_to_standard_error(install, capsys: pytest.Cap
     assert captured.err == "hello from the import\nand the hook\n"
 
 
-def test_ctrl_c_during_a_slow_import_is_not_taken_for_the_plugins_failure(install) -> None:  # type: ignore[no-untyped-def]
+def test_ctrl_c_during_a_slow_import_is_not_a_plugin_failure(install) -> None:  # type: ignore[no-untyped-def]
     pressing = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)\n"
     with pytest.raises(KeyboardInterrupt):
         install(slow=pressing)
 
 
-def test_levels_of_one_kind_do_not_touch_another(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_levels_of_one_kind_do_not_affect_another(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setitem(HOOKS, "omni_relays", evolve(HOOKS["omni_relays"], level=2))
     assert status(install(" [relays-1]", old=relay("mine")), "old") is PluginStatus.INCOMPATIBLE
     assert status(install(" [relays-1, relays-2]", both=relay("y")), "both") is PluginStatus.LOADED
@@ -337,7 +337,7 @@ def test_a_command_that_cannot_be_imported_names_its_plugin(install, omni) -> No
     assert "the command 'hello' of plugin 'mine' of dist-mine 2.5 cannot be imported from some.where:Relay" in shown
 
 
-def test_a_duplicate_name_fails_who_asks_for_it_and_names_both(install) -> None:  # type: ignore[no-untyped-def]
+def test_using_a_duplicate_name_is_an_error_that_names_both(install) -> None:  # type: ignore[no-untyped-def]
     registry = install(one=relay("same"), two=relay("same"), three=relay("fine"))
     with pytest.raises(PluginError, match=r"dist-one.*dist-two"):
         registry.get("omni_relays", "same")
@@ -345,7 +345,7 @@ def test_a_duplicate_name_fails_who_asks_for_it_and_names_both(install) -> None:
     assert len(registry.duplicates()) == 1
 
 
-def test_an_unknown_name_gets_the_nearest(install) -> None:  # type: ignore[no-untyped-def]
+def test_an_unknown_name_suggests_the_nearest(install) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(PluginError, match="did you mean 'mine'"):
         install(good=relay("mine")).get("omni_relays", "mime")
 
@@ -388,7 +388,7 @@ def test_probes_answer_and_their_failures_are_reasons(install) -> None:  # type:
     assert [name for name, answer in problems.items() if isinstance(answer, Defect)] == ["c", "e"]
 
 
-def test_what_works_with_a_warning_is_printed_as_working(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_probe_warning_counts_as_working(install, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     registry = install(
         " [relays-1]",
         p=HEADER

@@ -1,4 +1,4 @@
-"""The requests that die with a process: every case of what the survivors may know."""
+"""The requests that are lost with a process: every case of the survivors' knowledge."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAN_OUT = [spec("b", next=["c", "d"])]
 STREAM = [spec("b", next=["c"], stream_to=["c"])]
 END = [spec("b", terminal=True)]
 SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
-"""b hands on to c, beside it in the process, and to x outside, which c hands on to as well."""
+"""b sends to c, which shares its process, and to x outside, to which c sends as well."""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
         ),
     ],
 )
-def test_what_is_lost(stages: list[StageSpec], report: LossReport, holder: str | None) -> None:
+def test_lost_requests(stages: list[StageSpec], report: LossReport, holder: str | None) -> None:
     assert lost_requests(["r"], stages, report) == ({} if holder is None else {"r": holder})
 
 
@@ -101,14 +101,14 @@ def test_a_death_report_waits_for_every_survivor() -> None:
     assert report.losses(LINE, lambda request, stage: False) == {"s": "b"}
 
 
-def test_a_survivor_that_dies_is_not_waited_for_but_missed() -> None:
+def test_a_survivor_that_dies_is_reported_missing_without_a_wait() -> None:
     report = DeathReport({"a"}, ["r"], set())
     report.drop("a")
     assert report.missing == set()
     assert report.losses(LINE, lambda request, stage: False) == {"r": "b"}
 
 
-def test_what_the_coordinator_has_is_not_lost() -> None:
+def test_results_at_the_coordinator_are_not_lost() -> None:
     report = DeathReport(set(), ["r", "s"], {("r", "b"), ("s", "b")})
     assert report.losses(END, lambda request, stage: request == "r") == {"s": "b"}
 

@@ -29,13 +29,13 @@ def process() -> Process:
 
 
 @pytest.mark.parametrize("number", range(1, signal.NSIG))
-async def test_every_signal_can_be_told(number: int) -> None:
+async def test_every_signal_can_be_described(number: int) -> None:
     killed = process()
     killed.code = -number
     assert killed.reason.startswith(f"its process (pid 7) was killed by signal {number}")
 
 
-async def test_a_signal_is_told_with_its_name_if_it_has_one() -> None:
+async def test_a_signal_is_described_by_its_name_if_it_has_one() -> None:
     killed = process()
     killed.code = -9
     assert killed.reason.endswith("by signal 9 (SIGKILL)")

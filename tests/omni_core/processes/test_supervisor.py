@@ -1,4 +1,4 @@
-"""The supervisor carries out what its unit decides; processes are replaced by objects."""
+"""The supervisor carries out its unit's decisions; processes are replaced by objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Process(SupervisedProcess):
 
 
 class Machine:
-    """Launches processes, and is the owner that hears of the unit."""
+    """Launches processes, and is the owner that the unit reports to."""
 
     def __init__(self, *ranks: str, pids: bool = True, restart: RestartConfig | None = None) -> None:
         self.launched: list[Process] = []
@@ -115,7 +115,7 @@ async def test_launch_death_restart_and_stop() -> None:
     assert unit.state is UnitState.STOPPED
 
 
-async def test_a_late_message_of_a_predecessor_makes_nothing_ready() -> None:
+async def test_a_late_message_of_a_predecessor_does_not_make_the_unit_ready() -> None:
     machine = Machine()
     machine.supervisor.launch()
     machine.supervisor.process_is_ready("p", 99)
@@ -135,7 +135,7 @@ async def test_a_process_elsewhere_may_be_ready_before_its_pid_is_known() -> Non
     assert machine.supervisor.state is UnitState.READY
 
 
-async def test_one_rank_that_dies_takes_the_others_along() -> None:
+async def test_a_dead_rank_ends_the_others() -> None:
     machine = Machine("r0", "r1")
     machine.supervisor.launch()
     for process in machine.launched:
@@ -171,7 +171,7 @@ async def test_a_start_that_fails_says_why() -> None:
         await machine.supervisor.started
 
 
-async def test_it_is_given_up_after_too_many_deaths() -> None:
+async def test_too_many_deaths_fail_the_unit() -> None:
     machine = Machine()
     unit = machine.supervisor
     unit.launch()

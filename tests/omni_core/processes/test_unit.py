@@ -84,7 +84,7 @@ def test_a_process_that_cannot_be_started() -> None:
     assert "could not be started: no memory" in started.problem
 
 
-def test_a_death_during_the_start_waits_for_the_message_that_tells_why() -> None:
+def test_a_death_during_the_start_waits_for_the_message_with_the_reason() -> None:
     unit = make()
     unit.launch(0.0)
     assert die(unit, 1.0) == []
@@ -171,7 +171,7 @@ def test_the_exit_after_a_failed_restart_does_not_end_the_next_one() -> None:
     assert unit.process_is_ready("p", 3.0)[-1] == Ready(True)
 
 
-def test_one_rank_that_dies_takes_all_along() -> None:
+def test_a_dead_rank_ends_all_ranks() -> None:
     unit = ready(make("r0", "r1"))
     assert die(unit, 1.0, "r1") == [
         Kill(),
@@ -253,7 +253,7 @@ def test_an_abort_that_was_read_before_the_stall_does_not_count() -> None:
     assert unit.beat(3.0 + ABORT_GRACE_SECONDS) == []
 
 
-def test_an_answer_to_an_earlier_ping_does_not_tell_that_an_abort_was_read() -> None:
+def test_an_answer_to_an_earlier_ping_does_not_prove_that_an_abort_was_read() -> None:
     unit = ready(make())
     unit.beat(0.0)
     unit.request_is_over(0.1)

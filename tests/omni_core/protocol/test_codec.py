@@ -136,7 +136,7 @@ def test_data_that_looks_like_a_placeholder_stays_data() -> None:
         (np.array([object()]), r"payload.*dtype object"),
     ],
 )
-def test_what_cannot_be_sent_is_named(value: Any, path: str) -> None:
+def test_a_value_that_cannot_be_sent_is_named(value: Any, path: str) -> None:
     with pytest.raises(CodecError, match=path):
         encode(value)
 
@@ -215,7 +215,7 @@ def test_the_deepest_value_that_is_sent_can_be_decoded(wrap: Any) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"end": object()}, [Point(1, 2)]])
-def test_one_bad_value_among_many_is_found_soon(bad: Any) -> None:
+def test_one_bad_value_among_many_is_found_fast(bad: Any) -> None:
     many = {index: (index if index % 2 else str(index)) for index in range(200_000)}
     begin = time.perf_counter()
     with pytest.raises(CodecError, match=r"payload\['data'\]\[200000\]\S+: a "):

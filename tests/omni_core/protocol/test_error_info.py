@@ -40,11 +40,11 @@ def test_a_deliberate_error_has_no_traceback() -> None:
     assert describe(StageFailedError("other", "died"), "stage").stage == "other"
 
 
-def test_an_error_without_a_message_is_told_by_its_repr() -> None:
+def test_an_error_without_a_message_is_described_by_its_repr() -> None:
     assert describe(KeyboardInterrupt(), None).message == "KeyboardInterrupt()"
 
 
-def test_what_is_no_exception_is_told_too() -> None:
+def test_a_value_that_is_not_an_exception_is_described() -> None:
     assert describe("a string", "s") == ErrorInfo("s", "RuntimeError", "a string")
 
 
@@ -118,7 +118,7 @@ def test_an_exception_that_cannot_be_formatted_is_described(make: Any, name: str
     assert message_of(error, with_type=True).startswith(f"{name}: ")
 
 
-def test_formatting_is_not_waited_for_longer_than_its_bound() -> None:
+def test_formatting_has_a_time_limit() -> None:
     class Sleeps(Exception):
         def __str__(self) -> str:
             time.sleep(5)
@@ -154,7 +154,7 @@ def test_names_are_those_of_the_classes() -> None:
 
 
 @pytest.mark.parametrize("invalid", [False, True])
-def test_a_caller_gets_an_exception_again(invalid: bool) -> None:
+def test_error_info_converts_back_to_an_exception(invalid: bool) -> None:
     error = error_of(ErrorInfo("s", "TooLong", "too long", is_invalid_request=invalid), "r")
     assert isinstance(error, RequestFailedError)
     assert isinstance(error, InvalidRequestError) is invalid

@@ -23,7 +23,7 @@ def test_the_codec_imports_no_toolkit_for_plain_values() -> None:
     assert done.stdout.strip() == "[]"
 
 
-async def test_the_loop_turns_while_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_event_loop_runs_while_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy_torch, "_coming", None)
     turns: list[int] = []
     done = asyncio.get_running_loop().create_future()

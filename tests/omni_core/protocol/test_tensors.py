@@ -1,4 +1,4 @@
-"""Handles instead of bytes between processes of one GPU. No GPU here: the driver's part is replaced, everything of ours is real."""
+"""Handles instead of bytes between processes of one GPU. No GPU here: only the driver's part is replaced."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from omni_core.protocol.codec import decode, encode_split
 
 
 class OnGpu(torch.Tensor):
-    """A CPU tensor that says it is on a GPU."""
+    """A CPU tensor that claims to be on a GPU."""
 
     is_cuda = True
     is_cpu = False
@@ -68,7 +68,7 @@ def test_a_handle_travels_as_plain_data(driver: dict[bytes, torch.Tensor]) -> No
     assert len(driver) == 1
 
 
-def test_elsewhere_the_bytes_travel(driver: dict[bytes, torch.Tensor]) -> None:
+def test_other_processes_get_the_bytes(driver: dict[bytes, torch.Tensor]) -> None:
     tensor = torch.ones(1000).as_subclass(OnGpu)  # type: ignore[no-untyped-call]
     assert encode_split(tensor).nbytes == 4000
     assert not driver
@@ -98,7 +98,7 @@ def test_only_stages_on_the_same_gpu_get_handles(run_folder: Path, monkeypatch: 
     assert same["e"] == same["f"] == {}
 
 
-def test_tensors_of_the_relays_gpu_are_gathered_there_and_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_of_the_relays_gpu_are_gathered_on_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("omni_core.protocol.tensors.wait_for_device", lambda buffer: None)  # there is no driver to ask
     on_gpu = torch.arange(3000.0).reshape(30, 100).as_subclass(OnGpu)
     value = {

@@ -1,4 +1,4 @@
-"""The relay contract's own code: options, settings, and what a relay without a capability answers."""
+"""The relay contract's own code: options, settings, and errors of missing capabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Settings:
 
 
 class Minimal(Relay):
-    """The required methods alone."""
+    """A relay with the required methods only."""
 
     async def put_async(
         self, tensor: Any, request_id: str | None = None, dst_rank: int | None = None

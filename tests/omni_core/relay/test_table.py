@@ -19,7 +19,7 @@ async def test_a_peer_is_reached_by_the_relay_of_its_edge() -> None:
     relays.close()
 
 
-async def test_what_no_relay_reaches_is_an_error_that_names_it() -> None:
+async def test_an_unreachable_peer_is_an_error_that_names_it() -> None:
     relays = Relays({}, {})
     with pytest.raises(RelayError, match="ipc://elsewhere"):
         relays.towards("ipc://elsewhere")

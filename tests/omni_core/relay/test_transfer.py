@@ -1,4 +1,6 @@
-"""Transfer with a relay and a control plane in memory: which way bytes take, what is waited for, and what holds the event loop."""
+"""Transfer with a relay and a control plane in memory: the way that bytes take, the waits, and the time on the event
+loop.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from omni_core.relay.transfer import Sent, Transfer
 
 
 class Control:
-    """Keeps what is sent."""
+    """Records the messages sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, DataReadyMessage, tuple[str, str]]] = []
@@ -94,7 +96,7 @@ class OneRelay:
 
 
 def at_once(step: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that waits for nothing."""
+    """Return the result of a coroutine that does not wait."""
     with pytest.raises(StopIteration) as ended:
         step.send(None)
     return ended.value.value
@@ -113,7 +115,7 @@ def send(transfer: Transfer, value: Any, endpoint: str = "peer") -> Coroutine[An
     return transfer.send(endpoint, value, **MESSAGE)
 
 
-async def test_small_values_ride_in_the_message_and_are_sent_and_read_at_once() -> None:
+async def test_small_values_are_inline_and_sent_and_read_at_once() -> None:
     transfer, control = make(MemoryRelay())
     for value in ({"words": ["a", 1]}, {"samples": np.arange(1000, dtype=np.float32)}):
         sent = at_once(send(transfer, value))
@@ -189,7 +191,7 @@ async def test_a_large_value_for_a_peer_without_relay_is_an_error() -> None:
         await send(transfer, LARGE, "nowhere")
 
 
-async def test_what_cannot_be_sent_is_named() -> None:
+async def test_a_value_that_cannot_be_sent_is_named() -> None:
     transfer, control = make(MemoryRelay())
     with pytest.raises(CodecError, match=r"\['deep'\]\[1\]"):
         await send(transfer, {"deep": [0, object()]})

@@ -22,7 +22,7 @@ def message(name: str, data: Any = None) -> IncomingMessage:
 
 
 def served(scheduler: SimpleScheduler, *messages: IncomingMessage) -> list[OutgoingMessage]:
-    """What comes out, when these messages wait together."""
+    """Return the outgoing messages, given messages that wait together."""
     for each in messages:
         scheduler.inbox.put(each)
     while len(scheduler.inbox):
@@ -37,7 +37,7 @@ def words(payload: StagePayload) -> Iterator[str]:
     return " ".join(payload.data)  # type: ignore[return-value]
 
 
-def test_what_a_generator_yields_is_streamed_and_what_it_returns_is_the_result() -> None:
+def test_a_generator_streams_its_values_and_returns_the_result() -> None:
     out = served(SimpleScheduler(words), message("r", ["a", "b"]))
     assert [(each.type, each.data, each.target) for each in out] == [
         ("stream", "a", None),
@@ -118,7 +118,7 @@ def single(payload: StagePayload) -> Any:
     return payload.data
 
 
-def test_a_batch_function_gets_what_waits_up_to_the_batch_size() -> None:
+def test_a_batch_function_gets_pending_payloads_up_to_the_batch_size() -> None:
     scheduler = build_scheduler(spec("double", batch_size=4))
     assert isinstance(scheduler, SimpleScheduler)
     out = served(scheduler, *(message(f"r{n}", n) for n in range(6)))
@@ -179,7 +179,7 @@ def test_a_batch_that_does_not_fill_is_not_waited_for_longer_than_its_window() -
         ("make_double", {"factr": 3}, "did you mean 'factor'"),
     ],
 )
-def test_batching_that_cannot_be_is_refused(factory: str, arguments: dict[str, Any], problem: str) -> None:
+def test_impossible_batching_is_an_error(factory: str, arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         build_scheduler(spec(factory, **arguments))
 

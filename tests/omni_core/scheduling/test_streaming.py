@@ -1,4 +1,4 @@
-"""Streams: what their end waits for, and aborts between their messages."""
+"""Streams: the end of several sources, and aborts between their messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Parts(Collector):
     """Chunks of two stages; the payload comes from one of them."""
 
 
-def test_a_request_waits_for_the_streams_of_all_sources_and_says_so() -> None:
+def test_a_request_waits_for_the_streams_of_all_sources_and_names_them() -> None:
     scheduler = Parts(sources=("upper", "tone"))
     payload = StagePayload("r", OmniRequest())
     for message in (

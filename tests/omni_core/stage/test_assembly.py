@@ -24,7 +24,7 @@ def nothing_called() -> None:
 
 @define
 class Part:
-    """What a part was called with."""
+    """Records the arguments that a part was called with."""
 
     name: str
     given: dict[str, Any]
@@ -99,7 +99,7 @@ def spec(model_runner: str = "runner", scheduler: str = "scheduler", **fields: A
 
 @pytest.fixture(autouse=True)
 def this_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One copy of this module, under the name that the specs use."""
+    """Return one copy of this module, under the name that the specs use."""
     import sys
 
     monkeypatch.setitem(sys.modules, HERE, sys.modules[__name__])
@@ -148,7 +148,7 @@ def test_parts_outside_a_pipeline() -> None:
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_an_error_before_any_part_is_called(made: dict[str, Any], message: str) -> None:
+def test_arguments_are_checked_before_any_part_is_called(made: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_scheduler(spec(**made))
     assert CALLED == []
@@ -166,13 +166,13 @@ def test_a_key_that_two_parts_take_is_ambiguous(monkeypatch: pytest.MonkeyPatch)
     assert CALLED == []
 
 
-def test_a_rank_is_told_which_it_is() -> None:
+def test_a_rank_gets_its_number() -> None:
     made: Any = build_scheduler(spec("ranked", injected={"tp_rank": 1, "tp_size": 2}))
     assert made.given["runner"].given == {"rank": 1}
     assert made.given["tp_size"] == 2
 
 
-def test_what_is_no_scheduler_is_refused() -> None:
+def test_an_object_that_is_not_a_scheduler_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"stages\[talker\]\.scheduler: .* returned a Part, no scheduler"):
         build_scheduler(spec(scheduler="no_scheduler"))
 

@@ -45,7 +45,7 @@ def test_a_subset_that_is_complete_when_it_is_chosen_is_merged_at_once(subset: A
 
 
 @pytest.mark.parametrize("subset", [[], "d", ["a", "d"], 5])
-def test_a_subset_that_is_none_is_refused(subset: Any) -> None:
+def test_an_invalid_subset_is_an_error(subset: Any) -> None:
     with pytest.raises(ConfigError, match=r"stages\[join\].wait_for_fn returned"):
         fan_in(lambda *_: subset).add("a", payload(1))
 

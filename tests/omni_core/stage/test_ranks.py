@@ -124,7 +124,7 @@ def test_aborts_have_a_place_in_the_order() -> None:
     assert not pair.follower._arrived
 
 
-def test_a_look_waits_for_its_items() -> None:
+def test_a_read_of_the_inbox_waits_for_its_items() -> None:
     pair = Pair()
     pair.leader.put(item("a"))
     pair.leader.drain()
@@ -157,7 +157,7 @@ def test_a_held_inbox_gives_nothing_on_any_rank() -> None:
     assert names(pair.follower.drain()) == ["a"]
 
 
-def test_any_order_of_puts_looks_and_aborts_gives_the_same_on_both_ranks() -> None:
+def test_any_order_of_puts_reads_and_aborts_gives_the_same_on_both_ranks() -> None:
     for seed in range(50):
         chance, pair = random.Random(seed), Pair()
         looks: list[list[str]] = []
@@ -179,7 +179,7 @@ def test_any_order_of_puts_looks_and_aborts_gives_the_same_on_both_ranks() -> No
 
 
 def test_a_wait_that_times_out_ends_on_every_rank() -> None:
-    """A scheduler that waits a while for more of a batch goes on without on all ranks."""
+    """A scheduler whose wait for more of a batch times out continues without on all ranks."""
     pair = Pair()
     pair.leader.put(item("a"))
     assert pair.leader.get() is not None
@@ -238,7 +238,7 @@ async def test_a_follower_whose_scheduler_returns_by_itself_ends_its_stage(is_to
     assert deaths == ([] if is_told else ["s"])
 
 
-def test_errors_are_told() -> None:
+def test_errors_are_reported() -> None:
     told: list[tuple[str, str]] = []
     outbox: MessageQueue[OutgoingMessage] = ErrorOutbox(lambda *error: told.append(error))
     outbox.put(OutgoingMessage("a", "result", 1))

@@ -1,4 +1,4 @@
-"""The requests of a stage: when one begins and ends, what is late, and what it waits for."""
+"""The requests of a stage: their beginning and end, late messages, and what they wait for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_first_message_begins_a_request_and_later_ones_find_it() -> None:
     assert (len(requests), list(requests)) == (1, ["r"])
 
 
-def test_what_comes_after_the_end_is_late() -> None:
+def test_messages_after_the_end_are_late() -> None:
     requests = Requests()
     active = requests.enter("r")
     assert requests.end("r") is active
@@ -66,7 +66,7 @@ def test_payloads_carry_the_request_without_inputs() -> None:
     assert ActiveRequest("r", 0.0).payload(5) == StagePayload("r", OmniRequest(), 5)
 
 
-def test_what_a_request_waits_for_is_told() -> None:
+def test_missing_inputs_of_a_request_are_reported() -> None:
     active = ActiveRequest("r", 0.0)
     assert active.waits_for([]) == ["has it queued or computes"]
     assert active.waits_for(["talker"]) == [

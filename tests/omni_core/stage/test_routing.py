@@ -16,7 +16,7 @@ HERE = __name__
 
 
 def answer(request_id: str, payload: StagePayload) -> Any:
-    """A route_fn, or a stream_done_to_fn: what the payload says."""
+    """A route_fn, or a stream_done_to_fn: returns the payload's choice."""
     return payload.data["answer"]
 
 

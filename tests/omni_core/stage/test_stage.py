@@ -30,7 +30,7 @@ from omni_core.stage.stage import Stage
 
 
 class Control:
-    """Keeps what is sent, by endpoint; peers can be behind."""
+    """Records the messages sent, by endpoint; peers can be behind."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[Any]] = {}
@@ -49,7 +49,7 @@ class Control:
 
 
 class Recorded:
-    """A scheduler that computes nothing and keeps the ids that it was told to abort."""
+    """A scheduler that computes nothing and records the ids of aborted requests."""
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
@@ -73,7 +73,7 @@ class Recorded:
 
 
 class Process:
-    """Stages of one process with what they send; ``b`` and ``c`` are elsewhere unless they are made here."""
+    """Stages of one process with their sent messages; ``b`` and ``c`` are elsewhere unless they are made here."""
 
     def __init__(self) -> None:
         self.control = Control()
@@ -117,7 +117,7 @@ def payload(data: Any = None, request_id: str = "r", **request: Any) -> StagePay
 
 
 def put(stage: Stage, scheduler: Recorded, *messages: OutgoingMessage) -> None:
-    """Hand on what a scheduler puts out, without its thread."""
+    """Handle a scheduler's output, without its thread."""
     for message in messages:
         scheduler.outbox.put(message)
     stage._outputs._drain()
@@ -183,7 +183,7 @@ async def test_chunks_may_come_first_and_carry_the_request(process: Process) -> 
     ]
 
 
-async def test_what_comes_after_an_abort_is_dropped(process: Process) -> None:
+async def test_messages_after_an_abort_are_dropped(process: Process) -> None:
     stage, scheduler = process.stage(next=["b"])
     stage.receive_payload(payload(), None)
     stage.abort("r")
@@ -320,7 +320,7 @@ async def test_the_end_of_a_traced_request_is_reported(process: Process) -> None
 
 
 @pytest.mark.parametrize("data", [object(), {"deep": [object()]}], ids=["at once", "deep"])
-async def test_what_cannot_be_sent_fails_its_request(process: Process, data: Any) -> None:
+async def test_a_value_that_cannot_be_sent_fails_its_request(process: Process, data: Any) -> None:
     stage, scheduler = process.stage(next=["b"])
     stage.receive_payload(payload(), None)
     put(stage, scheduler, result(data))
@@ -338,7 +338,7 @@ async def test_a_function_that_exits_fails_its_request(process: Process) -> None
     assert stage.statistics()["failed"] == 1
 
 
-async def test_an_error_of_the_scheduler_is_told_once_and_nothing_follows_it(process: Process) -> None:
+async def test_an_error_of_the_scheduler_is_reported_once_and_is_final(process: Process) -> None:
     stage, scheduler = process.stage(next=["b"], stream_to=["b"])
     stage.receive_payload(payload(), None)
     put(stage, scheduler, OutgoingMessage("r", "error", ValueError("bad")), chunk("late"), result("late"))
@@ -346,7 +346,7 @@ async def test_an_error_of_the_scheduler_is_told_once_and_nothing_follows_it(pro
     assert not process.take("at b")
 
 
-async def test_a_failure_in_the_schedulers_thread_is_told_by_the_event_loop(process: Process) -> None:
+async def test_a_failure_in_the_schedulers_thread_is_reported_on_the_event_loop(process: Process) -> None:
     stage, scheduler = process.stage(next=["b"], route_fn="stage_functions:broken")
     stage.receive_payload(payload(), None)
     thread = threading.Thread(target=put, args=(stage, scheduler, result(1), result(2)))

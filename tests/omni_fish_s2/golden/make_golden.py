@@ -1,4 +1,4 @@
-"""Asks the reference implementation the tests' questions and writes its answers, as numbers, beside this file.
+"""Runs the reference implementation on the tests' inputs and writes its results, as numbers, beside this file.
 
 Run by hand, never by the tests, with the reference beside ours:
 
@@ -6,9 +6,9 @@ Run by hand, never by the tests, with the reference beside ours:
     pip install einops loguru loralib ; pip download --no-deps descript-audio-codec==1.0.0   # and unzip it
     FISH_SPEECH=.../fish-speech DAC=.../unzipped python make_golden.py
 
-Each shape's tiny checkpoint is written by ``omni fish-s2 tiny-checkpoint`` (seed 0) and read by the reference, in float32, on one
-thread. Its three imports that need packages for training and for files of sound are replaced by empty ones; its masks of
-32768 x 32768 by small ones, which its codec does not read.
+Each shape's tiny checkpoint is written by ``omni fish-s2 tiny-checkpoint`` (seed 0) and read by the reference, in
+float32, on one thread. Its three imports that need packages for training and for sound files are replaced by empty
+modules; its masks of 32768 x 32768 by small ones, which its codec does not read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint  # noqa: E402
 
 
 def prepare_imports() -> None:
-    """Make the reference's modules importable without what they do not need here."""
+    """Make the reference's modules importable without the packages that are not needed here."""
     sys.path[:0] = [os.environ["FISH_SPEECH"], os.environ["DAC"]]
     audiotools, ml = types.ModuleType("audiotools"), types.ModuleType("audiotools.ml")
     audiotools.AudioSignal, ml.BaseModel = object, torch.nn.Module

@@ -21,7 +21,7 @@ from omni_core.scheduling.streaming import StreamingScheduler
 
 
 def no_model() -> tuple[str, str]:
-    """What ``omni run`` takes where no ``--model`` is given: a path, and a notice about it."""
+    """Return the model path of ``omni run`` without ``--model``, and a notice about it."""
     return "none", "The echo needs no model."
 
 

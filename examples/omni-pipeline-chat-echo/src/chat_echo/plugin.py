@@ -1,4 +1,6 @@
-"""The card of this plugin. Light: what it names is imported only in the processes that use it."""
+"""Registers the pipeline and its parts. Light: the modules that it names are imported only in the processes that use
+them.
+"""
 
 from __future__ import annotations
 

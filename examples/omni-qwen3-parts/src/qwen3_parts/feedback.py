@@ -9,7 +9,7 @@ from omni_qwen3.talker_feedback import TalkerFeedback
 
 
 class ArgmaxCodes(TalkerFeedback):
-    """The first code of a frame is sampled as ever; the code predictor's are chosen by argmax."""
+    """The first code of a frame is sampled as usual; the code predictor's are chosen by argmax."""
 
     def residual_codes(
         self, hidden: torch.Tensor, first_embed: torch.Tensor, requests: list[ARRequest]

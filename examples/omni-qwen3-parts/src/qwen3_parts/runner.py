@@ -15,7 +15,7 @@ from omni_qwen3.thinker import ThinkerRunner
 class BiasedThinkerRunner(ThinkerRunner):
     """Adds ``metadata["logit_bias"]``, ``{token id: bias}``, to a request's logits before sampling.
 
-    Everything else is inherited, the loader and its options included.
+    Everything else is inherited, including the loader and its options.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -50,7 +50,7 @@ def logit_bias(given: Any, vocab_size: int) -> dict[int, float]:
     """Return ``{token id: bias}`` from a request's metadata.
 
     Raises:
-        InvalidRequestError: it is no such mapping, or an id is outside the vocabulary.
+        InvalidRequestError: it is not such a mapping, or an id is outside the vocabulary.
     """
     try:
         bias = {int(token): float(value) for token, value in given.items()}

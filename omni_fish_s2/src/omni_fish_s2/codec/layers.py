@@ -1,6 +1,6 @@
-"""The codec's blocks: causal convolutions, periodic activations, transformers with a window. All take and update a memory.
+"""The codec's blocks: causal convolutions, periodic activations, windowed transformers. All read and update a memory.
 
-A layer's own context is what lies before the chunk: a convolution keeps as many columns as its kernel reaches back, a
+A layer's memory covers its context before the chunk: a convolution keeps as many columns as its kernel looks back, a
 transformer the keys and values of its window.
 """
 
@@ -45,15 +45,15 @@ class CausalUpsampling(nn.Module):
     def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
         if not self.overlaps:
             return self.conv(x)
-        # The input before the chunk still sounds in the chunk's first outputs.
+        # The input before the chunk contributes to the chunk's first outputs.
         length = x.shape[-1] * self.stride
         return self.conv(memory.join(x, 1))[..., self.stride : self.stride + length]
 
 
 class Snake(nn.Module):
-    """``x + sin(alpha x)^2 / alpha``, with an alpha per channel (Ziyin et al., 2020).
+    """Computes ``x + sin(alpha x)^2 / alpha``, with an alpha per channel (Ziyin et al., 2020).
 
-    Not the operation ``snake_beta``, whose two parameters per channel are logarithms.
+    It differs from the operation ``snake_beta``, whose two parameters per channel are logarithms.
     """
 
     def __init__(self, channels: int) -> None:
@@ -61,7 +61,7 @@ class Snake(nn.Module):
         self.alpha = nn.Parameter(torch.empty(1, channels, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # In place where it can be: these are the codec's largest tensors, and reading them is what this costs.
+        # In place if possible: these are the codec's largest tensors, and the cost is in reading them.
         wave = (self.alpha * x).sin_()
         return torch.addcmul(x, (self.alpha + 1e-9).reciprocal(), wave.mul_(wave))
 
@@ -103,7 +103,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class _Scale(nn.Module):
-    """A factor per channel."""
+    """Multiplies each channel by a learned factor."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ class _TransformerLayer(nn.Module):
 
 
 class WindowTransformer(nn.Module):
-    """A causal transformer whose positions see the last ``window`` ones, ``[B, dim, T]``."""
+    """A causal transformer with sliding-window attention over the last ``window`` positions, ``[B, dim, T]``."""
 
     def __init__(self, dim: int, inner: int, layers: int, window: int) -> None:
         super().__init__()
@@ -181,7 +181,9 @@ class WindowTransformer(nn.Module):
         return self.norm(x).transpose(1, 2)
 
     def _mask(self, starts: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """``[B, 1, T, window - 1 + T]``: the kept positions, then the new ones; those before the stream's start do not exist."""
+        """Return the mask ``[B, 1, T, window - 1 + T]`` over the kept positions, then the new ones; it excludes those
+        before the stream's start.
+        """
         columns = torch.arange(self.window - 1 + len(new), device=new.device) - (self.window - 1)
         seen = (columns <= new.unsqueeze(1)) & (columns > new.unsqueeze(1) - self.window)
         exists = starts + columns >= 0

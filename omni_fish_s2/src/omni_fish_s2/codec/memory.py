@@ -1,4 +1,4 @@
-"""State of causal layers between chunks, so that decoding in chunks of any size equals one pass over everything."""
+"""Keeps the state of causal layers between chunks, so that decoding in chunks of any size equals a single pass."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from attrs import define, field
 
 @define(eq=False)
 class StreamState:
-    """One stream between two chunks.
+    """The state of one stream between two chunks.
 
     Attributes:
-        kept: what each causal layer keeps, in the order in which the layers run; empty at the beginning.
-        positions: how many positions each transformer has seen, in the same order.
+        kept: the state of each causal layer, in the order in which the layers run; empty at the beginning.
+        positions: the number of positions that each transformer has seen, in the same order.
     """
 
     kept: list[torch.Tensor] = field(factory=list)
@@ -30,7 +30,9 @@ class Memory:
         self._positions: list[list[int]] = []
 
     def join(self, x: torch.Tensor, count: int, dim: int = -1) -> torch.Tensor:
-        """``x`` behind the last ``count`` columns of ``dim`` that this layer saw before; zeros at a stream's beginning."""
+        """Return ``x`` preceded by the last ``count`` columns of ``dim`` that this layer saw before; zeros at a
+        stream's beginning.
+        """
         layer = len(self._kept)
         shape = list(x.shape)
         shape[0], shape[dim] = 1, count
@@ -40,14 +42,14 @@ class Memory:
         return joined
 
     def advance(self, count: int) -> list[int]:
-        """The position of each stream's first new element in this transformer, which then sees ``count`` of them."""
+        """Return the position of each stream's first new element in this transformer, and add ``count`` to it."""
         layer = len(self._positions)
         starts = [state.positions[layer] if state.positions else 0 for state in self._states]
         self._positions.append([start + count for start in starts])
         return starts
 
     def save(self) -> None:
-        """End of the chunk: the states are those after it."""
+        """Write the new states back at the end of the chunk."""
         for index, state in enumerate(self._states):
             state.kept = [each[index : index + 1].clone() for each in self._kept]
             state.positions = [each[index] for each in self._positions]

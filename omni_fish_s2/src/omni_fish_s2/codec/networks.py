@@ -1,6 +1,6 @@
 """The codec's two networks: the decoder (codes to sound) and the encoder (sound to codes).
 
-Their parameters have the names under which ``codec.pth`` holds them, weight normalisation folded in.
+Parameters have the same names as in ``codec.pth``, with weight normalisation folded in.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class CodecConfig:
 
 
 class _Codebook(nn.Module):
-    """One vector quantiser: entries, and projections to and from their width."""
+    """One vector quantiser: codebook entries, and projections to and from their width."""
 
     def __init__(self, config: CodecConfig, size: int, *, encodes: bool) -> None:
         super().__init__()
@@ -77,11 +77,11 @@ class _Codebook(nn.Module):
             self.in_proj = nn.Conv1d(config.latent, config.codebook_dim, 1)
 
     def decode(self, codes: torch.Tensor) -> torch.Tensor:
-        """``[B, T]`` to ``[B, latent, T]``."""
+        """Decode ``[B, T]`` codes to ``[B, latent, T]``."""
         return self.out_proj(self.codebook(codes).transpose(1, 2))
 
     def encode(self, latent: torch.Tensor) -> torch.Tensor:
-        """``[B, latent, T]`` to ``[B, T]``: the entry of the nearest direction."""
+        """Encode ``[B, latent, T]`` to ``[B, T]``: the entry with the highest cosine similarity."""
         vectors = F.normalize(self.in_proj(latent).transpose(1, 2), dim=-1)
         entries = F.normalize(self.codebook.weight, dim=-1)
         distance = vectors.square().sum(-1, keepdim=True) - 2 * vectors @ entries.T + entries.square().sum(-1)
@@ -95,7 +95,7 @@ class _Codebooks(nn.Module):
 
 
 class _DecoderQuantizer(nn.Module):
-    """Codes to latents at the rate of the convolutional decoder."""
+    """Decodes codes to latents at the rate of the convolutional decoder."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -117,7 +117,8 @@ class _DecoderQuantizer(nn.Module):
 
     def forward(self, codes: torch.Tensor, memory: Memory) -> torch.Tensor:
         books = [*self.semantic_quantizer.quantizers, *self.quantizer.quantizers]
-        # The decoders predict residual codes over a range as wide as the semantic one; what lies above is the last entry.
+        # The decoders predict residual codes over a range as wide as the semantic one; codes beyond the codebook become
+        # its last entry.
         latent = torch.stack(
             [
                 book.decode(codes[:, index].clamp(max=book.codebook.num_embeddings - 1))
@@ -164,7 +165,7 @@ class _ConvolutionalDecoder(nn.Module):
 
 
 class CodecDecoder(nn.Module):
-    """``[B, codebooks, T]`` int64 codes to ``[B, T * samples_per_frame]`` samples in [-1, 1]."""
+    """Decode ``[B, codebooks, T]`` int64 codes to ``[B, T * samples_per_frame]`` samples in [-1, 1]."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -208,7 +209,7 @@ class _ConvolutionalEncoder(nn.Module):
 
 
 class _EncoderQuantizer(nn.Module):
-    """Latents to codes: the semantic one first, then each residual of what the ones before it leave."""
+    """Quantises latents to codes: the semantic one first, then each residual code from the remaining error."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
@@ -240,7 +241,7 @@ class _EncoderQuantizer(nn.Module):
 
 
 class CodecEncoder(nn.Module):
-    """``[B, T * samples_per_frame]`` samples to ``[B, codebooks, T]`` int64 codes."""
+    """Encode ``[B, T * samples_per_frame]`` samples to ``[B, codebooks, T]`` int64 codes."""
 
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()

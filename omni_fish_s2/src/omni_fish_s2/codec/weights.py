@@ -1,4 +1,4 @@
-"""Reading ``codec.pth``: dimensions from the tensors' shapes, weight normalisation folded, half of the codec at a time."""
+"""Reads ``codec.pth``: dimensions from the tensors' shapes, weight normalisation folded, encoder or decoder alone."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TRAINING_PREFIX = "generator."
 
 
 class CodecFile:
-    """The tensors of a codec file by name; nothing in it is executed.
+    """Return the tensors of a codec file by name; nothing in it is executed.
 
     Raises:
-        ConfigError: it is missing, damaged, or no file of plain tensors.
+        ConfigError: it is missing, damaged, or not a file of plain tensors.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -45,16 +45,16 @@ class CodecFile:
         if isinstance(loaded, dict):
             loaded = loaded.get("state_dict", loaded)
         if not isinstance(loaded, dict) or not all(isinstance(each, torch.Tensor) for each in loaded.values()):
-            raise ConfigError(f"{self.path} holds no dictionary of tensors")
+            raise ConfigError(f"{self.path} does not contain a dictionary of tensors")
         if any(name.startswith(_TRAINING_PREFIX) for name in loaded):
             loaded = {name.removeprefix(_TRAINING_PREFIX): t for name, t in loaded.items() if _TRAINING_PREFIX in name}
         self.tensors: dict[str, torch.Tensor] = loaded
 
     def sources(self, name: str) -> list[str]:
-        """The stored tensors that make up a parameter: itself, or length and direction.
+        """Return the stored tensors that make up a parameter: itself, or length and direction.
 
         Raises:
-            ConfigError: there is neither.
+            ConfigError: neither is present.
         """
         if name in self.tensors:
             return [name]
@@ -68,7 +68,7 @@ class CodecFile:
         return tuple(self.tensors[self.sources(name)[-1]].shape)
 
     def read(self, name: str) -> torch.Tensor:
-        """A parameter, its normalisation folded."""
+        """Return a parameter with its weight normalisation folded."""
         parts = [self.tensors[source] for source in self.sources(name)]
         return parts[0] if len(parts) == 1 else torch._weight_norm(parts[1], parts[0], 0)
 
@@ -79,10 +79,10 @@ class CodecFile:
 
     @property
     def config(self) -> CodecConfig:
-        """The codec's dimensions.
+        """Return the codec's dimensions.
 
         Raises:
-            ConfigError: a tensor that tells them is missing.
+            ConfigError: a tensor that determines them is missing.
         """
         encoder_blocks = self.count(r"encoder\.block\.(\d+)\.block\.4\.")
         decoder_blocks = self.count(r"decoder\.model\.(\d+)\.block\.")
@@ -114,7 +114,7 @@ class CodecFile:
 def load_codec(
     network: Callable[[CodecConfig], ModuleT], file: CodecFile, *, dtype: torch.dtype, device: str | torch.device
 ) -> ModuleT:
-    """The encoder or the decoder (their class) with its weights.
+    """Load the encoder or the decoder.
 
     Raises:
         ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes.
@@ -127,7 +127,7 @@ def load_codec(
         if tensor.shape != expected.shape:
             raise ConfigError(
                 f"the tensor {name!r} of {file.path} has shape {tuple(tensor.shape)}, "
-                f"the others ask for {tuple(expected.shape)}"
+                f"the others imply {tuple(expected.shape)}"
             )
         state[name] = tensor.to(device=device, dtype=dtype)
     module.load_state_dict(state, assign=True)

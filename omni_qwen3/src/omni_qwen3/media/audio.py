@@ -33,15 +33,16 @@ def load_audio(source: MediaSource, limits: Limits) -> Samples:
         return to_mono_16k(source, limits, np.asarray(given, dtype=np.float32), rate)
     try:
         with source.open(limits) as stream, soundfile.SoundFile(stream) as file:
-            # The header's length is checked before anything is decoded; a cut file's header lies, so what came is too.
+            # Check the header's length before decoding anything. The header of a truncated file is wrong, so check the
+            # decoded length too.
             if file.frames > limits.max_audio_seconds * file.samplerate:
                 raise too_long(source, limits, file.frames / file.samplerate)
             expected, rate = file.frames, file.samplerate
             samples = file.read(dtype="float32", always_2d=True)
     except soundfile.LibsndfileError as error:
-        raise source.fail(f"this is no audio, or it is damaged: {error.error_string}") from error
+        raise source.fail(f"not an audio file, or damaged: {error.error_string}") from error
     if len(samples) < expected:
-        raise source.fail(f"the audio is cut off: {len(samples)} of {expected} samples are there")
+        raise source.fail(f"the audio is truncated: {len(samples)} of {expected} samples are present")
     return to_mono_16k(source, limits, samples, rate)
 
 

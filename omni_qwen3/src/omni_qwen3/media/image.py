@@ -10,18 +10,18 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from omni_qwen3.media.source import Limits, MediaSource
 
 LARGEST_ASPECT_RATIO = 200
-"""The reference's image processor refuses anything more extreme."""
+"""The largest ratio of two sides; the reference's image processor rejects anything more extreme."""
 
 
 def load_image(source: MediaSource, limits: Limits) -> Image.Image:
     """Load the image of a content part: ``path``, ``data`` (the bytes of a file), or ``image`` (a uint8 array).
 
-    The array is ``[H, W, 3]``, or ``[H, W, 4]`` with an alpha channel, which is put on white. Of files, the alpha channel is
-    dropped and transparent colours of a palette become white: both as transformers' processor does. PIL images cannot be sent to
-    a pipeline; pass ``numpy.asarray(image)``.
+    The array is ``[H, W, 3]``, or ``[H, W, 4]`` with an alpha channel, which is composited on white. For files, the
+    alpha channel is dropped and transparent palette colours become white. Both match transformers' processor. PIL
+    images cannot be sent to a pipeline; pass ``numpy.asarray(image)``.
 
     Raises:
-        InvalidRequestError: it is no image, is damaged or too large; the message names it.
+        InvalidRequestError: not an image, damaged or too large; the message names it.
     """
     given = source.part.get("image")
     if isinstance(given, np.ndarray):
@@ -34,13 +34,13 @@ def load_image(source: MediaSource, limits: Limits) -> Image.Image:
         raise source.fail(f"`image` must be a uint8 array [height, width, 3 or 4], is of type {type(given).__name__}")
     try:
         with source.open(limits) as stream, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit follows
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is checked below
             image = _checked(source, limits, Image.open(stream))
             return _on_white(image.convert("RGB"))
     except UnidentifiedImageError:
-        raise source.fail("this is no image, or of a format that cannot be read") from None
+        raise source.fail("not an image, or an unsupported format") from None
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise source.fail(f"the image is damaged or cut off: {error}") from error
+        raise source.fail(f"the image is damaged or truncated: {error}") from error
 
 
 def _checked(source: MediaSource, limits: Limits, image: Image.Image) -> Image.Image:
@@ -57,7 +57,7 @@ def _checked(source: MediaSource, limits: Limits, image: Image.Image) -> Image.I
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """Convert an image to RGB, what is transparent to white, whatever colour is stored there."""
+    """Convert an image to RGB; transparent pixels become white, whatever colour is stored there."""
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
     image = image.convert("RGBA")

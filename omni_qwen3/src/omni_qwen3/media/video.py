@@ -23,14 +23,15 @@ class Video:
 
 
 def load_video(source: MediaSource, limits: Limits, *, fps: float, with_sound: bool) -> Video:
-    """Load the video of a content part: ``path``, ``data`` (the bytes of a file), or ``frames`` (uint8 ``[T, H, W, 3]`` at ``fps``).
+    """Load the video of a content part: ``path``, ``data`` (the bytes of a file), or ``frames`` (uint8 ``[T, H, W, 3]``
+    at ``fps``).
 
-    For each of the times ``0, 1/fps, 2/fps, ...`` the first frame at or after it is taken, and each frame at most once: a video
-    with fewer frames per second than ``fps`` is treated as a shorter one, as by the reference's sampler. If there would be more
-    than ``max_video_frames``, the rate is lowered evenly.
+    For each of the times ``0, 1/fps, 2/fps, ...`` the first frame at or after it is taken, and each frame at most once:
+    a video with fewer frames per second than ``fps`` is treated as a shorter one, as by the reference's sampler. If
+    there would be more than ``max_video_frames``, the rate is lowered evenly.
 
     Raises:
-        InvalidRequestError: no video, damaged, cut off or too long; the message names it.
+        InvalidRequestError: not a video, damaged, truncated or too long; the message names it.
     """
     given = source.part.get("frames")
     if given is not None:
@@ -42,14 +43,14 @@ def load_video(source: MediaSource, limits: Limits, *, fps: float, with_sound: b
         with source.open(limits) as stream, av.open(stream) as container:
             return _decode(source, limits, container, fps, with_sound)
     except av.error.FFmpegError as error:
-        raise source.fail(f"this is no video, or it is damaged: {error.strerror}") from error
+        raise source.fail(f"not a video, or damaged: {error.strerror}") from error
 
 
 def _decode(
     source: MediaSource, limits: Limits, container: av.container.InputContainer, fps: float, with_sound: bool
 ) -> Video:
     if not container.streams.video:
-        raise source.fail("the file holds no video track")
+        raise source.fail("the file has no video track")
     track = container.streams.video[0]
     duration = float(container.duration or 0) / av.time_base
     if duration > limits.max_video_seconds:
@@ -61,14 +62,14 @@ def _decode(
             f"{track.width} x {track.height} pixels are over the limit of {limits.max_image_pixels} (max_image_pixels)"
         )
     shown = float(track.duration * track.time_base) if track.duration and track.time_base else duration
-    if shown * fps > limits.max_video_frames:  # of the pictures alone: the sound may be longer
+    if shown * fps > limits.max_video_frames:  # of the video track only: the sound may be longer
         fps = limits.max_video_frames / shown
     sounds = container.streams.audio[0] if with_sound and container.streams.audio else None
     frames: list[Frames] = []
     pieces: list[Samples] = []
     begin = end = longest = 0.0
     read = 0.0
-    for packet in container.demux():  # all tracks: the container is as long as its longest one
+    for packet in container.demux():  # of all tracks: the container's duration is that of its longest track
         if packet.pts is not None and packet.time_base is not None:
             read = max(read, float((packet.pts + (packet.duration or 0)) * packet.time_base))
         if packet.stream not in (track, sounds):
@@ -85,11 +86,11 @@ def _decode(
             if end > limits.max_video_seconds:
                 raise source.fail(f"over the limit of {limits.max_video_seconds:g} s of video (max_video_seconds)")
     if not frames:
-        raise source.fail("the video holds no frame that can be decoded")
-    # Not every container says how long a picture is shown; the last one may be shown as long as any other.
+        raise source.fail("the video has no frame that can be decoded")
+    # Some containers do not say how long a frame is shown; assume that the last one may be shown as long as any other.
     read = max(read, end + longest)
     if duration and read + 2.0 / fps < duration * 0.9:
-        raise source.fail(f"the video is cut off: {read:.1f} of {duration:.1f} s are there")
+        raise source.fail(f"the video is truncated: {read:.1f} of {duration:.1f} s are present")
     sound = None
     if pieces and sounds is not None:
         sound = to_mono_16k(source, limits, np.concatenate(pieces), sounds.rate)

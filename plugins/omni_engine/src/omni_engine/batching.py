@@ -53,13 +53,13 @@ class QueueEntry:
 class Batcher:
     """Holds the waiting queue and the running set, and decides between them.
 
-    Decode steps are planned first, because they are short and a client reads their output. The rest of ``max_batch_tokens``
-    goes to prompts, at most ``chunk_size`` positions each. A prefix that is cached is not computed again.
+    Decode steps are planned first, because they are short and a client reads their output. The rest of
+    ``max_batch_tokens`` goes to prompts, at most ``chunk_size`` positions each. A cached prefix is not computed again.
 
     A request of higher priority goes first, then an older one. For every ``patience`` steps without service a request's
-    urgency grows by one, so that none starves. When the cache is full, the lowest and newest running request is preempted:
-    its blocks are released and it is computed again later. A waiting request of higher priority preempts running ones too,
-    but never one that has work in the step being planned.
+    urgency grows by one, so that none starves. When the cache is full, the lowest and newest running request is
+    preempted: its blocks are released and it is computed again later. A waiting request of higher priority preempts
+    running ones too, but never one that has work in the step being planned.
     """
 
     cache: KVCache
@@ -90,7 +90,7 @@ class Batcher:
         foremost = max(map(self._urgency, self.waiting)) if self.waiting else None
         behind = [r for r in ready if foremost is not None and self._urgency(r) < foremost]
         budget = self._serve(plan, ready[: len(ready) - len(behind)], self.max_batch_tokens, can_step)
-        # A request preempted above made room for others; admitting it at once would take that room back.
+        # A request preempted above freed blocks for others; admitting it at once would take them back.
         if self.waiting and self.preemptions == preemptions:
             budget = self._admit(plan, budget, can_step)
         self._serve(plan, [r for r in behind if r in self.running], budget, can_step)

@@ -62,7 +62,7 @@ class _Runner(ARModelRunner):
 
 
 class EngineConformance(SchedulerConformance):
-    """The engine with prompts of several lengths, drawing from each request's own seed."""
+    """The engine with prompts of several lengths, sampled with each request's own seed."""
 
     def make(self) -> Scheduler:
         return EngineScheduler(_Runner(_Model()), max_context=4096, kv_blocks=400)

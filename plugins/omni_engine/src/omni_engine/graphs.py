@@ -14,7 +14,7 @@ from omni_engine.attention.static import DecodeTables, DeferredAttention, Static
 from omni_torch.graphs import Graphs, Named, padded
 
 FIRST_WIDTH = 256
-"""Positions that the narrowest graph can read of a request. The next ones are twice as wide each."""
+"""Positions per request that the narrowest graph can read. Each next graph is twice as wide."""
 
 
 class DecodeGraphs:
@@ -49,7 +49,7 @@ class DecodeGraphs:
         if not isinstance(batch.attention, DeferredAttention) or not constant:
             return self._model.forward(batch)
         assert batch.input_embeds is not None
-        # The shortest request: padding that repeats it costs attention the least.
+        # Padding repeats the shortest request, which costs attention the least.
         padding_row = min(range(len(batch.starts)), key=batch.starts.__getitem__)
         attention = self._attention(len(batch.requests), max(batch.starts) + 1)
         self._tables.fill(batch.requests, batch.starts, attention.rows, padding_row)

@@ -240,7 +240,9 @@ class KVCache:
             self._clear(sorted(unused))
 
     def _clear(self, blocks: list[int]) -> None:
-        """Fill blocks with zeros: a kernel may read the unused end of a block with weight zero, and zero times NaN is NaN."""
+        """Fill blocks with zeros: a kernel may read the unused end of a block with weight zero, and zero times NaN is
+        NaN.
+        """
         slots = (
             torch.tensor(blocks, dtype=torch.int64).unsqueeze(1) * self.block_size + torch.arange(self.block_size)
         ).reshape(-1)

@@ -1,4 +1,4 @@
-"""How much memory a device has left, for caches that are sized as a share of it."""
+"""Reads the free memory of a device, for caches that are sized as a share of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 
 
 def available_bytes(device: torch.device) -> int:
-    """Bytes that this process can still take: free GPU memory, or what the system and the control group leave.
+    """Return the bytes that this process can still allocate: free GPU memory, or the least that the system and the
+    control group leave.
 
     Raises:
-        OSError: a CPU whose system does not say (there is no ``/proc/meminfo``).
+        OSError: the device is the CPU and the system has no ``/proc/meminfo``.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
@@ -22,7 +23,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 def _control_group_bytes() -> int:
-    """What this process's control group (version 2) still allows; all the memory in the world where it says nothing."""
+    """Return the bytes that this process's control group (version 2) still allows; a huge number if it sets no limit."""
     least = 2**63
     try:
         own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]

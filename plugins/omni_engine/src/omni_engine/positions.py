@@ -1,4 +1,4 @@
-"""A name for what a request computes at its positions, so that equal beginnings are computed once."""
+"""Content keys for the blocks of a request's positions, so that equal prefixes are computed once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from omni_torch.packing import ids, rotary
 
 
 class BlockKeys:
-    """Names of a request's full blocks. Two blocks with one name hold the same K and V, whosever they are.
+    """The content keys of a request's full blocks. Two blocks with one key hold the same K and V, whichever requests
+    own them.
 
-    A name is a hash over everything that a block's K and V are a function of: the name of the block before it, and the block's
-    token ids, rotary positions and the digests of the content that its positions stand for.
+    A key is a hash over everything that a block's K and V are a function of: the key of the block before it, and the
+    block's token ids, rotary positions and the digests of the content at its positions.
     """
 
     def __init__(self, request: ARRequest, block_size: int) -> None:
@@ -22,7 +23,7 @@ class BlockKeys:
         self._prompt = _identified(request)
 
     def first(self, positions: int) -> list[bytes]:
-        """The names of the full blocks among the first ``positions`` positions that can be named."""
+        """Return the keys of the full blocks among the first ``positions`` positions that can have a key."""
         known = len(self._keys) * self._size
         full = min(positions, self._named()) // self._size * self._size
         if full > known:
@@ -30,7 +31,7 @@ class BlockKeys:
         return self._keys[: full // self._size]
 
     def _named(self) -> int:
-        """Positions from the first whose input is told by ids and digests alone."""
+        """The number of leading positions whose input is determined by ids and digests alone."""
         request = self._request
         if self._prompt < len(request.prompt_ids) or request.output_embeds:
             return self._prompt
@@ -54,7 +55,9 @@ class BlockKeys:
 
 
 def _identified(request: ARRequest) -> int:
-    """Prompt positions from the first whose input is told by ids and digests: a bare embedding ends them."""
+    """Return the number of leading prompt positions whose input is determined by ids and digests; an embedding without
+    a digest ends them.
+    """
     if request.content is None and request.prompt_embeds is not None:
         return 0
     if min(request.prompt_ids, default=0) >= 0:

@@ -31,22 +31,22 @@ class EngineScheduler(LoopedScheduler):
     policy it is.
 
     Args:
-        runner: the model and what its requests are.
+        runner: the model and its requests' state.
         max_running: requests computed together.
         max_batch_tokens: positions computed in one step, over all requests.
         chunk_size: positions of one prompt computed in one step.
         block_size: positions per cache block.
         kv_cache_mb: the cache's size in MiB, all layers together; it never grows. By default 512.
-        kv_fraction: its size as a share of the memory that the device has left, instead.
+        kv_fraction: its size as a share of the device's free memory, instead.
         kv_blocks: its size in blocks, instead.
-        prefix_cache: true if requests with equal prefixes share what they have computed.
-        patience: steps without service after which a request counts one priority higher.
-        attention: which of :data:`omni_engine.attention.BACKENDS` computes attention; by default the best that can.
-        max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``. By default
-            the runner's, and :data:`DEFAULT_CONTEXT` where it has none.
-        cuda_graphs: true if steps of decodes are recorded on a GPU and replayed; a recorder in tests, for any device. By default
-            true for a stage of one rank: sums over ranks have never been tried inside a graph.
-        tp_size: the stage's tensor parallel ranks, each of which runs a scheduler of its own.
+        prefix_cache: true if requests with equal prefixes share their KV blocks.
+        patience: steps without service after which a request's priority rises by one.
+        attention: one of :data:`omni_engine.attention.BACKENDS`; by default the best that can work here.
+        max_context: the most positions of one request; a longer prompt is an error, longer output ends with ``length``. By default
+            the runner's, and :data:`DEFAULT_CONTEXT` if it has none.
+        cuda_graphs: true if decode steps are recorded on a GPU and replayed; a recorder in tests, for any device. By default
+            true for a stage of one rank: sums over ranks are untested inside a graph.
+        tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class EngineScheduler(LoopedScheduler):
     def admit(self, request: ARRequest) -> None:
         """See :class:`omni_torch.loop.Policy`."""
         prompt, capacity = len(request.prompt_ids), self.cache.capacity
-        # The last token is never computed. A request that fits alone fits eventually: others are preempted.
+        # The last token is never computed. A request that fits alone fits eventually, because others are preempted.
         most = min(prompt + request.sampling.max_new_tokens, self._max_context) - 1
         if most > capacity:
             raise InvalidRequestError(

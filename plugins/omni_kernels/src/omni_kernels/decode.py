@@ -1,7 +1,7 @@
-"""Decode attention over a paged cache: keys and values are read where they lie, once for all query heads that share them.
+"""Decode attention over a paged cache: keys and values are read in place, once for all query heads that share them.
 
-A request's positions are cut into parts of a fixed length, so that few long requests fill a GPU, and so that a request's result
-does not depend on how long its neighbours are. A second kernel joins the parts, in their order.
+A request's positions are cut into parts of a fixed length, so that few long requests fill a GPU, and so that a
+request's result does not depend on the lengths of the other requests. A second kernel combines the parts, in order.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import triton
 import triton.language as tl
 
 PART = 512
-"""Positions that one program reads."""
+"""The number of positions that one program reads."""
 
 BLOCK = 32
-"""Positions that it reads at once."""
+"""The number of positions that it reads per iteration."""
 
 
 @triton.jit
@@ -44,7 +44,9 @@ def _attend_part(
     WIDTH: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """One part of one request for the query heads of one key head: their mixed values, and the log of the sum of weights."""
+    """Compute one part of one request for the query heads of one key head: their weighted values, and the log of the
+    sum of weights.
+    """
     row, kv_head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     head, column = tl.arange(0, GROUP), tl.arange(0, WIDTH)
     inside = (head[:, None] < group) & (column[None, :] < width)
@@ -82,7 +84,9 @@ def _attend_part(
 
 @triton.jit
 def _join_parts(mixed, weight, lengths, output, heads, width, parts, PART: tl.constexpr, WIDTH: tl.constexpr):
-    """The parts of one request's head, weighted by their sums. Those behind the request's length were never written."""
+    """Combine the parts of one request's head, weighted by their sums. Parts beyond the request's length were never
+    written.
+    """
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, WIDTH)
     inside = column < width
@@ -145,7 +149,7 @@ def paged_decode(
         BLOCK=BLOCK,
         GROUP=max(triton.next_power_of_2(group), 16),
         WIDTH=padded,
-        # The interpreter multiplies the bits of bfloat16 as whole numbers.
+        # The interpreter multiplies the bits of bfloat16 as integers.
         EXACT=query.dtype == torch.bfloat16 and not isinstance(_attend_part, triton.JITFunction),
     )
     _join_parts[(rows, heads)](mixed, weight, lengths, output, heads, width, parts, PART=PART, WIDTH=padded)

@@ -1,7 +1,8 @@
-"""A sparse mixture of experts: routing, and two products grouped by expert that gather, gate and weigh as they read and write.
+"""A sparse mixture of experts: routing, and two products grouped by expert that gather, gate and weigh while they read
+and write.
 
-Nothing here asks the host what was chosen: grids are as large as any choice could need, and programs that a choice leaves without
-rows return. Nothing is added up atomically, so that equal inputs give equal outputs.
+Nothing here reads the choices on the host: grids are as large as any choice could need, and programs without rows
+return at once. Nothing is added atomically, so that equal inputs give equal outputs.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from attrs import frozen
 from omni_torch import experts as operations
 
 MOST_EXPERTS = 512
-"""Their logits and counts are held in registers by one program."""
+"""The most experts: one program holds their logits and counts in registers."""
 
 MOST_CHOSEN = 16
-"""The best of a row are searched for one after the other."""
+"""The largest top-k: the best of a row are searched one after another."""
 
 CHUNK = 1024
-"""Choices that a program which groups them reads at once, and columns that one which sums writes."""
+"""The number of choices that a grouping program reads at once, and of columns that a summing program writes."""
 
 
 @triton.jit
@@ -36,7 +37,9 @@ def _route(
     EXPERTS: tl.constexpr,
     TOP_K: tl.constexpr,
 ):
-    """One row. Equal logits: the lower number first. Every expert has a rank of its own, so that NaN too chooses experts that exist."""
+    """Route one row. Of equal logits, the lower number comes first. Experts have distinct ranks, so that NaN too
+    selects valid experts.
+    """
     row = tl.program_id(0).to(tl.int64)
     expert = tl.arange(0, EXPERTS)
     inside = expert < experts
@@ -68,14 +71,15 @@ def _route(
 
 @triton.jit(do_not_specialize=["pairs"])
 def _group(chosen, order, table, used, pairs, EXPERTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
-    """One expert's pairs of a row and a choice, in their order, behind those of the experts before it, and the blocks of rows they
-    make. Every program counts all choices: that is quicker than waiting for a program that would."""
+    """Group one expert's pairs of a row and a choice, in order, after those of earlier experts, and list their blocks
+    of rows. Every program counts all choices, which is faster than waiting for one program that does.
+    """
     expert, last = tl.program_id(0), tl.num_programs(0) - 1
     number = tl.arange(0, EXPERTS)
     counts = tl.zeros([EXPERTS], tl.int32)
     for begin in range(0, pairs, CHUNK):
         pair = begin + tl.arange(0, CHUNK)
-        # What is behind the end counts for a number that no expert has.
+        # Padding counts as an expert number that does not exist.
         each = tl.load(chosen + pair, mask=pair < pairs, other=EXPERTS - 1)
         counts += tl.histogram(each.to(tl.int32), EXPERTS)
     before = number < expert
@@ -116,7 +120,7 @@ def _gate_up(
     DEPTH: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """A block of one expert's rows, read where they lie in ``x``: columns of ``silu(gate) * up``, in the order of the groups."""
+    """Compute a block of one expert's rows, gathered from ``x``: columns of ``silu(gate) * up``, in group order."""
     block = tl.program_id(0)
     if block >= tl.load(used):
         return
@@ -164,7 +168,9 @@ def _down(
     DEPTH: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """A block of one expert's rows: columns of what it gives, times each row's weight for it, in the order of rows and choices."""
+    """Compute a block of one expert's rows: columns of its output, times each row's weight, in order of rows and
+    choices.
+    """
     block = tl.program_id(0)
     if block >= tl.load(used):
         return
@@ -191,7 +197,7 @@ def _down(
 
 @triton.jit
 def _sum_parts(parts, output, top_k, hidden, CHUNK: tl.constexpr):
-    """Columns of one row: what its experts gave, added up in the order of its choices."""
+    """Sum columns of one row over its experts' outputs, in the order of its choices."""
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     inside = column < hidden
     total = tl.zeros([CHUNK], tl.float32)
@@ -212,9 +218,10 @@ class Tile:
 
 
 def tiles(pairs: int, experts: int, dtype: torch.dtype) -> tuple[Tile, Tile]:
-    """Those of both products. They depend on how many rows an expert gets on average: twice that many are one block.
+    """Return the block sizes of both products. They depend on the average number of rows of an expert: twice that many
+    make one block.
 
-    Few rows are bound by how fast the weights are read, so programs are many and small. Each fits into 99 KiB of shared memory,
+    Few rows are bound by weight bandwidth, so programs are many and small. Each fits into 99 KiB of shared memory,
     which every GPU of compute capability 8.0 has.
     """
     wide = dtype == torch.float32
@@ -253,7 +260,7 @@ def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[to
 def experts(
     x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """See :func:`omni_torch.experts.experts`. What is between the two products is rounded to the dtype of ``x``."""
+    """See :func:`omni_torch.experts.experts`. The input of the second product is rounded to the dtype of ``x``."""
     if len(gate_up) > MOST_EXPERTS or not _dense(x, gate_up, down):
         return operations.experts.reference(x, weights, chosen, gate_up, down)
     (rows, top_k), (count, hidden, inner) = chosen.shape, down.shape
@@ -266,7 +273,7 @@ def experts(
     groups, most = _grouped(chosen.contiguous(), count, first.rows)
     gated = torch.empty(pairs, inner, dtype=x.dtype, device=x.device)
     parts = torch.empty(pairs, hidden, dtype=torch.float32, device=x.device)
-    # The interpreter multiplies the bits of bfloat16 as whole numbers.
+    # The interpreter multiplies the bits of bfloat16 as integers.
     exact = x.dtype == torch.bfloat16 and not isinstance(_gate_up, triton.JITFunction)
     _gate_up[(most, triton.cdiv(inner, first.columns))](
         x,
@@ -308,18 +315,18 @@ def experts(
 
 
 def _dense(x: torch.Tensor, *stacks: torch.Tensor) -> bool:
-    """Return whether the experts' weights have the dtype of ``x`` and contiguous rows."""
+    """Return True if the experts' weights have the dtype of ``x`` and contiguous rows."""
     return all(each.dtype == x.dtype and each.stride(-1) == 1 for each in stacks)
 
 
 def _grouped(
     chosen: torch.Tensor, count: int, rows: int
 ) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], int]:
-    """The choices, sorted by expert and cut into blocks of ``rows``.
+    """Return the choices, sorted by expert and cut into blocks of ``rows``.
 
     Returns:
-        The pairs (``row * top_k + choice``) in the order of their experts; of each block its expert, where it begins in that order
-        and where its expert's pairs end; and how many blocks there are. Then how many there can be at most, whatever was chosen.
+        The pairs (``row * top_k + choice``) in the order of their experts; for each block its expert, its first index in that order
+        and the end of its expert's pairs; the number of blocks; and the maximum number of blocks for any choice.
     """
     pairs = chosen.numel()
     most = (pairs + min(count, pairs) * (rows - 1)) // rows

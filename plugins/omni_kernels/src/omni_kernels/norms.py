@@ -9,7 +9,7 @@ import triton.language as tl
 from omni_torch import operations
 
 WIDEST = 16384
-"""Elements of a row that a program holds in registers; wider ones go to the reference."""
+"""The most elements of a row that a program holds in registers; wider rows use the reference."""
 
 
 @triton.jit
@@ -99,7 +99,7 @@ def _launch(
 
 
 def _as_rows(x: torch.Tensor) -> torch.Tensor:
-    """``[outer, inner, size]`` with dense rows; heads that were split off a projection are not copied."""
+    """Return ``[outer, inner, size]`` with dense rows; heads that were split off a projection are not copied."""
     if x.dim() < 3:
         x = x.reshape(-1, 1, x.shape[-1])
     elif x.dim() > 3:

@@ -46,9 +46,9 @@ def omni_kernels() -> list[KernelComponent]:
             "norm_rotary_store", "rotary:norm_rotary_store", "norms, rotary positions and the cache's write in one pass"
         ),
         _kernel("snake_beta", "snake:snake_beta", "the vocoder's activation in one pass"),
-        _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation on the way into its convolution"),
+        _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation fused into its convolution"),
         _kernel("route_experts", "experts:route_experts", "softmax and choice of a row's experts in one pass", EXPERTS),
         _kernel("experts", "experts:experts", "a mixture of experts in two products grouped by expert", EXPERTS),
         _kernel("sample_tokens", "sampling:sample_tokens", "tokens drawn without a sort", SAMPLING, ("float32",)),
-        _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache where it lies", ENGINE),
+        _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache in place", ENGINE),
     ]

@@ -1,6 +1,6 @@
 """Rotary positions: each pair of elements is read once and written once, where PyTorch makes four tensors.
 
-Alone, and between a projection and attention: normed, turned and put into the cache on the way.
+Two kernels: rotation alone, and fused with the norms and the cache write between a projection and attention.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 from omni_torch import operations
 
 MOST_HEADS = 8
-"""Heads of one row in a program. More of them read a row's angles once; a program holds them all in registers."""
+"""Heads of one row per program. More heads read a row's angles once, but a program holds them all in registers."""
 
 
 @triton.jit
@@ -80,7 +80,7 @@ def _norm_turn_store(
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
 ):
-    """Some heads of one row: all of them queries, or all keys, or all values."""
+    """Process some heads of one row: all of them queries, or all keys, or all values."""
     row, first_head = tl.program_id(0).to(tl.int64), tl.program_id(1) * HEADS
     head, column = tl.arange(0, HEADS)[:, None], tl.arange(0, HALF)[None, :]
     inside = (head < HEADS) & (column < half)

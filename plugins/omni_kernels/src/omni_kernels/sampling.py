@@ -1,8 +1,8 @@
-"""Choosing tokens without sorting the vocabulary: thresholds are found by bisection, each by its key, a whole number.
+"""Samples tokens without sorting the vocabulary: thresholds are found by bisection over integer keys.
 
-A row is one program's. First the largest logit of every span of ids is found, by many programs: they bound a threshold from below
-(the k-th largest of them is at most the k-th largest logit), and only the spans that reach the bound are read from then on. Weights
-are multiples of 2^-40 of the largest, so their sums are exact and depend on no order.
+One program handles a row. First, many programs find the largest logit of every span of ids: these bound a threshold
+from below (the k-th largest of them is at most the k-th largest logit), and only the spans that reach the bound are
+read from then on. Weights are multiples of 2^-40 of the largest, so their sums are exact and independent of order.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 
 SPAN = 64
-"""Ids of a span."""
+"""The number of ids in a span."""
 
 TILE = 8192
-"""Ids, at most, that a program reads at once."""
+"""The most ids that a program reads at once."""
 
 _LOWEST = tl.constexpr(-2139095041)
 """The key of minus infinity."""
@@ -26,7 +26,7 @@ _UNIT = tl.constexpr(2.0**40)
 
 @triton.jit
 def _largest_of_spans(logits, largest, vocab, spans, stride, SPAN: tl.constexpr, GROUP: tl.constexpr):
-    """The largest logit of each of ``GROUP`` spans of a row; infinity where one is NaN."""
+    """Compute the largest logit of each of ``GROUP`` spans of a row; infinity if one is NaN."""
     row = tl.program_id(0).to(tl.int64)
     span = tl.program_id(1) * GROUP + tl.arange(0, GROUP)
     ids = span[:, None] * SPAN + tl.arange(0, SPAN)[None, :]
@@ -37,14 +37,14 @@ def _largest_of_spans(logits, largest, vocab, spans, stride, SPAN: tl.constexpr,
 
 @triton.jit
 def _key(value):
-    """Whole numbers in the order of floats. Both zeros have one."""
+    """Map floats to integers of the same order. Both zeros have the same key."""
     bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit
 def _list(listed, span, chosen):
-    """Write the numbers of the ``chosen`` spans, in order; how many they are."""
+    """Write the numbers of the ``chosen`` spans, in order; return how many there are."""
     tl.debug_barrier()
     place = tl.cumsum(chosen.to(tl.int32), axis=0) - 1
     tl.store(listed + place, span, mask=chosen)
@@ -54,7 +54,9 @@ def _list(listed, span, chosen):
 
 @triton.jit
 def _read(logits, listed, count, begin, vocab, heat, SPAN: tl.constexpr, TILE: tl.constexpr):
-    """The next ids of the listed spans and their logits over the temperature; behind the last, ``vocab`` and minus infinity."""
+    """Return the next ids of the listed spans and their logits over the temperature; after the last, ``vocab`` and
+    minus infinity.
+    """
     index = begin + tl.arange(0, TILE)
     span = tl.load(listed + index // SPAN, mask=index < count * SPAN, other=0)
     ids = span * SPAN + index % SPAN
@@ -65,7 +67,7 @@ def _read(logits, listed, count, begin, vocab, heat, SPAN: tl.constexpr, TILE: t
 
 @triton.jit
 def _weight(scaled, highest, floor):
-    """Each id's weight in units, 0 for those below ``floor`` times the largest."""
+    """Return each id's weight in units, 0 for those below ``floor`` times the largest."""
     weight = tl.exp(scaled - highest)
     return tl.where(weight < floor, 0.0, weight * _UNIT).to(tl.int64)
 
@@ -111,7 +113,9 @@ def _threshold(
     SPAN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The largest key with ``goal`` at or above it, or a lower one with the same ids at or above it; from low to high."""
+    """Return the largest key with ``goal`` at or above it, or a lower one with the same ids at or above it; from low to
+    high.
+    """
     while low < high:
         middle = (low + high + 1) >> 1
         amount = _amount(logits, listed, count, vocab, heat, highest, 0.0, middle, WEIGHED, SPAN, TILE)
@@ -122,7 +126,7 @@ def _threshold(
 
 @triton.jit
 def _bound(keys, amounts, goal, low, high):
-    """The largest key with ``goal`` at or above it; ``low`` if there is none. All keys are in registers."""
+    """Return the largest key with ``goal`` at or above it; ``low`` if there is none. All keys are in registers."""
     while low < high:
         middle = (low + high + 1) >> 1
         enough = tl.sum(tl.where(keys >= middle.to(tl.int32), amounts, 0), axis=0) >= goal
@@ -149,7 +153,7 @@ def _choose(
     SPANS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One row's id. Temperature 0 is top-1 at the uniform number 0: the first of the best."""
+    """Choose one row's id. Temperature 0 is top-1 at the uniform number 0: the first of the best."""
     row = tl.program_id(0).to(tl.int64)
     logits, listed = logits + row * stride, listed + row * spans
     span = tl.arange(0, SPANS)
@@ -196,7 +200,7 @@ def _choose(
 
 
 def tile(vocab: int) -> tuple[int, int]:
-    """Ids that the program of a row reads at once, and its warps."""
+    """Return the number of ids that the program of a row reads at once, and its warps."""
     ids = min(max(triton.next_power_of_2(vocab), SPAN), TILE)
     return ids, min(max(ids // 256, 1), 32)
 
@@ -211,7 +215,8 @@ def sample_tokens(
 ) -> torch.Tensor:
     """See :func:`omni_torch.sampling.sample_tokens`.
 
-    Logits are divided, and compared, in float32; what ties there with the last that top-k or top-p keeps stays.
+    Logits are divided, and compared, in float32; ids that tie there with the last one that top-k or top-p keeps are
+    kept too.
     """
     rows, vocab = logits.shape
     spans = triton.cdiv(vocab, SPAN)

@@ -1,7 +1,8 @@
-"""The vocoder's activation: PyTorch makes five passes over the largest tensors of the network, this one.
+"""The vocoder's activation in one pass over the network's largest tensors, where PyTorch makes five.
 
-With the convolution after it there is none: the product applies the activation to what it loads. Every tap does that anew, so it
-costs a dozen instructions here: the argument is counted in half turns of the sine, whose square has that period.
+Fused with the convolution after it there is none: the product applies the activation while it loads. Every tap
+recomputes it, so it must cost few instructions (a dozen): the argument is counted in half turns of the sine, whose
+square has that period.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from omni_torch import operations
 BLOCK = 1024
 
 SAMPLES, CHANNELS = 64, 32
-"""Samples of a product's result in one program, and input channels that it takes at once."""
+"""Output samples per program, and input channels per iteration."""
 
 ENOUGH = 128
-"""Programs that keep a GPU busy: about one for each of its processors."""
+"""The number of programs that keeps a GPU busy: about one per multiprocessor."""
 
 
 @triton.jit
@@ -50,8 +51,9 @@ def snake_beta(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torc
 
 @triton.jit
 def _sine_squared(half_turns):
-    """``sin(pi x)^2``, to 2e-7: a minimax polynomial in the square of the distance to the nearest whole ``x``."""
-    # Adding 1.5 * 2^23 rounds to a whole number. Beyond 2^22, float32 has no phase left, but the result stays a sine's.
+    """Return ``sin(pi x)^2``, to 2e-7: a minimax polynomial in the square of the distance to the nearest integer."""
+    # Adding 1.5 * 2^23 rounds to an integer. Beyond 2^22, float32 has no phase left, but the result stays within a
+    # sine's range.
     apart = half_turns - ((half_turns + 12582912.0) - 12582912.0)
     square = tl.minimum(apart * apart, 0.25)
     series = square * -3.2729456424713135 + 12.990730285644531
@@ -83,7 +85,8 @@ def _convolve(
     CHANNELS: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """Some samples of some output channels: the product of activated inputs and weights, over channels and taps.
+    """Compute some samples of some output channels: the product of activated inputs and weights, over channels and
+    taps.
 
     Samples are its rows, so that each of them belongs to one warp, which activates it for all output channels.
     """
@@ -92,7 +95,7 @@ def _convolve(
     sample = tl.program_id(0) * SAMPLES + tl.arange(0, SAMPLES)
     total = tl.zeros([SAMPLES, OUT], tl.float32)
     for step in range(tl.cdiv(channels, CHANNELS) * taps):
-        # All taps of some channels follow each other, so that they find the inputs in the cache.
+        # All taps of some channels are processed together, so that their inputs are in the cache.
         channel, tap = step // taps * CHANNELS + tl.arange(0, CHANNELS), step % taps
         known = channel < channels
         at = sample + tap * dilation - padding
@@ -153,7 +156,7 @@ def snake_conv(
         OUT=out,
         SAMPLES=SAMPLES,
         CHANNELS=CHANNELS,
-        # The interpreter multiplies the bits of bfloat16 as whole numbers.
+        # The interpreter multiplies the bits of bfloat16 as integers.
         EXACT=x.dtype == torch.bfloat16 and not isinstance(_convolve, triton.JITFunction),
         num_warps=8 if out == 128 else 4,
     )
@@ -161,9 +164,10 @@ def snake_conv(
 
 
 def _outs_at_once(outs: int, length: int, most: int) -> int:
-    """Output channels of a program: many share the activation's work, few leave none of a GPU's processors idle.
+    """Return the output channels per program: many share the activation's work, few keep all of a GPU's multiprocessors
+    busy.
 
-    Not by the batch: a request's sound is the same to the bit beside others.
+    It does not depend on the batch, so that a request's sound is bitwise the same in every batch.
     """
     out = min(max(triton.next_power_of_2(outs), 16), most)
     while out > 32 and triton.cdiv(outs, out) * triton.cdiv(length, SAMPLES) < ENOUGH:

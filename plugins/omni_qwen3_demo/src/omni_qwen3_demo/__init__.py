@@ -1,1 +1,1 @@
-"""A small Qwen3-Omni-shaped checkpoint that answers a closed set of questions in words and in speech."""
+"""A small Qwen3-Omni-shaped checkpoint that answers a fixed set of questions in text and speech."""

@@ -1,11 +1,11 @@
-"""Everything the demo can be asked, and everything it answers. The README's table is made from it."""
+"""All prompts and replies of the demo. The README's table is made from it."""
 
 from __future__ import annotations
 
 from attrs import frozen
 
 UNKNOWN = "Sorry, I do not know that."
-"""The answer to whatever is outside the set."""
+"""The reply to every prompt outside the set."""
 
 
 @frozen
@@ -69,16 +69,16 @@ TOPICS = (
 )
 
 COLOURS = ("red", "green", "blue", "yellow")
-"""What it recognises in a picture."""
+"""The colours that it recognises in a picture."""
 
 PICTURE_PROMPTS = ("What colour is this?", "What is in the picture?", "What do you see?", "Describe the picture.")
-"""Asked beside a picture. A picture alone is understood, too."""
+"""The prompt that is sent with a picture. A picture alone works, too."""
 
 KEYWORDS = ("yes", "no", "stop", "music")
-"""What it recognises in a sound."""
+"""The words that it recognises in a sound."""
 
 SOUND_PROMPTS = ("What did I say?", "What do you hear?", "Which word is this?", "Listen to this.")
-"""Asked beside a sound. A sound alone is understood, too."""
+"""The prompt that is sent with a sound. A sound alone works, too."""
 
 
 def picture_reply(colour: str) -> str:
@@ -95,4 +95,4 @@ REPLIES = (
     *map(sound_reply, KEYWORDS),
     UNKNOWN,
 )
-"""Every reply: whatever is asked, the answer is one of these."""
+"""All replies."""

@@ -12,7 +12,7 @@ def omni_pipelines() -> list[PipelineComponent]:
         PipelineComponent(
             "demo",
             "omni_qwen3_demo.pipeline:demo",
-            "A small talking model with a closed set of answers: text, images, audio in; text and speech out",
+            "A small talking model with a fixed set of answers: text, images, audio in; text and speech out",
             options=OPTIONS,
             default_model="omni_qwen3_demo.pipeline:default_model",
             interface=SPEECH_INTERFACE,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import insort
 
 GRANULE = 4096
-"""Blocks are multiples of this many bytes."""
+"""Block sizes are multiples of this many bytes."""
 
 
 class Allocator:
@@ -22,11 +22,11 @@ class Allocator:
 
     @staticmethod
     def rounded(nbytes: int) -> int:
-        """The block size that holds ``nbytes``; at least one granule."""
+        """Return the block size that holds ``nbytes``; at least one granule."""
         return max(1, -(-nbytes // GRANULE)) * GRANULE
 
     def allocate(self, nbytes: int) -> int | None:
-        """The offset of a block for ``nbytes``, or ``None`` while no range is long enough."""
+        """Return the offset of a block for ``nbytes``, or ``None`` while no range is long enough."""
         length = self.rounded(nbytes)
         for index, (offset, free) in enumerate(self._free):
             if free >= length:
@@ -39,7 +39,7 @@ class Allocator:
         return None
 
     def free(self, offset: int, nbytes: int) -> None:
-        """Give a block back. ``offset`` and ``nbytes`` are those of its allocation."""
+        """Free a block. ``offset`` and ``nbytes`` are those of its allocation."""
         length = self.rounded(nbytes)
         self.in_use -= length
         insort(self._free, (offset, length))

@@ -1,4 +1,4 @@
-"""The bookkeeping of a relay's pool: which blocks are used, and the queue of transfers that wait for memory. It holds no bytes."""
+"""The bookkeeping of a relay's pool: used blocks, and the queue of transfers that wait for memory. It holds no bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from omni_relay_kit.allocator import Allocator
 
 @define(eq=False)
 class Block:
-    """One allocation. ``key`` is never used again; ``offered``: its bytes were put; ``freed`` are waiting for its end."""
+    """One allocation. ``key`` is never used again; ``offered``: its bytes were put; ``freed``: futures that wait for
+    its release.
+    """
 
     key: int
     offset: int
@@ -28,13 +30,14 @@ class Block:
 
 @frozen
 class Patience:
-    """Limits in seconds on how long an allocation waits while no block is given back, for pools whose readers may keep blocks.
+    """Limits in seconds on the wait of an allocation while no block is released, for pools whose readers may keep
+    blocks.
 
     Attributes:
-        holding: for a request that has blocks of the pool already: requests that hold some and want more could wait for each
+        holding: for a request that holds blocks of the pool already: requests that hold some and want more could wait for each
             other for ever.
         stuck: for any other request: the readers may wait for a sender that waits for its own pool.
-        still_stuck: for the next one, when an allocation has failed for that reason and its going has not helped.
+        still_stuck: for the next one, after an allocation has failed for that reason and no block was released since.
     """
 
     holding: float = 0.05
@@ -43,12 +46,12 @@ class Patience:
 
 
 class BoundedPool:
-    """Blocks of a pool of ``size`` bytes, allocated in the order of asking. Used from one event loop.
+    """Blocks of a pool of ``size`` bytes, allocated in first-come order. Used from one event loop.
 
     Args:
-        owner: the process, and side: which of its stages' settings bound the pool; both for messages.
-        patience: how long to wait while the pool does not move; ``None``: as long as it takes.
-        prepare: called before every attempt to allocate; frees what readers have released. No block is made if it returns False.
+        owner: the process, and side: the stage whose settings bound the pool; both for messages.
+        patience: the limits on waiting while no block is released; ``None``: no limit.
+        prepare: called before every attempt to allocate; frees blocks that readers have released. Return False to prevent allocation.
         on_wait: called when an allocation begins to wait.
     """
 
@@ -71,11 +74,11 @@ class BoundedPool:
         self._blocks: dict[int, Block] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._keys = count(1)
-        self._moved = 0.0  # when a block was made or freed last
+        self._moved = 0.0  # time of the last allocation or release
         self._closed = False
 
     async def allocate(self, nbytes: int, request_id: str | None) -> Block:
-        """A block of at least ``nbytes`` bytes; waits while there is no room.
+        """Return a block of at least ``nbytes`` bytes; waits until there is enough memory.
 
         Raises:
             RelayError: it can never fit, or the pool was closed.
@@ -87,14 +90,14 @@ class BoundedPool:
             first = False
             while block is None:
                 await self._turn(request_id, first)
-                first = True  # it keeps its place until there is enough
+                first = True  # it keeps its place in the queue until there is enough
                 block = self._try(nbytes, request_id)
         finally:
             self.wake_next()
         return block
 
     def try_allocate(self, nbytes: int, request_id: str | None) -> Block | None:
-        """Like :meth:`allocate`, at once; ``None`` where that would have to wait."""
+        """Like :meth:`allocate`, without waiting; ``None`` if it would have to wait."""
         self._check(nbytes)
         return None if self._waiting else self._try(nbytes, request_id)
 
@@ -118,10 +121,10 @@ class BoundedPool:
         return block
 
     async def _turn(self, request_id: str | None, first: bool) -> None:
-        """Sleep until something was freed.
+        """Wait until a block was freed.
 
         Raises:
-            RelayFullError: nothing was for too long.
+            RelayFullError: none was freed in time.
         """
         begin = time.monotonic()
         turn = asyncio.get_running_loop().create_future()
@@ -134,14 +137,16 @@ class BoundedPool:
             while not turn.done():
                 left = self._patience_left(request_id, begin)
                 if left is not None and left <= 0:
-                    raise RelayFullError("the pool is full, and nothing of it was given back for some time")
+                    raise RelayFullError("the relay pool is full, and no block was released for some time")
                 await asyncio.wait([turn], timeout=left)
         finally:
             if turn in self._waiting:
                 self._waiting.remove(turn)
 
     def _patience_left(self, request_id: str | None, begin: float) -> float | None:
-        """Seconds that a request that has waited since ``begin`` may go on waiting, unless the pool moves meanwhile."""
+        """Return the seconds that a request that waits since ``begin`` may still wait, unless a block is released
+        meanwhile.
+        """
         patience, now = self.patience, time.monotonic()
         if patience is None:
             return None
@@ -153,7 +158,7 @@ class BoundedPool:
         return left
 
     def wake_next(self) -> None:
-        """Let the first that waits try again."""
+        """Wake the first in the queue."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -161,29 +166,29 @@ class BoundedPool:
                 return
 
     def get(self, key: int) -> Block | None:
-        """The block of that key, while it lives."""
+        """Return the block with that key, or ``None`` if it was freed."""
         return self._blocks.get(key)
 
     @property
     def offered(self) -> bool:
-        """True if the bytes of any block were put and are not given back."""
+        """True if the bytes of any block were put and not released."""
         return any(block.offered for block in self._blocks.values())
 
     @property
     def is_waited_for(self) -> bool:
-        """True if an allocation waits for memory, or anything for the end of a block."""
+        """True if an allocation waits for memory, or a caller for the release of a block."""
         return bool(self._waiting) or any(block.freed for block in self._blocks.values())
 
     def at(self, offset: int) -> Block | None:
-        """The block that begins at ``offset``, while it lives."""
+        """Return the block that begins at ``offset``, or ``None`` if it was freed."""
         return next((block for block in self._blocks.values() if block.offset == offset), None)
 
     def of(self, request_id: str) -> list[Block]:
-        """A request's blocks."""
+        """Return a request's blocks."""
         return [block for block in self._blocks.values() if block.request_id == request_id]
 
     def free(self, block: Block) -> None:
-        """Give a block back. Idempotent."""
+        """Free a block. Idempotent."""
         if self._blocks.pop(block.key, None) is None:
             return
         self._allocator.free(block.offset, block.nbytes)
@@ -194,7 +199,7 @@ class BoundedPool:
         self.wake_next()
 
     async def until_freed(self, block: Block) -> None:
-        """Return when the block is given back; at once if it was."""
+        """Wait until the block is freed; return at once if it was."""
         if block.key in self._blocks:
             waiting = asyncio.get_running_loop().create_future()
             block.freed.append(waiting)
@@ -202,7 +207,7 @@ class BoundedPool:
             await waiting
 
     def close(self) -> None:
-        """Free everything. What waits for memory gets a RelayError."""
+        """Free everything. Pending allocations raise a RelayError."""
         self._closed = True
         for block in list(self._blocks.values()):
             self.free(block)

@@ -1,4 +1,4 @@
-"""Detection of dead peers on this host: at once, where a network library takes seconds."""
+"""Detects dead peers on this host at once, where a network library takes seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omni_core.errors import PeerDiedError
 
 @cache
 def _host() -> str:
-    """This start of this machine and this set of process numbers."""
+    """Identifies this boot of this machine and this PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -23,12 +23,12 @@ def _host() -> str:
 
 
 def _started(pid: int) -> int:
-    """When a process was started, in ticks since boot; 0 if there is none, or only its parent has not noticed its end.
+    """Return the start time of a process, in ticks since boot; 0 if it does not exist or is a zombie.
 
-    Field 3 is its state, field 22 its start (proc(5)); the second, its name, may hold anything.
+    Field 3 is its state, field 22 its start (proc(5)); the second, its name, may contain any characters.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # in one read, or it could be of two moments
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # in one read: two reads could see different states
             fields = file.read(4096).rpartition(b")")[2].split()
     except OSError:
         return 0
@@ -37,7 +37,7 @@ def _started(pid: int) -> int:
 
 @frozen
 class Incarnation:
-    """One process, never mistaken for a later one with the same number."""
+    """Identifies a process, and is never equal to a later one with the same number."""
 
     host: str
     pid: int
@@ -48,7 +48,7 @@ class Incarnation:
         return cls(_host(), os.getpid(), _started(os.getpid()))
 
     def plain(self) -> list[Any]:
-        """As plain data; ``Incarnation(*plain)`` is equal."""
+        """Return it as plain data; ``Incarnation(*plain)`` is equal."""
         return list(astuple(self))
 
     @property
@@ -57,7 +57,7 @@ class Incarnation:
         return self.host == _host()
 
     def check(self, name: str) -> None:
-        """Return if it runs, or if that cannot be told from here because it is on another host.
+        """Return if the process runs, or if it is on another host, where this cannot be checked.
 
         Raises:
             PeerDiedError: it has ended.

@@ -1,4 +1,4 @@
-"""The pools of relays: memory on the host or on a GPU."""
+"""The memory of relay pools, on the host or on a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omni_core.protocol.tensors import Buffer, address_of
 
 
 class Memory(Protocol):
-    """The bytes of a pool. ``address`` is where they begin, ``device`` where they lie (``"cpu"``, ``"cuda:1"``)."""
+    """The bytes of a pool at ``address`` on ``device`` (``"cpu"``, ``"cuda:1"``)."""
 
     address: int
     device: str
@@ -36,7 +36,7 @@ class HostMemory:
         return self._view[offset : offset + nbytes]
 
     def close(self) -> None:
-        """Unmap now, or when the last of the parts that are out dies."""
+        """Unmap now, or when the last exported view is released."""
         self._view.release()
         with contextlib.suppress(BufferError):
             self._map.close()
@@ -61,5 +61,5 @@ class DeviceMemory:
 
 
 def make_memory(size: int, device: str) -> Memory:
-    """``size`` bytes on ``"cpu"`` or ``"cuda:N"``."""
+    """Allocate ``size`` bytes on ``"cpu"`` or ``"cuda:N"``."""
     return HostMemory(size) if device == "cpu" else DeviceMemory(size, device)

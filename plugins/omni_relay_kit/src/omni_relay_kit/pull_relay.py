@@ -1,8 +1,9 @@
-"""The base class of relays whose receivers pull: the sender keeps the bytes in registered memory, the receiver reads them and
-acknowledges, which is the sender's credit. A backend only starts its engine, registers memory, begins reads and polls.
+"""Base class for pull relays: the sender registers memory, the receiver reads it remotely and acknowledges, which frees
+the sender's block. A backend only starts its engine, registers memory, begins reads and polls.
 
-Every block is marked before and behind its bytes, so that a reader of freed memory, or of another process's, notices. There is
-no thread: one poller per relay runs while transfers are outstanding, and only then; none where the backend is told of events.
+Every block has a marker before and after its bytes, so that a reader of freed memory, or of another process's, notices.
+There is no thread: one poller per relay runs while transfers are outstanding, and none if the backend is notified of
+events.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from omni_relay_kit.bounded_pool import Block, BoundedPool
 from omni_relay_kit.memory import Memory, make_memory
 
 MARK_BYTES = 64
-"""Before and behind a block's bytes: its relay's token and its key, padded so that the bytes stay aligned."""
+"""The size of the marker before and after a block's bytes: its relay's token and its key, padded to keep the bytes
+aligned.
+"""
 
 TOKEN_BYTES = 16
 
 _PATIENT_SECONDS, _SLOW_SECONDS = 0.001, 0.005
 _SLOW_AFTER_SECONDS = 1.0
-"""The poller looks every millisecond, and less often when nothing has happened for so long."""
+"""The poller polls every millisecond, and less often after this many seconds without an event."""
 
 LATE_SECONDS = 0.002
 
@@ -38,8 +41,8 @@ _STILL_WRITTEN: list[Memory] = []
 
 @define(eq=False)
 class Read:
-    """One remote read under way: of the bytes at ``remote`` of a ``peer``, put with ``token`` and ``key``. ``handle`` is the
-    backend's; ``began`` is on the monotonic clock.
+    """One remote read in progress: of the bytes at ``remote`` of a ``peer``, put with ``token`` and ``key``. ``handle``
+    is the backend's; ``began`` is on the monotonic clock.
     """
 
     peer: list[Any]
@@ -57,7 +60,7 @@ class Read:
 
 
 class _Put(RelayOperation):
-    """Offered bytes. Complete when their reader has them (or they were cleaned up)."""
+    """A put. Complete when its reader has read the bytes (or they were cleaned up)."""
 
     def __init__(self, pool: BoundedPool, block: Block, metadata: list[Any]) -> None:
         self._pool, self._block, self.metadata = pool, block, metadata
@@ -75,7 +78,7 @@ class _Get(RelayOperation):
 
 
 class PulledRelay(Relay):
-    """See the module. Each direction has a pool of ``slot_size_mb * credits`` MiB, made when it is first used.
+    """See the module. Each direction has a pool of ``slot_size_mb * credits`` MiB, made at first use.
 
     A subclass implements the methods below "the backend"; the core calls them on the event loop.
     """
@@ -83,10 +86,13 @@ class PulledRelay(Relay):
     has_empty = True
 
     needs_polling: ClassVar[bool] = True
-    """True if events must be polled for. A backend that is notified of each, and calls :meth:`look` then, has no poller."""
+    """True if events must be polled for. A backend that is notified of each event calls :meth:`look` and has no poller.
+    """
 
     eager_seconds: ClassVar[float] = 0.0
-    """For so long after :meth:`hurry` the poller looks in every turn of the loop. For engines that move on only when looked at."""
+    """Seconds after :meth:`hurry` during which the poller polls in every iteration of the loop, for engines that
+    progress only when polled.
+    """
 
     def __init__(self, options: RelayOptions) -> None:
         self.options = options
@@ -115,7 +121,7 @@ class PulledRelay(Relay):
 
     @abstractmethod
     def peer_address(self) -> list[Any]:
-        """Plain data by which a peer reaches this process and its registered memory."""
+        """Return plain data by which a peer reaches this process and its registered memory."""
 
     @abstractmethod
     def begin_read(self, peer: list[Any], remote: list[Any], local: Memory, offset: int, nbytes: int, key: int) -> Any:
@@ -123,8 +129,8 @@ class PulledRelay(Relay):
 
         Args:
             peer: the peer's :meth:`peer_address`.
-            remote: where its bytes lie: address, device.
-            key: what the peer is to be told when its bytes were read.
+            remote: the location of its bytes: address, device.
+            key: sent to the peer when its bytes were read.
 
         Raises:
             RelayError: it cannot be read.
@@ -132,22 +138,24 @@ class PulledRelay(Relay):
 
     @abstractmethod
     def is_read(self, read: Read) -> bool:
-        """Return whether a read has succeeded. Raises RelayError if it has failed. Called until one of the two."""
+        """Return True if a read has succeeded. Raises RelayError if it has failed. Called until either."""
 
     def give_up(self, read: Read) -> bool:
-        """Release a read, however it ended. Return whether nothing will write its memory any more; called again until then."""
+        """Release a read, however it ended. Return True if its memory will not be written any more; otherwise it is
+        called again.
+        """
         return True
 
     def acknowledge(self, read: Read) -> None:
-        """The bytes of a read are here and were the sender's: tell the peer, where the read itself has not."""
+        """Acknowledge a verified read to the peer, if the read itself did not."""
 
     @abstractmethod
     def acknowledged(self) -> Iterable[int]:
-        """The keys of our own bytes that peers say they have read, since it was called last."""
+        """Return the keys of our blocks that peers have acknowledged since the last call."""
 
     @abstractmethod
     def close_engine(self) -> None:
-        """Stop. Every registered memory is let go; nothing may touch it afterwards."""
+        """Stop, and unregister all memory, which may not be used afterwards."""
 
     # --- producer ----------------------------------------------------------------------------------------------------
     async def empty(self, nbytes: int, request_id: str | None = None) -> Buffer:
@@ -190,7 +198,7 @@ class PulledRelay(Relay):
         return self._own().part(block.offset + MARK_BYTES, nbytes)
 
     def _block_of(self, source: Buffer) -> Block | None:
-        """The block that ``source`` fills, if it came from :meth:`empty` or :meth:`reserve`."""
+        """Return the block that ``source`` fills, if it came from :meth:`empty` or :meth:`reserve`."""
         if self._source is None or not source.nbytes:
             return None
         block = self._sent.at(address_of(source) - self._source.address - MARK_BYTES)
@@ -208,7 +216,7 @@ class PulledRelay(Relay):
             remote = [int(address), str(device)]
             mark = _mark(token, key)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise RelayError(f"these are no metadata of this relay: {metadata!r:.200}") from error
+            raise RelayError(f"not metadata of this relay: {metadata!r:.200}") from error
         if destination.nbytes != nbytes:
             raise RelayError(f"the destination holds {destination.nbytes} bytes, the sender offers {nbytes}")
         whole = nbytes + 2 * MARK_BYTES
@@ -231,11 +239,11 @@ class PulledRelay(Relay):
         finish.add_done_callback(self._finishing.discard)
         finish.add_done_callback(
             lambda task: task.cancelled() or task.exception()
-        )  # the waiting side gets the exception
+        )  # the waiting caller gets the exception
         return _Get(metadata, finish)
 
     async def _finish(self, read: Read, memory: Memory, block: Block, destination: Buffer, mark: memoryview) -> None:
-        """Wait for the read, make sure that the bytes were the sender's own all the time, and copy them out."""
+        """Wait for the read, verify the markers, and copy the bytes out."""
         try:
             await read.done
             if self._closed:
@@ -263,7 +271,7 @@ class PulledRelay(Relay):
 
     # --- progress ----------------------------------------------------------------------------------------------------
     def hurry(self) -> None:
-        """Poll without pauses for a while. It takes a core, which on a busy machine the peer may need."""
+        """Poll without pauses for a while. This takes a whole core, which the peer may need on a busy machine."""
         self._hurried = time.monotonic()
 
     def _poll(self) -> None:
@@ -274,7 +282,7 @@ class PulledRelay(Relay):
             self._poller = asyncio.ensure_future(self._progress())
 
     async def _progress(self) -> None:
-        """Look for notices and finished reads as long as any can come."""
+        """Poll for acknowledgements and finished reads while any are expected."""
         try:
             while not self._closed and (self._sent.offered or self._reads or self._abandoned):
                 if self.look():
@@ -286,7 +294,9 @@ class PulledRelay(Relay):
             self._poller = None
 
     def look(self) -> bool:
-        """Process notices and finished reads now. Return whether there were any. A backend that is notified of one calls it."""
+        """Process acknowledgements and finished reads now. Return True if there were any. Backends that are notified of
+        events call it.
+        """
         if self._closed:
             return False
         before = len(self._reads)
@@ -320,12 +330,12 @@ class PulledRelay(Relay):
             read.done.set_result(None)
         else:
             read.done.set_exception(error)
-            read.done.exception()  # the waiting side gets the exception
+            read.done.exception()  # the waiting caller gets the exception
 
     def offered_bytes(self, key: int, address: int, nbytes: int) -> Buffer | None:
-        """Our block of that key, marks included, for engines whose sender takes part in a read.
+        """Return our block of that key, markers included, for engines whose sender takes part in a read.
 
-        ``None`` where its bytes are not offered (any more), or lie elsewhere than the reader believes.
+        ``None`` if its bytes are not offered (any more), or have another address than the reader's.
         """
         block, memory = self._sent.get(key), self._source
         if block is None or memory is None or not block.offered:
@@ -338,7 +348,7 @@ class PulledRelay(Relay):
     def cleanup(self, request_id: str) -> None:
         for block in self._sent.of(request_id):
             memory = self._own()
-            for offset in (block.offset, block.offset + block.nbytes - MARK_BYTES):  # late readers see either
+            for offset in (block.offset, block.offset + block.nbytes - MARK_BYTES):  # late readers check either marker
                 copy(memory.part(offset, MARK_BYTES), memoryview(bytes(MARK_BYTES)))
             self._sent.free(block)
 
@@ -362,7 +372,7 @@ class PulledRelay(Relay):
         if self._source is not None:
             self._source.close()
         if self._target is not None:
-            if under_way:  # the engine may still write there: the memory stays until the process ends
+            if under_way:  # the engine may still write there, so the memory stays until the process ends
                 _STILL_WRITTEN.append(self._target)
             else:
                 self._target.close()
@@ -380,7 +390,7 @@ class PulledRelay(Relay):
         return memory
 
     def _own(self) -> Memory:
-        """The memory that we send from, made at first use: a process that only receives needs none."""
+        """Return the memory to send from, made at first use: a process that only receives needs none."""
         self._open()
         if self._source is None:
             self._source = self._made()

@@ -1,1 +1,1 @@
-"""Mooncake relay for omni: remote reads out of registered memory, credits by notification."""
+"""Mooncake relay for omni: remote reads from registered memory, with acknowledgements by notification."""

@@ -1,4 +1,6 @@
-"""Calls inside a network namespace. The namespace of a socket, and of a thread's new threads, is that of the thread that makes it."""
+"""Runs calls inside a network namespace. A socket and a new thread inherit the namespace of the thread that creates
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ _NAMED = Path("/run/netns")
 
 
 class NetworkNamespace:
-    """The namespace of a name (``ip netns add NAME``) or of a path.
+    """Open the namespace of a name (``ip netns add NAME``) or of a path.
 
     Raises:
-        RelayError: there is none, or this process may not enter it.
+        RelayError: it does not exist, or this process may not open it.
     """
 
     def __init__(self, name: str) -> None:

@@ -11,11 +11,11 @@ from omni_core.hookspecs import Component, RelayComponent, hookimpl
 NOT_INSTALLED = "Mooncake is not installed; pip install omni-relay-mooncake[cpu], or [cuda] where there are GPUs"
 
 _LIBRARIES = {"libibverbs.so.1": "libibverbs1", "libnuma.so.1": "libnuma1", "libcurl.so.4": "libcurl4"}
-"""Libraries that the engine is linked with and does not contain, with their Debian packages."""
+"""Libraries that the engine is linked with but does not ship, with their Debian packages."""
 
 
 def missing_libraries() -> str | None:
-    """The system libraries that the engine lacks here, and how to install them; ``None`` if none."""
+    """Return the missing system libraries of the engine, and how to install them; ``None`` if none."""
     missing = []
     for name, package in _LIBRARIES.items():
         try:

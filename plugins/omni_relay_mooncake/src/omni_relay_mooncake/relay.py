@@ -1,8 +1,9 @@
-"""The Mooncake relay: remote reads by the Transfer Engine out of the sender's registered pool; no metadata server is needed.
+"""The Mooncake relay: remote reads by the Transfer Engine from the sender's registered pool; no metadata server is
+needed.
 
-The engine has threads of its own, reports the end of a read only when asked, cancels none, blocks while it notifies, and
-takes a second to notice that a peer is gone. So a thread watches the reads under way and sleeps while there are none; notices
-(credits) go out in another, after the bytes are here; and for a read that takes long, the peer is probed.
+The engine has its own threads, reports the end of a read only when polled, cannot cancel one, blocks while it notifies,
+and takes a second to notice that a peer has ended. So one thread watches the reads in progress and sleeps while there
+are none; acknowledgements go out in another, after the bytes have arrived; and the peer of a slow read is probed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class MooncakeSettings:
     Attributes:
         protocol: ``tcp`` or ``rdma``.
         device_name: the RDMA device, such as ``mlx5_0``; empty for the engine's choice.
-        network_namespace: a name (``ip netns add NAME``) or path; the engine's sockets live there and nowhere else.
+        network_namespace: a name (``ip netns add NAME``) or path; the engine's sockets are in that namespace only.
     """
 
     protocol: str = field(default="tcp", validator=in_(("tcp", "rdma")))
@@ -58,7 +59,9 @@ class _Handle:
 
 
 class MooncakeRelay(PulledRelay):
-    """See the module. GPU memory is registered where the engine was built with CUDA; otherwise transfers go through the host."""
+    """See the module. GPU memory is registered if the engine was built with CUDA; otherwise transfers go through the
+    host.
+    """
 
     def __init__(self, options: RelayOptions) -> None:
         super().__init__(options)
@@ -116,7 +119,7 @@ class MooncakeRelay(PulledRelay):
         self._registered.append(memory.address)
 
     def _in_namespace(self) -> Any:
-        """In the namespace of the engine's sockets: it connects in the thread that calls."""
+        """Run in the namespace of the engine's sockets, because the engine connects in the calling thread."""
         return contextlib.nullcontext() if self._namespace is None else self._namespace.entered()
 
     def peer_address(self) -> list[Any]:
@@ -149,7 +152,7 @@ class MooncakeRelay(PulledRelay):
 
     def is_read(self, read: Read) -> bool:
         handle = read.handle
-        state = handle.transfer.state  # once: the watcher's thread changes it
+        state = handle.transfer.state  # read once, because the watcher's thread changes it
         if state == DONE:
             return True
         if state == RUNNING and not read.is_late:
@@ -172,7 +175,7 @@ class MooncakeRelay(PulledRelay):
 
     # --- notices -----------------------------------------------------------------------------------------------------
     def acknowledge(self, read: Read) -> None:
-        """A notice travels with a transfer, so the block's first mark is read once more, into memory that is not used."""
+        """Acknowledge. A notice travels with a transfer, so the block's first marker is read again, into unused memory."""
         assert self._scratch is not None
         notice = self._api.TransferNotify(read.token.hex(), str(read.key))
         where = [read.peer[0], self._scratch.address, read.remote[0], MARK_BYTES]
@@ -205,7 +208,7 @@ def _notify(engine: Any, read: Any, where: list[Any], notice: Any) -> None:
 
 
 def _module() -> Any:
-    """``mooncake.engine``, quiet: its log says things that are no errors."""
+    """Import ``mooncake.engine`` without its log, which reports errors where there are none."""
     os.environ.setdefault("MC_LOG_LEVEL", "ERROR")
     try:
         import mooncake.engine

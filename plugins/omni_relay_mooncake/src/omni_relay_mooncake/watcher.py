@@ -11,11 +11,11 @@ from typing import Any
 from attrs import define
 
 RUNNING, DONE = 0, 1
-"""States of a transfer as the engine numbers them; everything else is a failure."""
+"""States of a transfer in the engine's numbering; all others are failures."""
 
 _SHORT_SECONDS, _LONG_SECONDS = 0.0001, 0.005
 _LONG_AFTER_SECONDS = 0.1
-"""Pauses of the thread between two polls, and the time without an event after which they are the long ones."""
+"""Pauses of the thread between two polls, and the time without an event after which the longer ones apply."""
 
 _CLOSE_SECONDS = 2.0
 
@@ -29,7 +29,7 @@ class Transfer:
 
 
 class Watcher:
-    """Asks the engine for the states of transfers; ``on_end`` is called in the thread after some have ended."""
+    """Polls the engine for the states of transfers; ``on_end`` is called in the thread after some have ended."""
 
     def __init__(self, engine: Any, on_end: Callable[[], object]) -> None:
         self._engine = engine
@@ -39,7 +39,7 @@ class Watcher:
         self._thread.start()
 
     def watch(self, batch: int) -> Transfer:
-        """A transfer of that number. The engine forgets it once it has reported its end, so no other caller may ask."""
+        """Watch a transfer. The engine forgets it once it has reported its end, so no other caller may poll it."""
         transfer = Transfer(batch, self._engine.transfer_check_status(batch))
         if transfer.state == RUNNING:
             self._new.put(transfer)
@@ -67,7 +67,7 @@ class Watcher:
                 time.sleep(_LONG_SECONDS if patient else _SHORT_SECONDS)
 
     def close(self) -> None:
-        """End the thread, and forget the engine."""
+        """End the thread, and release the engine."""
         self._new.put(None)
         self._thread.join(_CLOSE_SECONDS)
         self._engine = None

@@ -1,7 +1,7 @@
-"""A process group of two, and the thread that waits for its transfers: one after the other, in the order of asking.
+"""A process group of two, and the thread that waits for its transfers, in first-come order.
 
-NCCL matches sends with receives by their order alone, so both sides ask for the same transfers in the same order. Waiting
-blocks, and is necessary: a work of gloo's does not complete unless it is waited for.
+NCCL matches sends with receives by order alone, so both sides request the same transfers in the same order. Waiting
+blocks, and is necessary: gloo work does not complete unless it is waited for.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ _CONNECT = timedelta(seconds=5)
 """Time limit for gloo to connect two processes that know each other's addresses; it tries five times."""
 
 _STALLED = timedelta(seconds=60)
-"""Time limit for a piece of a gloo transfer. Only a peer that is stopped or has died takes that long."""
+"""Time limit for a piece of a gloo transfer. Only a suspended or dead peer takes that long."""
 
 _NO_LIMIT = timedelta(days=30)
 
 _PIECE_BYTES = 2**20
 _PIECES = 2
-"""Gloo moves pieces of this size, and so many at once."""
+"""Gloo sends pieces of this size, and this many at once."""
 
 _CLOSE_SECONDS = 2.0
 
 
 @frozen
 class End:
-    """One side of a pair: its backend, ``"nccl"`` or ``"gloo"``, and with nccl which GPU."""
+    """One side of a pair: its backend, ``"nccl"`` or ``"gloo"``, and with nccl its GPU."""
 
     backend: str
     gpu: str = ""
 
 
 def common_backend(mine: End, theirs: End) -> str:
-    """NCCL takes two GPUs: between others, and within one, gloo copies through the host."""
+    """Return the backend of a pair. NCCL needs two GPUs: otherwise, and within one GPU, gloo copies through the host."""
     both = mine.backend == theirs.backend == "nccl" and mine.gpu != theirs.gpu
     return "nccl" if both else "gloo"
 
@@ -67,13 +67,13 @@ class Transfer:
     lock: threading.Lock = field(factory=threading.Lock)
 
     def fill(self, start: int, piece: Any) -> None:
-        """Copy what has arrived, unless the block was taken away meanwhile."""
+        """Copy what was received, unless the block was detached meanwhile."""
         with self.lock:
             if self.buffer is not None:
                 copy(self.buffer[start : start + piece.numel()], flat(piece))
 
     def take_away(self) -> None:
-        """From the event loop: what :meth:`fill` gets from now on goes nowhere."""
+        """Called on the event loop: discard the bytes of later calls of :meth:`fill`."""
         with self.lock:
             self.buffer = None
 
@@ -82,7 +82,7 @@ class _Group(ABC):
     """A group of two processes."""
 
     fills_by_copy = True
-    """True if a block is written by :meth:`Transfer.fill` only."""
+    """True if only :meth:`Transfer.fill` writes a block."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -90,7 +90,7 @@ class _Group(ABC):
 
     @abstractmethod
     def move(self, transfer: Transfer) -> None:
-        """Send or fill a block, as our rank is to; returns when that is done."""
+        """Send or fill a block, depending on our rank; returns when that is done."""
 
     def _begin(self, tensor: Any, number: int) -> Any:
         if self._rank == SENDER:
@@ -98,15 +98,15 @@ class _Group(ABC):
         return self._group.recv([tensor], SENDER, number)
 
     def abort(self) -> None:
-        """From another thread: let :meth:`move` fail, where the backend can."""
+        """Called from another thread: make :meth:`move` fail, if the backend can."""
         return
 
 
 class _Gloo(_Group):
     """Over TCP on the loopback interface: both processes are on this host.
 
-    When a peer dies in the middle of a message, gloo does not report it to the waiting thread, which only its time limit frees. So
-    it receives into memory of its own, and blocks are free as soon as the wire has ended.
+    When a peer dies in the middle of a message, gloo does not report it to the waiting thread, which only returns at
+    its time limit. So it receives into its own memory, and blocks are free as soon as the wire has ended.
     """
 
     def __init__(self, store: MeetingStore, rank: int) -> None:
@@ -170,7 +170,7 @@ _ENVIRONMENT = threading.Lock()
 
 @contextmanager
 def _without_watchdog() -> Iterator[None]:
-    """Groups made meanwhile leave errors to us: torch's watchdog ends the whole process when a peer is gone."""
+    """Leave errors of groups made meanwhile to us: torch's watchdog ends the whole process when a peer is gone."""
     ours = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
     with _ENVIRONMENT:
         before = {name: os.environ.get(name) for name in ours}
@@ -186,10 +186,10 @@ def _without_watchdog() -> Iterator[None]:
 
 
 def meet(backend: str, store: MeetingStore, rank: int, device: str) -> _Group:
-    """A group with the process at the store's other end, which calls this with the other rank.
+    """Make a group with the process at the store's other end, which calls this with the other rank.
 
     Raises:
-        RuntimeError: it does not come.
+        RuntimeError: the other process does not join.
     """
     return _Nccl(store, rank, device) if backend == "nccl" else _Gloo(store, rank)
 
@@ -198,7 +198,7 @@ class Channel:
     """See the module.
 
     Args:
-        make: meets the peer; called in the thread.
+        make: joins the peer's group; called in the thread.
         on_end: called in the thread after each transfer.
         name: of the thread.
     """
@@ -213,7 +213,7 @@ class Channel:
         self._thread.start()
 
     def ask(self, transfer: Transfer) -> None:
-        """Do this one after all that were asked for before."""
+        """Queue a transfer after all earlier ones."""
         self._asked.put(transfer)
 
     def _run(self) -> None:
@@ -226,7 +226,7 @@ class Channel:
         self._group = None
 
     def _try(self, step: Callable[..., None], *arguments: Any) -> None:
-        """Do a step, unless one has failed: what both sides do is out of step then."""
+        """Do a step, unless one has failed, because both sides are out of step then."""
         try:
             if self._error is None:
                 step(*arguments)
@@ -241,7 +241,7 @@ class Channel:
         self._group.move(transfer)
 
     def close(self) -> None:
-        """End the thread: what has not begun fails, and what has begun with it where the backend can abort it."""
+        """End the thread: queued transfers fail, and so does the current one if the backend can abort it."""
         self._error = self._error or "the relay was closed"
         self._asked.put(None)
         group = self._group
@@ -250,9 +250,11 @@ class Channel:
 
     @property
     def fills_by_copy(self) -> bool:
-        """True if a block that was taken away from its transfer is free."""
+        """True if a block that was detached from its transfer is free."""
         return self._group is None or self._group.fills_by_copy
 
     def join(self) -> None:
-        """Wait until the thread has ended. One that gloo keeps because the peer is stopped, or was killed, ends in a minute."""
+        """Wait until the thread has ended. One that gloo blocks, because the peer is suspended or was killed, ends
+        within a minute.
+        """
         self._thread.join(_CLOSE_SECONDS)

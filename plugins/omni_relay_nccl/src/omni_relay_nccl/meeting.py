@@ -1,4 +1,4 @@
-"""Rendezvous of the two processes of a group: a store that torch asks for the other's address, and that asks the other process."""
+"""Rendezvous of the two processes of a group: a torch store through which each learns the other's address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ PATIENCE_SECONDS = 30.0
 
 
 class MeetingStore(Store):
-    """A store of two. What one sets, ``tell`` brings to the other; used in a channel's thread, filled from the event loop."""
+    """A store of two processes. ``tell`` sends each value that is set to the other; used in a channel's thread, filled
+    from the event loop.
+    """
 
     def __init__(self, tell: Callable[[str, bytes], object]) -> None:
         super().__init__()
@@ -23,13 +25,13 @@ class MeetingStore(Store):
         self._alone = False
 
     def put(self, key: str, value: bytes) -> None:
-        """The other side has set it."""
+        """Store a value that the other side has set."""
         with self._changed:
             self._values[key] = value
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """The other side is gone: a waiting call gets an error."""
+        """End the store because the other side is gone: a waiting call raises an error."""
         with self._changed:
             self._alone = True
             self._changed.notify_all()
@@ -49,6 +51,6 @@ class MeetingStore(Store):
     def wait(self, keys: list[str], timeout: Any = None) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._alone or self.check(keys), PATIENCE_SECONDS):
-                raise RuntimeError("the other process does not come")
+                raise RuntimeError("the other process does not join")
             if not self.check(keys):
                 raise RuntimeError("the other process is gone")

@@ -1,8 +1,9 @@
-"""The two sides of a pair: one direction from one relay to another. The receiver asks, the sender agrees or not, both move.
+"""The two sides of a pair, one direction from one relay to another. The receiver requests, the sender accepts or
+rejects, both transfer.
 
-On the wire, receiver to sender: ``["hello", name, backend, gpu]`` once, ``[number, key, address, nbytes]`` for each read,
-``[number]`` when its bytes have arrived. Sender to receiver: ``["hello", backend]``, then ``[number, whether it will send]``.
-Both ways: ``["store", key, value]`` while they meet. The sender's answers are the order in which both sides move.
+On the wire, receiver to sender: ``["hello", name, backend, gpu]`` once, ``[number, key, address, nbytes]`` for each
+read, ``[number]`` when its bytes have arrived. Sender to receiver: ``["hello", backend]``, then ``[number, accepted]``.
+Both ways: ``["store", key, value]`` during rendezvous. Both sides transfer in the order of the sender's answers.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class _Side(ABC):
         self.wire = Wire(self._heard, self._lost)
 
     def _soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        """On the event loop, from the channel's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+        """Run on the event loop, from the channel's thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _tell(self, key: str, value: bytes) -> None:
@@ -60,22 +61,22 @@ class _Side(ABC):
 
     @abstractmethod
     def _greeted(self, *message: Any) -> None:
-        """The first message."""
+        """Handle the first message."""
 
     @abstractmethod
     def _told(self, *message: Any) -> None:
-        """Any later one."""
+        """Handle any later message."""
 
     @abstractmethod
     def _lost(self, reason: str) -> None:
-        """The wire has ended; ``reason`` where a message was at fault."""
+        """Handle the end of the wire; ``reason`` if a message was invalid."""
 
     @abstractmethod
     def ended(self, transfer: Transfer) -> None:
-        """A transfer has ended: notify what waits for it."""
+        """Handle the end of a transfer: notify its waiters."""
 
     def close(self) -> None:
-        """Let go of the peer; :meth:`join` waits for the thread's end."""
+        """Disconnect from the peer; :meth:`join` waits for the thread's end."""
         self.wire.close()
         self._leave()
 
@@ -93,7 +94,7 @@ class Outgoing(_Side):
     """The sender's side, made for each receiver that connects.
 
     Args:
-        find: our offered block by key, address and size.
+        find: returns our offered block by key, address and size.
         on_taken: called with the key of a block whose bytes have arrived.
         on_end: called when the receiver is gone.
     """
@@ -130,13 +131,13 @@ class Outgoing(_Side):
             self._channel.ask(Transfer(buffer, number, nbytes))
 
     def ended(self, transfer: Transfer) -> None:
-        if transfer.error is not None:  # the receiver learns by the end of the wire
+        if transfer.error is not None:  # the receiver notices the end of the wire
             logger.debug("nccl: a reader's bytes could not be sent: %s", transfer.error)
             self.wire.close()
 
     def _lost(self, reason: str) -> None:
         if reason:
-            logger.warning("nccl: a reader was sent away, its messages cannot be understood: %s", reason)
+            logger.warning("nccl: disconnected a reader whose messages are invalid: %s", reason)
         self._leave()
         self._on_end(self)
 
@@ -183,11 +184,11 @@ class Incoming(_Side):
         return transfer
 
     def taken(self, transfer: Transfer) -> None:
-        """The bytes were the sender's: it may have its memory back."""
+        """Acknowledge verified bytes, which frees the sender's block."""
         self.wire.send([transfer.number])
 
     def state(self, transfer: Transfer) -> bool:
-        """Return whether it has succeeded. Raises RelayError if it has failed."""
+        """Return True if it has succeeded. Raises RelayError if it has failed."""
         if transfer.ended and transfer.error is None:
             return True
         if self._lost_error is not None:
@@ -197,7 +198,9 @@ class Incoming(_Side):
         return False
 
     def let_go(self, transfer: Transfer) -> bool:
-        """Return whether nothing will write its block any more. What both sides have agreed on happens, wanted or not, while both live."""
+        """Return True if its block will not be written any more. An accepted transfer runs to its end while both sides
+        live.
+        """
         if transfer.ended:
             return True
         if self._lost_error is None:
@@ -244,7 +247,7 @@ class Incoming(_Side):
 
 
 def _connected(path: str) -> socket.socket:
-    """A connection to a socket of this host; at once, or never."""
+    """Connect to a socket of this host without waiting."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
@@ -252,7 +255,7 @@ def _connected(path: str) -> socket.socket:
     except OSError as error:
         connection.close()
         if isinstance(error, BlockingIOError):
-            raise RelayError(f"the sender does not take connections: {path}") from error
+            raise RelayError(f"the sender does not accept connections: {path}") from error
         raise PeerDiedError(
             f"the process which held the bytes has ended, or has closed its relay: {path} ({error.strerror})"
         ) from error

@@ -14,7 +14,7 @@ _DRIVERS = ("libcuda.so.1", "libamdhip64.so")
 
 
 def probe() -> str | None:
-    """Return why the relay cannot be used here, a remark where only gloo can be used, or ``None``."""
+    """Return why the relay cannot be used here, a :class:`ProbeWarning` if only gloo can be used, or ``None``."""
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}"
     spec = find_spec("torch")
@@ -29,7 +29,7 @@ def probe() -> str | None:
 
 
 def _device_is_here() -> bool:
-    """Return whether a driver is installed and has a device. Asks the driver itself: importing torch takes seconds."""
+    """Return True if a driver is installed and has a device. Queries the driver itself: importing torch takes seconds."""
     for name in _DRIVERS:
         try:
             driver = ctypes.CDLL(name)

@@ -1,7 +1,7 @@
 """The NCCL relay: torch.distributed point to point between the processes of one host, nccl on GPUs and gloo on CPUs.
 
-There is no world of ranks, which would end with the first process that dies: each direction between two relays is a group of
-two, made at the first transfer and given up when either end is gone. No default process group is touched.
+There is no world of ranks, which would end with the first process that dies: each direction between two relays is a
+group of two, made at the first transfer and dropped when either end is gone. The default process group is not used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NcclSettings:
     """``relay.settings`` of the nccl relay.
 
     Attributes:
-        backend: ``auto`` uses nccl where this process can; ``nccl`` is an error where it cannot; ``gloo`` never does.
+        backend: ``auto`` uses nccl if this process can; ``nccl`` is an error if it cannot; ``gloo`` never uses it.
     """
 
     backend: str = field(default="auto", validator=in_(("auto", "nccl", "gloo")))
@@ -47,7 +47,7 @@ class _Handle:
 
 
 class NcclRelay(PulledRelay):
-    """See the module. Where NCCL cannot be used, ``device`` is ``"cpu"`` regardless of the options."""
+    """See the module. If NCCL cannot be used, ``device`` is ``"cpu"`` regardless of the options."""
 
     needs_polling = False
 
@@ -74,7 +74,7 @@ class NcclRelay(PulledRelay):
             raise RelayError(f"the nccl relay needs the run's private folder, and {self.options.directory!r} is none")
 
     def register(self, memory: Memory) -> None:
-        """Nothing to do: any memory can be sent."""
+        """Do nothing: any memory can be sent."""
 
     def peer_address(self) -> list[Any]:
         if self._listener is None:
@@ -103,7 +103,7 @@ class NcclRelay(PulledRelay):
         self.look()
 
     def close(self) -> None:
-        """The threads end first: nothing writes to the pools after that."""
+        """Close. The threads end first, so that nothing writes to the pools after that."""
         if not self._closed:
             sides: list[Outgoing | Incoming] = [*self._readers, *self._sources.values()]
             for side in sides:
@@ -165,5 +165,5 @@ def _why_not_nccl(device: str) -> str | None:
 
 
 def _gpu(device: str) -> str:
-    """The UUID of a GPU, which is the same in processes with different CUDA_VISIBLE_DEVICES."""
+    """Return the UUID of a GPU, which is the same in processes with different CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(device).uuid)

@@ -11,11 +11,11 @@ _LONGEST = 2**16
 
 
 class Wire(asyncio.Protocol):
-    """One end. What is sent before the connection is up goes out when it is.
+    """One end of the socket. Messages sent before the connection is established are queued.
 
     Args:
         on_message: called with each message; an exception from it closes the connection.
-        on_end: called once when the connection has ended, with the reason where the fault was in a message.
+        on_end: called once when the connection has ended, with the reason if a message was invalid.
     """
 
     def __init__(self, on_message: Callable[[list[Any]], object], on_end: Callable[[str], object]) -> None:
@@ -54,7 +54,7 @@ class Wire(asyncio.Protocol):
                 raise ValueError("a message without end")
             for line in lines:
                 self._on_message(json.loads(line))
-        except Exception as error:  # the peer's fault, or that of its version: this pair ends, no other
+        except Exception as error:  # an invalid message or version of the peer: only this pair ends
             self._reason = f"{type(error).__name__}: {error}"
             self.close()
 

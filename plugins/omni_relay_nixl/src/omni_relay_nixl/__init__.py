@@ -1,1 +1,1 @@
-"""NIXL relay for omni: remote reads out of registered memory, completion by notification."""
+"""NIXL relay for omni: remote reads from registered memory, with acknowledgements by notification."""

@@ -1,4 +1,4 @@
-"""A doorbell between processes of one host: NIXL makes progress only when polled, so a reader asks the sender to poll."""
+"""A doorbell between processes of one host: NIXL makes progress only when polled, so a reader tells the sender to poll."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _LONGEST = 200
 
 
 class Doorbell:
-    """A datagram socket in the run's private folder. Rings that are not received are lost; a waiting process polls now and then anyway.
+    """A datagram socket in the run's private folder. Lost rings are harmless, because a waiting process also polls
+    periodically.
 
     Args:
-        directory: the folder; without one, nothing rings.
+        directory: the folder; without one, the doorbell does nothing.
         name: of the socket in it.
-        on_ring: called in the event loop when another process asks us to poll.
+        on_ring: called on the event loop when another process asks us to poll.
         on_answer: called with the path of a process that has polled as we asked.
     """
 
@@ -30,7 +31,7 @@ class Doorbell:
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        with contextlib.suppress(OSError):  # a path too long, or no folder
+        with contextlib.suppress(OSError):  # the path is too long, or there is no folder
             path = os.path.join(directory or "/nowhere", name)
             self._socket.bind(path)
             self.path = path
@@ -42,7 +43,7 @@ class Doorbell:
             self._send(_LOOK_AND_TELL + self.path.encode() if tell else _LOOK, path)
 
     def _send(self, message: bytes, path: str) -> None:
-        with contextlib.suppress(OSError):  # it has ended, is of another host, or was rung often enough
+        with contextlib.suppress(OSError):  # it has ended, is on another host, or its queue of rings is full
             self._socket.sendto(message, path)
 
     def _heard(self) -> None:

@@ -1,7 +1,8 @@
 """The NIXL relay: remote reads through UCX, or another backend of NIXL's, from the sender's registered pool.
 
-What an agent needs to know of another travels with the metadata of a put, 500 bytes, and is loaded once per peer. NIXL's
-progress thread is off: it would use a core per idle agent. A reader rings the doorbell of a sender on its own host instead.
+The metadata of an agent travels with the metadata of a put, 500 bytes, and is loaded once per peer. NIXL's progress
+thread is off, because it would use a core per idle agent. A reader rings the doorbell of a sender on its own host
+instead.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from omni_relay_nixl.plugin import BUILDS, NOT_INSTALLED
 _KEY_BYTES = 8
 
 _ROUNDS = 20
-"""Doorbell rounds between two processes for one read; the poller does the rest of a long one."""
+"""Doorbell rounds between two processes for one read; after them only the poller drives a long read."""
 
 
 @frozen
@@ -35,7 +36,7 @@ class NixlSettings:
     """``relay.settings`` of the nixl relay.
 
     Attributes:
-        backend: which of NIXL's backends moves the bytes.
+        backend: NIXL's backend that moves the bytes.
     """
 
     backend: str = field(default="UCX", validator=instance_of(str))
@@ -121,7 +122,7 @@ class NixlRelay(PulledRelay):
         self._bell.ring(bell, tell=tell)
 
     def _answered(self, bell: str) -> None:
-        """A peer has polled: poll too, and go on while a read makes progress."""
+        """Handle a peer's answer: poll too, and repeat while a read makes progress."""
         self.look()
         left = self._rounds.pop(bell, 0)
         if left and any(read.peer[3] == bell for read in self._reads):
@@ -129,7 +130,7 @@ class NixlRelay(PulledRelay):
             self._ring(bell, tell=True)
 
     def acknowledge(self, read: Read) -> None:
-        """The notice is under way already: have the peer poll."""
+        """Ask the peer to poll, because the acknowledgement travels with the read."""
         self._ring(read.peer[3], tell=False)
 
     def is_read(self, read: Read) -> bool:
@@ -168,7 +169,7 @@ class NixlRelay(PulledRelay):
             self._bell.close()
 
     def _failure(self, name: str, error: Exception) -> RelayError:
-        """The error of a read from an agent. An agent that is gone is forgotten."""
+        """Return the error of a read from an agent. A dead agent is removed."""
         if "DISCONNECT" not in str(error).upper() and "DISCONNECT" not in type(error).__name__.upper():
             return RelayError(f"NIXL cannot read from {name}: {type(error).__name__}: {error}")
         with contextlib.suppress(Exception):
@@ -177,7 +178,7 @@ class NixlRelay(PulledRelay):
 
 
 def _nixl() -> Any:
-    """NIXL's Python interface, of whichever build is installed."""
+    """Import NIXL's Python interface, of whichever build is installed."""
     for build in BUILDS:
         with contextlib.suppress(ImportError):
             return importlib.import_module(f"{build}._api")
@@ -185,7 +186,7 @@ def _nixl() -> Any:
 
 
 def _place(device: str) -> tuple[str, int]:
-    """NIXL's name for a kind of memory, and its device's number."""
+    """Return NIXL's name for a kind of memory, and its device's number."""
     return ("DRAM", 0) if device == "cpu" else ("VRAM", int(device.partition(":")[2] or 0))
 
 

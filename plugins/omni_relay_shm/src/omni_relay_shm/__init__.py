@@ -1,1 +1,1 @@
-"""Pooled shared-memory relay for omni: one copy in, a view out, credit returned without a message."""
+"""Pooled shared-memory relay for omni: one copy in, a view out, and release without a message."""

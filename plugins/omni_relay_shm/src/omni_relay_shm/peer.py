@@ -11,7 +11,9 @@ from omni_core.errors import PeerDiedError, RelayError
 from omni_relay_shm.pool import PoolMemory
 
 _UNREAD_SECONDS = 5.0
-"""Seconds for which the pool of a dead process stays mapped: what it has sent may still wait, unread, in this process."""
+"""Seconds for which the pool of a dead process stays mapped: messages that it has sent may still be unread in this
+process.
+"""
 
 
 class PeerPool:
@@ -19,7 +21,7 @@ class PeerPool:
 
     Args:
         descriptor, pipe: the owner's descriptors of the pool and of the pipe's writing end, opened through ``/proc``.
-        token: what the pool must begin with; a later process with the same number has another.
+        token: the pool's first bytes; a later process with the same number has another.
         on_death: called with the token some time after the owner's death.
 
     Raises:
@@ -47,7 +49,7 @@ class PeerPool:
         try:
             self.pipe: int | None = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            self.pipe = None  # the owner is ending, and waits for no release
+            self.pipe = None  # the owner is ending, and does not wait for a release
         self._token = token
         self._on_death = on_death
         self._loop = asyncio.get_running_loop()
@@ -71,7 +73,7 @@ class PeerPool:
             self._pidfd = -1
 
     def wake(self) -> None:
-        """Tell the owner that something was released."""
+        """Wake the owner after a release."""
         if self.pipe is not None:
             try:
                 os.write(self.pipe, b"\0")
@@ -89,7 +91,7 @@ class PeerPool:
 
 
 def has_ended(pid: int) -> bool:
-    """Return whether a process has ended, even if its parent has not noticed yet."""
+    """Return True if a process has ended, even if its parent has not reaped it yet."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -9,7 +9,7 @@ from omni_core.hookspecs import Component, RelayComponent, hookimpl
 
 
 def probe() -> str | None:
-    """Return why anonymous shared memory cannot be made here or reached by sibling processes, or ``None``."""
+    """Return why anonymous shared memory cannot be created here or opened by sibling processes, or ``None``."""
     if sys.platform != "linux":
         return f"it needs Linux (memfd and /proc), this is {sys.platform}"
     if not os.path.isdir("/proc/self/fd"):

@@ -1,8 +1,8 @@
 """The memory that two processes share: a header, a table of slots, and the data (all in one anonymous memfd).
 
-A slot's words are written by one side each, so that a release needs no message: the owner writes ``generation``, the
-reader ``holder`` and ``released``. Where both sides must see each other's last store (owner stores A and reads B while the
-reader stores B and reads A), a full memory barrier stands between; Python offers none, so :func:`fence` takes an
+Each word of a slot is written by one side only, so that a release needs no message: the owner writes ``generation``,
+the reader ``holder`` and ``released``. Where both sides must see each other's last store (owner stores A and reads B
+while the reader stores B and reads A), a full memory barrier is needed; Python offers none, so :func:`fence` takes an
 uncontended lock, whose atomic operation is one on x86-64 and an acquire-release pair on 64-bit Arm.
 """
 
@@ -17,7 +17,7 @@ from omni_core.errors import RelayError
 
 PAGE = 4096
 SLOTS = 16384
-"""Uses of the pool at one time, and offers that were withdrawn lately. Only pages of the table that are used take memory."""
+"""The most slots: blocks in use plus recently withdrawn offers. Only used pages of the table take memory."""
 SLOT_WORDS = 4
 HEADER_BYTES = 64
 TOKEN_BYTES = 16
@@ -35,9 +35,9 @@ def fence() -> None:
 class Word(IntEnum):
     """The words of a slot, 32 bits each."""
 
-    GENERATION = 0  # owner: which use of the slot is valid; a reader of another one is late
+    GENERATION = 0  # owner: the slot's current use; a reader of an earlier one is late
     HOLDER = 1  # reader: its pid while it holds a view
-    RELEASED = 2  # reader: the generation it has let go
+    RELEASED = 2  # reader: the generation that it has released
 
 
 class PoolMemory:
@@ -76,19 +76,20 @@ class PoolMemory:
         return memoryview(self.map)[start : start + nbytes]
 
     def close(self) -> None:
-        """Unmap now, or, while views are out, when the last of them dies."""
+        """Unmap now, or when the last exported view is released."""
         self._words.release()
         try:
             self.map.close()
         except BufferError:
-            return  # a view still reads here; dropping our reference lets the last view unmap
+            return  # a view is still in use; dropping our reference lets the last view unmap
 
 
 def create(size: int) -> tuple[int, PoolMemory]:
-    """A new pool of ``size`` data bytes: its descriptor and the owner's mapping. Nothing has a name, so nothing can be left.
+    """Create a pool of ``size`` data bytes: its descriptor and the owner's mapping. It has no name, so nothing can be
+    left behind.
 
     Raises:
-        RelayError: the system gives no such memory.
+        RelayError: the system has not enough memory.
     """
     descriptor = -1
     try:

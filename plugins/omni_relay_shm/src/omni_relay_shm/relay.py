@@ -1,7 +1,7 @@
-"""The shm relay: each process owns one pool; producers write into it, consumers read where the bytes lie.
+"""The shm relay: each process owns one pool; producers write into it, consumers read in place.
 
-A consumer maps the producer's pool through ``/proc/<pid>/fd`` (both belong to the same user) and gives a slot back by
-writing one word. The producer looks at those words when it allocates, and sleeps on a pipe only while its pool is full.
+A consumer maps the producer's pool through ``/proc/<pid>/fd`` (both belong to the same user) and releases a slot by
+writing one word. The producer reads those words when it allocates, and waits on a pipe only while its pool is full.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from omni_relay_shm.pool import DATA_START, SLOTS, PoolMemory, Word, create, fen
 _GENERATIONS = 2**32 - 1
 
 QUARANTINE_SECONDS = 60.0
-"""Seconds for which the slot of an offer that was withdrawn unread is not used again. Its reader may stand between finding the offer and
-saying that it holds it; what it writes then must not be taken for a word about the slot's next use.
+"""Seconds for which the slot of an unread, withdrawn offer is not reused. A late reader may have found the offer and
+not yet claimed it; its store must not be mistaken for one about the slot's next use.
 """
 
 
@@ -36,7 +36,7 @@ saying that it holds it; what it writes then must not be taken for a word about 
 class _Slot:
     """A block of the own pool and the slot that describes it to its reader.
 
-    ``pending_free``: to be freed as soon as its reader lets go.
+    ``pending_free``: to be freed as soon as its reader releases it.
     """
 
     number: int
@@ -46,7 +46,7 @@ class _Slot:
 
 
 class _Put(RelayOperation):
-    """An offered block. Complete when its reader has let it go (or it was cleaned up)."""
+    """A put. Complete when its reader has released the block (or it was cleaned up)."""
 
     def __init__(self, relay: ShmRelay, block: Block, metadata: list[Any]) -> None:
         self.metadata = metadata
@@ -68,9 +68,10 @@ class _Done(RelayOperation):
 
 
 class ShmRelay(Relay):
-    """See the module. Built from :class:`RelayOptions`; the pool has ``slot_size_mb * credits`` MiB and is made at the first put.
+    """See the module. Built from :class:`RelayOptions`; the pool has ``slot_size_mb * credits`` MiB and is made at the
+    first put.
 
-    Its pages are touched first by the first transfers that use them; from then on they are warm.
+    The first transfers touch its pages for the first time; later ones reuse them.
     """
 
     has_empty = True
@@ -91,7 +92,7 @@ class ShmRelay(Relay):
         self._base = 0
         self._slots: dict[int, _Slot] = {}  # by the key of the block
         self._free_slots = list(range(SLOTS - 1, -1, -1))
-        self._quarantine: deque[tuple[float, int]] = deque()  # when a slot may be used again
+        self._quarantine: deque[tuple[float, int]] = deque()  # the time from which a slot may be reused
         self._watched: dict[int, int] = {}
         self._peers: dict[bytes, PeerPool] = {}
         self._closed = False
@@ -129,7 +130,7 @@ class ShmRelay(Relay):
         return [*place, slot.number, slot.generation, block.offset, block.nbytes]
 
     async def wait_until_freed(self, block: Block) -> None:
-        """Return when ``block`` was released or cleaned up."""
+        """Wait until ``block`` was released or cleaned up."""
         self._reclaim()
         await self._pool.until_freed(block)
 
@@ -138,7 +139,7 @@ class ShmRelay(Relay):
         return self._in_slot(await self._pool.allocate(nbytes, request_id))
 
     def _in_slot(self, block: Block) -> Block:
-        """Give a new block a slot, and the slot a generation. The block itself."""
+        """Give a new block a slot with a new generation; return the block."""
         memory = self._own()
         number = self._free_slots.pop()
         generation = memory.read(number, Word.GENERATION) % _GENERATIONS + 1
@@ -148,11 +149,11 @@ class ShmRelay(Relay):
         return block
 
     def _has_free_slot(self) -> bool:
-        """Free what readers have let go; True if there is a slot for one more block."""
+        """Free released blocks; return True if there is a slot for one more block."""
         self._reclaim()
         while self._quarantine and self._quarantine[0][0] <= time.monotonic():
             self._free_slots.append(self._quarantine.popleft()[1])
-        if not self._free_slots and self._quarantine:  # thousands were withdrawn since: no reader is that late
+        if not self._free_slots and self._quarantine:  # thousands were withdrawn since, so no reader is that late
             self._free_slots.append(self._quarantine.popleft()[1])
         return bool(self._free_slots)
 
@@ -166,7 +167,7 @@ class ShmRelay(Relay):
         self._reclaim()
 
     def _watch_process(self, pid: int) -> None:
-        """While an allocation waits, a reader's death is a release."""
+        """Watch for the deaths of readers, which count as releases while an allocation waits."""
         if pid in (0, os.getpid()) or pid in self._watched:
             return
         try:
@@ -192,7 +193,7 @@ class ShmRelay(Relay):
             os.close(descriptor)
 
     def _on_release(self) -> None:
-        """A reader gave memory back while an allocation waited."""
+        """Handle a release while an allocation waits."""
         assert self._pipe is not None
         with contextlib.suppress(BlockingIOError):  # woken by a death, not by a byte
             os.read(self._pipe[0], 4096)
@@ -206,7 +207,7 @@ class ShmRelay(Relay):
                 self._unwatch(pid)
 
     def _reclaim(self) -> None:
-        """Free every block whose reader let go."""
+        """Free every block that its reader has released."""
         memory = self._memory
         if memory is None:
             return
@@ -214,14 +215,16 @@ class ShmRelay(Relay):
             slot
             for slot in self._slots.values()
             if memory.read(slot.number, Word.RELEASED) == slot.generation
-            # Its request is over, and so is its reader: no release will come.
+            # Its request is over and its reader is dead, so no release will come.
             or (slot.pending_free and has_ended(memory.read(slot.number, Word.HOLDER)))
         ]
         for slot in released:
             self._free(slot)
 
     def _free(self, slot: _Slot, withdrawn: bool = False) -> None:
-        """Give a block and its slot back. ``withdrawn``: the block was offered, and its reader has not been heard of."""
+        """Free a block and its slot. ``withdrawn``: the block was offered, and its reader may still be about to claim
+        it.
+        """
         del self._slots[slot.block.key]
         if withdrawn:
             self._quarantine.append((time.monotonic() + QUARANTINE_SECONDS, slot.number))
@@ -249,16 +252,16 @@ class ShmRelay(Relay):
         return _Done(metadata)
 
     def _claim(self, metadata: Any) -> tuple[PoolMemory, Any, int, int, int, int]:
-        """Take hold of an offered slot.
+        """Claim an offered slot.
 
         Raises:
-            RelayError: the offer was withdrawn, or there was none.
+            RelayError: the offer was withdrawn, or never existed.
         """
         try:
             pid, descriptor, pipe, size, token, slot, generation, offset, nbytes = metadata
             sane = 0 <= slot < SLOTS and offset >= 0 and nbytes >= 0 and offset + nbytes <= size
         except (TypeError, ValueError) as error:
-            raise RelayError(f"these are no metadata of an shm relay: {metadata!r}") from error
+            raise RelayError(f"not metadata of an shm relay: {metadata!r}") from error
         if not sane:
             raise RelayError(f"these metadata point outside their pool: {metadata!r}")
         memory, wake = self._reach(pid, descriptor, pipe, size, token)
@@ -267,8 +270,10 @@ class ShmRelay(Relay):
             fence()
             if memory.read(slot, Word.GENERATION) == generation:
                 return memory, wake, slot, generation, offset, nbytes
-            memory.write(slot, Word.RELEASED, generation)  # the slot is in quarantine, so these words are still its own
-        # Otherwise the slot's words belong to its next use by now.
+            memory.write(
+                slot, Word.RELEASED, generation
+            )  # the slot is in quarantine, so these words are not reused yet
+        # Otherwise the slot's words may belong to its next use.
         raise RelayError("the sender has freed these bytes: its request was aborted or has failed")
 
     def _reach(self, pid: int, descriptor: int, pipe: int, size: int, token: bytes) -> tuple[PoolMemory, Any]:
@@ -295,11 +300,11 @@ class ShmRelay(Relay):
             slot = self._slots[block.key]
             if slot.pending_free:
                 continue
-            memory.write(slot.number, Word.GENERATION, slot.generation % _GENERATIONS + 1)  # late readers see it
+            memory.write(slot.number, Word.GENERATION, slot.generation % _GENERATIONS + 1)  # late readers check it
             fence()
             released = memory.read(slot.number, Word.RELEASED) == slot.generation
             if memory.read(slot.number, Word.HOLDER) and not released:
-                slot.pending_free = True  # a view is out; its end releases the block
+                slot.pending_free = True  # a view is in use; its release frees the block
             else:
                 self._free(slot, withdrawn=block.offered and not released)
 
@@ -328,7 +333,7 @@ class ShmRelay(Relay):
             self._memory = None
 
     def _own(self) -> PoolMemory:
-        """The own pool, made at first use: a process that only receives needs none."""
+        """Return the own pool, made at first use: a process that only receives needs none."""
         if self._memory is None:
             if self._closed:
                 raise RelayError("the relay is closed")
@@ -339,7 +344,7 @@ class ShmRelay(Relay):
         return self._memory
 
     def _block_of(self, source: memoryview) -> Block | None:
-        """The block that ``source`` lies in, if it came from :meth:`empty` or :meth:`reserve`."""
+        """Return the block that contains ``source``, if it came from :meth:`empty` or :meth:`reserve`."""
         if self._memory is None or source.readonly or not source.nbytes:
             return None
         block = self._pool.at(_address(source) - self._base - DATA_START)
@@ -347,14 +352,14 @@ class ShmRelay(Relay):
 
 
 def _release(memory: PoolMemory, wake: Any, slot: int, generation: int) -> None:
-    """The end of a view: one store, and a wake-up only for an owner that sleeps."""
+    """Release a view: one store, and a wake-up only if the owner waits."""
     try:
         memory.write(slot, Word.RELEASED, generation)
         fence()
         if memory.owner_waits:
             wake()
     except ValueError:
-        return  # the relay was closed first, and took its mapping along
+        return  # the relay was closed first, and unmapped the pool
 
 
 def _address(view: memoryview) -> int:
@@ -362,7 +367,7 @@ def _address(view: memoryview) -> int:
 
 
 def _bytes_of(tensor: Any) -> memoryview:
-    """A flat byte view of a contiguous CPU tensor or of any object with a C-contiguous buffer."""
+    """Return a flat byte view of a contiguous CPU tensor or of any object with a C-contiguous buffer."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.device.type != "cpu" or not tensor.is_contiguous():

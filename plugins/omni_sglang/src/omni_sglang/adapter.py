@@ -1,8 +1,9 @@
-"""Everything of SGLang that this plugin touches: no other module imports it. Written against exactly one version.
+"""The only module that imports SGLang. Written against exactly one version.
 
-:class:`Runtime` holds one :class:`sglang.srt.managers.scheduler.Scheduler` and turns its crank. SGLang decides which requests
-compute how many positions, where their K and V lie, what of them the radix cache shares, and who gives way when the pool is full.
-It computes by calling a model; that model is :class:`OmniDecoder`, which asks ``compute`` and so the model runner of the stage.
+:class:`Runtime` holds one :class:`sglang.srt.managers.scheduler.Scheduler` and steps it. SGLang decides which requests
+compute how many positions, the location of their K and V, the sharing in the radix cache, and which requests to retract
+when the pool is full. It computes by calling a model; that model is :class:`OmniDecoder`, which calls ``compute`` and
+so the stage's model runner.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ from torch import nn
 from omni_core.errors import ConfigError, InvalidRequestError
 
 SLACK = 16
-"""Positions that SGLang's context is longer than the stage's: the stage ends a request itself, before SGLang would."""
+"""Positions by which SGLang's context is longer than the stage's: the stage ends a request itself, before SGLang would.
+"""
 
 
 @frozen(kw_only=True)
 class ModelShape:
-    """What SGLang must know of a model to lay out its KV pool."""
+    """The shape of a model that SGLang needs to lay out its KV pool."""
 
     layers: int
     heads: int
@@ -69,7 +71,7 @@ class Limits:
 
 @frozen
 class Chosen:
-    """What a step gave a request: its next token, and whether that was its last."""
+    """The outcome of a step for a request: its next token, and whether that was its last."""
 
     token: int
     last: bool
@@ -95,7 +97,7 @@ class RadixPagedAttention:
 
 @frozen
 class Step:
-    """One step of SGLang's batch: for each request how many positions it has in the cache and how many are computed now."""
+    """One step of SGLang's batch: for each request the number of cached positions and the number to compute now."""
 
     keys: list[str]
     starts: list[int]
@@ -104,13 +106,13 @@ class Step:
 
 
 Compute = Callable[[Step], dict[str, Chosen]]
-"""Computes a step; the answer holds the requests whose next token was chosen."""
+"""Computes a step; returns the requests whose next token was chosen."""
 
 
 class OmniDecoder(nn.Module):
-    """The model that SGLang runs: attention layers without weights around whatever ``compute`` does.
+    """The model that SGLang runs: attention layers without weights around a call of ``compute``.
 
-    The choice of tokens belongs to the model runner (its penalties, its random numbers), so SGLang, which decodes every request
+    Tokens are chosen by the model runner (its penalties, its random numbers), so SGLang, which decodes every request
     greedily here, is given logits whose largest is the chosen token.
     """
 
@@ -145,14 +147,14 @@ class OmniDecoder(nn.Module):
 
 
 def _spans(forward_batch: ForwardBatch) -> tuple[list[int], list[int]]:
-    """Of each request: positions computed before this step, positions of this step."""
+    """For each request: positions computed before this step, positions of this step."""
     if forward_batch.forward_mode.is_decode():
         return [length - 1 for length in forward_batch.seq_lens_cpu.tolist()], [1] * forward_batch.batch_size
     return list(forward_batch.extend_prefix_lens_cpu), list(forward_batch.extend_seq_lens_cpu)
 
 
 class _Replies:
-    """Where SGLang sends what it has to say. Tokens are known already; what is read are its reasons for giving up a request."""
+    """Receives SGLang's outgoing messages. Tokens are known already; only its reasons for ending a request are read."""
 
     def __init__(self) -> None:
         self.aborts: dict[str, str] = {}
@@ -179,8 +181,8 @@ class _LocalScheduler(Scheduler):
 
     def init_watch_dog_memory_saver_input_blocker(self) -> None:
         super().init_watch_dog_memory_saver_input_blocker()
-        # It would send SIGQUIT to the parent process, which supervises its children by itself; and its thread, which has no
-        # end, would keep this object with its pool and its process groups alive.
+        # The watchdog would send SIGQUIT to the parent process, which supervises its children itself; and its thread
+        # never ends, so it would keep this object with its pool and its process groups alive.
         watchdog = self.watchdog
         watchdog.is_active, watchdog.get_counter, watchdog.dump_info = (lambda: False), (lambda: 0), None
 
@@ -190,12 +192,12 @@ ModelRegistry.models[OmniDecoder.__name__] = OmniDecoder
 
 @define
 class Outcome:
-    """What :meth:`Runtime.step` did.
+    """The outcome of :meth:`Runtime.step`.
 
     Attributes:
         keys: the requests that were computed; empty when there was nothing to compute.
         chosen: those of them that got a token.
-        error: what the computation raised; then every request of ``keys`` is detached and holds no memory.
+        error: the exception of the computation; then every request of ``keys`` is detached and holds no memory.
         given_up: requests that SGLang ended on its own, with its reason; they hold no memory.
     """
 
@@ -206,22 +208,25 @@ class Outcome:
 
 
 ReadWeight = Callable[[str, torch.Size], torch.Tensor]
-"""A network's weight by its name and shape. Names are those of transformers' modules, experts stacked (``experts.gate_up_proj``)."""
+"""Reads a network's weight by name and shape. Names are those of transformers' modules, experts stacked
+(``experts.gate_up_proj``).
+"""
 
 
 def build_qwen3_moe(config: Any, read: ReadWeight, dtype: torch.dtype, device: torch.device, capture: int) -> nn.Module:
-    """SGLang's own Qwen3-MoE decoder with multimodal rotary positions and deepstack, its weights read. After :class:`Runtime`.
+    """SGLang's own Qwen3-MoE decoder with multimodal rotary positions and deepstack, with its weights. Needs a
+    :class:`Runtime`.
 
     Args:
         config: transformers' text config of the checkpoint.
-        capture: the layer whose input is wanted with every answer (``hidden_states`` index of transformers).
+        capture: the layer whose input is returned with every output (``hidden_states`` index of transformers).
     """
     with set_default_torch_dtype(dtype), device:
         network = Qwen3MoeLLMModel(config=config)
     for name, parameter in network.named_parameters():
         stacked = name.replace("experts.w13_weight", "experts.gate_up_proj")
         weight = read(stacked.replace("experts.w2_weight", "experts.down_proj"), parameter.shape)
-        parameter.data[: len(weight)].copy_(weight)  # the embedding may be padded to a round number of rows
+        parameter.data[: len(weight)].copy_(weight)  # the embedding may be padded to a multiple of rows
     for module in network.modules():
         method = getattr(module, "quant_method", None)
         if method is not None:
@@ -237,11 +242,11 @@ def run_qwen3_moe(
     positions: torch.Tensor,
     deepstack: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normed output and captured layer, ``[n, hidden]`` each.
+    """Return the normed output and the captured layer, ``[n, hidden]`` each.
 
     Args:
         embeds: ``[n, hidden]``. positions: ``[3, n]``.
-        deepstack: ``[n, 3 * hidden]``, what is added behind the first three layers.
+        deepstack: ``[n, 3 * hidden]``, added after the first three layers.
     """
     hidden, captured = network(None, positions, attention.batch, embeds, input_deepstack_embeds=deepstack)
     return hidden, captured[0]
@@ -255,13 +260,13 @@ _memory: int | None = None
 class Runtime:
     """One SGLang scheduler, the only one in its process: its parallel state and its config are global.
 
-    A request is in one of three places: with SGLang (waiting or running), detached (known, but SGLang does not see it, and it holds
-    no memory that is not shared) or unknown. All calls must come from one thread at a time.
+    A request is in one of three states: in SGLang (waiting or running), detached (known, but SGLang does not see it,
+    and it holds no memory that is not shared) or unknown. All calls must come from one thread at a time.
 
-    ``server_args`` are arguments of SGLang's ``ServerArgs`` that replace what is chosen here.
+    ``server_args`` are arguments of SGLang's ``ServerArgs`` that override the defaults chosen here.
 
     Raises:
-        ConfigError: another one lives in this process.
+        ConfigError: another one exists in this process.
     """
 
     def __init__(self, shape: ModelShape, limits: Limits, device: torch.device, **server_args: Any) -> None:
@@ -275,24 +280,24 @@ class Runtime:
         self._requests: dict[str, Req] = {}
         self._detached: set[str] = set()
         self.retractions = 0
-        """How often SGLang took a running request's memory away, to compute it again later."""
+        """The number of times SGLang retracted a running request, to compute it again later."""
 
     def connect(self, compute: Compute) -> None:
-        """What computes steps, from now on."""
+        """Set the function that computes steps."""
         self._model.compute = compute
 
     # --- requests ----------------------------------------------------------------------------------------------------
     def submit(self, key: str, ids: Sequence[int], max_new_tokens: int, *, namespace: str | None) -> None:
-        """Give SGLang a request.
+        """Add a request to SGLang.
 
         Args:
             key: its name; no key may begin with another one (SGLang's abort matches prefixes).
-            ids: one number per prompt position. Requests with equal namespaces share the K and V of equal beginnings.
+            ids: one number per prompt position. Requests with equal namespaces share the K and V of equal prefixes.
             max_new_tokens: an upper bound that SGLang plans with.
             namespace: see ``ids``.
 
         Raises:
-            InvalidRequestError: SGLang does not take it; it is forgotten.
+            InvalidRequestError: SGLang rejects it; it is forgotten.
         """
         scheduler = self._scheduler
         sampling = SamplingParams(temperature=0.0, max_new_tokens=max_new_tokens)
@@ -318,10 +323,10 @@ class Runtime:
         self._requests[key] = req
         if req.to_finish is not None:
             self.withdraw(key)
-            raise InvalidRequestError(f"SGLang refuses the request: {req.to_finish.message}")
+            raise InvalidRequestError(f"SGLang rejects the request: {req.to_finish.message}")
 
     def withdraw(self, key: str) -> None:
-        """Forget a request, wherever it is; what it holds is freed. Idempotent."""
+        """Forget a request in any state, and free its memory. Idempotent."""
         req = self._requests.pop(key, None)
         if req is not None and key not in self._detached and not req.finished():
             self._take_back(req, keep=False)
@@ -331,19 +336,21 @@ class Runtime:
         return key in self._requests
 
     def detach(self, key: str, *, keep: bool) -> None:
-        """Take a request out of SGLang's hands; ``keep`` leaves its K and V in the radix cache while there is room."""
+        """Detach a request from SGLang; ``keep`` leaves its K and V in the radix cache while there is room."""
         self._take_back(self._requests[key], keep=keep)
         self._detached.add(key)
 
     def detach_waiting(self) -> list[str]:
-        """Take every request that has not begun out of SGLang's hands."""
+        """Detach every request that has not begun."""
         keys = [req.rid for req in self._scheduler.waiting_queue]
         self._scheduler.waiting_queue = []
         self._detached.update(keys)
         return keys
 
     def attach(self, key: str) -> None:
-        """Give a detached request to SGLang again; it waits, and what is not in the radix cache is computed again."""
+        """Add a detached request to SGLang again; it waits, and the positions that are not in the radix cache are
+        recomputed.
+        """
         self._detached.discard(key)
         self._scheduler._add_request_to_queue(self._requests[key], is_retracted=True)
 
@@ -364,7 +371,7 @@ class Runtime:
 
     # --- steps -------------------------------------------------------------------------------------------------------
     def step(self) -> Outcome:
-        """Plan and compute one batch. Never raises for what ``compute`` raised: see :class:`Outcome`."""
+        """Plan and compute one batch. Never raises an exception of ``compute``: see :class:`Outcome`."""
         scheduler = self._scheduler
         begun = {req.rid for req in self._inside()}
         plan = scheduler.get_next_batch_to_run(running_batch=scheduler.running_batch, last_batch=scheduler.last_batch)
@@ -393,7 +400,7 @@ class Runtime:
         return Outcome(keys, chosen, None, {**given_up, **self._given_up()})
 
     def _drop(self, batch: ScheduleBatch) -> None:
-        """A batch whose computation failed: its requests give back what was allocated for it, and are detached."""
+        """Release the memory of a batch whose computation failed, and detach its requests."""
         scheduler = self._scheduler
         scheduler.last_batch = batch
         for req in list(batch.reqs):
@@ -406,7 +413,9 @@ class Runtime:
         return {key: reason for key, reason in reasons.items() if key in self._requests}
 
     def rest(self) -> str | None:
-        """Housekeeping before a pause: SGLang checks its pools and resets its estimates. Returns what it finds lost."""
+        """Do SGLang's housekeeping before a pause: it checks its pools and resets its estimates. Returns the memory
+        that it misses.
+        """
         try:
             self._scheduler.on_idle()
         except ValueError as lost:
@@ -441,20 +450,20 @@ class Runtime:
 
     @property
     def free_tokens(self) -> int:
-        """Positions of the pool that no live request holds: what is free, and what only the radix cache holds."""
+        """Positions of the pool that no live request holds: free ones, and those that only the radix cache holds."""
         scheduler = self._scheduler
         return int(scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size())
 
     def cached_tokens(self, key: str) -> int:
-        """How many of a request's prompt positions were found in the radix cache."""
+        """Return the number of a request's prompt positions that were found in the radix cache."""
         return int(self._requests[key].cached_tokens)
 
     def flush_cache(self) -> None:
-        """Empty the radix cache. Only while nothing waits or runs."""
+        """Empty the radix cache. May be called only while no request waits or runs."""
         self._scheduler.flush_cache()
 
     def close(self) -> None:
-        """Free the process for another one. Idempotent."""
+        """Release SGLang's globals, so that the process can hold another one. Idempotent."""
         if _live is not None and _live() is self:
             _tear_down()
 
@@ -487,7 +496,7 @@ def _tear_down() -> None:
 
 
 def _start(shape: ModelShape, limits: Limits, device: torch.device, given: dict[str, Any]) -> _LocalScheduler:
-    """SGLang's scheduler for a model of this shape. ``given`` are server arguments that replace ours."""
+    """Make SGLang's scheduler for a model of this shape. ``given`` are server arguments that override ours."""
     context = limits.max_context + SLACK
     with tempfile.TemporaryDirectory(prefix="omni-sglang-") as folder:
         _write_config(Path(folder), shape, context)
@@ -506,7 +515,7 @@ def _start(shape: ModelShape, limits: Limits, device: torch.device, given: dict[
             "max_total_tokens": limits.tokens,
             "attention_backend": "torch_native" if device.type == "cpu" else None,
             "disable_overlap_schedule": True,  # the next step's inputs may depend on this step's token
-            "disable_cuda_graph": True,  # a runner's hooks cannot be captured
+            "disable_cuda_graph": True,  # the hooks of a runner cannot be captured
             "log_level": "warning",
         }
         arguments = ServerArgs(**{**ours, **given})
@@ -525,7 +534,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _write_config(folder: Path, shape: ModelShape, context: int) -> None:
-    """A model folder of the shape's numbers: SGLang reads them from a ``config.json``."""
+    """Write a model folder with the shape's numbers: SGLang reads them from a ``config.json``."""
     config = {
         "architectures": [OmniDecoder.__name__],
         "model_type": "llama",
@@ -538,15 +547,15 @@ def _write_config(folder: Path, shape: ModelShape, context: int) -> None:
         "vocab_size": shape.vocab_size,
         "max_position_embeddings": context,
         "torch_dtype": _name(shape.dtype),
-        "eos_token_id": None,  # which ids end a request is for the model runner to say
+        "eos_token_id": None,  # the model runner decides which ids end a request
     }
     (folder / "config.json").write_text(json.dumps(config))
 
 
 def _rendezvous() -> str:
-    """Where the process group of one process meets: memory that nobody else can reach and that ends with the process.
+    """Make the rendezvous of a process group of one process: process-private memory that ends with the process.
 
-    SGLang's default is a TCP store, which listens on every interface of the host and asks nobody who he is.
+    SGLang's default is a TCP store, which listens on every interface of the host without authentication.
     """
     global _memory
     _memory = os.memfd_create("omni-sglang")
@@ -554,7 +563,7 @@ def _rendezvous() -> str:
 
 
 def _ports() -> PortArgs:
-    """No addresses: :class:`_LocalScheduler` opens no socket, and the process group meets elsewhere."""
+    """No addresses: :class:`_LocalScheduler` opens no socket, and the process group uses another rendezvous."""
     return PortArgs(
         tokenizer_ipc_name="",
         scheduler_input_ipc_name="",

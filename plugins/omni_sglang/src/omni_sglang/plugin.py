@@ -7,12 +7,13 @@ from importlib.util import find_spec
 from omni_core.hookspecs import Component, SchedulerComponent, hookimpl
 
 SGLANG_VERSION = "0.5.23"
-"""The one version that the adapter is written against. SGLang's scheduler has no stable interface: see docs/sglang.md."""
+"""The one version that the adapter is written against. SGLang's scheduler has no stable interface: see docs/sglang.md.
+"""
 
 
 def probe() -> str | None:
     """Return why SGLang cannot work here, or ``None``."""
-    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which a start of `omni` need not wait for
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, which the start of `omni` need not spend
 
     try:
         found = version("sglang")

@@ -1,4 +1,6 @@
-"""The decoder of Qwen3-Omni's thinker on SGLang's own layers: fused projections, norms and experts, where there is a GPU for them."""
+"""The decoder of Qwen3-Omni's thinker on SGLang's own layers: fused projections, norms and experts on a GPU that has
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,26 @@ from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_sglang.adapter import RadixPagedAttention, ReadWeight, build_qwen3_moe, run_qwen3_moe
 
 DEEPSTACK_LAYERS = 3
-"""Behind how many layers SGLang's decoder adds deepstack features."""
+"""The number of layers after which SGLang's decoder adds deepstack features."""
 
 
 class Qwen3MoeDecoder:
     """An :class:`omni_core.model_runner.ARModel` on SGLang's layers; it computes on :class:`OmniScheduler` only.
 
-    SGLang's layers need its parallel state, so the network is made and its weights are read by :meth:`build`, which the scheduler
-    calls once it is up. ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``.
+    SGLang's layers need its parallel state, so the network is made and its weights are read by :meth:`build`, which the
+    scheduler calls once it is up. ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and
+    ``capture``.
 
     Args:
         config: transformers' text config.
         read: reads a weight by its name (below the decoder) and shape.
         head: the output matrix, ``[vocab, hidden]``.
         capture: the layer whose input is captured for every batch.
-        deepstack: behind how many layers features are added.
+        deepstack: the number of layers after which features are added.
 
     Raises:
-        ConfigError: SGLang's decoder has no place for so many deepstack features, or none where ``capture`` asks: it captures what a
-            layer is given, features included, and that of no layer behind the last.
+        ConfigError: SGLang's decoder does not support so many deepstack features, or cannot capture layer ``capture``: it captures the
+            input of a layer, features included, but not the output of the last layer.
     """
 
     required_scheduler = "omni_sglang.scheduler:OmniScheduler"
@@ -50,7 +53,7 @@ class Qwen3MoeDecoder:
                     f"config.json: text_config.{field} {value!r}: SGLang's layers do not compute it; leave `decoder` unset"
                 )
         if deepstack > DEEPSTACK_LAYERS:
-            raise ConfigError(f"{deepstack} deepstack layers: SGLang's decoder has room for {DEEPSTACK_LAYERS}")
+            raise ConfigError(f"{deepstack} deepstack layers: SGLang's decoder supports {DEEPSTACK_LAYERS}")
         if not deepstack < capture < config.num_hidden_layers:
             raise ConfigError(
                 f"hidden state {capture} of {config.num_hidden_layers} layers cannot be captured on SGLang's layers: only those "
@@ -60,7 +63,7 @@ class Qwen3MoeDecoder:
         self._config.rope_parameters = {
             **config.rope_parameters,
             "mrope_interleaved": True,
-        }  # not said in every checkpoint
+        }  # absent in some checkpoints
         self._read, self._capture, self._device = read, capture, device
         self._head = head.to(device)
         self._network: nn.Module | None = None
@@ -98,7 +101,9 @@ class Qwen3MoeDecoder:
         return ForwardOutput(hidden, {} if wanted is None else {wanted: captured})
 
     def _deepstack(self, batch: ForwardBatch) -> torch.Tensor | None:
-        """Deepstack features as SGLang takes them: a row per position, the layers side by side, zeros where there are none."""
+        """Return deepstack features in SGLang's layout: a row per position, the layers side by side, zeros where there
+        are none.
+        """
         if "deepstack" not in batch.extra:
             return None
         rows, features = batch.extra["deepstack"]

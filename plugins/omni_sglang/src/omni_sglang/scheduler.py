@@ -1,4 +1,4 @@
-"""``OmniScheduler``: the contract of a stage's scheduler on SGLang's own. SGLang batches; messages, requests and streams are ours."""
+"""``OmniScheduler``: a stage's scheduler on SGLang's own. SGLang batches; messages, requests and streams are ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @define(eq=False)
 class _Entry:
-    """A request and the name that SGLang knows it by."""
+    """A request and its key in SGLang."""
 
     key: str
     request: ARRequest
@@ -34,19 +34,19 @@ class OmniScheduler(LoopedScheduler):
     policy is SGLang's scheduler.
 
     Args:
-        runner: the model and what its requests are.
+        runner: the model and its requests' state.
         max_running: requests computed together.
         max_batch_tokens: prompt positions computed in one step, over all requests.
         chunk_size: positions of one prompt computed in one step.
         block_size: positions per page of the cache.
         kv_cache_mb: the cache's size in MiB, all layers together; it never grows.
         kv_blocks: the cache's size in pages instead.
-        max_context: positions that one request may reach; more prompt is an error, more output ends it with ``length``. By default
-            the runner's, and 32768 where it has none.
+        max_context: the most positions of one request; a longer prompt is an error, longer output ends with ``length``. By default
+            the runner's, and 32768 if it has none.
         server_args: fields of SGLang's ``ServerArgs`` to set, such as ``{"schedule_policy": "lpm"}``.
 
     Raises:
-        ConfigError: there is another one in this process, or the model's ``kv_layout`` does not say its query heads.
+        ConfigError: there is another one in this process, or the model's ``kv_layout`` does not give its query heads.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class OmniScheduler(LoopedScheduler):
         if self._step() or self._refuse_what_cannot_run() or self._result.failed:
             return self._result
         if (lost := self.runtime.rest()) is not None:
-            logger.error("SGLang misses memory that no request holds: %s", lost)
+            logger.error("SGLang reports leaked memory: %s", lost)
         return None
 
     def admit(self, request: ARRequest) -> None:
@@ -161,7 +161,8 @@ class OmniScheduler(LoopedScheduler):
 
     def _submit(self, entry: _Entry) -> None:
         request = entry.request
-        # An embedding says more than its id: what was computed of one is of use to the request itself only, when it begins again.
+        # An id does not determine an embedding, so the K and V computed from one may be reused by the request itself
+        # only, when it is restarted.
         private = self._fed_back or request.prompt_embeds is not None or request.prompt_positions is not None
         self.runtime.submit(
             entry.key,
@@ -172,7 +173,7 @@ class OmniScheduler(LoopedScheduler):
 
     # --- a step ------------------------------------------------------------------------------------------------------
     def _step(self) -> bool:
-        """Let SGLang compute a batch; ``False`` if it has none."""
+        """Compute a batch with SGLang; ``False`` if it has none."""
         outcome = self.runtime.step()
         for key, reason in outcome.given_up.items():
             self._give_up(self._by_key[key], reason)
@@ -210,7 +211,7 @@ class OmniScheduler(LoopedScheduler):
         }
 
     def _park(self) -> None:
-        """Take the requests out of SGLang's batch that the last step gave a token and whose next input is not there."""
+        """Detach the requests that the last step gave a token and whose next input has not arrived."""
         given, self._given = self._given, []
         for request_id in given:
             entry = self._entries.get(request_id)
@@ -240,7 +241,7 @@ class OmniScheduler(LoopedScheduler):
 
     # --- a batch that failed -----------------------------------------------------------------------------------------
     def _isolate(self, keys: Sequence[str], error: BaseException) -> None:
-        """Find the failing request: the requests of the batch begin again, one by one, and no other begins meanwhile.
+        """Find the failing request: the requests of the batch are restarted one by one, and no other starts meanwhile.
 
         Each computes all its positions again, so the error is raised in a batch of its own.
         """
@@ -274,7 +275,7 @@ class OmniScheduler(LoopedScheduler):
                 self._result.failed[entry.request.request_id] = error
 
     def _refuse_what_cannot_run(self) -> bool:
-        """Give up SGLang's oldest waiting request after it has planned nothing three times while nothing runs."""
+        """Fail SGLang's oldest waiting request after it has planned nothing three times while nothing runs."""
         key = self.runtime.oldest_waiting
         if key is None:
             return False

@@ -1,1 +1,1 @@
-"""What omni models written in PyTorch share. Importing the package imports no torch; its modules do."""
+"""Shared building blocks of omni models in PyTorch. Importing the package imports no torch; its modules do."""

@@ -33,7 +33,7 @@ def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
     folder = Path(model).expanduser()
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder} is no checkpoint: it has no config.json")
+            raise ConfigError(f"{folder} is not a checkpoint: it has no config.json")
         return str(folder)
     if folder.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
         raise ConfigError(f"--model {model!r} is neither an existing folder nor a hub id of the form 'owner/name'")
@@ -43,7 +43,7 @@ def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
     try:
         return str(snapshot_download(model, allow_patterns=list(files)))
     except (HfHubHTTPError, OSError, ValueError) as error:
-        raise ConfigError(f"{model!r} is no local folder and could not be downloaded: {error}") from error
+        raise ConfigError(f"{model!r} is not a local folder and could not be downloaded: {error}") from error
 
 
 def written_once(name: str, write: Callable[[Path], object]) -> str:
@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a checkpoint.
 
     Raises:
-        ConfigError: the file is missing or unreadable, or holds something else.
+        ConfigError: the file is missing or unreadable, or does not contain an object.
     """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def load_checked(what: str, load: Callable[[], LoadedT]) -> LoadedT:
-    """Call a loader of another library, whose errors are of many types.
+    """Call a loader of another library and convert its exceptions.
 
     Raises:
         ConfigError: it raised; the message begins with ``what``.
@@ -104,13 +104,13 @@ def read_tokenizer(folder: str | Path, ids: Mapping[str, int]) -> Any:
     """Read ``tokenizer.json`` of a checkpoint, with the ``tokenizers`` library, which model distributions depend on.
 
     Args:
-        ids: the token of each of these names must have this id.
+        ids: the required id of each named token.
 
     Returns:
         A ``tokenizers.Tokenizer``.
 
     Raises:
-        ConfigError: the file is missing or no tokenizer, or is that of another checkpoint.
+        ConfigError: the file is missing, not a tokenizer, or that of another checkpoint.
     """
     from tokenizers import Tokenizer
 
@@ -126,7 +126,7 @@ def read_tokenizer(folder: str | Path, ids: Mapping[str, int]) -> Any:
 
 
 Bounds = Mapping[str, tuple[int, int]]
-"""Fields that are whole numbers, with the least and the largest value of each."""
+"""Integer fields, with the least and the largest value of each."""
 
 
 class Section:
@@ -152,7 +152,7 @@ class Section:
         return self._values[name]
 
     def get(self, name: str, default: Any) -> Any:
-        """Return a field as it is, unchecked."""
+        """Return a field without any check."""
         value = self._values.get(name)
         return default if value is None else value
 
@@ -161,14 +161,14 @@ class Section:
         return ConfigError(f"{self._path}.{name}: must be {allowed}, is {reprlib.repr(self._values.get(name))}")
 
     def section(self, name: str, *, optional: bool = False) -> Section:
-        """Return an object within this one; an empty one where it is ``optional`` and absent."""
+        """Return an object within this one; an empty one if it is ``optional`` and absent."""
         value = self.get(name, {}) if optional else self[name]
         if not isinstance(value, dict):
             raise ConfigError(f"{self._path}.{name}: must be an object")
         return Section(value, f"{self._path}.{name}", self._model)
 
     def integer(self, name: str, low: int, high: int, default: int | None = None) -> int:
-        """Return a whole number from ``low`` to ``high``."""
+        """Return an integer from ``low`` to ``high``."""
         value = self[name] if default is None else self.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.fail(name, f"a whole number from {low} to {high}")
@@ -189,7 +189,7 @@ class Section:
         return value
 
     def integers(self, name: str, low: int, high: int, default: Sequence[int] | None = None) -> tuple[int, ...]:
-        """Return a list of whole numbers from ``low`` to ``high``."""
+        """Return a list of integers from ``low`` to ``high``."""
         value = self[name] if default is None else self.get(name, default)
         if not isinstance(value, list | tuple) or not all(type(each) is int and low <= each <= high for each in value):
             raise self.fail(name, f"a list of whole numbers from {low} to {high}")
@@ -206,7 +206,7 @@ class Section:
         return tuple(map(float, value))
 
     def choice(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
-        """Return one of a few values; others would change the model's numbers and are not implemented."""
+        """Return one of a few values; others would change the model's results and are not implemented."""
         value = self.get(name, default)
         if not any(value == each and type(value) is type(each) for each in allowed):
             raise self.fail(name, f"{' or '.join(map(repr, allowed))} (others are not implemented)")
@@ -219,6 +219,6 @@ class Section:
                 self.integer(name, low, high)
 
     def multiple(self, name: str, other: str) -> None:
-        """Check that a field is a multiple of another one, where both are present."""
+        """Check that a field is a multiple of another one, if both are present."""
         if name in self and other in self and self[name] % self[other]:
             raise self.fail(name, f"a multiple of {other}, which is {self[other]}")

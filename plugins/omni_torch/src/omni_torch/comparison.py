@@ -1,4 +1,4 @@
-"""A kernel beside its reference: how far apart they are on random inputs, and how long each takes."""
+"""Compares a kernel with its reference: the error on random inputs, and the speed of each."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from omni_core.references import load
 from omni_torch.kernels import Operation
 
 BOUNDS = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 8e-3}
-"""The largest ``|out - reference| / |reference|`` allowed, in Euclidean norms: about twice a rounding of the result, and sums' errors."""
+"""The largest ``|out - reference| / |reference|`` allowed, in Euclidean norms: about twice the rounding of the result,
+plus errors of sums.
+"""
 
 
 ROUNDS = 9
-"""Pairs of measurements, reference and kernel in turn, that a speed is made of."""
+"""The number of pairs of measurements, reference and kernel in turn, of a speed."""
 
 
 @frozen
 class Comparison:
-    """One kernel in one dtype.
+    """The comparison of one kernel in one dtype.
 
     Attributes:
         dtype: its name.
-        error: the largest of all examples' and outputs' relative errors; infinite for NaN, and for whole numbers that differ.
+        error: the largest of all examples' and outputs' relative errors; infinite for NaN, and for integers that differ.
         bound: the largest error that is allowed.
-        fault: what is wrong beside the values: another shape, or an argument changed that the operation does not write.
+        fault: a violation other than the values: another shape, or a change of an argument that the operation does not write.
         speeds: the time of the reference over that of the kernel, over all examples: the quartiles of several measurements.
         shapes: of the tensors of the largest example.
     """
@@ -58,14 +60,14 @@ class Comparison:
 
 
 class ContractViolation(Exception):
-    """A kernel breaks its operation's contract in another way than by its values."""
+    """A kernel violates its operation's contract in another way than by its values."""
 
 
 def compare(operation: Operation[..., Any], component: KernelComponent, seconds: float = 0.2) -> Iterator[Comparison]:
     """Compare a kernel with its reference, which computes in float64, on the kernel's device in each of its dtypes.
 
     Args:
-        seconds: how long to measure each, about.
+        seconds: approximate measuring time of each.
 
     Raises:
         PluginError: the operation is not the kernel's, or a dtype cannot be compared.
@@ -93,7 +95,9 @@ def compare(operation: Operation[..., Any], component: KernelComponent, seconds:
 
 
 def relative_error(operation: Operation[..., Any], kernel: Any, arguments: tuple[Any, ...]) -> float:
-    """Return the largest relative error of what a kernel returns and writes for ``arguments``, which stay as they are."""
+    """Return the largest relative error of the tensors that a kernel returns and writes for ``arguments``, which are
+    not changed.
+    """
     given, exact = [_copy(each) for each in arguments], [_double(each) for each in arguments]
     outputs, expected = _tensors(kernel(*given)), _tensors(operation.reference(*exact))
     if [each.shape for each in outputs] != [each.shape for each in expected]:
@@ -103,7 +107,7 @@ def relative_error(operation: Operation[..., Any], kernel: Any, arguments: tuple
     names = signature(operation.reference).parameters
     for name, before, after, right in zip(names, arguments, given, exact, strict=False):
         if name in operation.writes:
-            # What neither touched would hide an error in what either did.
+            # Elements that neither changed would hide an error in those that either did.
             touched = (after != before) | (right != before)
             pairs.append((after[touched], right[touched]))
         elif isinstance(before, torch.Tensor) and not torch.equal(before, after):
@@ -140,7 +144,9 @@ def _elements(arguments: tuple[Any, ...]) -> int:
 
 
 def _speeds(reference: Any, kernel: Any, examples: list[tuple[Any, ...]], seconds: float) -> tuple[float, float, float]:
-    """Quartiles of the ratio of times. Both are measured in turn, so that other load on the machine meets both."""
+    """Return the quartiles of the ratio of times. Both are measured in turn, so that other load on the machine affects
+    both alike.
+    """
     ratios = sorted(_time(reference, examples, seconds) / _time(kernel, examples, seconds) for _ in range(ROUNDS))
     return ratios[ROUNDS // 4], ratios[ROUNDS // 2], ratios[-1 - ROUNDS // 4]
 

@@ -1,4 +1,4 @@
-"""Continuing a finished request in place: a next turn, a next sentence, on the same cached positions."""
+"""Continues a finished request in place: a next turn, a next sentence, on the same cached positions."""
 
 from __future__ import annotations
 

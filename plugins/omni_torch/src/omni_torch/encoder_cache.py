@@ -1,7 +1,8 @@
-"""A cache of encoder outputs by content: a piece of media that comes again is not encoded again.
+"""A cache of encoder outputs by content: media that are sent again are not encoded again.
 
-Keys are digests of the content (an image, a clip, a reference voice), so equal content is shared whatever its source; the size is
-bounded, and the least recently used entries are evicted first. One cache serves all requests of an encoder's process.
+Keys are digests of the content (an image, a clip, a reference voice), so equal content is shared whatever its source;
+the size is bounded, and the least recently used entries are evicted first. One cache serves all requests of an
+encoder's process.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class EncoderCache(Generic[Encoded]):
                 _, oldest = self._pieces.popitem(last=False)
                 self._bytes -= _bytes(oldest)
                 self._evictions += 1
-            # Copies: a view would keep the whole tensor that it belongs to.
+            # Copies: a view would keep the whole tensor that it belongs to in memory.
             self._pieces[digest] = tuple(each.clone() for each in piece)  # type: ignore[assignment]
             self._bytes += size
 

@@ -1,4 +1,4 @@
-"""A sparse mixture of experts as two operations: which experts a row goes to, and what those make of it.
+"""A sparse mixture of experts as two operations: routing rows to experts, and computing the experts' weighted sum.
 
 References in PyTorch, as in :mod:`omni_torch.operations`.
 """
@@ -16,7 +16,7 @@ from omni_torch.kernels import operation
 
 
 def _logits(rows: int, experts: int, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Rows of a uniform grid in random order: no two logits of a row are equal, in any dtype, up to 512 experts."""
+    """Return rows of a uniform grid in random order: no two logits of a row are equal, in any dtype, up to 512 experts."""
     noise = torch.rand(rows, experts, generator=generator, device=generator.device)
     return ((noise.argsort(-1) - experts // 2) * (8 / experts)).to(dtype)
 
@@ -28,10 +28,10 @@ def _routing_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tu
 
 @operation("route_experts", examples=_routing_examples)
 def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``top_k`` experts of each row with the largest logits, largest first, and their shares by a softmax over all experts.
+    """Return the ``top_k`` experts of each row with the largest logits, largest first, and their shares by a softmax
+    over all experts.
 
-    Which of several experts with equal logits comes first, or comes in at all, is ``torch.topk``'s choice here, which it leaves
-    open. A kernel may say more.
+    The choice between experts with equal logits is ``torch.topk``'s, which leaves it open. A kernel may define it.
 
     Args:
         logits: ``[n, experts]``. normalize: scale each row's ``top_k`` weights to a sum of 1.
@@ -47,7 +47,7 @@ def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[to
 
 
 def _mixture_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
-    """Few and many rows, sizes that are no multiples of anything, and the dimensions of Qwen3-Omni's talker."""
+    """Return examples: few and many rows, odd sizes, and the dimensions of Qwen3-Omni's talker."""
     cases = [([1, 40], 6, 2, 64, 48), ([3], 5, 3, 72, 40), ([17], 128, 8, 64, 16), ([1, 32, 512], 128, 6, 1024, 384)]
     device = generator.device
 
@@ -67,10 +67,11 @@ def _mixture_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tu
 def experts(
     x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """Each row through its experts (``down(silu(gate(x)) * up(x))``), and the weighted sum of what they give, in a fixed order.
+    """Compute each row's experts (``down(silu(gate(x)) * up(x))``), and the weighted sum of their outputs, in a fixed
+    order.
 
     Args:
-        x: ``[n, hidden]``. weights, chosen: ``[n, top_k]``, as :func:`route_experts` gives them.
+        x: ``[n, hidden]``. weights, chosen: ``[n, top_k]``, from :func:`route_experts`.
         gate_up: ``[experts, 2 * inner, hidden]``, the gates' rows before the ups'. down: ``[experts, hidden, inner]``.
 
     Returns:
@@ -87,7 +88,7 @@ def experts(
 
 
 def _groupable(x: torch.Tensor, down: torch.Tensor) -> bool:
-    """Whether PyTorch's grouped product takes these: on a GPU, not in float64, and rows must begin at multiples of 16 bytes."""
+    """Return True if PyTorch's grouped product supports these: on a GPU, not in float64, rows aligned to 16 bytes."""
     if not x.is_cuda or x.dtype == torch.float64 or not hasattr(F, "grouped_mm"):
         return False
     return all(size * x.element_size() % 16 == 0 for size in down.shape[1:])
@@ -96,7 +97,8 @@ def _groupable(x: torch.Tensor, down: torch.Tensor) -> bool:
 def one_by_one(
     x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, expert: Callable[[int, torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """:func:`experts`, one chosen expert after the other; only their weights are read. The host waits for ``chosen``.
+    """Compute :func:`experts` one chosen expert after another; only their weights are read. The host waits for
+    ``chosen``.
 
     Args:
         expert: computes one, ``(number, [rows, hidden]) -> [rows, hidden]``.
@@ -116,7 +118,7 @@ def one_by_one(
 def grouped(
     x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
 ) -> torch.Tensor:
-    """:func:`experts` in two grouped products, which in bfloat16 ask the host nothing: a GPU need not be waited for."""
+    """Compute :func:`experts` in two grouped products, which in bfloat16 do not synchronise with the host."""
     flat = chosen.flatten()
     order = flat.argsort(stable=True)
     counts = torch.zeros(len(gate_up), dtype=torch.int32, device=x.device)

@@ -68,14 +68,14 @@ class CudaRecorder:
         with _recording:
             stream.wait_stream(before)
             try:
-                # The outer one makes sure that a recording that fails leaves its stream.
+                # The outer context makes sure that a failed recording leaves its stream.
                 with torch.cuda.stream(stream):
                     for _ in range(WARM_UPS):
                         function()
                     # Other stages' threads may use the GPU meanwhile.
                     with torch.cuda.graph(graph, self._memory, stream, capture_error_mode="thread_local"):
                         outputs = function()
-            finally:  # a call that failed may still be writing where the ordinary way is about to write
+            finally:  # a call that failed may still be writing memory that the normal path is about to write
                 before.wait_stream(stream)
         return outputs, graph.replay
 
@@ -112,7 +112,7 @@ class Graphs:
         """Return graphs if the device has them and they are ``wanted``. A recorder is used as it is, on every device.
 
         Raises:
-            ConfigError: ``wanted``, the value of ``option``, is something else.
+            ConfigError: ``wanted``, the value of ``option``, is of another type.
         """
         if isinstance(wanted, bool):
             return cls(device, CudaRecorder) if wanted and device.type == "cuda" else None

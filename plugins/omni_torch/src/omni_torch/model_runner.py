@@ -35,7 +35,9 @@ class ARModelRunner(ModelRunner):
         """Adjust the batch: replace rows of ``input_embeds``, fill ``extra``."""
 
     def forward(self, batch: ForwardBatch, forward: Forward) -> ForwardOutput:
-        """Run ``forward``, which is the model's own or the scheduler's faster one; a subclass may choose another for some batches."""
+        """Run ``forward``, which is the model's own or the scheduler's faster one; override it to use another for some
+        batches.
+        """
         return forward(batch)
 
     def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
@@ -70,7 +72,7 @@ class ARModelRunner(ModelRunner):
         return sampled
 
     def _input_embeds(self, batch: ForwardBatch) -> torch.Tensor:
-        """``embed(ids)``, with the rows that a request brings as embeddings in their places."""
+        """Return ``embed(ids)``, with the rows that a request brings as embeddings in their places."""
         embeds: torch.Tensor = self.model.embed(batch.input_ids.clamp(min=0))
         row = 0
         for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
@@ -88,10 +90,10 @@ class ARModelRunner(ModelRunner):
 
 
 class FeedbackARModelRunner(ARModelRunner):
-    """A runner whose inputs come from a :class:`FeedbackStrategy`: a talker predicts the first code of a frame, a small second
-    network the rest, and the sum of their embeddings is the next input.
+    """A runner whose inputs come from a :class:`FeedbackStrategy`: a talker predicts the first code of a frame, a small
+    second network the rest, and the sum of their embeddings is the next input.
 
-    Inputs that were fed are kept in ``output_embeds``, so that a preempted request is computed again exactly.
+    Inputs that were fed back are kept in ``output_embeds``, so that a preempted request is recomputed exactly.
     """
 
     def __init__(self, model: ARModel, feedback: FeedbackStrategy, device: str | torch.device = "cpu") -> None:
@@ -116,13 +118,13 @@ class FeedbackARModelRunner(ARModelRunner):
             request.output_embeds.append(batch.input_embeds[row].clone())
 
     def forward(self, batch: ForwardBatch, forward: Forward) -> ForwardOutput:
-        """Run ``forward``, or the strategy's own where the batch holds prompts and it has one."""
+        """Run ``forward``, or the strategy's own if the batch holds prompts and the strategy has one."""
         holds_prompt = any(start < len(r.prompt_ids) for r, start in zip(batch.requests, batch.starts, strict=True))
         own = self.feedback.prefill_forward(batch) if holds_prompt else None
         return super().forward(batch, forward) if own is None else own
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
-        """Let the strategy complete the step of every request that goes on."""
+        """Call the strategy for the step of every request that continues."""
         rows = batch.sample_rows.tolist()
         going_on = [
             (request, row) for (request, _), row in zip(sampled, rows, strict=True) if request.finish_reason is None
@@ -150,7 +152,7 @@ def _append(request: ARRequest, token: int) -> None:
 
 
 def _segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
-    """``(request, start, length, row of its last token)`` of each request of the batch."""
+    """Yield ``(request, start, length, row of its last token)`` of each request of the batch."""
     row = 0
     for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
         row += length

@@ -27,7 +27,7 @@ def _norm_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple
 
 @operation("rms_norm", examples=_norm_examples)
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
+    """Compute ``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension.
 
     Args:
         x: ``[..., size]``. weight: ``[size]``, of the same dtype.
@@ -43,7 +43,7 @@ def _residual_examples(dtype: torch.dtype, generator: torch.Generator) -> list[t
 def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The sum of two tensors, and the root mean square norm of that sum as it was rounded.
+    """Add two tensors, and compute the root mean square norm of the rounded sum.
 
     Args:
         x, residual: ``[..., size]`` of one shape and dtype. weight: ``[size]``.
@@ -71,7 +71,7 @@ def _rotary_examples(
 
 @operation("rotary", examples=_rotary_examples)
 def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn the two halves of every head by the angles of its row.
+    """Rotate the two halves of every head by the angles of its row.
 
     Args:
         x: ``[n, heads, head_dim]``. cos, sin: ``[n, 1, head_dim]`` of the same dtype; both halves are equal.
@@ -83,7 +83,9 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 def norm_rotary(
     heads: torch.Tensor, weights: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float
 ) -> torch.Tensor:
-    """Norm every head, weigh it, and turn it: ``[n, heads, head_dim]``, with weights of each head, ``[heads, head_dim]``."""
+    """Normalise, weigh and rotate every head: ``[n, heads, head_dim]``, with weights of each head, ``[heads,
+    head_dim]``.
+    """
     return rotary(F.rms_norm(heads, heads.shape[-1:], eps=eps) * weights, cos, sin)
 
 
@@ -109,11 +111,12 @@ def norm_rotary_store(
     values: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """From a layer's projection to its queries, while its keys and values go where attention reads them.
+    """Return a layer's queries from its projection, and write its keys and values to the cache.
 
-    Queries and keys are normed head by head, weighed and turned; values are copied. Angles are an argument: positions of several
-    axes (time, height, width) are interleaved when a step begins, in PyTorch, once for all its layers. A kernel that began with
-    the positions would do that, and sines of large angles, again in every layer, to save reading one head's width per row.
+    Queries and keys are normalised per head, weighed and rotated; values are copied. The angles are an argument:
+    positions of several axes (time, height, width) are interleaved once per step, in PyTorch, for all layers. A kernel
+    that started from positions would do that, and sines of large angles, again in every layer, to save reading one
+    head's width per row.
 
     Args:
         projected: ``[n, heads + 2 * kv_heads, head_dim]``: queries, keys, values.
@@ -142,7 +145,8 @@ def _snake_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tupl
 
 @operation("snake_beta", examples=_snake_examples)
 def snake_beta(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
-    """``x + sin(e^alpha x)^2 / e^beta``, with an alpha and a beta per channel (Ziyin et al., 2020; Lee et al., 2022).
+    """Compute ``x + sin(e^alpha x)^2 / e^beta``, with an alpha and a beta per channel (Ziyin et al., 2020; Lee et al.,
+    2022).
 
     Args:
         x: ``[batch, channels, samples]``. alpha, beta: ``[channels]``.
@@ -152,7 +156,9 @@ def snake_beta(x: torch.Tensor, alpha: torch.Tensor, beta: torch.Tensor) -> torc
 
 
 def _snake_conv_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
-    """A vocoder's shapes (dilated, of one tap, to a single channel), and one of few channels and part of its context."""
+    """Return examples: a vocoder's shapes (dilated, of one tap, to a single channel), and one of few channels and part
+    of its context.
+    """
     examples = []
     for batch, channels, out, taps, dilation, samples, padding in (
         (1, 96, 96, 7, 9, 200, 54),
@@ -179,13 +185,13 @@ def snake_conv(
     dilation: int,
     padding: int,
 ) -> torch.Tensor:
-    """A convolution of :func:`snake_beta`'s output, which nobody else reads, with zeros before it.
+    """Apply :func:`snake_beta`, then a convolution with zeros before the first sample.
 
     Args:
         x: ``[batch, channels, samples]``. alpha, beta: ``[channels]``. weight: ``[out, channels, taps]``. bias: ``[out]``.
         dilation: samples between two taps.
-        padding: zeros before the first sample. ``(taps - 1) * dilation`` keeps the length and looks at no later sample; so many
-            fewer as samples of context stand at the beginning of ``x``.
+        padding: zeros before the first sample. ``(taps - 1) * dilation`` keeps the length and is causal; less by the number of samples
+            of context at the beginning of ``x``.
 
     Returns:
         ``[batch, out, samples + padding - (taps - 1) * dilation]``.

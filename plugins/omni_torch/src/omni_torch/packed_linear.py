@@ -1,7 +1,7 @@
 """Linear layers for a CPU, with weights laid out once for oneDNN's kernels instead of at every product.
 
-At the few rows of a decode step a product is bound by how fast the weight is read. The plain kernel reads it at a third to a
-half of what this one reaches (docs/performance.md), in float32 and in bfloat16.
+At the few rows of a decode step a product is bound by the bandwidth of reading the weight. The plain kernel reaches a
+third to a half of this one's (docs/performance.md), in float32 and in bfloat16.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ import torch.nn.functional as F
 from torch import nn
 
 LEAST_VALUES = 1 << 17
-"""Smaller weights stay as they are: calling oneDNN costs about 8 us more than calling the plain kernel."""
+"""Smaller weights are not packed: calling oneDNN costs about 8 us more than calling the plain kernel."""
 
 Matrix = Any
-"""A weight as :func:`packed` gives it: opaque where it was packed."""
+"""A weight as returned by :func:`packed`: opaque if it was packed."""
 
 
 def packed(weight: torch.Tensor) -> Matrix | None:
-    """``weight`` (``[out, in]``) in the layout of this machine's kernels; ``None`` where the plain one serves as well."""
+    """Return ``weight`` (``[out, in]``) in the layout of this machine's kernels; ``None`` if the plain one is as fast."""
     if weight.device.type != "cpu" or weight.numel() < LEAST_VALUES or not _works(weight.dtype):
         return None
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous())
 
 
 def product(x: torch.Tensor, matrix: Matrix, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """``x @ weight.T + bias`` for a weight that was packed."""
+    """Compute ``x @ weight.T + bias`` for a packed weight."""
     output: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, "none", [], "")
     return output
 
 
 @cache
 def _works(dtype: torch.dtype) -> bool:
-    """Whether this machine and this build of PyTorch have the kernels for ``dtype``. They are no public interface, so ask."""
+    """Return True if this machine and this build of PyTorch have the kernels for ``dtype``; they are not a public
+    interface.
+    """
     weight, x = torch.linspace(-1, 1, 96).view(8, 12).to(dtype), torch.linspace(1, 2, 24).view(2, 12).to(dtype)
     try:
         made = product(x, torch.ops.mkldnn._reorder_linear_weight(weight))
@@ -47,7 +49,7 @@ def _works(dtype: torch.dtype) -> bool:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight was packed. It cannot be trained, saved or moved."""
+    """A linear layer with a packed weight. It cannot be trained, saved or moved."""
 
     def __init__(self, matrix: Matrix, bias: torch.Tensor | None) -> None:
         super().__init__()
@@ -58,17 +60,17 @@ class PackedLinear(nn.Module):
 
 
 Pack = Callable[[torch.Tensor, torch.Tensor | None], nn.Module | None]
-"""From a weight and a bias to the layer that takes their place; ``None``: they stay as they are."""
+"""Makes the layer that replaces a weight and a bias; ``None``: they are not replaced."""
 
 
 def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | None:
-    """A :data:`Pack`: for oneDNN's kernels."""
+    """A :data:`Pack` for oneDNN's kernels."""
     matrix = packed(weight)
     return None if matrix is None else PackedLinear(matrix, None if bias is None else bias.detach())
 
 
 def pack_linears(module: nn.Module, pack: Pack = pack) -> None:
-    """Replace the linear layers inside ``module`` by packed ones, wherever that pays. Their weights are freed.
+    """Replace the linear layers inside ``module`` by packed ones, where that is faster. Their weights are freed.
 
     A module that holds other matrices has a method ``pack_weights(pack)``, which is called.
     """
@@ -82,6 +84,8 @@ def pack_linears(module: nn.Module, pack: Pack = pack) -> None:
 
 
 def _return_freed_memory() -> None:
-    """To the system. glibc keeps what was freed between tensors that stay: half of a quantised model, seen from outside."""
+    """Return freed memory to the system: glibc keeps what was freed between live tensors, half of a quantised model's
+    size.
+    """
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""From requests to a batch: what stands at a run of each request's positions, packed one request after the other."""
+"""Builds a batch from requests: the ids and positions of a run of each request, packed one request after another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def packed_batch(
     device: torch.device,
     keep: Callable[[torch.Tensor], None] | None = None,
 ) -> ForwardBatch:
-    """One step's work: of each request the positions ``start..start + length``. Those that reach its newest one are sampled."""
+    """One step's work: the positions ``start..start + length`` of each request. Requests whose newest position is among
+    them are sampled.
+    """
     tokens: list[int] = []
     sample_rows, sampled = [], []
     for index, (request, start, length) in enumerate(zip(requests, starts, lengths, strict=True)):
@@ -40,7 +42,7 @@ def packed_batch(
 
 
 def ids(request: ARRequest, start: int, count: int) -> list[int]:
-    """Token ids of a run: the prompt's, then what was generated."""
+    """Return the token ids of a run: the prompt's, then the generated ones."""
     prompt = len(request.prompt_ids)
     if start >= prompt:
         return request.output_ids[start - prompt : start - prompt + count]
@@ -48,7 +50,7 @@ def ids(request: ARRequest, start: int, count: int) -> list[int]:
 
 
 def rotary(request: ARRequest, start: int, count: int) -> torch.Tensor:
-    """Rotary positions of a run: the prompt's own, then index plus delta. ``[count]`` or ``[3, count]``."""
+    """Return the rotary positions of a run: the prompt's own, then index plus delta. ``[count]`` or ``[3, count]``."""
     prompt, given, delta = len(request.prompt_ids), request.prompt_positions, request.position_delta
     tail = torch.arange(max(start, prompt), max(start + count, prompt)) + delta
     if start < prompt:
@@ -61,10 +63,10 @@ def rotary(request: ARRequest, start: int, count: int) -> torch.Tensor:
 
 
 def packed_rotary(requests: list[ARRequest], starts: list[int], lengths: list[int]) -> torch.Tensor:
-    """:func:`rotary` of several runs, one after the other: ``[n]``, or ``[3, n]`` if any request has three axes."""
+    """Return :func:`rotary` of several runs, concatenated: ``[n]``, or ``[3, n]`` if any request has three axes."""
     axes = any(r.prompt_positions is not None and r.prompt_positions.dim() == 2 for r in requests)
     if all(start >= len(r.prompt_ids) for r, start in zip(requests, starts, strict=True)) and max(lengths) == 1:
-        # A step of decodes: worth its own way, because it comes for every token.
+        # A fast path for a step of decodes, because it runs for every token.
         packed = torch.tensor([start + r.position_delta for r, start in zip(requests, starts, strict=True)])
         return packed.expand(3, -1) if axes else packed
     runs = [rotary(*run) for run in zip(requests, starts, lengths, strict=True)]

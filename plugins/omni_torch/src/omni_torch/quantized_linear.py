@@ -1,7 +1,7 @@
-"""Linear layers whose weights are int8, for a CPU: a quarter of the bytes of float32, and a decode step is bound by reading them.
+"""Linear layers with int8 weights for a CPU: a quarter of float32's bytes, and a decode step is bound by reading them.
 
-Weights are quantised symmetrically, from float32, with one scale per output channel. The kernels are PyTorch's own and not all of them
-promised, so they are probed. docs/performance.md says what was measured, and why nothing of torchao's is here.
+Weights are quantised symmetrically, from float32, with one scale per output channel. The kernels are PyTorch's own and
+partly private, so they are probed. docs/performance.md has the measurements, and the reasons for not using torchao.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from omni_core.errors import ConfigError
 from omni_torch.packed_linear import Pack, pack
 
 LEAST_VALUES = 1 << 13
-"""Smaller weights stay as they are: gates and the like, whose bytes do not count."""
+"""Smaller weights are not quantised: the bytes of gates and the like are negligible."""
 
 LARGEST = 127
-"""Of an int8 value, of either sign."""
+"""The largest magnitude of an int8 value."""
 
 MOST_ROWS = 24
-"""Of one call of the kernel of int8 weights. For more rows it is faster to make bfloat16 weights for one product."""
+"""The most rows of one call of the kernel of int8 weights. For more it is faster to make bfloat16 weights for one
+product.
+"""
 
 ALIGNMENT = 16
-"""The kernel of int8 weights reads 16 values at once, unchecked: other widths make it read past the end, or crash."""
+"""The kernel of int8 weights reads 16 values at once, unchecked: with other widths it reads past the end, or crashes.
+"""
 
 
 class Int8WeightLinear(nn.Module):
@@ -37,7 +40,7 @@ class Int8WeightLinear(nn.Module):
         """``weight``: ``[out, in]`` of any float dtype, ``in`` a multiple of :data:`ALIGNMENT`."""
         super().__init__()
         wide = weight.detach().float()
-        # Rounded before it is used: what bfloat16 loses of a scale is then no error of the product.
+        # Rounded before it is used, so that bfloat16's rounding of a scale is not an error of the product.
         self._scales = (_largest(wide).squeeze(1) / LARGEST).to(torch.bfloat16)
         self._weight = _quantized(wide, self._scales.float().unsqueeze(1))
         self._bias = None if bias is None else bias.detach()
@@ -55,9 +58,9 @@ class Int8WeightLinear(nn.Module):
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights and int8 inputs, each row of them with a scale of its own, summed in int32.
+    """A linear layer with int8 weights and int8 inputs, each row of them with its own scale, summed in int32.
 
-    A row's result does not depend on the rows beside it. The output has the dtype of the input.
+    A row's result does not depend on the other rows. The output has the dtype of the input.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -65,7 +68,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         wide = weight.detach().float()
         scales = _largest(wide) / LARGEST
-        # The shape of a decode step's inputs: the layout of the weights is chosen for it.
+        # The shape of a decode step's inputs, for which the layout of the weights is chosen.
         self._matrix = torch.ops.onednn.qlinear_prepack(_quantized(wide, scales), [8, wide.shape[1]])
         self._scales, self._zeros = scales.squeeze(1), torch.zeros(len(wide), dtype=torch.int32)
         self._bias = None if bias is None else bias.detach()
@@ -73,7 +76,7 @@ class Int8Linear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1]).float()
         scales = _largest(rows) / LARGEST
-        # The kernels take unsigned inputs. The half makes the conversion, which cuts off, round.
+        # The kernels take unsigned inputs. Adding a half makes the conversion round instead of truncate.
         unsigned = (rows / scales).add_(128.5).to(torch.uint8)
         output = torch.ops.onednn.qlinear_pointwise(
             unsigned, 1.0, 128, self._matrix, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
@@ -83,7 +86,7 @@ class Int8Linear(nn.Module):
 
 
 def _largest(x: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude of each row, and more than zero: ``[n, k]`` to ``[n, 1]``."""
+    """Return the largest magnitude of each row, at least a tiny positive number: ``[n, k]`` to ``[n, 1]``."""
     return x.abs().amax(-1, keepdim=True).clamp_(min=1e-20)
 
 
@@ -97,20 +100,21 @@ class Quantization:
 
     layer: Callable[[torch.Tensor, torch.Tensor | None], nn.Module]
     needs: str
-    """What a machine must have."""
+    """The required CPU features, for messages."""
     alignment: int
-    """Input widths must be a multiple of it."""
+    """Input widths must be a multiple of this."""
 
 
 QUANTIZATIONS = {
     "int8_weight_only": Quantization(Int8WeightLinear, "a CPU with AVX2 or AVX-512", ALIGNMENT),
     "int8_dynamic_activation_int8_weight": Quantization(Int8Linear, "a CPU with AVX2 or AVX-512 and VNNI", 1),
 }
-"""By the names that torchao and transformers give them."""
+"""The schemes by their names in torchao and transformers."""
 
 
 def pack_for(quantization: str | None, device: str) -> Pack:
-    """What to give to :func:`omni_torch.packed_linear.pack_linears`. ``None``: weights stay what they are, in a faster layout.
+    """Return the argument for :func:`omni_torch.packed_linear.pack_linears`. ``None``: weights keep their dtype, in a
+    faster layout.
 
     Raises:
         ConfigError: the name is unknown, or this machine has no kernel for it.
@@ -121,7 +125,7 @@ def pack_for(quantization: str | None, device: str) -> Pack:
         raise ConfigError(f"quantization: {quantization!r} is unknown; there are: {', '.join(QUANTIZATIONS)}")
     chosen = QUANTIZATIONS[quantization]
     if torch.device(device).type != "cpu":
-        raise ConfigError(f"quantization: {quantization!r} is for stages on a CPU, and this one is on {device}")
+        raise ConfigError(f"quantization: {quantization!r} is for stages on a CPU, but this one is on {device}")
     if not _works(chosen):
         raise ConfigError(f"quantization: {quantization!r} needs {chosen.needs}, and a PyTorch with kernels for it")
 
@@ -135,8 +139,10 @@ def pack_for(quantization: str | None, device: str) -> Pack:
 
 @cache
 def _works(quantization: Quantization) -> bool:
-    """Whether this machine and this build of PyTorch have the kernels. Extreme values: kernels for older machines overflow."""
-    if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):  # there are kernels, for testing only
+    """Return True if this machine and this build of PyTorch have the kernels. Tested with extreme values: kernels for
+    older machines overflow.
+    """
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):  # there PyTorch has test kernels only
         return False
     weight, x = torch.ones(16, 256), torch.ones(2, 256)
     weight[:, ::7] = -0.5

@@ -39,7 +39,7 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
         row = chosen.index(-1)
         raise FloatingPointError(
             f"request {requests[row].request_id}: no token can be chosen at position {requests[row].length}, the largest logit "
-            f"is {logits[row].max()}; look for NaN in its inputs or in the weights, or for suppressed_ids that cover the "
+            f"is {logits[row].max()}; check for NaN in its inputs and in the weights, and for suppressed_ids that cover the "
             "vocabulary"
         )
     return chosen
@@ -207,7 +207,9 @@ def _along(
     min_p: torch.Tensor,
     uniforms: torch.Tensor,
 ) -> torch.Tensor:
-    """Choose ids of rows with the same ``filters``: their top-k, and if top-p and min-p are on; ``None``: temperature 0."""
+    """Choose ids of rows with the same ``filters``: their top-k, and True for top-p and for min-p if they are on;
+    ``None``: temperature 0.
+    """
     if filters is None:
         return logits.argmax(-1)
     top_k, nucleus, floor = filters
@@ -280,7 +282,7 @@ def _above(probabilities: torch.Tensor, min_p: torch.Tensor) -> torch.Tensor:
 def _positions(cumulative: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
     """Return ``[m, 1]``: the index at which a row of ``cumulative`` (``[m, w]``, float64) exceeds its uniform share of the total."""
     total = cumulative[:, -1:]
-    # At most the largest float below the total, so that rounding never selects an id behind the last candidate.
+    # At most the largest float below the total, so that rounding never selects an id after the last candidate.
     target = torch.minimum(uniforms.unsqueeze(1) * total, total * (1 - 2**-53))
     return torch.searchsorted(cumulative, target, right=True)
 

@@ -1,4 +1,4 @@
-"""Stop strings: where a growing text ends because it contains one of several strings. Light: nothing here imports torch."""
+"""Stop strings: finds the end of a growing text at the first of several strings. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class StopStrings:
     """A text that grows by pieces and ends before the first stop string in it, however it is cut into pieces.
 
     Attributes:
-        text: everything that was fed.
-        end: index in ``text`` of the stop string that was complete first (of two, the longer one); ``None`` so far.
+        text: all pieces so far.
+        end: index in ``text`` of the stop string that was completed first (of two, the longer one); ``None`` so far.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -30,7 +30,9 @@ class StopStrings:
 
     @property
     def safe(self) -> int:
-        """How many characters precede every stop string, whatever follows: the rest may be the beginning of one."""
+        """Return the number of characters that precede every stop string, whatever follows: the rest may be the
+        beginning of one.
+        """
         if self.end is not None:
             return self.end
         for length in range(min(self._longest - 1, len(self.text)), 0, -1):
@@ -45,7 +47,7 @@ class StopTokens:
 
     Args:
         stops: the stop strings.
-        decoder: makes a function from one id at a time to the text that it completes (``None`` or empty where there is none).
+        decoder: makes a function from one id at a time to the text that it completes (``None`` or empty if none).
     """
 
     def __init__(self, stops: Sequence[str], decoder: Callable[[], Callable[[int], str | None]]) -> None:
@@ -58,7 +60,9 @@ class StopTokens:
         self._text, self._step = StopStrings(self._stops), self._decoder()
 
     def ended(self, ids: Sequence[int]) -> bool:
-        """Return whether the text of ``ids``, the whole reply so far, contains a stop string. Ids may be taken back and replaced."""
+        """Return True if the text of ``ids``, the whole reply so far, contains a stop string. Ids may be removed and
+        replaced.
+        """
         if list(ids[: len(self._ids)]) != self._ids:
             self._restart()
         for token in ids[len(self._ids) :]:
@@ -66,7 +70,7 @@ class StopTokens:
             piece = self._step(token)
             if piece:
                 self._text.feed(piece)
-                # A character may take several tokens: they all end where it does.
+                # A character may take several tokens, which all end where it does.
                 self._ends += [len(self._text.text)] * (len(self._ids) - len(self._ends))
         return self.found
 
@@ -77,5 +81,5 @@ class StopTokens:
 
     @property
     def safe(self) -> int:
-        """How many tokens from the first on precede every stop string, whatever follows."""
+        """Return the number of leading tokens that precede every stop string, whatever follows."""
         return bisect_right(self._ends, self._text.safe)

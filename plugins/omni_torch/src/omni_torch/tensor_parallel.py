@@ -1,8 +1,8 @@
-"""Tensor parallel ranks for model plugins: who am I, which part of a weight is mine, and the sum over all ranks.
+"""Tensor parallel ranks for model plugins: this process's rank, its part of each weight, and the sum over all ranks.
 
-The runtime starts one process per rank of a stage with ``tp_size > 1`` and gives every factory that asks for them ``tp_rank``,
-``tp_size`` and ``tp_rendezvous``. Rank 0's scheduler decides; the others repeat what it sees (decision 0006), so all a model has
-to do is to shard its weights and to sum partial results (Megatron-LM, Shoeybi et al., 2019).
+The runtime starts one process per rank of a stage with ``tp_size > 1`` and gives every factory that asks for them
+``tp_rank``, ``tp_size`` and ``tp_rendezvous``. Rank 0's scheduler decides; the others repeat its inputs (decision
+0006), so a model only has to shard its weights and to sum partial results (Megatron-LM, Shoeybi et al., 2019).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from attrs import frozen
 from omni_core.errors import ConfigError
 
 COLLECTIVE_SECONDS = 300.0
-"""How long a rank waits for the others in one collective. A rank that has died is noticed earlier, by its parent."""
+"""The time limit of one collective. The parent notices a dead rank earlier."""
 
 
 @frozen
 class Part:
-    """The ``index``-th of ``count`` equal parts along dimension ``dim`` of a tensor."""
+    """Return the ``index``-th of ``count`` equal parts along dimension ``dim`` of a tensor."""
 
     dim: int
     index: int
     count: int
 
     def bounds(self, name: str, shape: tuple[int, ...]) -> tuple[slice, ...]:
-        """The slices of a tensor of ``shape`` that make up this part.
+        """Return the slices of a tensor of ``shape`` that make up this part.
 
         Raises:
             ConfigError: the dimension is not a multiple of ``count``.
@@ -52,10 +52,10 @@ class TensorParallel:
 
     @classmethod
     def connect(cls, rank: int, size: int, rendezvous: str | None, device: str = "cpu") -> TensorParallel:
-        """Meet the other ranks; returns when all are there. NCCL where ``device`` is a GPU, gloo otherwise.
+        """Join the process group; returns when all ranks have joined. NCCL if ``device`` is a GPU, gloo otherwise.
 
         Raises:
-            ConfigError: several ranks, but nowhere to meet.
+            ConfigError: several ranks, but no rendezvous.
         """
         if size > 1:
             if rendezvous is None:
@@ -73,7 +73,7 @@ class TensorParallel:
         return cls(rank, size)
 
     def share(self, total: int, what: str) -> int:
-        """How many of ``total`` things each rank has.
+        """Return each rank's share of ``total`` items.
 
         Raises:
             ConfigError: they cannot be shared equally.
@@ -83,15 +83,15 @@ class TensorParallel:
         return total // self.size
 
     def part(self, dim: int) -> Part:
-        """This rank's part of a tensor that is split along ``dim``."""
+        """Return this rank's part of a tensor that is split along ``dim``."""
         return Part(dim, self.rank, self.size)
 
     def all_reduce(self, partial: torch.Tensor) -> torch.Tensor:
-        """The sum of every rank's ``partial``, in place: the same bits on every rank."""
+        """Sum every rank's ``partial``, in place: the same bits on every rank."""
         if self.size > 1:
             dist.all_reduce(partial)
         return partial
 
 
 ALONE = TensorParallel()
-"""A model that is not sharded."""
+"""The group of a model that is not sharded."""

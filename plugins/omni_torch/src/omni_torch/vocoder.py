@@ -16,7 +16,7 @@ Stream = TypeVar("Stream")
 
 
 class Vocoder(Protocol[Stream]):
-    """A network from frames of codes to sound, which keeps in a ``Stream`` the state that a request's next chunk needs.
+    """A network from frames of codes to sound. The state that a request's next chunk needs is in a ``Stream``.
 
     Attributes:
         device: the ``torch.device`` on which it computes.
@@ -40,7 +40,7 @@ class Vocoder(Protocol[Stream]):
             work: each stream with its new frames, ``[frames, codebooks]`` int64, at least one.
 
         Returns:
-            Each stream's new samples, float32 ``[n]`` on the CPU; none where more frames are needed first.
+            Each stream's new samples, float32 ``[n]`` on the CPU; none if more frames are needed first.
         """
 
 
@@ -96,7 +96,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         state.waiting.append(chunk)
 
     def step(self, states: dict[str, _Sound[Stream]]) -> dict[str, BaseException]:
-        """Decode every request that has a chunk's worth of frames, together, until none has."""
+        """Decode, in batches, every request that has a whole chunk of frames, until none has."""
         failures: dict[str, BaseException] = {}
         while due := {
             name: state
@@ -121,7 +121,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         return self._chunk if state.decoded else self._initial_chunk
 
     def _decode(self, states: dict[str, _Sound[Stream]], failures: dict[str, BaseException]) -> None:
-        """Decode a chunk of each, or what is left; put the errors of those that fail into ``failures``."""
+        """Decode a chunk of each, or its remaining frames; put the errors of those that fail into ``failures``."""
         chunks = {name: torch.stack(state.waiting[: self._wanted(state)]) for name, state in states.items()}
         try:
             waves = self._vocoder.decode([(states[name].stream, chunk) for name, chunk in chunks.items()])
@@ -137,9 +137,9 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     def _decode_alone(
         self, states: dict[str, _Sound[Stream]], chunks: dict[str, torch.Tensor], failures: dict[str, BaseException]
     ) -> None:
-        """Decode one by one, after a pass has failed that they shared.
+        """Decode one by one, after a shared pass has failed.
 
-        That pass may have advanced some streams, so each is begun anew and decodes its earlier chunks again first.
+        That pass may have advanced some streams, so each is restarted and decodes its earlier chunks again first.
         """
         for name, state in states.items():
             try:

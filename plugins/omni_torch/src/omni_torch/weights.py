@@ -45,7 +45,7 @@ class Checkpoint:
     """The tensors of a checkpoint folder by their on-disk names.
 
     Raises:
-        ConfigError: there are no weights, the index is broken, or a shard cannot be read.
+        ConfigError: there are no weights, the index is invalid, or a shard cannot be read.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -84,7 +84,7 @@ class Checkpoint:
         return tensors
 
     def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
-        """Read some rows of a matrix and nothing else of it: ``[len(rows), ...]``."""
+        """Read some rows of a matrix only: ``[len(rows), ...]``."""
         with _open(self.shard_of(name)) as shard:
             matrix = shard.get_slice(name)
             return torch.cat([matrix[row : row + 1] for row in rows])
@@ -150,8 +150,8 @@ def load_module(
     """Fill a module made on the meta device; it is then for inference only.
 
     Args:
-        dtype: of what is floating point.
-        part_of: which part of each on-disk tensor the module holds, for one rank of several.
+        dtype: of floating-point parameters.
+        part_of: the part of each on-disk tensor that the module holds, for one rank of several.
 
     Raises:
         ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes.
@@ -161,7 +161,7 @@ def load_module(
     for name, shape in shapes.items():
         plan[name] = sources(name, shape)
         for source, _ in plan[name]:
-            checkpoint.shard_of(source)  # at the first that is missing: a config may ask for millions of layers
+            checkpoint.shard_of(source)  # stop at the first missing tensor: a config may ask for millions of layers
     found = checkpoint.read((source for parts in plan.values() for source, _ in parts), part_of)
     users = Counter(source for parts in plan.values() for source, _ in parts)
     made: dict[tuple[Source, ...], torch.Tensor] = {}
@@ -175,7 +175,7 @@ def load_module(
                 raise ConfigError(f"{checkpoint.folder}: {error}") from None
             made[key] = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
         state[name] = made[key]
-        for source, _ in parts:  # a tensor on its way is freed as soon as it is in its place
+        for source, _ in parts:  # free each tensor as soon as it is in place
             users[source] -= 1
             if not users[source]:
                 del found[source]

@@ -1,4 +1,4 @@
-"""Attention over the paged cache: the contract, its implementations, and which of them serves here."""
+"""Attention over the paged cache: the contract, its implementations, and the choice between them."""
 
 from __future__ import annotations
 

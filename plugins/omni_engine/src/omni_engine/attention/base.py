@@ -1,4 +1,4 @@
-"""What an attention backend is: it plans a step once, and the step's layers call the plan."""
+"""The contract of attention backends: a backend plans a step once, and every layer of the step calls the plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class StepAttention(CacheAttention):
 
     @cached_property
     def _write(self) -> torch.Tensor:
-        """Where the step's positions belong, ``[n]``. Made when it is needed: a step that is replayed may not."""
+        """Cache slots of the step's positions, ``[n]``. Computed on first use, because a replayed step may not need
+        them.
+        """
         writes: list[int] = []
         for request, start, length in zip(*self._step, strict=True):
             writes.extend(self.cache.slot_numbers(request.request_id, start, start + length))
@@ -33,17 +35,17 @@ class StepAttention(CacheAttention):
         return self._write, self.cache.keys[layer], self.cache.values[layer]
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Store what the runner keeps of this step's positions, ``[n, kept_width]``."""
+        """Store the runner's rows for this step's positions, ``[n, kept_width]``."""
         self.cache.kept.index_copy_(0, self._write, rows)
 
 
 class AttentionBackend(ABC):
-    """One way to compute attention over the paged cache."""
+    """An implementation of attention over the paged cache."""
 
     name: ClassVar[str]
 
     static_decode: ClassVar[type[StaticAttention] | None] = None
-    """Its attention of decodes that are replayed; ``None``: it has none, and no step is."""
+    """Its attention for replayed decode steps; ``None`` if it has none, in which case no step is replayed."""
 
     def __init__(self, cache: KVCache) -> None:
         self.cache = cache
@@ -51,19 +53,22 @@ class AttentionBackend(ABC):
     @classmethod
     @abstractmethod
     def probe(cls, device: torch.device, layout: KVLayout, block_size: int) -> str | None:
-        """Whether it can work there: ``None``, or the reason why not. Cheap; imports its library only if it is installed."""
+        """Return why the backend cannot work there, or ``None`` if it can. Cheap; imports its library only if it is
+        installed.
+        """
 
     @abstractmethod
     def plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
-        """The attention of a step that computes ``lengths[i]`` positions from ``starts[i]`` of each request."""
+        """Return the attention of a step that computes ``lengths[i]`` positions from ``starts[i]`` of each request."""
 
 
 class PageTables:
-    """The batch as kernels for paged caches want it, int32: offsets into the packed queries, and each request's pages.
+    """The batch in the int32 layout of paged-attention kernels: offsets into the packed queries, and each request's
+    pages.
 
     Attributes:
-        query_offsets: ``[requests + 1]``, where each request's rows begin. lengths: ``[requests]`` keys that each sees.
-        page_offsets: ``[requests + 1]`` into ``pages``. last_page: ``[requests]`` how much of the last page is filled.
+        query_offsets: ``[requests + 1]``, the first row of each request. lengths: ``[requests]``, the number of keys that each attends to.
+        page_offsets: ``[requests + 1]`` into ``pages``. last_page: ``[requests]``, the used positions of the last page.
     """
 
     def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
@@ -86,7 +91,7 @@ class PageTables:
         self.tables = tables
 
     def padded(self) -> torch.Tensor:
-        """``[requests, most pages]``; rows of fewer pages end in page 0, which their lengths hide."""
+        """``[requests, max pages]``; shorter rows are padded with page 0, which their lengths mask."""
         most = max(len(table) for table in self.tables)
         rows = [table + [0] * (most - len(table)) for table in self.tables]
         return torch.tensor(rows, dtype=torch.int32, device=self.pages.device)

@@ -1,4 +1,4 @@
-"""Which attention backend serves a cache: the best that can work there, or the one that was asked for."""
+"""Chooses the attention backend of a cache: the configured one, or the best that can work here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omni_engine.attention.flex import FlexBackend
 from omni_engine.attention.sdpa import SdpaBackend
 
 PREFERRED: tuple[type[AttentionBackend], ...] = (FlashInferBackend, FlashAttentionBackend, SdpaBackend)
-"""Best first. FlexAttention compiles for minutes at the first requests, so it serves those who ask for it."""
+"""Best first. FlexAttention is not in the list, because it compiles for minutes at the first requests."""
 
 ALL: tuple[type[AttentionBackend], ...] = (*PREFERRED, FlexBackend)
 
@@ -21,10 +21,10 @@ BACKENDS = {each.name: each for each in ALL}
 
 
 def choose(name: str, device: torch.device, layout: KVLayout, block_size: int) -> type[AttentionBackend]:
-    """The backend called ``name``; for ``"auto"``, the first of :data:`PREFERRED` that can work.
+    """Return the backend ``name``; for ``"auto"``, the first of :data:`PREFERRED` that can work.
 
     Raises:
-        ConfigError: there is no such backend, or it cannot work here; the message says why.
+        ConfigError: no such backend exists, or it cannot work here; the message says why.
     """
     if name == "auto":
         return next(each for each in PREFERRED if each.probe(device, layout, block_size) is None)

@@ -1,4 +1,4 @@
-"""The attention of decode rows of several requests, each over slots of its own in the paged cache: an operation."""
+"""The operation ``paged_decode``: attention of decode rows of several requests over their slots in the paged cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omni_torch.kernels import operation
 
 
 def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
-    """Lengths that differ, few and many key heads, and more positions than one program of a kernel may want to read."""
+    """Return examples: unequal lengths, few and many key heads, and more positions than one kernel program reads."""
     cases = [([1, 5, 40], 8, 2, 64), ([33, 700], 4, 4, 32), ([1, 1300], 16, 1, 128), ([4096] * 8, 32, 4, 128)]
     return [_example(*case, dtype=dtype, generator=generator) for case in cases]
 
@@ -46,11 +46,11 @@ def paged_decode(
     seen: torch.Tensor,
     scale: float | None,
 ) -> torch.Tensor:
-    """One query row per request over the positions that the request has.
+    """Attend with one query row per request to the positions of that request.
 
     Args:
         query: ``[n, heads, head_dim]``. keys, values: a layer's cache, ``[slots, kv_heads, head_dim]`` each.
-        read: ``[n, longest]`` int64, the slots of each request's positions; what is behind its length repeats a slot of its own.
+        read: ``[n, longest]`` int64, the slots of each request's positions; entries beyond its length repeat one of its own slots.
         lengths: ``[n]`` int64, at least 1. seen: ``[n, longest]``, the same as a mask, made once for all layers.
         scale: of the products; ``None``: ``head_dim ** -0.5``.
 
@@ -58,7 +58,7 @@ def paged_decode(
         ``[n, heads, head_dim]``.
     """
     rows, heads, width = query.shape
-    # The query heads of a KV head stand as rows, so K and V are never repeated.
+    # The query heads of a KV head become rows, so K and V are never repeated.
     grouped = query.view(rows, keys.shape[1], heads // keys.shape[1], width)
     slots = read.flatten()  # `keys[read]` takes five times as long on a CPU
     k, v = (each.index_select(0, slots).view(rows, -1, *each.shape[1:]).transpose(1, 2) for each in (keys, values))

@@ -12,11 +12,13 @@ from omni_engine.attention.static import DecodeTables, StaticAttention
 from omni_engine.kv_cache import KVCache
 
 PAGE = 256
-"""Its paged kernels load keys in steps of 256, so a block has to be a multiple of that."""
+"""The library's paged kernels load keys in steps of 256, so the block size must be a multiple of that."""
 
 
 class _Decode(StaticAttention):
-    """The call of :class:`_Step`. The library's other one, for decodes, asks the device for the longest length (since 2026-07)."""
+    """The library function that :class:`_Step` calls. The one for decodes reads the longest length from the device
+    (since 2026-07).
+    """
 
     def __init__(self, backend: AttentionBackend, tables: DecodeTables, rows: int, width: int) -> None:
         super().__init__(backend, tables, rows, width)
@@ -47,7 +49,7 @@ class _Decode(StaticAttention):
 
 
 class FlashAttentionBackend(AttentionBackend):
-    """One call for a whole step, decodes and chunks together."""
+    """Computes a whole step, decodes and chunks together, in one call."""
 
     name = "flash-attention"
     static_decode = _Decode

@@ -13,16 +13,17 @@ from omni_engine.attention.static import DecodeTables, StaticAttention
 from omni_engine.kv_cache import KVCache
 
 WORKSPACE_BYTES = 128 * 2**20
-"""What FlashInfer's documentation gives its wrappers for split results."""
+"""Workspace size for split results that FlashInfer's documentation recommends."""
 
 HEAD_DIMS = (64, 128, 256)
-"""The head sizes that its kernels are built for."""
+"""The head sizes for which its kernels are built."""
 
 
 class _Decode(StaticAttention):
-    """A wrapper of its own, whose tables stay where they are; ``plan`` writes them from the host's, before each replay.
+    """A wrapper with tables at fixed addresses; ``plan`` fills them from the host's, before each replay.
 
-    The first call, which is never recorded, makes the first plan: it knows the number of query heads and the scale.
+    The first call, which is never recorded, makes the first plan, because it knows the number of query heads and the
+    scale.
     """
 
     any_width = True
@@ -81,7 +82,7 @@ class _Decode(StaticAttention):
 
 
 class FlashInferBackend(AttentionBackend):
-    """One wrapper for steps of decodes, one for steps that hold prompts."""
+    """Has one wrapper for steps of decodes and one for steps with prompts."""
 
     name = "flashinfer"
     static_decode = _Decode
@@ -140,6 +141,6 @@ class _Step(StepAttention):
         if self._decodes:
             self._wrapper.plan(*pages, *shape, **types)
         else:
-            # Causal from the end: a chunk's last row sees every key.
+            # Causal from the end: a chunk's last row attends to every key.
             self._wrapper.plan(tables.query_offsets, *pages, *shape, causal=True, **types)
         self._planned = (query.shape[1], scale)

@@ -1,4 +1,6 @@
-"""Attention by PyTorch's FlexAttention: one call over the whole cache, of which each block of queries reads its own pages only."""
+"""Attention by PyTorch's FlexAttention: one call over the whole cache, in which each block of queries reads its own
+pages only.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from omni_engine.attention.base import AttentionBackend, PageTables, StepAttenti
 from omni_engine.kv_cache import KVCache
 
 QUERY_BLOCK = 128
-"""Query rows that share a list of pages."""
+"""The number of query rows that share a list of pages."""
 
 
 @cache
@@ -23,7 +25,7 @@ def _compiled() -> Callable[..., Any]:
 
 
 class FlexBackend(AttentionBackend):
-    """Compiled when first used; ``compiled=False`` computes the definition of the same thing, slowly, anywhere."""
+    """Compiled at first use; ``compiled=False`` computes the same without compiling, slowly, on any device."""
 
     name = "flex"
 
@@ -68,7 +70,9 @@ class _Step(StepAttention):
 
 
 def block_mask(cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> BlockMask:
-    """Which slots each packed query row sees. A page may be several requests', at the same place in each or not at all."""
+    """Return the mask of the slots that each packed query row attends to. Requests that share a page have it at the
+    same index.
+    """
     tables = PageTables(cache, requests, starts, lengths)
     device, size = tables.pages.device, cache.block_size
     rows = sum(lengths)
@@ -77,7 +81,7 @@ def block_mask(cache: KVCache, requests: list[ARRequest], starts: list[int], len
     place = torch.full((len(requests), cache.pool.total), -1, dtype=torch.int64)
     for index, table in enumerate(tables.tables):
         place[index, table] = torch.arange(len(table))
-    # Rows that fill up the last query block belong to the last request and see its first position only.
+    # Rows that pad the last query block belong to the last request and attend to its first position only.
     padded = -rows % QUERY_BLOCK
     owner = torch.cat([owner, owner[-1:].expand(padded)]).to(device)
     position = torch.cat([position, position.new_zeros(padded)]).to(device)

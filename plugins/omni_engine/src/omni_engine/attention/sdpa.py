@@ -1,7 +1,7 @@
 """Attention over the paged cache with PyTorch's scaled dot product: one kernel for decode rows, one per prompt chunk.
 
-Decode rows of one step are padded to the longest and masked. On a CPU, many or long ones are computed one by one instead, each
-from where it lies. A request's result does not depend on its neighbours beyond floating-point noise.
+Decode rows of one step are padded to the longest and masked. On a CPU, many or long ones are computed one by one
+instead, each in place. A request's result does not depend on the rest of the batch beyond floating-point noise.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from omni_engine.kv_cache import KVCache
 Slots = torch.Tensor | slice
 
 MOST_GATHERED = 2048
-"""Positions that decode rows are gathered from on a CPU, padding included. Above, the copies cost more than calls (twice at 8,000)."""
+"""The most positions, padding included, that are gathered for decode rows on a CPU. Above it, copies cost more than
+calls (twice at 8,000).
+"""
 
 
 class StaticPagedAttention(StaticAttention):
-    """Decodes that read ``width`` pages each, of which they see what their length says."""
+    """Decodes that read ``width`` pages each and attend to as many positions as their lengths say."""
 
     def __init__(self, backend: AttentionBackend, tables: DecodeTables, rows: int, width: int) -> None:
         super().__init__(backend, tables, rows, width)
@@ -42,7 +44,7 @@ class StaticPagedAttention(StaticAttention):
 
 
 class SdpaBackend(AttentionBackend):
-    """Works everywhere."""
+    """Works on every device."""
 
     name = "sdpa"
     static_decode = StaticPagedAttention
@@ -56,7 +58,7 @@ class SdpaBackend(AttentionBackend):
 
 
 class PagedAttention(StepAttention):
-    """The attention of one step's batch. What does not depend on the layer is worked out once here."""
+    """The attention of one step's batch. Everything that does not depend on the layer is computed once, here."""
 
     def __init__(self, cache: KVCache, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> None:
         super().__init__(cache, requests, starts, lengths)
@@ -81,7 +83,8 @@ class PagedAttention(StepAttention):
             indices = [_as_index(slots) for slots in decode_slots]
             lengths_seen = torch.tensor([len(index) for index in indices])
             seen = torch.arange(int(lengths_seen.max())) < lengths_seen.unsqueeze(1)
-            # Padding repeats the request's own first position: a masked weight is zero, and zero times a neighbour's NaN is NaN.
+            # Padding repeats the request's own first position: a masked weight is zero, and zero times another
+            # request's NaN is NaN.
             first = torch.stack([index[0] for index in indices]).unsqueeze(1)
             padded = torch.nn.utils.rnn.pad_sequence(indices, batch_first=True)
             self._padded = torch.where(seen, padded, first).to(device)
@@ -103,7 +106,7 @@ class PagedAttention(StepAttention):
     def _decode(
         self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
     ) -> torch.Tensor:
-        """One query row per request."""
+        """Attend with one query row per request."""
         if not self._alone:
             return paged_decode(query, keys, values, self._padded, self._lengths_seen, self._seen, scale)
         rows = [_row(*each, keys, values, scale) for each in zip(query.split(1), self._alone, strict=True)]
@@ -113,7 +116,9 @@ class PagedAttention(StepAttention):
 def _row(
     query: torch.Tensor, slots: Slots, keys: torch.Tensor, values: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    """One decode row: ``[1, heads, head_dim]``. The query heads of a KV head stand as rows, so K and V are never repeated."""
+    """Attend with one decode row: ``[1, heads, head_dim]``. The query heads of a KV head become rows, so K and V are
+    never repeated.
+    """
     _, heads, width = query.shape
     kv_heads = keys.shape[1]
     grouped = query.view(1, kv_heads, heads // kv_heads, width)
@@ -130,7 +135,9 @@ def _as_index(slots: Slots) -> torch.Tensor:
 
 
 def _chunk_mask(start: int, length: int, device: torch.device) -> torch.Tensor | None:
-    """``[length, start + length]``: row i sees positions up to ``start + i``. ``None`` means plain causal."""
+    """Return the mask ``[length, start + length]``: row i attends to positions up to ``start + i``. ``None`` means
+    plain causal.
+    """
     if start == 0:
         return None
     columns = torch.arange(start + length, device=device)
@@ -140,7 +147,7 @@ def _chunk_mask(start: int, length: int, device: torch.device) -> torch.Tensor |
 def _chunk(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None
 ) -> torch.Tensor:
-    """A run of one request's positions: ``[length, heads, head_dim]``."""
+    """Attend with a run of one request's positions: ``[length, heads, head_dim]``."""
     q, k, v = (each.transpose(0, 1).unsqueeze(0) for each in (query, key, value))
     mixed = F.scaled_dot_product_attention(
         q, k, v, mask, is_causal=mask is None, scale=scale, enable_gqa=query.shape[1] != key.shape[1]

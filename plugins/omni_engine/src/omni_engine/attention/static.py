@@ -1,4 +1,6 @@
-"""The attention of decodes that a recorded graph replays: its tensors stay where they are, and their content changes."""
+"""The attention of decode steps that a recorded graph replays: its tensors stay at the same addresses, and their
+content changes.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from omni_engine.kv_cache import KVCache
 
 
 class DecodeTables:
-    """Where the rows of a decode read and write. Rows of padding read what their twin reads, and write to the cache's scratch.
+    """The cache slots that the rows of a decode step read and write. Padding rows read the blocks of ``padding_row``
+    and write to scratch.
 
     Attributes:
-        pages: ``[rows, width]`` int32, each row's blocks; behind its length stands whatever was there.
-        lengths: ``[rows]`` int32, positions that each row sees. writes: ``[rows]`` int64, the slot of its newest position.
+        pages: ``[rows, width]`` int32, each row's blocks; entries beyond its length are stale.
+        lengths: ``[rows]`` int32, positions that each row attends to. writes: ``[rows]`` int64, the slot of its newest position.
         host_pages, host_lengths: the same on the host.
     """
 
@@ -32,7 +35,9 @@ class DecodeTables:
         self._known = [0] * rows
 
     def fill(self, requests: list[ARRequest], starts: list[int], rows: int, twin: int) -> None:
-        """The first ``rows`` rows become those of ``requests`` at ``starts``, padded with request number ``twin``."""
+        """Fill the first ``rows`` rows with those of ``requests`` at ``starts``, padded with copies of request number
+        ``padding_row``.
+        """
         cache, padding = self.cache, rows - len(requests)
         blocks = [cache.blocks(request.request_id) for request in requests]
         writes = [
@@ -48,7 +53,7 @@ class DecodeTables:
             self.pages[:rows] = self.host_pages[:rows]
 
     def _list(self, row: int, blocks: list[int]) -> bool:
-        """Write a request's blocks into a row, and tell whether any is new there. A table only ever grows."""
+        """Write a request's blocks into a row, and return True if any is new there. A table only ever grows."""
         known = self._known[row] if self._blocks[row] is blocks else 0
         self._blocks[row], self._known[row] = blocks, len(blocks)
         if known < len(blocks):
@@ -60,7 +65,7 @@ class StaticAttention(StepAttention):
     """The attention of ``rows`` decodes over the first ``width`` pages of tables."""
 
     any_width: ClassVar[bool] = False
-    """Whether one for the widest tables is as good as one for a width near that of a step's requests."""
+    """True if a plan for the widest tables is as fast as one for the width of a step's requests."""
 
     def __init__(self, backend: AttentionBackend, tables: DecodeTables, rows: int, width: int) -> None:
         super().__init__(backend.cache, [], [], [])
@@ -68,18 +73,18 @@ class StaticAttention(StepAttention):
         self._write = tables.writes[:rows]
 
     def refill(self) -> None:
-        """The tables were filled: what has to be worked out on the host, before each replay."""
+        """Do the host's part of the plan, before each replay, after the tables were filled."""
 
     def begin(self) -> None:
-        """What the layers share, worked out from the tables on the device. Recorded, before the layers."""
+        """Compute on the device what the layers share, from the tables. Recorded, before the layers."""
 
     @abstractmethod
     def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
-        """``[rows, heads, head_dim]`` for ``query``. Recorded: it asks the host nothing."""
+        """Attend with ``query``: ``[rows, heads, head_dim]``. Recorded: it must not synchronise with the host."""
 
 
 class DeferredAttention(StepAttention):
-    """A backend's plan of a step, made when a layer asks for it: a step that is replayed never does."""
+    """A backend's plan of a step, made when a layer first uses it; a replayed step never does."""
 
     def __init__(
         self, backend: AttentionBackend, requests: list[ARRequest], starts: list[int], lengths: list[int]

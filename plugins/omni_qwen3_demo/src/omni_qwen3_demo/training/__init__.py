@@ -1,1 +1,3 @@
-"""Makes the checkpoint from nothing: data, three trainings, the judge. ``python -m omni_qwen3_demo.training FOLDER``."""
+"""Trains the checkpoint from scratch: data, three networks, and the check by a speech recogniser. ``python -m
+omni_qwen3_demo.training FOLDER``.
+"""

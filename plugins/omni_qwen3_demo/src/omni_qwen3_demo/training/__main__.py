@@ -1,4 +1,6 @@
-"""``python -m omni_qwen3_demo.training FOLDER``: the checkpoint from nothing, and what the judge says of it."""
+"""``python -m omni_qwen3_demo.training FOLDER``: trains the checkpoint from scratch, and prints the speech recogniser's
+results.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from omni_qwen3_demo.training import code2wav, talker, thinker
 @click.option("--talker-steps", default=talker.STEPS, show_default=True)
 @click.option("--code2wav-steps", default=code2wav.STEPS, show_default=True)
 def main(folder: Path, thinker_steps: int, talker_steps: int, code2wav_steps: int) -> None:
-    """Train the demo's checkpoint in FOLDER/checkpoint, in two processes of one thread each. Interrupted, it goes on where it was."""
+    """Train the demo's checkpoint in FOLDER/checkpoint, in two processes of one thread each. Run it again to resume
+    after an interruption.
+    """
     from omni_qwen3_demo.training.build import Steps, build
     from omni_qwen3_demo.training.report import plot_losses, write_report
 

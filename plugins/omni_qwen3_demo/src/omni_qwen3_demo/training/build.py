@@ -30,14 +30,14 @@ class Steps:
 
 
 def build(folder: Path, steps: Steps) -> Path:
-    """Train, or go on training, in ``folder``. Returns the checkpoint ``folder/checkpoint``.
+    """Train, or resume training, in ``folder``. Returns the checkpoint ``folder/checkpoint``.
 
     Raises:
         RuntimeError: a training failed; its process has printed why.
     """
     files = folder / "files"
     files.mkdir(parents=True, exist_ok=True)
-    logging.set_verbosity_error()  # it warns of rope fields that the released config carries too
+    logging.set_verbosity_error()  # transformers warns of rope fields that the released config has too
     _write_scaffold(files)
     context = multiprocessing.get_context("spawn")
     work: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
@@ -50,12 +50,12 @@ def build(folder: Path, steps: Steps) -> Path:
     for worker in workers:
         worker.join()
     if any(worker.exitcode != 0 for worker in workers):
-        raise RuntimeError("a training failed; see above. The same command goes on where it was interrupted")
+        raise RuntimeError("a training failed; see above; run the same command again to resume")
     return assemble(folder, files)
 
 
 def _train_words(folder: Path, files: Path, steps: Steps) -> None:
-    """The thinker, and after it the talker, who reads the thinker's embeddings."""
+    """Train the thinker, and after it the talker, which reads the thinker's embeddings."""
     _alone()
     thinker = train_thinker(folder, files, steps.thinker)
     embedding = thinker.model.language_model.embed_tokens.weight.detach().clone()
@@ -68,13 +68,13 @@ def _train_sound(folder: Path, steps: Steps) -> None:
 
 
 def _alone() -> None:
-    """One thread: two that wait for each other on a busy machine are slower than one, and sums keep their order."""
+    """Use one thread: two that wait for each other on a busy machine are slower than one, and sums keep their order."""
     torch.set_num_threads(1)
     logging.set_verbosity_error()
 
 
 def _write_scaffold(files: Path) -> None:
-    """Everything of the checkpoint but its weights."""
+    """Write everything of the checkpoint but its weights."""
     write_files(files)
     config().save_pretrained(files)
     complete_config(files)

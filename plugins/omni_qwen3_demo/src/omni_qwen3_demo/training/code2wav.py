@@ -16,7 +16,7 @@ STEPS = 700
 _BATCH, _CROP = 8, 8
 _RESOLUTIONS = (2048, 1024, 512, 256, 128)
 _QUIET = 0.003
-"""What is added to magnitudes before their logarithm: what is quieter need not be right."""
+"""Added to magnitudes before the logarithm; errors in quieter parts then count little."""
 
 
 def train_code2wav(folder: Path, steps: int = STEPS) -> Qwen3OmniMoeCode2Wav:
@@ -43,7 +43,7 @@ def train_code2wav(folder: Path, steps: int = STEPS) -> Qwen3OmniMoeCode2Wav:
 
 
 def _spectral_loss(made: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Magnitudes at several resolutions: relative error, and distance of the logarithms."""
+    """Compare magnitudes at several resolutions: relative error, and distance of the logarithms."""
     total = torch.zeros(())
     for size in _RESOLUTIONS:
         window = torch.hann_window(size)

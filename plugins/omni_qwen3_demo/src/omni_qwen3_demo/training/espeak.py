@@ -1,7 +1,7 @@
-"""Speech by espeak-ng, from the library that the ``espeakng-loader`` wheel carries, in this process.
+"""Synthesises speech with espeak-ng, from the library in the ``espeakng-loader`` wheel, in this process.
 
-What espeak-ng says depends a little on what it said before. So the library is loaded anew for every call, and its
-generator is seeded: the same call makes the same samples, whatever came before it.
+espeak-ng's output depends slightly on earlier calls. So the library is loaded anew for every call, and its generator is
+seeded: the same call makes the same samples, whatever was called before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 def speak(text: str, **settings: Any) -> Samples:
-    """One text; see :func:`speak_all`."""
+    """Synthesise one text; see :func:`speak_all`."""
     return speak_all([text], **settings)[0]
 
 
@@ -37,7 +37,7 @@ def speak_all(
     span: int = 50,
     rate: int = 24_000,
 ) -> list[Samples]:
-    """Mono samples of each text at ``rate`` Hz, in [-1, 1].
+    """Return mono samples of each text at ``rate`` Hz, in [-1, 1].
 
     Args:
         voice: an espeak-ng voice, with a variant if wanted (``en-us+f3``).

@@ -29,7 +29,9 @@ Part = dict[str, Any]
 
 @frozen(eq=False)
 class Example:
-    """Preprocessed: the prompt's ids and positions, the encoders' inputs, and the ids of the reply with its end."""
+    """A preprocessed example: the prompt's ids and positions, the encoders' inputs, and the ids of the reply with its
+    end.
+    """
 
     ids: torch.Tensor  # [P]
     positions: torch.Tensor  # [3, P]
@@ -49,19 +51,19 @@ class Examples:
         self._tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def written(self, random: np.random.Generator) -> Example:
-        """A question in text: three in five are documented."""
+        """Return a question in text: three in five are documented."""
         text, reply = self._question(random, 0.6)
         return self._example(self._history(random), [_text(text)], reply)
 
     def seen(self, random: np.random.Generator) -> Example:
-        """A picture, most often with a question about it."""
+        """Return a picture, most often with a question about it."""
         colour = str(random.choice(COLOURS)) if random.random() < 0.65 else None
         part = {"type": "image", "image": pictures.draw_picture(colour, random)}
         reply = UNKNOWN if colour is None else picture_reply(colour)
         return self._beside(part, reply, PICTURE_PROMPTS, random)
 
     def heard(self, random: np.random.Generator) -> Example:
-        """A sound, most often with a question about it."""
+        """Return a sound, most often with a question about it."""
         word = str(random.choice(KEYWORDS)) if random.random() < 0.6 else None
         wave = sounds.something_else(random) if word is None else sounds.say(word, random)
         part = {"type": "audio", "samples": wave, "sample_rate": sounds.RATE}

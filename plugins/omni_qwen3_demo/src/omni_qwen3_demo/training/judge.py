@@ -1,7 +1,7 @@
-"""Is what the demo says what it wrote? A recogniser that was not trained on it chooses among the whole replies.
+"""Checks the demo's speech with a speech recogniser that was not trained on it.
 
-pocketsphinx with a grammar of all replies: chance is one in as many. It shows that the right reply was spoken, and nothing
-about how well. Speech played backwards and noise are judged too: they must score near chance.
+pocketsphinx chooses among all replies by a grammar; chance is one in as many. A recognised reply shows that the right
+words were spoken, not how good they sound. Speech played backwards and noise are controls: they must score near chance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Wave = npt.NDArray[np.float32]
 
 _RATE = 16_000
 _DITHER_DB = 30
-"""How far under the speech the noise is that is added to it: digital silence confuses the recogniser."""
+"""The signal-to-noise ratio of the added dither: digital silence confuses the recogniser."""
 
 
 class Judge:
@@ -32,7 +32,7 @@ class Judge:
         self._decoder.activate_search("replies")
 
     def hear(self, samples: Wave, rate: int = 24_000, *, seed: int = 0) -> str | None:
-        """The reply that these samples are likest to, or nothing. ``seed``: of the dither."""
+        """Return the reply that these samples match best, or nothing. ``seed``: of the dither."""
         wave = soxr.resample(np.asarray(samples, np.float32), rate, _RATE)
         silence = np.zeros(_RATE // 4, np.float32)
         wave = np.concatenate([silence, wave, silence])
@@ -48,12 +48,12 @@ class Judge:
 
 
 def backwards(samples: Wave) -> Wave:
-    """A control: as loud and as long, but no speech."""
+    """Return a control: the samples reversed, with the same loudness and length."""
     return np.ascontiguousarray(samples[::-1])
 
 
 def noise_like(samples: Wave, seed: int = 0) -> Wave:
-    """A control: noise of the same length and level."""
+    """Return a control: noise of the same length and level."""
     level = float(np.sqrt(np.mean(np.square(samples))))
     return (np.random.default_rng(seed).standard_normal(len(samples)) * level).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""The training loop that all three trainings share: seeded, logged, and continued where it was interrupted."""
+"""The training loop of all three trainings: seeded, logged, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG_EVERY, SAVE_EVERY = 20, 50
 _WARM_UP = 100
 
 Losses = dict[str, torch.Tensor]
-"""What a step reports; ``loss`` is what is minimised."""
+"""The report of a step; ``loss`` is minimised."""
 
 
 def train(
@@ -30,8 +30,8 @@ def train(
 ) -> None:
     """Minimise with AdamW under a cosine schedule.
 
-    ``step_losses(step)`` must depend on nothing but ``step`` and the weights, so that an interrupted training goes on as if
-    it had not been interrupted. Writes ``name.csv`` (losses) and ``name.pt`` (the checkpoint) to the folder.
+    ``step_losses(step)`` must depend only on ``step`` and the weights, so that an interrupted training gives the same
+    result as an uninterrupted one. Writes ``name.csv`` (losses) and ``name.pt`` (the checkpoint) to the folder.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=rate, betas=betas, weight_decay=weight_decay)
@@ -68,14 +68,14 @@ def train(
 
 
 def _log_until(path: Path, step: int) -> Path:
-    """The log without what an interrupted training wrote after its checkpoint."""
+    """Drop the log lines that an interrupted training wrote after its checkpoint."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     path.write_text("".join(line for line in lines if int(line.split(",")[0]) <= step))
     return path
 
 
 def _pace(step: int, steps: int) -> float:
-    """Linear warm-up, then half a cosine down to a hundredth."""
+    """Return the learning rate's factor: linear warm-up, then half a cosine down to a hundredth."""
     if step < _WARM_UP:
         return (step + 1) / _WARM_UP
     rest = (step - _WARM_UP) / max(1, steps - _WARM_UP)
@@ -89,7 +89,7 @@ def _save(
     schedule: torch.optim.lr_scheduler.LRScheduler,
     step: int,
 ) -> None:
-    """In one piece: an interruption leaves the old checkpoint or the new one."""
+    """Write atomically: an interruption leaves the old checkpoint or the new one."""
     fresh = path.with_suffix(".new")
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}
     torch.save({**state, "step": step}, fresh)
@@ -97,7 +97,9 @@ def _save(
 
 
 def standard_weights(model: nn.Module) -> None:
-    """PyTorch's own initialisation, for mixtures of experts too: the released model's is meant for other sizes."""
+    """Initialise with PyTorch's defaults, mixtures of experts included: the released model's initialisation suits other
+    sizes.
+    """
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d):
             module.reset_parameters()

@@ -1,4 +1,4 @@
-"""Pictures to look at: a colour fills them, or a shape of that colour stands before a grey ground."""
+"""Makes training pictures: filled with a colour, or a shape of that colour on a grey background."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 HUES = {"red": (-8, 8), "yellow": (50, 62), "green": (95, 140), "blue": (210, 245)}
-"""Degrees. The hues between the ranges belong to no colour."""
+"""In degrees. Hues between the ranges belong to no colour."""
 _OTHER_HUES = ((26, 34), (170, 185), (275, 320))
 SHAPES = ("ground", "square", "circle", "triangle")
 
@@ -17,10 +17,10 @@ Pixels = npt.NDArray[np.uint8]
 
 
 def draw_picture(colour: str | None, random: np.random.Generator, noise: float = 12.0) -> Pixels:
-    """A picture ``[height, width, 3]`` of a colour, or of none that the demo knows (``None``).
+    """Return a picture ``[height, width, 3]`` of a colour; ``None``: of a colour that the demo does not know.
 
     Args:
-        noise: the largest standard deviation of what is added to every pixel, of 255.
+        noise: the largest standard deviation of the noise on every pixel, of 255.
     """
     width, height = (int(side) for side in random.integers(64, 161, 2))
     if colour is None:
@@ -52,7 +52,7 @@ def _unknown_colour(random: np.random.Generator) -> tuple[int, int, int]:
 
 
 def _patchwork(width: int, height: int, random: np.random.Generator) -> Pixels:
-    """Every colour and none."""
+    """All colours, and ``None``."""
     coarse = random.integers(0, 256, (int(random.integers(3, 9)), int(random.integers(3, 9)), 3), dtype=np.uint8)
     return np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
 

@@ -1,4 +1,4 @@
-"""Prompts as people write them: the documented ones with misspellings, and others outside the closed set."""
+"""Makes training prompts: the documented ones with misspellings, and others outside the closed set."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FRAMES = (
 
 
 def simple(text: str) -> str:
-    """Without case and punctuation, for comparing."""
+    """Return a prompt without case and punctuation, for comparison."""
     return re.sub(r"[^a-z0-9 ]", "", text.lower()).strip()
 
 
@@ -63,7 +63,7 @@ def spelt(prompt: str, random: np.random.Generator) -> str:
 
 
 def something_else(random: np.random.Generator) -> str:
-    """A text that no topic answers."""
+    """Return a text that no topic answers."""
     while True:
         text = _made_up(random)
         if simple(text) not in _KNOWN_SIMPLE:
@@ -93,7 +93,7 @@ def _framed(random: np.random.Generator) -> str:
 
 
 def _replaced(random: np.random.Generator) -> str:
-    """A documented prompt in which one or two long words were exchanged."""
+    """Return a documented prompt in which one or two long words were replaced."""
     words = str(random.choice(list(KNOWN))).split()
     long = [index for index, word in enumerate(words) if len(simple(word)) > 3] or [len(words) - 1]
     for index in random.choice(long, size=min(len(long), int(random.integers(1, 3))), replace=False):
@@ -103,7 +103,7 @@ def _replaced(random: np.random.Generator) -> str:
 
 
 def _thing(random: np.random.Generator) -> str:
-    """A noun, or a word that does not exist: what matters is that no topic knows it."""
+    """Return a noun, or a word that does not exist; no topic contains it."""
     return str(random.choice(_THINGS)) if random.random() < 0.6 else _gibberish(random)
 
 

@@ -18,12 +18,12 @@ from omni_qwen3_demo.training import pictures, questions, sounds
 from omni_qwen3_demo.training.judge import Judge, Wave, backwards, noise_like
 
 _HELD_OUT = 1_000_000
-"""Seeds from here on: no training step has one so large."""
+"""The first seed of the report: larger than that of any training step."""
 
 
 @frozen(eq=False)
 class Asked:
-    """A request's content, and the reply that it should get."""
+    """A request's content, and its expected reply."""
 
     name: str
     parts: tuple[dict[str, Any], ...]
@@ -31,14 +31,14 @@ class Asked:
 
 
 def documented() -> list[Asked]:
-    """Every documented prompt."""
+    """Return every documented prompt."""
     return [
         Asked(prompt, ({"type": "text", "text": prompt},), topic.reply) for topic in TOPICS for prompt in topic.prompts
     ]
 
 
 def one_of_each() -> list[Asked]:
-    """A request for each reply; pictures and sounds are such as no training has seen."""
+    """Return a request for each reply, with pictures and sounds that were not in the training."""
     asked = [Asked(topic.prompts[0], ({"type": "text", "text": topic.prompts[0]},), topic.reply) for topic in TOPICS]
     asked += [picture(colour, 0) for colour in COLOURS]
     asked += [sound(keyword, 0) for keyword in KEYWORDS]
@@ -46,21 +46,21 @@ def one_of_each() -> list[Asked]:
 
 
 def other_questions(count: int) -> list[Asked]:
-    """Texts that are outside the set, from other seeds than the training's."""
+    """Return texts outside the set, from other seeds than the training's."""
     random = np.random.default_rng(_HELD_OUT)
     texts = [questions.something_else(random) for _ in range(count)]
     return [Asked(text, ({"type": "text", "text": text},), UNKNOWN) for text in texts]
 
 
 def picture(colour: str | None, seed: int) -> Asked:
-    """A picture by itself, with more noise than in training."""
+    """Return a picture alone, with more noise than in training."""
     pixels = pictures.draw_picture(colour, np.random.default_rng(_HELD_OUT + seed), noise=18)
     reply = UNKNOWN if colour is None else picture_reply(colour)
     return Asked(f"a picture: {colour or 'another colour'}", ({"type": "image", "image": pixels},), reply)
 
 
 def sound(keyword: str | None, seed: int, voices: tuple[str, ...] = sounds.TRAINED_VOICES) -> Asked:
-    """A sound by itself, with more noise and at more speeds than in training."""
+    """Return a sound alone, with more noise and at more speeds than in training."""
     random = np.random.default_rng(_HELD_OUT + seed)
     if keyword is None:
         wave = sounds.something_else(random, voices)
@@ -73,13 +73,13 @@ def sound(keyword: str | None, seed: int, voices: tuple[str, ...] = sounds.TRAIN
 
 
 def request_of(messages: list[dict[str, Any]], *, speech: bool = True, seed: int = 1) -> OmniRequest:
-    """A request of this conversation, with room for more than the longest reply."""
+    """Return a request of this conversation that may generate the longest reply."""
     params = {"seed": seed, "thinker": {"max_new_tokens": 32}, "talker": {"max_new_tokens": 80}}
     return OmniRequest({"messages": messages}, params, None if speech else ["text"])
 
 
 async def answer(client: Client, asked: Asked, *, speech: bool = True) -> tuple[str, Wave]:
-    """The pipeline's text and its sound at 24 kHz (empty without speech)."""
+    """Return the pipeline's text and its sound at 24 kHz (empty without speech)."""
     messages = [{"role": "user", "content": list(asked.parts)}]
     result = await client.submit(request_of(messages, speech=speech))
     wave = np.asarray(result["code2wav"].samples) if speech else np.empty(0, np.float32)
@@ -87,7 +87,7 @@ async def answer(client: Client, asked: Asked, *, speech: bool = True) -> tuple[
 
 
 def plot_losses(folder: Path) -> None:
-    """``losses.png`` of the three trainings."""
+    """Plot ``losses.png`` of the three trainings."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -106,14 +106,14 @@ def plot_losses(folder: Path) -> None:
 
 
 def write_report(checkpoint: Path, folder: Path) -> str:
-    """``report.md``: see :func:`_report`. Returns its text."""
+    """Write ``report.md``: see :func:`_report`. Returns its text."""
     text = asyncio.run(_report(checkpoint))
     (folder / "report.md").write_text(text)
     return text
 
 
 async def _report(checkpoint: Path) -> str:
-    """Count the exact replies per kind of prompt, and let the speech recogniser judge every reply and the controls."""
+    """Count the exact replies per kind of prompt, and check every reply and the controls with the speech recogniser."""
     kinds = {
         "documented prompts": documented(),
         "questions outside the set": other_questions(100),

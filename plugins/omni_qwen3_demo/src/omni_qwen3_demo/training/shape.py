@@ -25,7 +25,7 @@ SHAPE = Shape(
 
 
 def write_files(folder: Path) -> dict[str, int]:
-    """Tokenizer and processor files. Returns the ids that the config needs."""
+    """Write tokenizer and processor files. Returns the ids that the config needs."""
     lines = [*REPLIES, *PICTURE_PROMPTS, *SOUND_PROMPTS, *(prompt for topic in TOPICS for prompt in topic.prompts)]
     ids = write_tokenizer(folder, SHAPE.merges, [*lines, *map(str.lower, lines)])
     write_processor_files(folder)
@@ -34,11 +34,11 @@ def write_files(folder: Path) -> dict[str, int]:
 
 @cache
 def config() -> Qwen3OmniMoeConfig:
-    """The checkpoint's config."""
+    """Return the checkpoint's config."""
     with tempfile.TemporaryDirectory() as folder:
         return Qwen3OmniMoeConfig(**model_config(SHAPE, write_files(Path(folder))))
 
 
 def complete_config(folder: Path) -> None:
-    """Add to a saved ``config.json`` what transformers drops."""
+    """Add to a saved ``config.json`` the fields that transformers drops."""
     complete_saved_config(folder, SHAPE)

@@ -1,4 +1,4 @@
-"""Sounds to listen to: words in many synthetic voices, speeds and pitches, in noise."""
+"""Makes training sounds: words in many synthetic voices, speeds and pitches, in noise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ACCENTS = ("en-us", "en", "en-gb-x-rp", "en-gb-scotland")
 _VARIANTS = ("", "+m1", "+m2", "+m3", "+m4", "+m5", "+m6", "+f1", "+f2", "+f3", "+f4")
 TRAINED_VOICES = tuple(accent + variant for accent in _ACCENTS for variant in _VARIANTS)
 HELD_OUT_VOICES = tuple(accent + variant for accent in _ACCENTS for variant in ("+m7", "+f5"))
-"""Voices that no training hears."""
+"""Voices that are not used in training."""
 
 _OTHER_WORDS = (
     "apple", "banana", "water", "window", "table", "seven", "eight", "under", "over", "never", "always", "paper",
@@ -29,11 +29,11 @@ def say(
     speeds: tuple[int, int] = (120, 190),
     noise_db: float = 10,
 ) -> Samples:
-    """A word somewhere in a little noise, mono at 16 kHz.
+    """Return a word at a random place in a little noise, mono at 16 kHz.
 
     Args:
         speeds: the slowest and the fastest, in words per minute.
-        noise_db: the lowest ratio of speech to noise.
+        noise_db: the lowest signal-to-noise ratio.
     """
     speech = speak(
         word,
@@ -51,7 +51,7 @@ def say(
 
 
 def something_else(random: np.random.Generator, voices: tuple[str, ...] = TRAINED_VOICES) -> Samples:
-    """Another word, noise, a tone, or nearly nothing."""
+    """Return another word, noise, a tone, or near silence."""
     kind = random.random()
     if kind < 0.7:
         return say(str(random.choice(_OTHER_WORDS)), random, voices)

@@ -1,8 +1,9 @@
-"""The voice: every reply as sound, cut into frames of 80 ms, and the codec codes that stand for each frame.
+"""Makes the training targets of speech: every reply as sound, cut into frames of 80 ms, and the codec codes of each
+frame.
 
-A frame's first code names its place: one code per (reply, frame), so that what the vocoder learns is these sounds and no
-others. Its other codes are a residual vector quantisation of its spectrum. Every reply opens with the same few silent
-frames, in which the talker reads the first tokens before it has to choose what to say.
+A frame's first code identifies it: one code per (reply, frame), so the vocoder learns exactly these sounds. Its other
+codes are a residual vector quantisation of its spectrum. Every reply begins with the same few silent frames, during
+which the talker reads the first tokens before it has to choose a reply.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from omni_qwen3_demo.phrases import REPLIES
 from omni_qwen3_demo.training.espeak import Samples, speak_all
 
 FRAME = 1920
-"""Samples in a frame: 80 ms at 24 kHz."""
+"""Samples per frame: 80 ms at 24 kHz."""
 LEAD = 4
 """Silent frames before a reply."""
 GROUPS = 4
-"""Codes in a frame."""
+"""Codes per frame."""
 CODEBOOK = 512
 SPEED = 160
 """Words per minute."""
 _LEVEL = 0.01
-"""Amplitude under which the ends of a recording are cut off."""
+"""The amplitude below which the ends of a recording are trimmed."""
 _CENTRES = 64
 """Codes in use in each residual group."""
 
@@ -42,7 +43,7 @@ class Utterance:
 
 @cache
 def utterances() -> tuple[Utterance, ...]:
-    """All replies, always the same."""
+    """Return all replies; deterministic."""
     waves = [_frames(samples) for samples in speak_all(REPLIES, speed=SPEED)]
     first, following = [], LEAD
     for wave in waves:
@@ -59,7 +60,7 @@ def utterances() -> tuple[Utterance, ...]:
 
 
 def _frames(samples: Samples) -> torch.Tensor:
-    """Whole frames: silence, the speech without its silent ends, and a silent frame that the vocoder may cut into."""
+    """Return whole frames: silence, the trimmed speech, and a silent frame that the vocoder may cut into."""
     loud = np.flatnonzero(np.abs(samples) > _LEVEL)
     speech = samples[loud[0] : loud[-1] + 1] / np.abs(samples).max() * 0.7
     frames = LEAD + -(-len(speech) // FRAME) + 1
@@ -69,14 +70,14 @@ def _frames(samples: Samples) -> torch.Tensor:
 
 
 def _spectra(wave: torch.Tensor) -> torch.Tensor:
-    """Log energies of 40 bands of each frame, ``[frames, 40]``."""
+    """Return log energies of 40 bands of each frame, ``[frames, 40]``."""
     power = torch.fft.rfft(wave.view(-1, FRAME) * torch.hann_window(FRAME), dim=1).abs() ** 2
     bands = torch.nn.functional.adaptive_avg_pool1d(power[:, :640].unsqueeze(1), 40).squeeze(1)
     return (bands + 1e-3).log()
 
 
 def _quantise(vectors: torch.Tensor) -> torch.Tensor:
-    """Residual k-means, seeded: ``[n, d]`` to ``[n, GROUPS - 1]`` codes. Equal vectors get equal codes."""
+    """Quantise by residual k-means, seeded: ``[n, d]`` to ``[n, GROUPS - 1]`` codes. Equal vectors get equal codes."""
     generator = torch.Generator().manual_seed(0)
     rest, codes = vectors.clone(), []
     for _ in range(GROUPS - 1):

@@ -1,7 +1,7 @@
 """Trains the talker with its code predictor: transformers' own modules on the row layout that the pipeline feeds them.
 
-It learns to read the reply: whatever stands in the prompt (other questions, pictures, sounds), what it says follows from the
-text alone. So the rows of the prompt are drawn at random, and every step trains every reply.
+The speech must follow from the reply's text alone, whatever the prompt contains (other questions, pictures, sounds). So
+the rows of the prompt are drawn at random, and every step trains every reply.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IGNORED = -100
 
 
 class SpeakingRows(nn.Module):
-    """The talker, and how its inputs are laid out while it is taught what comes next.
+    """The talker, and the layout of its inputs in training.
 
     Args:
         thinker_embedding: ``[vocabulary, hidden]`` of the trained thinker; not trained here.
@@ -45,7 +45,7 @@ class SpeakingRows(nn.Module):
         self._speakers = list(config().talker_config.speaker_id.values())
 
     def losses(self, random: np.random.Generator) -> Losses:
-        """One step over all replies."""
+        """Compute the losses of one step over all replies."""
         spoken = utterances()
         rows, first_rows = [], []
         for utterance in spoken:
@@ -62,7 +62,7 @@ class SpeakingRows(nn.Module):
         return {"loss": code + residual, "code": code, "residual": residual}
 
     def _text(self, ids: list[int]) -> torch.Tensor:
-        """Thinker tokens through the text projection, ``[n, hidden]``."""
+        """Project thinker tokens with the text projection, ``[n, hidden]``."""
         projected: torch.Tensor = self.talker.text_projection(self._embedding[torch.tensor(ids)])
         return projected
 
@@ -71,7 +71,9 @@ class SpeakingRows(nn.Module):
         return embedded
 
     def _user_rows(self, random: np.random.Generator) -> torch.Tensor:
-        """Any question, now and then some earlier ones, and features of a picture or a sound that is not there."""
+        """Return a random prompt: a question, sometimes earlier ones, and random features in place of a picture or a
+        sound.
+        """
         turns = 1 if random.random() < 0.75 else int(random.integers(2, 5))
         asked = [
             str(random.choice(list(KNOWN))) if random.random() < 0.7 else something_else(random) for _ in range(turns)
@@ -85,7 +87,7 @@ class SpeakingRows(nn.Module):
         return torch.cat(rows)
 
     def _assistant_rows(self, utterance: Utterance, random: np.random.Generator) -> torch.Tensor:
-        """The nine rows that open speech; any of the speakers, who sound alike."""
+        """Return the nine rows that open speech, for a random speaker; all speakers sound alike."""
         ids, codec = self._ids, self._codec
         opening = self._tokenizer("<|im_start|>assistant\n")["input_ids"]
         text = [*opening, *[ids.tts_pad_token_id] * 4, ids.tts_bos_token_id, self._tokens(utterance)[0]]
@@ -107,11 +109,11 @@ class SpeakingRows(nn.Module):
         return ids
 
     def _targets(self, utterance: Utterance) -> torch.Tensor:
-        """First codes, and the end."""
+        """Return the loss of the first codes and the end."""
         return torch.cat([utterance.codes[:, 0], torch.tensor([self._codec["codec_eos_token_id"]])])
 
     def _residual_loss(self, states: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-        """Each frame's other codes, from the talker's state and the codes before."""
+        """Return the loss of each frame's other codes, from the talker's state and the codes before."""
         predictor = self.talker.code_predictor
         rows = [states, self._codes(frames[:, 0].tolist())]
         rows += [predictor.model.codec_embedding[group](frames[:, group + 1]) for group in range(GROUPS - 2)]
@@ -126,12 +128,12 @@ class SpeakingRows(nn.Module):
 def train_talker(
     folder: Path, files: Path, thinker_embedding: torch.Tensor, steps: int = STEPS
 ) -> Qwen3OmniMoeTalkerForConditionalGeneration:
-    """``files``: the checkpoint folder so far. ``thinker_embedding``: see :class:`SpeakingRows`."""
+    """Train the talker. ``files``: the checkpoint folder so far. ``thinker_embedding``: see :class:`SpeakingRows`."""
     torch.manual_seed(2)
     talker = Qwen3OmniMoeTalkerForConditionalGeneration(config().talker_config)
     standard_weights(talker)
     for module in talker.modules():
-        if isinstance(module, nn.Embedding):  # as strong as the text that they are added to
+        if isinstance(module, nn.Embedding):  # of the scale of the text that they are added to
             nn.init.normal_(module.weight, std=0.3)
     rows = SpeakingRows(talker, thinker_embedding, files)
     train(

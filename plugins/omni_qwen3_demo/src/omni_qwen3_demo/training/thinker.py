@@ -1,4 +1,4 @@
-"""Trains the thinker with both encoders: transformers' own modules on written, seen and heard questions."""
+"""Trains the thinker with both encoders: transformers' own modules on questions in text, pictures and sounds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from omni_qwen3_demo.training.shape import config
 
 STEPS = 1100
 _WRITTEN, _SEEN, _HEARD = 12, 8, 12
-"""Examples of each kind in a step."""
+"""Examples of each kind per step."""
 _IGNORED = -100
 
 
 def train_thinker(folder: Path, files: Path, steps: int = STEPS) -> Qwen3OmniMoeThinkerForConditionalGeneration:
-    """``files``: the checkpoint folder so far, with its config, tokenizer and processor files."""
+    """Train the thinker. ``files``: the checkpoint folder so far, with its config, tokenizer and processor files."""
     torch.manual_seed(1)
     model = Qwen3OmniMoeThinkerForConditionalGeneration(config().thinker_config)
     standard_weights(model)
@@ -46,7 +46,7 @@ def train_thinker(folder: Path, files: Path, steps: int = STEPS) -> Qwen3OmniMoe
 
 
 def collate(batch: list[Example]) -> tuple[dict[str, Any], torch.Tensor]:
-    """The model's inputs, padded on the right, and the labels ``[B, L]``: the replies, everything else ignored."""
+    """Return the model's inputs, padded on the right, and the labels ``[B, L]``: the replies, everything else ignored."""
     whole = [torch.cat([example.ids, example.reply]) for example in batch]
     labels = [torch.cat([torch.full_like(example.ids, _IGNORED), example.reply]) for example in batch]
     positions = [_continued(example) for example in batch]
@@ -68,6 +68,6 @@ def collate(batch: list[Example]) -> tuple[dict[str, Any], torch.Tensor]:
 
 
 def _continued(example: Example) -> torch.Tensor:
-    """The positions of prompt and reply, ``[3, P + R]``: the reply counts on from the prompt's largest."""
+    """Return the positions of prompt and reply, ``[3, P + R]``: the reply continues from the prompt's largest."""
     following = example.positions.max() + 1 + torch.arange(len(example.reply))
     return torch.cat([example.positions, following.expand(3, -1)], dim=1)
