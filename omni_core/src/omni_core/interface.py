@@ -126,6 +126,7 @@ class ParameterGroup:
         name: the key in ``params``, and the prefix of its flags: ``speech`` makes ``--speech-temperature``.
         role: which of the interface's roles reads them.
         help: what they govern, in a few words: ``how the text is chosen``.
+        parameters: the parameters; no two share a name.
     """
 
     name: str
