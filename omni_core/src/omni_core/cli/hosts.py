@@ -51,7 +51,7 @@ def serve(address: str, key_file: Path | None) -> None:
             "make one with: omni hosts key FILE"
         )
     if _is_wildcard(host):
-        raise ConfigError(f"--listen: {host} is no address that another host can connect to; name one")
+        raise ConfigError(f"--listen: no other host can connect to {host}; name one address of this one")
     asyncio.run(_serve(address, key_file))
 
 

@@ -75,9 +75,7 @@ def parse_overlay(values: Any, origin: str) -> list[Override]:
     for name, value in values.items():
         if name == "stages":
             if not isinstance(value, dict):
-                raise ConfigError(
-                    f"{origin}: stages: must map stage names to fields; an overlay cannot add or remove stages"
-                )
+                raise ConfigError(f"{origin}: stages: must map names to fields; an overlay cannot add or remove stages")
             for stage, fields in value.items():
                 overrides += _leaves((str(stage),), fields, origin)
         else:

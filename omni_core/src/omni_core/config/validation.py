@@ -207,8 +207,8 @@ def _fusion(config: PipelineConfig) -> Iterator[str]:
     for index, fused in enumerate(config.fused_stages):
         path = f"fused_stages[{index}]"
         unknown = [name for name in fused if name not in names]
+        yield from (f"{path}: no stage is called {name!r}{did_you_mean(name, names)}" for name in unknown)
         if unknown:
-            yield f"{path}: no stage is called {unknown[0]!r}{did_you_mean(unknown[0], names)}"
             continue
         if len(fused) < 2:
             yield f"{path}: fuse at least two stages"

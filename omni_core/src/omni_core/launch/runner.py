@@ -289,7 +289,7 @@ class MultiProcessPipelineRunner:
             for unit in self._units.values():
                 if unit.serves:
                     for process in unit.processes:
-                        self._tell(process.spec.endpoint, messages.ShutdownMessage("the pipeline stops"))
+                        self._tell(process.spec.endpoint, messages.ShutdownMessage())
                 unit.begin_stop()
             await asyncio.gather(*(unit.finish_stop(self._stop_timeout) for unit in self._units.values()))
             self._units.clear()

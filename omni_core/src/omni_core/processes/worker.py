@@ -105,8 +105,7 @@ class Worker:
         for part in self._parts().values():
             part.start()
         self._control.listen()
-        names = [stage.name for stage in self.spec.stages]
-        self.tell_coordinator(messages.ReadyMessage(self.spec.name, os.getpid(), names))
+        self.tell_coordinator(messages.ReadyMessage(self.spec.name, os.getpid()))
 
     def _publish(self, message: ItemMessage | WorkMessage) -> None:
         """Send a message of rank 0 to the other ranks. From any thread."""

@@ -313,8 +313,6 @@ class PongMessage:
 class ShutdownMessage:
     """Coordinator to a process: finish and exit."""
 
-    reason: str = ""
-
 
 @message
 class ReadyMessage:
@@ -322,7 +320,6 @@ class ReadyMessage:
 
     process: str
     pid: int
-    stages: list[str] = field(factory=list)
 
 
 @message
