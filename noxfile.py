@@ -90,7 +90,7 @@ MOONCAKE = "mooncake-transfer-engine-non-cuda"
 # Its interpreter runs without a GPU.
 TRITON = "triton==3.9.0"
 # Extras without which there is nothing to test.
-EXTRAS = {"omni-core": "testing", "omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu"}
+EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -222,8 +222,8 @@ def bare(session: nox.Session) -> None:
 @nox.session(requires=["build"], python=PYTHONS)
 @nox.parametrize("name", [nox.param(name, id=name) for name in DISTRIBUTIONS])
 def dist(session: nox.Session, name: str) -> None:
-    """One distribution with its dependencies and nothing else: its conformance suites, then its tests."""
-    names = list(dict.fromkeys(["omni-core", name]))
+    """One distribution with what it depends on and the conformance suites, which run first; then its tests."""
+    names = list(dict.fromkeys(["omni-core", "omni-testing", name]))
     extra = [f"{wheels(each)[0]}[{EXTRAS[each]}]" for each in names if each in EXTRAS]
     install_wheels(session, *names, extra=tuple(extra))
     session.run("python", "-m", "pip", "check")
@@ -249,12 +249,12 @@ def lowest(session: nox.Session, name: str) -> None:
     Distributions are tested one by one, because the lowest version of one may conflict with another's dependencies.
     """
     bounds = Path(session.virtualenv.location) / "lowest.txt"
-    lines = [f"{each}=={version}" for each, version in lower_bounds(name)] + [pinned("torch")]
+    needs = dict([*lower_bounds("omni-testing"), *lower_bounds(name)])
+    lines = [f"{each}=={version}" for each, version in needs.items()] + [pinned("torch")]
     session.log(", ".join(lines))
     bounds.write_text("\n".join(lines) + "\n")
-    names = list(dict.fromkeys(["omni-core", "omni-relay-kit", "omni-relay-shm", name]))
-    testing = f"{wheels('omni-core')[0]}[{EXTRAS['omni-core']}]"
-    session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*names), testing)
+    names = list(dict.fromkeys(["omni-core", "omni-testing", "omni-relay-kit", "omni-relay-shm", name]))
+    session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*names))
     session.install("--no-deps", "--force-reinstall", *wheels(*names))
     session.run("python", "-m", "pip", "check")
     session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
@@ -274,7 +274,7 @@ def lower_bounds(name: str) -> Iterator[tuple[str, str]]:
         headers = HeaderParser().parsestr(archive.read(metadata).decode())
     for line in headers.get_all("Requires-Dist", []):
         need = Requirement(line)
-        wanted = need.marker is None or need.marker.evaluate({"extra": EXTRAS["omni-core"]})
+        wanted = need.marker is None or need.marker.evaluate({"extra": ""})
         if wanted and need.name not in DISTRIBUTIONS and need.name != "torch":
             yield need.name, next(each.version for each in need.specifier if each.operator == ">=")
 
