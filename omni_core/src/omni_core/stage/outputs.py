@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omni_core.control.lanes import Lanes
+from omni_core.control.lanes import Lanes, Running
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
@@ -116,17 +116,18 @@ class Outputs:
             waiting = len(self._lanes) + len(self._scheduler.outbox)
             self._scheduler.inbox.hold(waiting >= MOST_OUTPUTS)
 
-    async def _hand_on(self, message: OutgoingMessage, active: ActiveRequest) -> None:
-        if self._requests.get(message.request_id) is not active or active.is_failing:
-            return
-        if message.type == "error":
-            self._fail(message.request_id, message.data)
-        elif message.type == "stream":
-            await self._hand_on_chunk(message, active)
-        else:
-            await self._hand_on_result(message, active)
+    def _hand_on(self, message: OutgoingMessage, active: ActiveRequest) -> Running:
+        """The step that hands on one output."""
+        if message.type == "stream":
+            return self._hand_on_chunk(message, active)
+        return self._hand_on_end(message, active)
+
+    def _is_over(self, active: ActiveRequest) -> bool:
+        return self._requests.get(active.request_id) is not active or active.is_failing
 
     async def _hand_on_chunk(self, message: OutgoingMessage, active: ActiveRequest) -> None:
+        if self._is_over(active):
+            return
         if message.target is None and self._spec.terminal:
             if active.request is not None and active.request.stream:
                 number = active.count_chunk("")
@@ -136,9 +137,20 @@ class Outputs:
             number = active.count_chunk(target)
             # The first chunk carries the request, because it may come before the payload does.
             value = (message.data, message.metadata, active.request if number == 0 else None)
-            await self._send(target, active, value, message.data, is_stream=True, chunk_id=number)
+            local = self._outbound.local.get(target)
+            if local is not None:
+                self._seal(local, active.request_id, message.data)
+                local.receive_chunk(active.request_id, self._spec.name, value)
+                self._metrics.sent(target, 0, 0.0)
+            else:
+                await self._send(target, active, value, is_stream=True, chunk_id=number)
 
-    async def _hand_on_result(self, message: OutgoingMessage, active: ActiveRequest) -> None:
+    async def _hand_on_end(self, message: OutgoingMessage, active: ActiveRequest) -> None:
+        if self._is_over(active):
+            return
+        if message.type == "error":
+            self._fail(message.request_id, message.data)
+            return
         for sealed in active.seals:
             sealed.check(self._spec.name)
         payload = active.payload(message.data)
@@ -149,20 +161,17 @@ class Outputs:
             for target in route.streams:
                 self._end_stream(target, active, route.handed_to)
             for target, each in route.payloads:
-                await self._send(target, active, each, each.data, handed_to=route.handed_to)
+                local = self._outbound.local.get(target)
+                if local is not None:
+                    self._seal(local, active.request_id, each.data)
+                    local.receive_payload(each, self._spec.name)
+                    self._metrics.sent(target, 0, 0.0)
+                else:
+                    await self._send(target, active, each, handed_to=route.handed_to)
         self._complete(active)
 
-    async def _send(self, target: str, active: ActiveRequest, value: Any, data: Any, **message: Any) -> None:
-        """Hand a payload or a chunk to ``target``: by reference in this process, else by control message and relay."""
-        local = self._outbound.local.get(target)
-        if local is not None:
-            self._seal(local, active.request_id, data)
-            if message.get("is_stream"):
-                local.receive_chunk(active.request_id, self._spec.name, value)
-            else:
-                local.receive_payload(value, self._spec.name)
-            self._metrics.sent(target, 0, 0.0)
-            return
+    async def _send(self, target: str, active: ActiveRequest, value: Any, **message: Any) -> None:
+        """Send a payload or a chunk to a stage of another process, by control message and relay."""
         begin = time.monotonic()
         active.sending_to = target
         nbytes = await self._outbound.send(self._spec.name, target, active.request_id, active.request, value, **message)

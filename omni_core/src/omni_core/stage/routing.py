@@ -88,6 +88,8 @@ class Routing:
         self, active: ActiveRequest, payload: StagePayload, targets: Sequence[str]
     ) -> list[tuple[str, StagePayload]]:
         """Project the payload for each target. Several targets get a container each, which share its tensors."""
+        if len(targets) == 1 and targets[0] not in self._projections:
+            return [(targets[0], payload)]
         projected = []
         seen: set[int] = set()
         for target in targets:
