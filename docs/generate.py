@@ -116,6 +116,7 @@ CONFORMANCE = {
         "omni_testing:RelayConformance",
         "omni_testing:SchedulerConformance",
         "omni_testing:ModelRunnerConformance",
+        "omni_testing:FeedbackConformance",
         "omni_testing:PipelineStructureConformance",
         "omni_testing:PipelineConformance",
         "omni_testing:ProjectionConformance",

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from right_runners import FeedbackRequests, Requests, StreamedRequests
 
-from omni_testing import ModelRunnerConformance
+from omni_testing import FeedbackConformance, ModelRunnerConformance
 
 
 class TestToy(Requests, ModelRunnerConformance):
@@ -22,4 +22,12 @@ class TestFeedback(FeedbackRequests, ModelRunnerConformance):
 
 
 class TestStreamedFeedback(StreamedRequests, ModelRunnerConformance):
+    pass
+
+
+class TestStrategy(FeedbackRequests, FeedbackConformance):
+    pass
+
+
+class TestStreamedStrategy(StreamedRequests, FeedbackConformance):
     pass

@@ -105,12 +105,15 @@ RUNNERS = {
 _RUNNER_TESTS = """
 import right_runners
 import wrong_runners
-from omni_testing import ModelRunnerConformance
+from omni_testing import FeedbackConformance, ModelRunnerConformance
 
 for name in {names}:
     requests = getattr(right_runners, wrong_runners.kind_of_requests(name))
     runner = dict(runner=getattr(wrong_runners, name))
     globals()["Test" + name] = type("Test" + name, (requests, ModelRunnerConformance), runner)
+    if requests is right_runners.FeedbackRequests:
+        title = "TestStrategyOf" + name
+        globals()[title] = type(title, (requests, FeedbackConformance), runner)
 """
 
 _PROJECTION_TEST = """
@@ -247,14 +250,14 @@ def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> No
 def caught_runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
     """What is caught of all wrong runners, in one process: it takes torch longer to be imported than the tests to run."""
     source = _RUNNER_TESTS.format(names=list(RUNNERS))
-    tests = " or ".join(f"(Test{name} and {test})" for name, test in RUNNERS.items())
+    tests = " or ".join(f"({name} and {test})" for name, test in RUNNERS.items())
     return failed(tmp_path_factory.mktemp("runners"), source, "-k", tests)
 
 
 @pytest.mark.parametrize(("name", "test"), RUNNERS.items())
 def test_a_wrong_model_runner_is_caught(caught_runners: tuple[list[str], str], name: str, test: str) -> None:
     found, output = caught_runners
-    assert f"Test{name}::{test}" in found, output
+    assert {f"Test{name}::{test}", f"TestStrategyOf{name}::{test}"} & set(found), output
 
 
 @pytest.mark.parametrize(("name", "test"), PROJECTIONS.items())

@@ -74,6 +74,7 @@ def reader(tmp_path: Path) -> Reader:
         "PIP_NO_BUILD_ISOLATION": "0",
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
     (tmp_path / "home").mkdir()
     return Reader(tmp_path / "home", {**os.environ, **settings})
@@ -147,6 +148,12 @@ def test_every_form_of_a_stage_runs(reader: Reader) -> None:
 def test_the_first_relay(reader: Reader) -> None:
     follow(ROOT / "docs" / "first-relay.md", reader)
     assert reader.folder.name == "my-relay"
+
+
+@pytest.mark.timeout(300)
+def test_a_model_from_the_template(reader: Reader) -> None:
+    follow(ROOT / "docs" / "models.md", reader)
+    assert reader.folder.name == "my-model"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from omni_qwen3.talker_network import Talker, load_talker, read_special
 from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-from omni_testing import ModelRunnerConformance, PipelineConformance, ProjectionConformance
+from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance, ProjectionConformance
 from omni_torch.model_runner import ARModelRunner
 
 
@@ -82,12 +82,12 @@ class ThinkerConformance(ModelRunnerConformance):
         return self.messages(request_id, 0, {"temperature": -1.0})
 
 
-class TalkerConformance(ModelRunnerConformance):
-    """The talker with its code predictor; the text comes as a stream. A subclass may name another strategy."""
+class _TalkerRequests:
+    """Requests of the talker, whose text comes as a stream."""
 
     feedback: ClassVar[type[FeedbackStrategy]] = TalkerFeedback
 
-    def make(self) -> ARModelRunner:
+    def make(self) -> TalkerRunner:
         return TalkerRunner(*_talker(), feedback=self.feedback())
 
     def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
@@ -109,6 +109,14 @@ class TalkerConformance(ModelRunnerConformance):
 
     def bad(self, request_id: str) -> list[IncomingMessage]:
         return self.messages(request_id, 0, {"temperature": -1.0})
+
+
+class TalkerConformance(_TalkerRequests, ModelRunnerConformance):
+    """The talker with its code predictor. A subclass may name another strategy."""
+
+
+class TalkerFeedbackConformance(_TalkerRequests, FeedbackConformance):
+    """The code predictor in its loop. A subclass may name another strategy."""
 
 
 class SpeechConformance(PipelineConformance):

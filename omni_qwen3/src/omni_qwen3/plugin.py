@@ -59,7 +59,7 @@ def omni_feedback_strategies() -> list[Component]:
             "qwen3-omni-talker",
             "omni_qwen3.talker_feedback:TalkerFeedback",
             "residual codes by the code predictor",
-            conformance=f"{_SUITES}:TalkerConformance",
+            conformance=f"{_SUITES}:TalkerFeedbackConformance",
         )
     ]
 

@@ -7,7 +7,7 @@
     class TestMyRelay(RelayConformance):
         relay = "my_relay.relay:MyRelay"
 
-Each suite is imported when it is asked for: only :class:`ModelRunnerConformance` needs torch.
+Each suite is imported when it is asked for: only :class:`ModelRunnerConformance` and :class:`FeedbackConformance` need torch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from omni_testing.feedback import FeedbackConformance
     from omni_testing.model_runner import ModelRunnerConformance
     from omni_testing.pipeline import PipelineConformance, PipelineStructureConformance
     from omni_testing.plugin import PluginConformance
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from omni_testing.scheduler import SchedulerConformance
 
 __all__ = [
+    "FeedbackConformance",
     "ModelRunnerConformance",
     "PipelineConformance",
     "PipelineStructureConformance",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "FeedbackConformance": "feedback",
     "ModelRunnerConformance": "model_runner",
     "PipelineConformance": "pipeline",
     "PipelineStructureConformance": "pipeline",

@@ -1,113 +1,28 @@
-"""The conformance suite of model runners (contract: :class:`omni_core.model_runner.ModelRunner`) and of feedback strategies.
-
-No engine takes part: the suite makes the batches itself, keeps K and V in plain tensors, and does for failed steps,
-pre-emptions and aborts what a scheduler does.
-"""
+"""The conformance suite of model runners (contract: :class:`omni_core.model_runner.ModelRunner`)."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from attrs import evolve
 
 from omni_core.errors import InvalidRequestError
-from omni_core.model_runner import ARRequest, FeedbackStrategy, Forward, ForwardBatch, ForwardOutput, RandomStream
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.model_runner import ARRequest, Forward, ForwardBatch, ForwardOutput, RandomStream
 from omni_testing.comparing import alike
-from omni_testing.runner_driver import Answer, Driver, remembers
-from omni_torch.model_runner import ARModelRunner, FeedbackARModelRunner
+from omni_testing.runner_driver import Driver, remembers
+from omni_testing.runner_suite import GREEDY, TOKENS, RunnerSuite, errors_of, replaced
+from omni_torch.model_runner import ARModelRunner
 from omni_torch.sampling import sample
-
-TOKENS = 8
-"""How many tokens the suite asks for, unless a request ends earlier of itself."""
-
-GREEDY: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": TOKENS}
-
-Wanted = dict[str, tuple[int, dict[str, Any]]]
-"""By request id: the request's number and its sampling parameters."""
 
 with_each_kind_of_sampling = pytest.mark.parametrize("kind", ["greedy", "seeded"])
 
 
-class ModelRunnerConformance:
-    """Subclass it, say how your runner is made and what its requests are, and pytest runs every test.
-
-    Attributes:
-        concurrent: requests that are computed together.
-        splits_prompts: a prompt that is computed in parts gives what it gives as a whole.
-        recomputes: a request whose cache was taken away goes on exactly (engines do that when their memory is full).
-    """
-
-    concurrent: ClassVar[int] = 4
-    splits_prompts: ClassVar[bool] = True
-    recomputes: ClassVar[bool] = True
-
-    def make(self) -> ARModelRunner:
-        """A new runner; it may share its model with earlier ones."""
-        raise NotImplementedError
-
-    def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
-        """Everything that a request gets, in order; new objects at every call.
-
-        Args:
-            number: which request; different numbers are different prompts.
-            sampling: fields of ``SamplingParams`` that the request asks for, as plain data (``stop_ids`` is a list).
-        """
-        raise NotImplementedError
-
-    def bad(self, request_id: str) -> list[IncomingMessage]:
-        """The messages of a request that ``receive`` refuses; none if it refuses nothing."""
-        return []
-
-    def same(self, one: Any, other: Any) -> bool:
-        """Whether the data of two results or stream messages are equal; floating-point numbers up to 1e-4."""
-        return alike(one, other)
-
-    # --- asking ------------------------------------------------------------------------------------------------------
-    @staticmethod
-    def _need(ability: bool, otherwise: str) -> None:
-        if not ability:
-            pytest.skip(otherwise)
-
-    def _wanted(self, kind: str) -> Wanted:
-        seeded = {"temperature": 1.0, "max_new_tokens": TOKENS}
-        return {
-            f"{kind}{number}": (number, GREEDY if kind == "greedy" else {**seeded, "seed": number + 1})
-            for number in range(self.concurrent)
-        }
-
-    def _give(self, driver: Driver, request_id: str, number: int, sampling: dict[str, Any]) -> None:
-        for message in self.messages(request_id, number, sampling):
-            driver.give(message)
-
-    @torch.inference_mode()
-    def _together(self, wanted: Wanted, runner: ARModelRunner | None = None, **options: Any) -> dict[str, Answer]:
-        """The answers of requests that are given at once. ``options`` are the driver's."""
-        driver = Driver(runner or self.make(), **options)
-        for name, (number, sampling) in wanted.items():
-            self._give(driver, name, number, sampling)
-        driver.run()
-        return driver.answers
-
-    def _alone(self, wanted: Wanted) -> dict[str, Answer]:
-        """The answers of requests that are asked one after the other, each of a new runner."""
-        return {name: self._together({name: each})[name] for name, each in wanted.items()}
-
-    def _compare(self, expected: dict[str, Answer], found: dict[str, Answer], what: str) -> None:
-        for name, one in expected.items():
-            other = found[name]
-            assert one.error is None, f"request {name} fails: {one.error!r}"
-            assert other.error is None, f"request {name} fails {what}: {other.error!r}"
-            assert other.token_ids == one.token_ids, f"request {name} has other tokens {what}"
-            assert other.finish_reason == one.finish_reason, name
-            assert self.same(one.result, other.result), f"request {name} has another result {what}"
-            assert self.same(one.messages, other.messages), f"request {name} streams something else {what}"
-            assert alike(one.fed, other.fed), f"request {name} is fed something else {what}"
+class ModelRunnerConformance(RunnerSuite):
+    """Subclass it, say how your runner is made and what its requests are, and pytest runs every test."""
 
     # --- requests ----------------------------------------------------------------------------------------------------
     @torch.inference_mode()
@@ -240,9 +155,9 @@ class ModelRunnerConformance:
                 assert token == sample(row.unsqueeze(0), [_before_its_last_token(request)])[0]
             return chosen
 
-        with _replaced(runner.model, "compute_logits", compute_logits), _replaced(runner, "execute", checked):
+        with replaced(runner.model, "compute_logits", compute_logits), replaced(runner, "execute", checked):
             found = self._together({f"r{n}": (n, {**asked, "max_new_tokens": TOKENS}) for n in range(2)}, runner)
-        assert not _errors(found)
+        assert not errors_of(found)
 
     # --- steps -------------------------------------------------------------------------------------------------------
     @torch.inference_mode()
@@ -289,7 +204,7 @@ class ModelRunnerConformance:
         for name, hook in hooks.items():
             setattr(runner, name, hook)
         for part in (None, 2) if self.splits_prompts else (None,):
-            assert not _errors(self._together(self._wanted("greedy"), runner, part=part))
+            assert not errors_of(self._together(self._wanted("greedy"), runner, part=part))
 
     @torch.inference_mode()
     def test_tokens_come_in_the_order_of_the_batch(self) -> None:
@@ -304,9 +219,9 @@ class ModelRunnerConformance:
                 assert request.output_ids[-1] == token, "a request is given another one's token"
             return chosen
 
-        with _replaced(runner, "execute", checked):
+        with replaced(runner, "execute", checked):
             found = self._together(self._wanted("greedy"), runner)
-        assert not _errors(found)
+        assert not errors_of(found)
 
     @torch.inference_mode()
     def test_batches_are_left_as_they_are(self) -> None:
@@ -323,9 +238,9 @@ class ModelRunnerConformance:
                 assert len(request.output_ids) == known[index] + (index in batch.sampled)
             return chosen
 
-        with _replaced(runner, "execute", checked):
+        with replaced(runner, "execute", checked):
             found = self._together(self._wanted("seeded"), runner, part=2 if self.splits_prompts else None)
-        assert not _errors(found)
+        assert not errors_of(found)
 
     @torch.inference_mode()
     def test_a_step_that_failed_is_repeated_exactly(self) -> None:
@@ -339,7 +254,7 @@ class ModelRunnerConformance:
             logits: torch.Tensor = compute(hidden)
             return logits
 
-        with _replaced(runner.model, "compute_logits", fails_once):
+        with replaced(runner.model, "compute_logits", fails_once):
             found = self._together(wanted, runner)
         assert len(calls) > 3
         self._compare(self._alone(wanted), found, "after a step that failed and was repeated")
@@ -355,7 +270,7 @@ class ModelRunnerConformance:
             if any(request.request_id == guilty and len(request.output_ids) == 2 for request in batch.requests):
                 raise FloatingPointError("nonsense in the inputs")
 
-        with _replaced(runner, "before_forward", before_forward):
+        with replaced(runner, "before_forward", before_forward):
             found = self._together(wanted, runner)
         assert isinstance(found[guilty].error, FloatingPointError), found[guilty]
         self._compare(self._alone({name: wanted[name] for name in innocent}), found, "beside one that failed")
@@ -411,103 +326,6 @@ class ModelRunnerConformance:
         wanted = {name: (0, GREEDY)}
         self._compare(self._alone(wanted), self._together(wanted, runner), "under the name of one that was aborted")
 
-    # --- feedback ----------------------------------------------------------------------------------------------------
-    def _feedback_runner(self) -> FeedbackARModelRunner:
-        runner = self.make()
-        if not isinstance(runner, FeedbackARModelRunner):
-            pytest.skip("it has no feedback strategy")
-        return runner
-
-    @torch.inference_mode()
-    def test_the_strategy_is_asked_at_every_step(self) -> None:
-        runner = self._feedback_runner()
-        watched = runner.feedback = _Watched(runner.feedback)
-        execute = runner.execute
-
-        def checked(batch: ForwardBatch, faster: Forward | None = None) -> list[tuple[ARRequest, int]]:
-            watched.calls.clear()
-            expected = _expected_writes(batch)
-            prompts = any(s < len(r.prompt_ids) for r, s in zip(batch.requests, batch.starts, strict=True))
-            chosen = execute(batch, faster)
-            rows = batch.sample_rows.tolist()
-            going_on = [
-                (r.request_id, row) for (r, _), row in zip(chosen, rows, strict=True) if r.finish_reason is None
-            ]
-            calls: list[tuple[str, Any]] = [("write_buffers", expected)] if expected else []
-            calls += [("prefill_forward", None)] if prompts else []
-            calls += [("extract_output", going_on)] if going_on else []
-            assert watched.calls == calls
-            return chosen
-
-        runner.execute = checked  # type: ignore[assignment, method-assign]
-        for part in (None, 2) if self.splits_prompts else (None,):
-            found = self._together(self._wanted("greedy"), runner, part=part)
-            assert not _errors(found)
-            for answer in found.values():
-                assert len(answer.fed) == len(answer.token_ids) - 1, "every token but the last is fed once, and kept"
-
-    @torch.inference_mode()
-    def test_feedback_stays_with_its_request(self) -> None:
-        """Whatever the others are fed, a request is fed the same: beside each other one, and beside itself."""
-        self._feedback_runner()
-        alone = self._alone({"r": (0, GREEDY)})["r"]
-        for number in range(self.concurrent):
-            pair = {"r": (0, GREEDY), "other": (number, {**GREEDY, "max_new_tokens": 2 * TOKENS})}
-            self._compare({"r": alone}, self._together(pair), f"beside request {number}")
-            self._compare({"r": alone}, self._together(dict(reversed(pair.items()))), f"behind request {number}")
-
-    @pytest.mark.parametrize("method", ["write_buffers", "extract_output"])
-    @torch.inference_mode()
-    def test_a_request_that_fails_its_strategy_fails_alone(self, method: str) -> None:
-        runner = self._feedback_runner()
-        wanted = self._wanted("seeded")
-        guilty, *innocent = wanted
-        with _replaced(runner, "feedback", _Watched(runner.feedback, fails=(method, guilty))):
-            found = self._together(wanted, runner)
-        assert isinstance(found[guilty].error, FloatingPointError), found[guilty]
-        self._compare(self._alone({name: wanted[name] for name in innocent}), found, "beside one that failed")
-        assert remembers(runner, guilty) is None
-
-
-class _Watched(FeedbackStrategy):
-    """A bound strategy whose calls are recorded, and which may fail for one request: ``(method, request id)``."""
-
-    def __init__(self, strategy: FeedbackStrategy, fails: tuple[str, str] | None = None) -> None:
-        self._strategy, self._fails = strategy, fails
-        self.calls: list[tuple[str, Any]] = []
-
-    def _note(self, method: str, requests: list[tuple[ARRequest, int]]) -> None:
-        asked = [(request.request_id, row) for request, row in requests]
-        if self._fails is None:
-            self.calls.append((method, asked))
-        elif self._fails in [(method, name) for name, _ in asked]:
-            raise FloatingPointError("nonsense in the codes")
-
-    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
-        self._note("write_buffers", requests)
-        self._strategy.write_buffers(batch, requests)
-
-    def extract_output(
-        self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
-    ) -> dict[str, list[OutgoingMessage]]:
-        self._note("extract_output", requests)
-        return self._strategy.extract_output(batch, output, requests)
-
-    def prefill_forward(self, batch: ForwardBatch) -> ForwardOutput | None:
-        if self._fails is None:
-            self.calls.append(("prefill_forward", None))
-        return self._strategy.prefill_forward(batch)
-
-
-def _expected_writes(batch: ForwardBatch) -> list[tuple[str, int]]:
-    """``(request id, row)`` of every request whose newest generated position is computed for the first time."""
-    found, row = [], -1
-    for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
-        row += length
-        if start + length == request.length and len(request.output_embeds) == len(request.output_ids) - 1:
-            found.append((request.request_id, row))
-    return found
-
 
 def _before_its_last_token(request: ARRequest) -> ARRequest:
     """The request as it was when its last token was chosen, with random numbers of its own seed."""
@@ -525,22 +343,6 @@ def _what_the_scheduler_owns(batch: ForwardBatch) -> dict[str, Any]:
         plain = [list(request.prompt_ids), request.sampling, request.computed, request.position_delta]
         owned[f"the prompt, the sampling or the progress of {request.request_id}"] = [*copies, *plain]
     return owned
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """An instance whose method or attribute ``name`` is another one for a while."""
-    own = {name: vars(owner)[name]} if name in vars(owner) else {}
-    vars(owner)[name] = value
-    try:
-        yield
-    finally:
-        del vars(owner)[name]
-        vars(owner).update(own)
-
-
-def _errors(answers: dict[str, Answer]) -> list[BaseException]:
-    return [answer.error for answer in answers.values() if answer.error is not None]
 
 
 def _living_tensors() -> int:
