@@ -1,7 +1,7 @@
 """The reference answers: transformers' own processor and ``generate`` on the same checkpoint and the same files.
 
-Run as a script in a separate process, because it needs torchvision (for the reference video processor), which our code
-must not import: ``python oracle.py CHECKPOINT CASES.json OUT.npz``. torchvision comes from the folder in
+Run as a script in a process of its own, because it needs torchvision (for the reference video processor), which nothing
+of ours may see: ``python oracle.py CHECKPOINT CASES.json OUT.npz``. torchvision comes from the folder in
 ``OMNI_ORACLE_PACKAGES``; on a CPU build of torch it imports only after the schemas of two operators are defined.
 """
 

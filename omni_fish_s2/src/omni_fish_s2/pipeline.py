@@ -20,13 +20,13 @@ OPTIONS = {
     "gpu": "a GPU for every stage, as a number; by default the CPU",
     "initial_chunk": "frames (46 ms each) in the first piece of sound",
     "chunk": "frames in every later piece of sound",
-    "segment_bytes": "bytes of the longest text spoken in one turn; longer ones are split at sentences",
+    "segment_bytes": "the longest text spoken in one go; longer ones are split at sentences",
     "max_characters": "longest text",
     "max_reference_seconds": "longest recording of a voice",
     "voices_kept": "recordings whose codes are kept",
     "max_context": "positions of text and speech together",
 }
-"""The pipeline's options, as ``omni pipelines`` describes them."""
+"""What ``omni pipelines`` says of the pipeline's options."""
 
 GPU_MEMORY_GIB = {"preprocessing": 2, "semantic_ar": 14, "vocoder": 2}
 """Each stage's share of a GPU for the released checkpoint, in 16-bit weights: the weights (0.4, 8.5 and 0.4 GiB) plus
@@ -62,9 +62,9 @@ def speech_stages(
     ``stream_to``.
 
     Args:
-        model_path: the checkpoint's folder, if the pipeline's own model is another.
-        text_stream: true if the text arrives from such a stage, in chunks, and is spoken while it arrives.
-        reference, reference_text: with a text stream, the voice of every request: a recording and its transcript.
+        model_path: the checkpoint's folder, where the pipeline's own model is another.
+        text_stream: the text comes from such a stage, in chunks, and is spoken as it comes.
+        reference, reference_text: then, the voice of every request: a recording, and its words.
         options: see :data:`OPTIONS`.
     """
     check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))

@@ -25,9 +25,9 @@ OPTIONS = {
     "max_image_pixels": "largest image, in pixels",
     "max_audio_seconds": "longest audio clip",
     "max_video_seconds": "longest video",
-    "max_context": "maximum length of a prompt, in tokens",
+    "max_context": "most tokens that a prompt may have",
 }
-"""The options of both pipelines, as ``omni pipelines`` describes them."""
+"""What ``omni pipelines`` says of the options of both pipelines."""
 
 GPU_MEMORY_GIB = {"thinker": 61, "talker_ar": 8, "code2wav": 2, "image_encoder": 3, "audio_encoder": 3}
 """Each stage's share of a GPU for the released 30B-A3B checkpoint, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2

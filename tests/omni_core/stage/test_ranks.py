@@ -213,7 +213,7 @@ async def test_a_follower_that_cannot_read_an_item_ends_its_stage() -> None:
     assert deaths == ["s"]
 
 
-def test_errors_are_reported() -> None:
+def test_errors_are_told() -> None:
     told: list[tuple[str, str]] = []
     outbox: MessageQueue[OutgoingMessage] = ErrorOutbox(lambda *error: told.append(error))
     outbox.put(OutgoingMessage("a", "result", 1))

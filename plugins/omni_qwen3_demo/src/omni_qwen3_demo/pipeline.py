@@ -17,12 +17,12 @@ CHECKPOINT = Path(__file__).parent / "checkpoint"
 def default_model() -> tuple[str, str]:
     """Return the checkpoint of ``omni run demo`` without ``--model``, and a notice that describes it."""
     notice = (
-        "The demo model answers a fixed set of questions and recognises four colours and four spoken words; "
+        "The demo's model knows a closed set of questions, four colours and four spoken words; "
         "`omni run qwen3-omni --model ...` takes a real checkpoint."
     )
     return str(CHECKPOINT), notice
 
 
 def demo(model_path: str, **options: Any) -> PipelineConfig:
-    """Return Qwen3-Omni's pipeline. ``options``: :data:`omni_qwen3.pipeline.OPTIONS`."""
+    """Qwen3-Omni's pipeline. ``options``: :data:`omni_qwen3.pipeline.OPTIONS`."""
     return evolve(qwen3_omni(model_path, **options), name="demo")
