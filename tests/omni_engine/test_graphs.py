@@ -315,14 +315,14 @@ def test_static_attention_follows_its_tables(name: str, seed: int, monkeypatch: 
         chance.shuffle(names)
         requests = [ARRequest(each, OmniRequest(), [1], SamplingParams()) for each in names]
         starts = [lengths[each] - 1 for each in names]
-        plan, twin = plans[padded(len(names))], chance.randrange(len(names))
-        tables.fill(requests, starts, plan.rows, twin)
+        plan, padding_row = plans[padded(len(names))], chance.randrange(len(names))
+        tables.fill(requests, starts, plan.rows, padding_row)
         query = torch.randn(plan.rows, HEADS, WIDTH, generator=generator)
         key, value = torch.randn(2, plan.rows, KV_HEADS, WIDTH, generator=generator)
         plan.refill()
         plan.begin()
         output = plan(0, query, key, value, 0.3)
-        for row, index in enumerate([*range(len(names)), *[twin] * (plan.rows - len(names))]):
+        for row, index in enumerate([*range(len(names)), *[padding_row] * (plan.rows - len(names))]):
             table = torch.tensor(cache.blocks(names[index])).unsqueeze(1)
             slots = (table * BLOCK + torch.arange(BLOCK)).reshape(-1)[: starts[index] + 1]
             expected = paged_attention(query[row : row + 1], cache.keys[0], cache.values[0], slots, 0.3)

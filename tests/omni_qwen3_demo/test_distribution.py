@@ -44,7 +44,7 @@ def test_omni_run_demo_answers_in_text_and_speech(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "Hello, nice to meet you."
-    assert "fixed set" in done.stderr
+    assert "closed set" in done.stderr
     samples, rate = soundfile.read(out)
     assert rate == 24_000
     assert len(samples) > rate

@@ -44,7 +44,7 @@ async def test_it_beats_while_there_is_work(monkeypatch: pytest.MonkeyPatch) -> 
     await turns()
     seen = unit.beats
     await turns()
-    assert unit.beats == seen, "an idle pipeline pings nobody"
+    assert unit.beats == seen, "an idle pipeline sends no pings"
 
     beating.request_is_over()
     await turns()

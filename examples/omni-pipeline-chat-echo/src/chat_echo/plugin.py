@@ -1,6 +1,4 @@
-"""Registers the pipeline and its parts. Light: the modules that it names are imported only in the processes that use
-them.
-"""
+"""Registers the pipeline and its parts. Light: their modules are imported only in the processes that use them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class DecodeTables:
         self._blocks: list[list[int]] = [[] for _ in range(rows)]
         self._known = [0] * rows
 
-    def fill(self, requests: list[ARRequest], starts: list[int], rows: int, twin: int) -> None:
+    def fill(self, requests: list[ARRequest], starts: list[int], rows: int, padding_row: int) -> None:
         """Fill the first ``rows`` rows with those of ``requests`` at ``starts``, padded with copies of request number
         ``padding_row``.
         """
@@ -46,9 +46,9 @@ class DecodeTables:
         ]
         self.writes[:rows] = torch.tensor([*writes, *range(cache.scratch, cache.scratch + padding)])
         seen = [start + 1 for start in starts]
-        self.host_lengths[:rows] = torch.tensor([*seen, *[seen[twin]] * padding], dtype=torch.int32)
+        self.host_lengths[:rows] = torch.tensor([*seen, *[seen[padding_row]] * padding], dtype=torch.int32)
         self.lengths[:rows] = self.host_lengths[:rows]
-        changed = [self._list(row, table) for row, table in enumerate([*blocks, *[blocks[twin]] * padding])]
+        changed = [self._list(row, table) for row, table in enumerate([*blocks, *[blocks[padding_row]] * padding])]
         if any(changed):
             self.pages[:rows] = self.host_pages[:rows]
 
