@@ -203,7 +203,7 @@ async def test_a_rank_that_is_killed_takes_its_stage_along_under_load(folder: Pa
 @pytest.mark.parametrize(
     ("factory", "timeout", "expected"),
     [
-        ("never_ready", 1.0, r"'bad'.*startup_timeout of 1 s.*the last thing I said"),
+        ("never_ready", 2.0, r"'bad'.*startup_timeout of 2 s.*the last thing I said"),
         ("leaves_at_once", 30.0, r"'bad'.*ended with code 0"),
     ],
 )
