@@ -205,7 +205,7 @@ async def test_a_killed_rank_restarts_its_stage_under_load(folder: Path, monkeyp
 @pytest.mark.parametrize(
     ("factory", "timeout", "expected"),
     [
-        ("never_ready", 1.0, r"'bad'.*startup_timeout of 1 s.*the last thing I said"),
+        ("never_ready", 2.0, r"'bad'.*startup_timeout of 2 s.*the last thing I said"),
         ("leaves_at_once", 30.0, r"'bad'.*ended with code 0"),
     ],
 )
