@@ -9,6 +9,7 @@ import sys
 import time
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_core.errors import CodecError
-from omni_core.protocol.codec import ALIGNMENT, decode, encode, encode_split, is_large
+from omni_core.protocol.codec import ALIGNMENT, decode, encode, encode_split, is_large, register
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import TextChunk
 from omni_core.protocol.structure import LARGE_NODES, MAX_NODES
@@ -244,3 +245,24 @@ def test_values_that_take_long_to_encode_are_large() -> None:
 def test_integers_of_any_length_arrive() -> None:
     for value in (10**6000, -(10**6000), 2**64, -(2**63) - 1):
         assert decode(encode(value)) == value
+
+
+@register
+@attrs.define
+class _KeywordOnly:
+    _first: int
+    second: int = attrs.field(kw_only=True)
+
+
+def test_keyword_only_and_private_fields_of_a_registered_class_are_restored() -> None:
+    value = _KeywordOnly(1, second=2)
+    assert decode(encode(value)) == value
+    assert decode(encode([value, (value,)])) == [value, (value,)]
+
+
+def test_a_value_that_is_too_deep_to_be_measured_is_named_by_its_path() -> None:
+    value: Any = {}
+    for _ in range(100):
+        value = [value, 1]
+    with pytest.raises(CodecError, match=r"payload\['deep'\]\[0\].*nested too deeply"):
+        is_large({"deep": value})
