@@ -114,7 +114,7 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 
 def check(command: str, expected: str, code: int, output: str, errors: str) -> None:
-    """A command that shows an error or a failed test has to fail; any other to succeed. What is not shown is not compared."""
+    """A command that shows an error or a failed test has to fail; any other to succeed. Output that is not shown is not compared."""
     told = f"$ {command}{output}{errors}"
     if "Error:" in expected or "FAILED" in expected:
         assert code != 0, told
