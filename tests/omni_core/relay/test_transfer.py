@@ -126,7 +126,13 @@ async def test_small_values_ride_in_the_message_and_are_sent_and_read_at_once() 
 
 async def test_a_value_beyond_the_configured_size_goes_by_the_relay() -> None:
     few, many = ({"samples": np.arange(count, dtype=np.float32)} for count in (1, 1000))
-    cases = [(few, 0, "memory"), (few, 4, "inline"), (many, 0, "memory"), (many, 3999, "memory"), (many, 4000, "inline")]
+    cases = [
+        (few, 0, "memory"),
+        (few, 4, "inline"),
+        (many, 0, "memory"),
+        (many, 3999, "memory"),
+        (many, 4000, "inline"),
+    ]
     for value, inline_bytes, by in cases:
         control, relay = Control(), MemoryRelay()
         transfer = Transfer(control, OneRelay(relay), inline_bytes=inline_bytes)  # type: ignore[arg-type]
