@@ -18,7 +18,7 @@ from omni_core.cli.pipeline_source import PipelineSource
 from omni_core.client import open_pipeline
 from omni_core.errors import InvalidRequestError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
-from omni_qwen3.conformance import TalkerConformance, ThinkerConformance
+from omni_qwen3.conformance import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import PluginConformance
 
@@ -37,7 +37,11 @@ class TestBiasedThinker(ThinkerConformance):
     runner = BiasedThinkerRunner
 
 
-class TestArgmaxCodes(TalkerConformance):
+class TestArgmaxCodes(TalkerFeedbackConformance):
+    feedback = ArgmaxCodes
+
+
+class TestTalkerWithArgmaxCodes(TalkerConformance):
     feedback = ArgmaxCodes
 
 
