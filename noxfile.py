@@ -222,7 +222,7 @@ def bare(session: nox.Session) -> None:
 @nox.session(requires=["build"], python=PYTHONS)
 @nox.parametrize("name", [nox.param(name, id=name) for name in DISTRIBUTIONS])
 def dist(session: nox.Session, name: str) -> None:
-    """One distribution with its dependencies and nothing else: its conformance suites, then its tests."""
+    """One distribution with what it depends on and nothing else: its conformance suites, then its tests."""
     names = list(dict.fromkeys(["omni-core", name]))
     extra = [f"{wheels(each)[0]}[{EXTRAS[each]}]" for each in names if each in EXTRAS]
     install_wheels(session, *names, extra=tuple(extra))
