@@ -154,16 +154,16 @@ def run(
         ]
         parts += [{"type": "text", "text": text}] if text is not None else []
         messages.append({"role": "user", "content": parts})
-    # Outside the event loop, which would hear of a signal only after a download.
-    config = source.resolve().config
-    outputs = config.interface.outputs if config.interface is not None else []
-    if out is not None and outputs and "audio" not in outputs:
-        raise click.UsageError(f"--out writes speech; {pipeline} answers in {', '.join(outputs)} only")
-    from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
-    from omni_core.coordinator.admission import admission
-
-    admission(config, load_plugins())(generation.request(messages))  # a wrong value fails before the stages start
     try:
+        # Outside the event loop, which would hear of a signal only after a download.
+        config = source.resolve().config
+        outputs = config.interface.outputs if config.interface is not None else []
+        if out is not None and outputs and "audio" not in outputs:
+            raise click.UsageError(f"--out writes speech; {pipeline} answers in {', '.join(outputs)} only")
+        from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
+        from omni_core.coordinator.admission import admission
+
+        admission(config, load_plugins())(generation.request(messages))  # a wrong value fails before the stages start
         if one_shot:
             work = one_reply(config, source.notices, generation, messages, out, trace, as_json=as_json)
         else:
