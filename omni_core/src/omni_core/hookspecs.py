@@ -30,7 +30,7 @@ import pluggy
 from attrs import field, fields, frozen
 
 from omni_core.errors import ConfigError
-from omni_core.interface import Interface
+from omni_core.interface import Interface, Parameter
 from omni_core.references import normalize
 
 hookimpl = pluggy.HookimplMarker("omni")
@@ -67,6 +67,10 @@ _CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "True or False"),
     "int": (lambda value: type(value) is int, "a whole number"),
     "tuple[str, ...]": (lambda value: isinstance(value, tuple | list) and _strings(value), "a tuple of strings"),
+    "tuple[Parameter, ...]": (
+        lambda value: isinstance(value, tuple | list) and all(isinstance(each, Parameter) for each in value),
+        "a tuple of Parameter",
+    ),
     "dict[str, str]": (
         lambda value: isinstance(value, dict) and _strings([*value, *value.values()]),
         "a dict of strings",
@@ -90,6 +94,8 @@ class Component:
         probe: says whether it can work here; called by ``omni plugins check`` and ``omni doctor``, never at start-up.
         conformance: ``"package.module:Class"``, a subclass of a suite of ``omni_testing`` that says how to build and ask the
             component in a test; imported by ``omni plugins check --full`` and by tests, never otherwise.
+        metadata: keys of a request's ``metadata`` that it reads beside those that the pipeline declares. They are admitted where a
+            stage names the component as its factory or a part.
 
     Raises:
         TypeError: a field has a value of another type. ConfigError: a reference is not of that form.
@@ -101,6 +107,7 @@ class Component:
     requires: tuple[str, ...] = ()
     probe: Probe | None = None
     conformance: Reference | None = field(default=None, kw_only=True)
+    metadata: tuple[Parameter, ...] = field(default=(), kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Check every field where its value was written, not where it is used."""

@@ -20,9 +20,9 @@ A pipeline may name further roles."""
 SEED = "seed"
 """At the top level of a request's ``params`` it seeds every group that has a parameter of this name and was not given its own."""
 
-TYPES = ("number", "integer", "boolean", "string", "strings", "integers")
+TYPES = ("number", "integer", "boolean", "string", "strings", "integers", "mapping")
 """Types of a :class:`Parameter`. ``string``: an integer is taken as its digits. ``strings``: non-empty texts; a single one may be
-given without a list."""
+given without a list. ``mapping``: its stage checks what it holds."""
 
 
 _LARGEST = 2**31 - 1
@@ -64,8 +64,8 @@ class Parameter:
             return f"one of: {', '.join(self.choices)}"
         if self.type == "strings":
             return "a non-empty text or a list" + ("" if self.maximum is None else f" of at most {self.maximum:g}")
-        if self.type in ("boolean", "string"):
-            return {"boolean": "true or false", "string": "a text"}[self.type]
+        if self.type in ("boolean", "string", "mapping"):
+            return {"boolean": "true or false", "string": "a text", "mapping": "a mapping"}[self.type]
         kind = {"number": "a number", "integer": "an integer", "integers": "a list of integers"}[self.type]
         unsaid = self.maximum is not None and self.maximum >= _LARGEST
         limits = [
@@ -99,6 +99,8 @@ class Parameter:
     def _valid(self, value: Any) -> bool:
         if self.type == "boolean":
             return isinstance(value, bool)
+        if self.type == "mapping":
+            return isinstance(value, dict)
         if self.type == "string":
             return isinstance(value, str) and (
                 not self.choices or value.casefold() in (each.casefold() for each in self.choices)

@@ -10,8 +10,12 @@ from attrs import evolve
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.coordinator.admission import admission
 from omni_core.errors import InvalidRequestError
+from omni_core.hookspecs import Component
 from omni_core.interface import SPEECH, Interface, Parameter, ParameterGroup
+from omni_core.plugins import PluginRecord, PluginRegistry
 from omni_core.protocol.messages import OmniRequest
+
+NO_PLUGINS = PluginRegistry([])
 
 STAGE = StageConfig(name="read", process="p", factory="m:f", terminal=True, affinity_key="session")
 CONFIG = PipelineConfig(
@@ -35,14 +39,14 @@ def asking(*kinds: str, **fields: Any) -> OmniRequest:
 
 def test_parameters_are_put_into_their_groups_and_nothing_else_changes() -> None:
     given = asking("text", "audio", params={"temperature": 1}, metadata={"speaker": 2}, timeout=3.0)
-    admitted = admission(CONFIG)(given)
+    admitted = admission(CONFIG, NO_PLUGINS)(given)
     assert admitted == evolve(given, params={"reader": {"temperature": 1}}, metadata={"speaker": "2"})
     assert given.params == {"temperature": 1}
 
 
 def test_the_runtime_and_the_placement_have_metadata_of_their_own() -> None:
     metadata = {"session": ("any", "thing"), "traceparent": "00-1", "tracestate": "x"}
-    assert admission(CONFIG)(asking(metadata=metadata)).metadata == metadata
+    assert admission(CONFIG, NO_PLUGINS)(asking(metadata=metadata)).metadata == metadata
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,7 @@ def test_the_runtime_and_the_placement_have_metadata_of_their_own() -> None:
 )
 def test_what_the_pipeline_does_not_take_is_refused(request_: OmniRequest, words: list[str]) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        admission(CONFIG)(request_)
+        admission(CONFIG, NO_PLUGINS)(request_)
     for word in words:
         assert word in str(caught.value)
 
@@ -69,14 +73,29 @@ def test_what_the_pipeline_does_not_take_is_refused(request_: OmniRequest, words
     "inputs", [None, 3, {"messages": 3}, {"messages": [3]}, {"messages": [{"content": [3, {"type": 3}]}]}]
 )
 def test_the_form_of_messages_is_left_to_the_stages(inputs: Any) -> None:
-    assert admission(CONFIG)(OmniRequest(inputs)).inputs == inputs
+    assert admission(CONFIG, NO_PLUGINS)(OmniRequest(inputs)).inputs == inputs
 
 
 def test_without_an_interface_everything_is_free() -> None:
     request = asking("smell", params={"any": 1}, modalities=["taste"], metadata={"x": 1})
-    assert admission(evolve(CONFIG, interface=None))(request) is request
+    assert admission(evolve(CONFIG, interface=None), NO_PLUGINS)(request) is request
 
 
 def test_what_an_interface_does_not_list_is_not_checked() -> None:
     silent = evolve(CONFIG, interface=Interface())
-    assert admission(silent)(asking("smell", modalities=["taste"])).modalities == ["taste"]
+    assert admission(silent, NO_PLUGINS)(asking("smell", modalities=["taste"])).modalities == ["taste"]
+
+
+@pytest.mark.parametrize("part", ["model_runner", "feedback", "scheduler"])
+def test_a_registered_part_declares_metadata_of_its_own(part: str) -> None:
+    hooks = {"model_runner": "model_runners", "feedback": "feedback_strategies", "scheduler": "schedulers"}
+    bias = Parameter("bias", "mapping", "added to what is chosen")
+    component = Component("mine", "m:part", "a part", metadata=(bias,))
+    registry = PluginRegistry([PluginRecord("p", "p", "1", "m", components={f"omni_{hooks[part]}": [component]})])
+    request = asking(metadata={"bias": {"7": 1.0}, "speaker": "a"})
+    stage = evolve(STAGE, factory=None, **({"model_runner": "m:other"} | {part: "mine"}))
+    assert admission(evolve(CONFIG, stages=[stage]), registry)(request).metadata == request.metadata
+    with pytest.raises(InvalidRequestError, match=r"metadata\.bias: must be a mapping, is 7"):
+        admission(evolve(CONFIG, stages=[stage]), registry)(asking(metadata={"bias": 7}))
+    with pytest.raises(InvalidRequestError, match=r"metadata\.bias: no such key"):
+        admission(CONFIG, registry)(request)

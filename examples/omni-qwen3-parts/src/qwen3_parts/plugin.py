@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import Component, hookimpl
+from omni_core.interface import Parameter
 
 
 @hookimpl
 def omni_model_runners() -> list[Component]:
     target = "qwen3_parts.runner:BiasedThinkerRunner.from_checkpoint"
-    return [Component("biased-thinker", target, "Qwen3-Omni's thinker with a logit bias per request")]
+    bias = Parameter("logit_bias", "mapping", "token ids to numbers that are added to their logits")
+    return [Component("biased-thinker", target, "Qwen3-Omni's thinker with a logit bias per request", metadata=(bias,))]
 
 
 @hookimpl

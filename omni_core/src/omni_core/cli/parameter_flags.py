@@ -41,7 +41,7 @@ def parameter_flags(interface: Interface, taken: set[str]) -> Iterator[SectionOp
     for where, parameter, heading, hidden in wanted:
         names = [*where[1:], parameter.aliases[0] if parameter.aliases else parameter.name]
         flag = "--" + "-".join(names).replace("_", "-")
-        if flag not in taken and parameter.type != "integers":
+        if flag not in taken and parameter.type not in ("integers", "mapping"):
             taken.add(flag)
             yield _option(flag, (*where, parameter.name), parameter, section=heading, hidden=hidden)
 

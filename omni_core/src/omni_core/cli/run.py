@@ -179,8 +179,9 @@ def run(
         raise click.UsageError(f"--out writes speech; {pipeline} answers in {', '.join(outputs)} only")
     from omni_core.cli.session import chat, one_reply  # the runtime is imported only when something runs
     from omni_core.coordinator.admission import admission
+    from omni_core.plugins import load_plugins
 
-    admission(config)(generation.request(messages))  # a wrong value fails before the stages start
+    admission(config, load_plugins())(generation.request(messages))  # a wrong value fails before the stages start
     try:
         if one_shot:
             work = one_reply(config, source.notices, generation, messages, out, trace, as_json=as_json)

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import InvalidRequestError, did_you_mean
-from omni_core.interface import Interface
+from omni_core.interface import Interface, Parameter
 from omni_core.observe.telemetry import TRACEPARENT
+from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
 
 TRACING = (TRACEPARENT, "tracestate")
 """Metadata that the runtime itself reads, of every pipeline."""
 
 
-def admission(config: PipelineConfig) -> Callable[[OmniRequest], OmniRequest]:
+def admission(config: PipelineConfig, registry: PluginRegistry) -> Callable[[OmniRequest], OmniRequest]:
     """Return the function that checks a request for this pipeline and returns it with its parameters in their groups.
 
     It raises InvalidRequestError, which names the part and the nearest valid name. Without an interface everything is admitted.
     """
-    interface = config.interface
-    if interface is None:
+    if config.interface is None:
         return lambda request: request
+    known = {each.name for each in config.interface.metadata}
+    interface = evolve(
+        config.interface,
+        metadata=[
+            *config.interface.metadata,
+            *(each for each in _of_parts(config, registry) if each.name not in known),
+        ],
+    )
     affinity = [stage.affinity_key for stage in config.stages if stage.affinity_key is not None]
 
     def admit(request: OmniRequest) -> OmniRequest:
@@ -35,6 +43,27 @@ def admission(config: PipelineConfig) -> Callable[[OmniRequest], OmniRequest]:
         return evolve(request, params=params, metadata=metadata)
 
     return admit
+
+
+def _of_parts(config: PipelineConfig, registry: PluginRegistry) -> Iterator[Parameter]:
+    """Yield the metadata that registered factories and parts of the stages declare."""
+    named = {
+        (hook, name)
+        for stage in config.stages
+        for hook, name in (
+            ("omni_schedulers", stage.factory),
+            ("omni_schedulers", stage.scheduler),
+            ("omni_model_runners", stage.model_runner),
+            ("omni_feedback_strategies", stage.feedback),
+        )
+    }
+    declared = (
+        each
+        for hook in {hook for hook, _ in named}
+        for each, _ in registry.components(hook)
+        if (hook, each.name) in named
+    )
+    yield from {parameter.name: parameter for each in declared for parameter in each.metadata}.values()
 
 
 def _check_modalities(interface: Interface, wanted: Any) -> None:

@@ -143,10 +143,11 @@ class MultiProcessPipelineRunner:
         )
         self._control.listen()
         places = await self._hosts.open(self._control)
-        prepared = prepare(self._config, self._registry or load_plugins(), places, self._hosts.keys)
+        registry = self._registry or load_plugins()
+        prepared = prepare(self._config, registry, places, self._hosts.keys)
         if remote is not None:
             remote.routes.update(prepared.routes)
-        self._coordinator = self._make_coordinator(prepared)
+        self._coordinator = self._make_coordinator(prepared, registry)
         self._deaths = Deaths(self._coordinator, self._control, self._tell)
         parts = self._units, self._coordinator, self._control, self._tell
         self._observation = Observation(self._config, directory, *parts)
@@ -169,7 +170,7 @@ class MultiProcessPipelineRunner:
             log = "".join(process.last_lines for unit in late for process in unit.processes)
             raise StartupError(f"not ready within {self._startup_timeout:g} s: {names}{log}") from None
 
-    def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
+    def _make_coordinator(self, prepared: PreparedPipeline, registry: PluginRegistry) -> Coordinator:
         entry = prepared.stage_endpoints[prepared.entry_stage]
         heartbeat = self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
         return Coordinator(
@@ -182,7 +183,7 @@ class MultiProcessPipelineRunner:
             broadcast=self._broadcast,
             place=ReplicaChoice(prepared.replicated, self._available_replicas),
             max_in_flight=self._max_in_flight,
-            admit=admission(self._config),
+            admit=admission(self._config, registry),
             retries=self._config.retries,
             on_busy=heartbeat.begin,
             telemetry=telemetry(prepared.name),
