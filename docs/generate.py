@@ -531,7 +531,7 @@ def signature(name: str, function: Any) -> str:
     found = inspect.signature(function)
     text = str(found).replace("'", "")
     text = re.sub(r"\bcollections\.abc\.|\btyping\.", "", text)
-    if len(name) + len(text) <= 110:
+    if len(f"{begin} {name}{text}: ...") <= 120:
         return f"{begin} {name}{text}: ..."
     inner = ",\n    ".join(str(each).replace("'", "") for each in found.parameters.values())
     result = (
