@@ -384,6 +384,7 @@ def types(session: nox.Session) -> None:
     session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)
+    projects.mkdir()  # it is TMPDIR of the session, too
     for kind in KINDS:
         new_project(session, kind, projects / kind)
     checked = [str(projects / kind / part) for kind in KINDS for part in ("src", "tests")]

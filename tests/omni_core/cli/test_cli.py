@@ -64,6 +64,7 @@ def pipeline(tmp_path: Path) -> Path:
     )
     (tmp_path / "speaking.json").write_text(dump_json(config))
     (tmp_path / "broken.json").write_text(dump_json(evolve(config, entry_stage="nowhere")))
+    (tmp_path / "misspelt.json").write_text(dump_json(config).replace('"factory":', '"facotry":', 1))
     return tmp_path / "speaking.json"
 
 
@@ -184,6 +185,7 @@ def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None
             1,
             ["stages[words].tp_size: (--set words.tp_size=...)"],
         ),
+        (["config", "validate", "{folder}/misspelt.json"], 1, ["stages[words].facotry: unknown field; did you mean"]),
         (
             ["plan", "{pipeline}", "--set", "words.gpu=7", "--gpus", "1"],
             1,
@@ -251,15 +253,40 @@ def test_output_of_plugins_is_not_in_the_reply(pipeline: Path) -> None:
 
 def test_validate_warns_of_a_route_that_can_starve(tmp_path: Path) -> None:
     stages = [
-        StageConfig(name="start", process="p", factory="m:f", next=["a", "b"], route_fn="m:f"),
-        *(StageConfig(name=name, process="p", factory="m:f", next="join") for name in "ab"),
-        StageConfig(name="join", process="p", factory="m:f", wait_for=["a", "b"], merge_fn="m:f", terminal=True),
+        StageConfig(name="start", process="p", factory="json:dumps", next=["a", "b"], route_fn="json:dumps"),
+        *(StageConfig(name=name, process="p", factory="json:dumps", next="join") for name in "ab"),
+        StageConfig(
+            name="join", process="p", factory="json:dumps", wait_for=["a", "b"], merge_fn="json:dumps", terminal=True
+        ),
     ]
     path = tmp_path / "p.json"
     path.write_text(dump_json(PipelineConfig(model_path="none", stages=stages)))
     answer = omni(path, "config", "validate", str(path))
     assert answer.returncode == 0
     assert "Warning: stages[join].wait_for: `route_fn` of 'start' can leave out some of a, b" in answer.stderr
+
+
+def test_validate_names_every_component_that_is_not_there(tmp_path: Path) -> None:
+    stages = [
+        StageConfig(name="start", process="p", factory="json:dumbs", next="end"),
+        StageConfig(name="end", process="p", factory="nowhere.at_all:f", terminal=True),
+    ]
+    path = tmp_path / "p.json"
+    path.write_text(dump_json(PipelineConfig(model_path="none", stages=stages)))
+    answer = omni(path, "config", "validate", str(path))
+    assert answer.returncode == 1
+    assert (
+        "stages[start].factory: (--set start.factory=...) 'json:dumbs': module 'json' has no attribute 'dumbs'"
+        in answer.stderr
+    )
+    assert "did you mean 'dumps'?" in answer.stderr
+    assert (
+        "stages[end].factory: (--set end.factory=...) 'nowhere.at_all:f': module 'nowhere.at_all' does not exist"
+        in answer.stderr
+    )
+    by_name = omni(path, "config", "validate", str(path), "--set", "end.factory=no-such-factory")
+    assert by_name.returncode == 1
+    assert "stages[end].factory: (--set end.factory=...) no scheduler is called 'no-such-factory'" in by_name.stderr
 
 
 def test_a_failing_stage_is_named_without_a_traceback(pipeline: Path) -> None:

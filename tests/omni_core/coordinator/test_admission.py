@@ -85,12 +85,13 @@ def test_fields_that_an_interface_does_not_list_are_not_checked() -> None:
     assert admission(silent, NO_PLUGINS)(asking("smell", modalities=["taste"])).modalities == ["taste"]
 
 
-def test_a_named_part_declares_parameters_of_its_own() -> None:
+@pytest.mark.parametrize("name", ["hot", "m:Hot"])
+def test_a_named_part_declares_parameters_of_its_own(name: str) -> None:
     bias = Parameter("bias", "mapping", "added to logits")
     heat = Parameter("heat", "number", "more heat", maximum=2)
     part = PartComponent("hot", "m:Hot", "a runner", parameters=(heat,), metadata=(bias,))
     record = PluginRecord("p", "omni-p", "1.0", "p.plugin", components={"omni_model_runners": [part]})
-    stage = StageConfig(name="read", process="p", model_runner="hot", scheduler="m:S", terminal=True)
+    stage = StageConfig(name="read", process="p", model_runner=name, scheduler="m:S", terminal=True)
     check = admission(evolve(CONFIG, stages=[stage]), PluginRegistry([record]))
     admitted = check(asking("text", params={"heat": 1.5}, metadata={"bias": {"7": 1.0}}))
     assert (admitted.params, admitted.metadata) == ({"reader": {"heat": 1.5}}, {"bias": {"7": 1.0}})

@@ -13,6 +13,8 @@ from omni_core.config.loading import dump_json
 from omni_core.config.overrides import ResolvedConfig
 from omni_core.config.placement import plan
 from omni_core.config.validation import warnings
+from omni_core.launch.prepare import check_components
+from omni_core.plugins import load_plugins
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -67,8 +69,9 @@ def show(provenance: bool, **source: Any) -> None:
 @config.command()
 @with_source
 def validate(**source: Any) -> None:
-    """Check a config without starting anything."""
+    """Check a config, and that the components that it names are installed, without starting anything."""
     resolved = resolve_config(**source)
+    check_components(resolved.config, load_plugins())
     stages = resolved.config.stages
     processes = plan(resolved.config)
     for line in warnings(resolved.config):

@@ -26,7 +26,9 @@ COMMANDS = {
 }
 """The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
 
-_FIELD = re.compile(r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stream_to)([A-Za-z_.]+):", re.MULTILINE)
+_FIELD = re.compile(
+    r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stream_to)([A-Za-z_.]+):(?! unknown field)", re.MULTILINE
+)
 """A line about one field of a stage that can be overridden."""
 
 

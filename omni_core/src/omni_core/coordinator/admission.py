@@ -14,6 +14,7 @@ from omni_core.interface import Interface
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
+from omni_core.references import normalize
 
 TRACING = (TRACEPARENT, "tracestate")
 """Metadata that the runtime itself reads, of every pipeline."""
@@ -43,8 +44,7 @@ def _with_parts(interface: Interface, stages: list[StageConfig], registry: Plugi
     """Return the interface with what the named parts of the stages declare beyond it."""
     for stage in stages:
         for hook, name in (("omni_model_runners", stage.model_runner), ("omni_feedback_strategies", stage.feedback)):
-            component = registry.get(hook, name) if name in registry.names(hook) else None
-            if isinstance(component, PartComponent):
+            for component in _parts(hook, name, registry):
                 groups = [
                     evolve(group, parameters=[*group.parameters, *component.parameters])
                     if interface.roles.get(group.role) == stage.name
@@ -53,6 +53,12 @@ def _with_parts(interface: Interface, stages: list[StageConfig], registry: Plugi
                 ]
                 interface = evolve(interface, groups=groups, metadata=[*interface.metadata, *component.metadata])
     return interface
+
+
+def _parts(hook: str, name: str | None, registry: PluginRegistry) -> list[PartComponent]:
+    """Return the part that a stage names, by its name or its reference, if it declares anything."""
+    parts = [component for component, _ in registry.components(hook) if isinstance(component, PartComponent)]
+    return [part for part in parts if name in (part.name, part.target, normalize(part.target))][:1]
 
 
 def _check_modalities(interface: Interface, wanted: Any) -> None:

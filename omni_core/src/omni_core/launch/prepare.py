@@ -15,20 +15,24 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.control.curve import CurveKeys
 from omni_core.coordinator.replicas import ReplicatedGroup
-from omni_core.errors import PluginError
+from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import KernelComponent, SchedulerComponent
-from omni_core.launch.relay_plan import plan_relays, sends
+from omni_core.launch.relay_plan import check_relays, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.addresses import Places
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
-from omni_core.references import normalize
+from omni_core.references import normalize, problem
 
 logger = logging.getLogger(__name__)
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Defaults for every stage process: several processes share a machine, and each starting a thread per core stalls all."""
+
+
+_FUNCTIONS = ("route_fn", "wait_for_fn", "merge_fn", "stream_done_to_fn")
+_REFERENCES = ("factory", "model_runner", "feedback", "scheduler", *_FUNCTIONS)
 
 
 @frozen
@@ -129,6 +133,29 @@ def prepare(
     )
 
 
+def check_components(config: PipelineConfig, registry: PluginRegistry) -> None:
+    """Check that every component that ``config`` names is installed and is where it is said to be. None is imported.
+
+    The modules of a stage on another host are that host's, and not looked for here.
+
+    Raises:
+        ConfigError: a reference leads nowhere; every such field is named. PluginError: no plugin provides a name.
+    """
+    check_relays(config, registry)
+    wrong = []
+    for stage in config.stages:
+        spec = _stage_spec(config, stage, registry)
+        references = {name: getattr(spec, name) for name in _REFERENCES if stage.host is None}
+        references |= {f"project_payload.{to}": each for to, each in spec.project_payload.items() if stage.host is None}
+        found = {name: problem(each) for name, each in references.items() if each is not None}
+        wrong += [f"stages[{stage.name}].{name}: {references[name]!r}: {why}" for name, why in found.items() if why]
+    terminals = _projection(config.terminal_stages_fn, registry)
+    if terminals is not None and (why := problem(terminals)):
+        wrong.append(f"terminal_stages_fn: {terminals!r}: {why}")
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+
+
 def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> StageSpec:
     """Complete ``spec`` for one replica and rank: its GPU, and what its factory or parts may ask for."""
     gpu = process.gpus.get(stage.name)
@@ -157,7 +184,7 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
     return StageSpec(
         name=stage.name,
-        factory=None if stage.factory is None else registry.resolve_reference("omni_schedulers", stage.factory),
+        factory=_part(stage, "factory", stage.factory, registry),
         model_runner=_part(stage, "model_runner", stage.model_runner, registry),
         feedback=_part(stage, "feedback", stage.feedback, registry),
         scheduler=_part(stage, "scheduler", _scheduler(stage, registry), registry),
@@ -223,7 +250,7 @@ def _part(stage: StageConfig, part: str, name: str | None, registry: PluginRegis
     """
     if name is None:
         return None
-    hook = {"feedback": "omni_feedback_strategies"}.get(part, f"omni_{part}s")
+    hook = {"feedback": "omni_feedback_strategies", "model_runner": "omni_model_runners"}.get(part, "omni_schedulers")
     path = f"stages[{stage.name}].{part}"
     try:
         reference = registry.resolve_reference(hook, name)

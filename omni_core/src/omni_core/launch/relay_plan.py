@@ -61,6 +61,18 @@ def plan_relays(
     return plans
 
 
+def check_relays(config: PipelineConfig, registry: PluginRegistry) -> None:
+    """Check that the relays that ``config`` names are installed, if it has more than one process.
+
+    Raises:
+        PluginError: one is not.
+    """
+    if len({stage.process for stage in config.stages}) > 1:
+        own = {stage.relay.backend for stage in config.stages if stage.relay is not None and stage.relay.backend}
+        for name in sorted({config.relay_backend, *own}):
+            _resolve(config, registry, name)
+
+
 def sends(source: PlannedProcess, target: PlannedProcess) -> bool:
     """Return whether a stage of ``source`` hands results or chunks to a stage of ``target``."""
     there = {stage.name for stage in target.stages}

@@ -175,6 +175,8 @@ class Scheduler(Protocol):
     ``running_computes() -> dict[str, float]``: the requests of running computes, with the ``time.monotonic()`` of their begin. Then
     a compute that takes longer than the stage's ``compute_timeout`` ends the process; and ``waiting(request_id) -> str``: the inputs
     that a request waits for, as the message of its timeout names them.
+
+    Of a tensor parallel stage, ``inbox`` and ``outbox`` are replaced before ``start``: read both attributes there, not earlier.
     """
 
     inbox: MessageQueue[IncomingMessage]

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-from attrs import define
+from attrs import define, frozen
 
 from omni_core.errors import RelayError
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
@@ -67,6 +67,11 @@ class _Done(RelayOperation):
         return None
 
 
+@frozen
+class ShmSettings:
+    """``relay.settings`` of this backend: it has none."""
+
+
 class ShmRelay(Relay):
     """See the module. Built from :class:`RelayOptions`; the pool has ``slot_size_mb * credits`` MiB and is made at the
     first put.
@@ -78,6 +83,7 @@ class ShmRelay(Relay):
     has_view = True
 
     def __init__(self, options: RelayOptions) -> None:
+        options.read_settings(ShmSettings)
         self._size = options.pool_bytes
         self._pool = BoundedPool(
             self._size,

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from omni_core.errors import RelayError
+from omni_core.errors import ConfigError, RelayError
 from omni_core.protocol.codec import encode, encode_split
 from omni_core.references import load
 from omni_core.relay.base import Relay, RelayOptions
@@ -83,6 +83,15 @@ class RelayConformance:
         """A relay here and one in another process."""
         async with self.company(1) as (relay, (peer,)):
             yield relay, peer
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+    def test_an_unknown_setting_is_refused(self) -> None:
+        """``relay.settings`` with a typing error must not be ignored: :meth:`RelayOptions.read_settings` refuses it."""
+        with tempfile.TemporaryDirectory(prefix="omni-relay-") as directory:
+            options = self.relay_options("here", 0, directory)
+            settings = {**options.pop("settings", {}), "no_such_setting": 1}
+            with pytest.raises(ConfigError, match=r"relay\.settings\.no_such_setting"):
+                load(self.relay)(RelayOptions(**options, settings=settings)).close()
 
     # --- bytes ---------------------------------------------------------------------------------------------------------
     @driven
