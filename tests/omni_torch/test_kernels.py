@@ -19,7 +19,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import PluginError
 from omni_core.hookspecs import Component, KernelComponent
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import Place, Places
+from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.model_runner.kernels import install
 from omni_core.plugins.discovery import PluginRecord, PluginStatus
 from omni_core.plugins.registry import PluginRegistry
@@ -192,7 +192,9 @@ def test_a_kernel_that_raises_is_named_with_its_plugin(examples: Any) -> None:
 
 def launch_specs(folder: Path, found: PluginRegistry) -> Any:
     stage = StageConfig(name="ask", process="ask", factory=f"{ME}:stage", terminal=True)
-    prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), found, Places(Place(str(folder))))
+    prepared = prepare(
+        PipelineConfig(model_path="none", stages=[stage]), found, MachineAddresses(MachineAddress(str(folder)))
+    )
     return decode(encode(prepared.units[0].processes[0])).kernels
 
 

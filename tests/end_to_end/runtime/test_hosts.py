@@ -26,7 +26,7 @@ from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, RequestFailedError, StartupError
 from omni_core.hookspecs import works
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import Place, Places
+from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import load_plugins
 from omni_core.protocol.messages import OmniRequest
 
@@ -325,7 +325,11 @@ def test_a_config_with_hosts_is_checked() -> None:
 
 def test_a_relay_of_one_host_is_replaced_or_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = two_hosts(folder, folder / "k", "tcp://b:1")
-    places = Places(Place("/r/here", HERE, ["tcp://h:1"]), "tcp://h:2", {"b": Place("/r/there", THERE, ["tcp://b:2"])})
+    places = MachineAddresses(
+        MachineAddress("/r/here", HERE, ["tcp://h:1"]),
+        "tcp://h:2",
+        {"b": MachineAddress("/r/there", THERE, ["tcp://b:2"])},
+    )
     registry = load_plugins()
     able = [
         component
@@ -359,7 +363,7 @@ def test_a_stage_may_choose_its_relay(folder: Path) -> None:
         StageConfig(name="b", factory="x:y", process="b", next="c"),
         StageConfig(name="c", factory="x:y", process="c", terminal=True),
     ]
-    a, b, c = prepare(make_pipeline(folder, *stages), load_plugins(), Places(Place("/r"))).units
+    a, b, c = prepare(make_pipeline(folder, *stages), load_plugins(), MachineAddresses(MachineAddress("/r"))).units
     assert list(a.processes[0].relays) == ["mine.relay:Mine"]
     assert list(b.processes[0].relays) == ["mine.relay:Mine", "shm"]
     assert list(c.processes[0].relays) == ["shm"]

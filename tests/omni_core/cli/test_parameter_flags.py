@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from omni_core.cli.generation import place
+from omni_core.cli.generation import set_at
 from omni_core.cli.parameter_flags import GIVEN, parameter_flags
 from omni_core.config.loading import parse_assignment
 from omni_core.errors import ConfigError
@@ -93,7 +93,7 @@ def test_assignments_are_yaml() -> None:
 
 def test_a_place_is_taken_once() -> None:
     tree: dict[str, Any] = {}
-    place(tree, ("params", "a", "b"), 1, "--param")
+    set_at(tree, ("params", "a", "b"), 1, "--param")
     for path in (("params", "a", "b"), ("params", "a"), ("params", "a", "b", "c", "d")):
         with pytest.raises(click.UsageError, match="given twice"):
-            place(tree, path, 2, "--param")
+            set_at(tree, path, 2, "--param")

@@ -12,7 +12,7 @@ from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import Component, SchedulerComponent
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import Place, Places
+from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import PluginRecord, PluginRegistry, PluginStatus
 from omni_core.protocol.specs import StageSpec
 
@@ -42,7 +42,9 @@ PLAIN = SchedulerComponent("plain", "json:dump", "")
 
 def spec(folder: Path, registry: PluginRegistry, **fields: Any) -> StageSpec:
     stage = StageConfig(name="talker", process="talker", terminal=True, **fields)
-    prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), registry, Places(Place(str(folder))))
+    prepared = prepare(
+        PipelineConfig(model_path="none", stages=[stage]), registry, MachineAddresses(MachineAddress(str(folder)))
+    )
     return prepared.units[0].stages[0]
 
 

@@ -10,7 +10,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import Component, RelayComponent
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import Place, Places
+from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import PluginRegistry
 
 
@@ -52,7 +52,7 @@ def devices(monkeypatch: pytest.MonkeyPatch, backend: str, **fields: Any) -> dic
             StageConfig(name="b", factory="m:f", process="b", gpu=1, terminal=True),
         ],
     )
-    units = prepare(config, RELAYS, Places(Place("/nowhere"))).units
+    units = prepare(config, RELAYS, MachineAddresses(MachineAddress("/nowhere"))).units
     return {unit.name: spec.options["device"] for unit in units for spec in unit.processes[0].relays.values()}
 
 
@@ -85,7 +85,7 @@ def test_different_settings_for_one_relay_are_refused(monkeypatch: pytest.Monkey
         ],
     )
     with pytest.raises(ConfigError, match=r"different `relay\.settings` for the relay 'direct'"):
-        prepare(config, RELAYS, Places(Place("/nowhere")))
+        prepare(config, RELAYS, MachineAddresses(MachineAddress("/nowhere")))
 
 
 def test_the_bytes_that_travel_without_a_relay_are_those_of_the_sending_stage() -> None:
@@ -97,5 +97,5 @@ def test_the_bytes_that_travel_without_a_relay_are_those_of_the_sending_stage() 
             StageConfig(name="b", factory="m:f", process="b", terminal=True),
         ],
     )
-    units = prepare(config, RELAYS, Places(Place("/nowhere"))).units
+    units = prepare(config, RELAYS, MachineAddresses(MachineAddress("/nowhere"))).units
     assert {unit.name: unit.processes[0].inline_bytes for unit in units} == {"a": 0, "b": None}

@@ -28,7 +28,7 @@ class Generation:
         return OmniRequest(inputs, self.params, self.modalities, self.metadata, timeout=self.timeout)
 
 
-def place(tree: dict[str, Any], path: tuple[str, ...], value: Any, option: str) -> None:
+def set_at(tree: dict[str, Any], path: tuple[str, ...], value: Any, option: str) -> None:
     """Put ``value`` at ``path`` of nested mappings.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from omni_core.cli.generation import place
+from omni_core.cli.generation import set_at
 from omni_core.errors import InvalidRequestError
 from omni_core.interface import SEED, Interface, Parameter
 
@@ -48,7 +48,7 @@ def parameter_flags(interface: Interface, taken: set[str]) -> Iterator[SectionOp
 def _option(flag: str, path: tuple[str, ...], parameter: Parameter, **attributes: Any) -> SectionOption:
     def store(context: click.Context, option: click.Parameter, value: Any) -> None:
         if value not in (None, False, ()):
-            place(context.meta.setdefault(GIVEN, {}), path, _value(parameter, value), flag)
+            set_at(context.meta.setdefault(GIVEN, {}), path, _value(parameter, value), flag)
 
     if parameter.type == "boolean":
         attributes |= {"is_flag": True}

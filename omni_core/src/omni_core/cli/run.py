@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from omni_core.cli.config import with_source
-from omni_core.cli.generation import Generation, place
+from omni_core.cli.generation import Generation, set_at
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.config.loading import parse_assignment
@@ -195,10 +195,10 @@ def _generation(given: dict[str, Any], options: dict[str, Any]) -> Generation:
     """Join what the pipeline's own flags have set (``given``) with ``--param`` and ``--metadata``."""
     for text in options["param"]:
         key, value = parse_assignment("--param", text, "KEY=VALUE")
-        place(given, ("params", *key.split(".")), value, "--param")
+        set_at(given, ("params", *key.split(".")), value, "--param")
     for text in options["metadata"]:
         key, value = parse_assignment("--metadata", text, "KEY=VALUE")
-        place(given, ("metadata", key), value, "--metadata")
+        set_at(given, ("metadata", key), value, "--metadata")
     params, metadata = given.get("params", {}), given.get("metadata", {})
     modalities = ["text"] if options["no_speech"] else None
     return Generation(params, modalities, metadata, options["timeout"], _references(options))

@@ -19,7 +19,7 @@ from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import KernelComponent, SchedulerComponent
 from omni_core.launch.relay_plan import check_relays, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
-from omni_core.machines.addresses import Places
+from omni_core.machines.addresses import MachineAddresses
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
@@ -51,9 +51,9 @@ class PreparedPipeline:
 
 
 def prepare(
-    config: PipelineConfig, registry: PluginRegistry, places: Places, keys: CurveKeys | None = None
+    config: PipelineConfig, registry: PluginRegistry, addresses: MachineAddresses, keys: CurveKeys | None = None
 ) -> PreparedPipeline:
-    """Resolve ``config`` for a run on the hosts ``places``, which own ``keys`` if there are several.
+    """Resolve ``config`` for a run on the hosts ``addresses``, which own ``keys`` if there are several.
 
     Raises:
         ConfigError: the config is invalid; PluginError: it names a component that no plugin provides.
@@ -63,13 +63,13 @@ def prepare(
     here = [process for process in planned if process.host is None]
     if any(process.gpus for process in here):
         check(here, detect())
-    endpoints = places.endpoints(planned)
+    endpoints = addresses.endpoints(planned)
     leaders = [process for process in planned if process.rank == 0]
     stage_endpoints: dict[str, list[str]] = {}
     for process in leaders:
         for stage in process.stages:
             stage_endpoints.setdefault(stage.name, []).append(endpoints[process.name])
-    relays = plan_relays(config, registry, leaders, endpoints, places)
+    relays = plan_relays(config, registry, leaders, endpoints, addresses)
     specs = {stage.name: _stage_spec(config, stage, registry) for stage in config.stages}
     with_torch = {
         process.group
@@ -86,7 +86,7 @@ def prepare(
                 name=process.name,
                 stages=[_placed(specs[stage.name], stage, process) for stage in process.stages],
                 endpoint=endpoints[process.name],
-                coordinator_endpoint=places.coordinator_endpoint,
+                coordinator_endpoint=addresses.coordinator_endpoint,
                 stage_endpoints=stage_endpoints,
                 rank=process.rank,
                 followers=[endpoints[other.name] for other in ranks[1:]] if process is leader else [],
@@ -101,7 +101,7 @@ def prepare(
                     for other in leaders
                 ),
                 env={**ENVIRONMENT, **config.env_defaults},
-                routes=places.routes(leader.host, planned),
+                routes=addresses.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
             )
             for process in ranks
@@ -122,8 +122,8 @@ def prepare(
         entry_stage=config.resolved_entry_stage,
         terminal_stages=config.terminal_stages,
         terminal_stages_fn=_projection(config.terminal_stages_fn, registry),
-        coordinator_endpoint=places.coordinator_endpoint,
-        routes=places.routes(None, planned),
+        coordinator_endpoint=addresses.coordinator_endpoint,
+        routes=addresses.routes(None, planned),
         stage_endpoints=stage_endpoints,
         replicated=[
             ReplicatedGroup(group, [stage.name for stage in stages], stages[0].affinity_key)

@@ -11,7 +11,7 @@ from omni_core.config.placement import PlannedProcess
 from omni_core.config.schema import PipelineConfig, RelayConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import RelayComponent, works
-from omni_core.machines.addresses import Places
+from omni_core.machines.addresses import MachineAddresses
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.specs import RelaySpec
 
@@ -30,7 +30,7 @@ def plan_relays(
     registry: PluginRegistry,
     leaders: Sequence[PlannedProcess],
     endpoints: Mapping[str, str],
-    places: Places,
+    addresses: MachineAddresses,
 ) -> dict[str, RelayPlan]:
     """The relays of each process, by its name.
 
@@ -56,7 +56,7 @@ def plan_relays(
     in_host_memory = {component.name for component in _components(registry) if component.host_memory}
     for process in leaders:
         for name in sorted(used[process.name]):
-            options = _options(process, name in in_host_memory, settings.get(name, {}), places)
+            options = _options(process, name in in_host_memory, settings.get(name, {}), addresses)
             plans[process.name].specs[name] = RelaySpec(_resolve(config, registry, name), options)
     return plans
 
@@ -133,9 +133,11 @@ def _resolve(config: PipelineConfig, registry: PluginRegistry, name: str) -> str
         ) from error
 
 
-def _options(process: PlannedProcess, host_memory: bool, settings: dict[str, Any], places: Places) -> dict[str, Any]:
+def _options(
+    process: PlannedProcess, host_memory: bool, settings: dict[str, Any], addresses: MachineAddresses
+) -> dict[str, Any]:
     own = _own(process)
-    place = places.of(process.host)
+    machine = addresses.of(process.host)
     inferred = f"cuda:{process.gpu}" if process.gpu is not None and not host_memory else "cpu"
     return {
         "slot_size_mb": own.slot_size_mb,
@@ -143,9 +145,9 @@ def _options(process: PlannedProcess, host_memory: bool, settings: dict[str, Any
         "device": own.device or inferred,
         "rank": own.rank or 0,
         "world_size": own.world_size or 1,
-        "namespace": place.directory.rpartition("/")[2],
+        "namespace": machine.directory.rpartition("/")[2],
         "owner": process.unit,
-        "directory": place.directory,
-        "host": place.address,
+        "directory": machine.directory,
+        "host": machine.address,
         "settings": settings,
     }

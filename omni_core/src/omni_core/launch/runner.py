@@ -123,8 +123,8 @@ class MultiProcessPipelineRunner:
         endpoint, remote = f"ipc://{directory}/coordinator.sock", self._hosts.remote_routes()
         self._control = ControlPlane(endpoint, self._on_message, remote, self._keep_in_flight)
         self._control.listen()
-        places = await self._hosts.open(self._control)
-        prepared = prepare(self._config, self._registry or load_plugins(), places, self._hosts.keys)
+        addresses = await self._hosts.open(self._control)
+        prepared = prepare(self._config, self._registry or load_plugins(), addresses, self._hosts.keys)
         if remote is not None:
             remote.routes.update(prepared.routes)
         self._coordinator = self._make_coordinator(prepared)

@@ -5,7 +5,7 @@ A run has one machine, or several by name (``hosts`` of the config), where ``omn
 :mod:`omni_core.machines.addresses` says at which address each process is reached from each machine.
 """
 
-from omni_core.machines.addresses import Place, Places
+from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.machines.hosts import Hosts
 
-__all__ = ["Hosts", "Place", "Places"]
+__all__ = ["Hosts", "MachineAddress", "MachineAddresses"]

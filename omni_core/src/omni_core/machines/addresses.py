@@ -10,7 +10,7 @@ from omni_core.config.placement import PlannedProcess
 
 
 @frozen
-class Place:
+class MachineAddress:
     """One host of a run.
 
     Attributes:
@@ -26,7 +26,7 @@ class Place:
 
 
 @frozen
-class Places:
+class MachineAddresses:
     """All hosts of a run.
 
     Attributes:
@@ -34,15 +34,15 @@ class Places:
         others: the others, by the names of the config.
     """
 
-    here: Place
+    here: MachineAddress
     coordinator: str | None = None
-    others: dict[str, Place] = field(factory=dict)
+    others: dict[str, MachineAddress] = field(factory=dict)
 
     @property
     def coordinator_endpoint(self) -> str:
         return f"ipc://{self.here.directory}/coordinator.sock"
 
-    def of(self, host: str | None) -> Place:
+    def of(self, host: str | None) -> MachineAddress:
         return self.here if host is None else self.others[host]
 
     def endpoints(self, planned: Sequence[PlannedProcess]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from omni_core.config.schema import PipelineConfig
 from omni_core.control.curve import CurveContext, CurveKeys, open_listener
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StartupError
-from omni_core.machines.addresses import Place, Places
+from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.processes.process import Launch, StageProcess, SupervisedProcess
 from omni_core.protocol import machines
 from omni_core.protocol.codec import encode
@@ -60,23 +60,23 @@ class Hosts:
         routes = {host.endpoint: host.address for host in self._others.values()}
         return RemoteRoutes(CurveContext(self.keys), self._coordinator, routes, self._lost)
 
-    async def open(self, control: ControlPlane) -> Places:
+    async def open(self, control: ControlPlane) -> MachineAddresses:
         """Let every other host make room for its processes.
 
         Raises:
             StartupError: a host does not answer, refuses our key, or cannot make room.
         """
-        here = Place(self._directory)
+        here = MachineAddress(self._directory)
         if self._coordinator is None:
-            return Places(here)
+            return MachineAddresses(here)
         address = self._config.endpoints.address or ""
-        here = Place(self._directory, address, [_address(listener) for listener in self._listeners])
+        here = MachineAddress(self._directory, address, [_address(listener) for listener in self._listeners])
         coordinator = _address(self._coordinator)
         run = f"ipc://{self._directory}/coordinator.sock"
         counts = {name: len(self._of(name)) for name in self._others}
         opening = [host.open(control, run, coordinator, counts[name]) for name, host in self._others.items()]
-        places = await asyncio.gather(*opening)
-        return Places(here, coordinator, dict(zip(self._others, places, strict=True)))
+        addresses = await asyncio.gather(*opening)
+        return MachineAddresses(here, coordinator, dict(zip(self._others, addresses, strict=True)))
 
     def _of(self, host: str | None) -> list[PlannedProcess]:
         return [process for process in self._planned if process.host == host]
@@ -133,7 +133,7 @@ class _Host:
         self._closed: asyncio.Future[None] | None = None
         self._problem = ""
 
-    async def open(self, control: ControlPlane, run: str, address: str, processes: int) -> Place:
+    async def open(self, control: ControlPlane, run: str, address: str, processes: int) -> MachineAddress:
         self._control, self._run = control, run
         self._opened = asyncio.get_running_loop().create_future()
         control.send(self.endpoint, machines.OpenRun(run, self.name, address, processes, __version__))
@@ -145,7 +145,7 @@ class _Host:
             raise StartupError(f"hosts.{self.name}: {problem}") from None
         if answer.problem:
             raise StartupError(f"hosts.{self.name}: {answer.problem}")
-        return Place(answer.directory, answer.address, answer.listening)
+        return MachineAddress(answer.directory, answer.address, answer.listening)
 
     def launch(self, spec: ProcessSpec, listener: int, on_exit: Callable[[SupervisedProcess], None]) -> _RemoteProcess:
         if self._problem:

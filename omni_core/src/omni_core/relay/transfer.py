@@ -77,7 +77,7 @@ class Transfer:
             encoded = await in_thread(lambda: encode_split(value, same_gpu=same_gpu, device=device, apart_from=apart))
         else:
             encoded = encode_split(value, same_gpu=same_gpu, device=device, checked=True, apart_from=apart)
-        place, inline, by, waited = None, None, "inline", 0.0
+        relay_metadata, inline, by, waited = None, None, "inline", 0.0
         if encoded.nbytes > self._inline_bytes:
             name, relay = self._relays.towards(endpoint)
             memory = relay.reserve(encoded.nbytes, message["request_id"])
@@ -89,11 +89,15 @@ class Transfer:
                 metadata = await self._put(relay, encoded, message["request_id"])
                 waited = time.monotonic() - begin
             if metadata is not None:
-                place, by = [name, encoded.nbytes, metadata], name
-        if encoded.nbytes and place is None:
+                relay_metadata, by = [name, encoded.nbytes, metadata], name
+        if encoded.nbytes and relay_metadata is None:
             inline = encoded.joined()
         ready = DataReadyMessage(
-            header=encoded.header, inline=inline, relay_metadata=place, has_tensors=encoded.has_tensors, **message
+            header=encoded.header,
+            inline=inline,
+            relay_metadata=relay_metadata,
+            has_tensors=encoded.has_tensors,
+            **message,
         )
         self._control.send(endpoint, ready, (ready.request_id, ready.stage))
         return Sent(len(encoded.header) + encoded.nbytes, by, waited)

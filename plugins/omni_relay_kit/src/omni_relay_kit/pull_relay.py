@@ -24,9 +24,7 @@ from omni_relay_kit.bounded_pool import Block, BoundedPool
 from omni_relay_kit.memory import Memory, make_memory
 
 MARK_BYTES = 64
-"""The size of the marker before and after a block's bytes: its relay's token and its key, padded to keep the bytes
-aligned.
-"""
+"""The size of the marker before and after a block's bytes: its relay's token and its key, padded to keep them aligned."""
 
 TOKEN_BYTES = 16
 

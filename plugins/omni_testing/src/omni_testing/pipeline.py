@@ -19,7 +19,7 @@ from omni_core.config.schema import EndpointsConfig, PipelineConfig
 from omni_core.config.validation import validate
 from omni_core.errors import OmniError
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import Place, Places
+from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import load_plugins
 from omni_core.protocol.codec import encode
 from omni_core.protocol.messages import OmniRequest
@@ -44,7 +44,7 @@ class PipelineStructureConformance:
     def references(self) -> list[str]:
         """Return the references that the pipeline's processes import."""
         with tempfile.TemporaryDirectory() as folder:
-            prepared = prepare(self.config(), load_plugins(), Places(Place(folder)))
+            prepared = prepare(self.config(), load_plugins(), MachineAddresses(MachineAddress(folder)))
         stages = [stage for unit in prepared.units for stage in unit.stages]
         return sorted({reference for stage in stages for reference in _references(stage)})
 
