@@ -13,8 +13,8 @@ from omni_engine.batching import Batcher, Plan
 from omni_engine.graphs import DecodeGraphs
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
+from omni_torch.autoregressive_loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
 from omni_torch.graphs import Graphs, Recorder, padded
-from omni_torch.loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
 from omni_torch.packing import packed_batch
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class EngineScheduler(LoopedScheduler):
 
     # --- the loop's policy -------------------------------------------------------------------------------------------
     def admit(self, request: ARRequest) -> None:
-        """See :class:`omni_torch.loop.Policy`."""
+        """See :class:`omni_torch.autoregressive_loop.Policy`."""
         prompt, capacity = len(request.prompt_ids), self.cache.capacity
         # The last token is never computed. A request that fits alone fits eventually, because others are preempted.
         most = min(prompt + request.sampling.max_new_tokens, self._max_context) - 1
@@ -144,7 +144,7 @@ class EngineScheduler(LoopedScheduler):
         self.batcher.add(request)
 
     def step(self) -> StepResult | None:
-        """See :class:`omni_torch.loop.Policy`."""
+        """See :class:`omni_torch.autoregressive_loop.Policy`."""
         result = StepResult()
         plan = self.batcher.plan(lambda request: self._can_step(request, result))
         self._reuse(plan, result)
@@ -153,7 +153,7 @@ class EngineScheduler(LoopedScheduler):
         return result if plan.work or result.failed else None
 
     def remove(self, request_id: str, failed: bool) -> None:
-        """See :class:`omni_torch.loop.Policy`."""
+        """See :class:`omni_torch.autoregressive_loop.Policy`."""
         request = self._requests.pop(request_id, None)
         if request is not None:
             self.batcher.remove(request, invalidate=failed)

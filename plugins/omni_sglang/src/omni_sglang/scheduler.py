@@ -14,7 +14,7 @@ from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, ModelRunner
 from omni_sglang.adapter import Chosen, Limits, ModelShape, Runtime, Step
 from omni_sglang.qwen3_moe import Qwen3MoeDecoder
-from omni_torch.loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
+from omni_torch.autoregressive_loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
 from omni_torch.model_runner import FeedbackARModelRunner
 from omni_torch.packing import packed_batch
 
@@ -134,7 +134,7 @@ class OmniScheduler(LoopedScheduler):
 
     # --- the loop's policy -------------------------------------------------------------------------------------------
     def step(self) -> StepResult | None:
-        """See :class:`omni_torch.loop.Policy`."""
+        """See :class:`omni_torch.autoregressive_loop.Policy`."""
         self._result = StepResult()
         self._park()
         self._wake_parked()
@@ -146,7 +146,7 @@ class OmniScheduler(LoopedScheduler):
         return None
 
     def admit(self, request: ARRequest) -> None:
-        """See :class:`omni_torch.loop.Policy`."""
+        """See :class:`omni_torch.autoregressive_loop.Policy`."""
         prompt, capacity = len(request.prompt_ids), self.runtime.total_tokens
         if prompt + 2 > capacity:
             raise InvalidRequestError(
@@ -293,7 +293,7 @@ class OmniScheduler(LoopedScheduler):
         self._result.failed[entry.request.request_id] = InvalidRequestError(message)
 
     def remove(self, request_id: str, failed: bool) -> None:
-        """See :class:`omni_torch.loop.Policy`."""
+        """See :class:`omni_torch.autoregressive_loop.Policy`."""
         entry = self._entries.pop(request_id, None)
         if entry is None:
             return
