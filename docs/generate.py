@@ -207,7 +207,7 @@ def prose(thing: Any) -> str:
 
 
 def attribute_texts(cls: type) -> dict[str, str]:
-    """What the docstrings of a class and its bases say of each attribute."""
+    """Return the description of each attribute from the docstrings of a class and its bases."""
     texts: dict[str, str] = {}
     for each in reversed(cls.__mro__[:-1]):
         section = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")[2]

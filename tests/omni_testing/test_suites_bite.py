@@ -248,7 +248,7 @@ def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> No
 
 @pytest.fixture(scope="module")
 def caught_runners(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
-    """What is caught of all wrong runners, in one process: it takes torch longer to be imported than the tests to run."""
+    """Run the suite on all wrong runners in one process, because importing torch takes longer than the tests, and return what fails."""
     source = _RUNNER_TESTS.format(names=list(RUNNERS))
     tests = " or ".join(f"({name} and {test})" for name, test in RUNNERS.items())
     return failed(tmp_path_factory.mktemp("runners"), source, "-k", tests)

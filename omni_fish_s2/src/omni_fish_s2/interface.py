@@ -12,13 +12,13 @@ OPTIONS = {
     "gpu": "a GPU for every stage, as a number; by default the CPU",
     "initial_chunk": "frames (46 ms each) in the first piece of sound",
     "chunk": "frames in every later piece of sound",
-    "segment_bytes": "the longest text spoken in one go; longer ones are split at sentences",
-    "max_characters": "longest text",
-    "max_reference_seconds": "longest recording of a voice",
-    "voices_kept": "recordings whose codes are kept",
-    "max_context": "positions of text and speech together",
+    "segment_bytes": "maximum size of a segment, in bytes; longer texts are split at sentences",
+    "max_characters": "maximum length of a text, in characters",
+    "max_reference_seconds": "maximum length of a recording of a voice, in seconds",
+    "voices_kept": "size of the cache of encoded voices",
+    "max_context": "maximum number of positions, text and speech together",
 }
-"""What ``omni pipelines`` says of the pipeline's options."""
+"""The pipeline's options, each with the line that ``omni pipelines`` prints."""
 
 SEMANTIC = ParameterGroup(
     "semantic",

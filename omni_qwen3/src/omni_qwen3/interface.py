@@ -25,9 +25,9 @@ OPTIONS = {
     "max_image_pixels": "largest image, in pixels",
     "max_audio_seconds": "longest audio clip",
     "max_video_seconds": "longest video",
-    "max_context": "most tokens that a prompt may have",
+    "max_context": "maximum number of tokens in a prompt",
 }
-"""What ``omni pipelines`` says of the options of both pipelines."""
+"""Options of both pipelines, each with the line that ``omni pipelines`` prints."""
 
 THINKER_DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
 """The reference's generation defaults for the thinker: greedy (models' ``generate``)."""

@@ -51,7 +51,7 @@ class FeedbackConformance(RunnerSuite):
 
     @torch.inference_mode()
     def test_feedback_stays_with_its_request(self) -> None:
-        """Whatever the others are fed, a request is fed the same: beside each other one, and beside itself."""
+        """A request is fed the same beside every other request, and beside itself."""
         alone = self._alone({"r": (0, GREEDY)})["r"]
         for number in range(self.concurrent):
             pair = {"r": (0, GREEDY), "other": (number, {**GREEDY, "max_new_tokens": 2 * TOKENS})}

@@ -82,7 +82,7 @@ class ModelRunnerConformance(RunnerSuite):
     def test_company_changes_no_answer(self, kind: str) -> None:
         wanted = self._wanted(kind)
         assert len({tuple(each.token_ids) for each in self._alone(wanted).values()}) > 1, "all requests answer alike"
-        self._compare(self._alone(wanted), self._together(wanted), "in company")
+        self._compare(self._alone(wanted), self._together(wanted), "beside others")
 
     @with_each_kind_of_sampling
     def test_the_order_of_company_changes_nothing(self, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""What :class:`omni_testing.ModelRunnerConformance` puts in an engine's place: batches, a plain cache, and undoing a failed step.
+"""Stand-in for an engine, used by :class:`omni_testing.ModelRunnerConformance`: batches, a plain cache, and undoing a failed step.
 
 Everything is done the slow and obvious way, one request after the other, so that a difference is the runner's doing.
 """
@@ -83,7 +83,7 @@ class Driver:
         return bool(able)
 
     def forget(self, request_id: str) -> None:
-        """What a scheduler does for a request that ended or was aborted. ``request_id`` may be unknown to the runner."""
+        """Release a request that ended or was aborted, as a scheduler does. ``request_id`` may be unknown to the runner."""
         self.requests.pop(request_id, None)
         self._caches.pop(request_id, None)
         self.runner.release(request_id)
@@ -214,7 +214,7 @@ def _positions(request: ARRequest, start: int, end: int) -> torch.Tensor:
 
 
 def remembers(owner: Any, request_id: str) -> str | None:
-    """Where an object still holds a request's id or the request itself, as a path; ``None`` if nowhere.
+    """Return where an object still holds a request's id or the request itself, as a path; ``None`` if nowhere.
 
     Looks through attributes and containers, not into modules of weights.
     """

@@ -1,4 +1,4 @@
-"""What every scheduler must do (contract: :class:`omni_core.scheduling.base.Scheduler`), driven through its two queues."""
+"""Conformance suite of schedulers (contract: :class:`omni_core.scheduling.base.Scheduler`), driven through its two queues."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ class SchedulerConformance:
         return None
 
     def message(self, request_id: str, data: Any) -> IncomingMessage:
-        """What the stage would put into the inbox for a request."""
+        """Return the message that the stage would put into the inbox for a request."""
         payload = StagePayload(request_id, OmniRequest(), data)
         return IncomingMessage(request_id, "new_request", payload, None, None, payload.request)
 
     def same(self, one: Any, other: Any) -> bool:
-        """Whether two results are equal."""
+        """Return whether two results are equal."""
         return bool(one == other)
 
     @contextmanager
@@ -130,11 +130,11 @@ class SchedulerConformance:
                 harness.submit(f"both{number}", self.good(number))
             for number in range(self.concurrent):
                 one, both = harness.ended(f"alone{number}"), harness.ended(f"both{number}")
-                assert self.same(one.data, both.data), f"request {number} has another result in company"
+                assert self.same(one.data, both.data), f"request {number} has another result beside others"
                 chunks = [
                     [m.data for m in harness.of(f"{kind}{number}") if m.type == "stream"] for kind in ("alone", "both")
                 ]
-                assert self.same(*chunks), f"request {number} streams something else in company"
+                assert self.same(*chunks), f"request {number} streams something else beside others"
 
     def test_a_failing_request_hurts_nobody(self) -> None:
         with self.running() as harness:
