@@ -79,6 +79,8 @@ SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER
 TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk", "pyzmq"]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
+COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "packaging"]
+"""Folders of tests that compute more than they wait, and run two at a time; the others check how soon something happens."""
 # For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
 # Only the reference implementation imports it, in a separate process, for its video processor.
@@ -148,15 +150,27 @@ def build(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def tests(session: nox.Session) -> None:
     """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
-    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, NIXL, MOONCAKE))
+    install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, "pytest-xdist", NIXL, MOONCAKE))
     session.run("python", "-m", "pip", "check")
     oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
     environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
     if find_library("ibverbs") is None:
         environment["LD_LIBRARY_PATH"] = verbs(session)
-    arguments = session.posargs or ["tests", "--ignore=tests/packaging/bare", "--soak-seconds", "60"]
-    session.run("python", "-m", "pytest", *arguments, env=environment)
+    if session.posargs:
+        session.run("python", "-m", "pytest", *session.posargs, env=environment)
+        return
+    compute = [f"tests/{name}" for name in COMPUTE]
+    rest = [
+        "tests",
+        *(f"--ignore={folder}" for folder in compute),
+        "--ignore=tests/packaging/bare",
+        "--soak-seconds",
+        "30",
+    ]
+    session.run("python", "-m", "pytest", *rest, env=environment)
+    compute += ["--ignore=tests/packaging/bare", "-n", "2", "--dist", "loadfile"]
+    session.run("python", "-m", "pytest", *compute, env=environment)
 
 
 @nox.session(requires=["build"])

@@ -18,7 +18,7 @@ from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, TOPICS, UNKNOWN
 from omni_qwen3_demo.pipeline import CHECKPOINT
 
-README = Path(__file__).parents[2] / "omni_qwen3_demo" / "README.md"
+README = Path(__file__).parents[2] / "plugins/omni_qwen3_demo/README.md"
 
 
 def test_the_checkpoint_is_small_and_of_sixteen_bits() -> None:
@@ -44,7 +44,7 @@ def test_omni_run_demo_answers_in_text_and_speech(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "Hello, nice to meet you."
-    assert "closed set" in done.stderr
+    assert "fixed set of questions" in done.stderr
     samples, rate = soundfile.read(out)
     assert rate == 24_000
     assert len(samples) > rate
