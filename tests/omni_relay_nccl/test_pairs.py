@@ -202,7 +202,7 @@ async def test_invalid_messages_on_the_socket_end_only_their_pair(caplog: pytest
                 while part := await asyncio.wait_for(_received(loop, stranger), 5):
                     answer += part
                 assert answer in (b"", b"[1, false]\n")
-        assert "cannot be understood" in caplog.text
+        assert "whose messages are invalid" in caplog.text
         assert await peer.ask("digest", metadata=operation.metadata, nbytes=5) == digest(b"hello")
 
 

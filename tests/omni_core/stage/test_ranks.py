@@ -268,8 +268,8 @@ def test_a_rank_that_fails_alone_ends_the_stage(rank: int) -> None:
 
 
 # --- rendezvous ------------------------------------------------------------------------------------------------------
-def test_ranks_meet_in_the_private_folder_of_the_run(tmp_path: Path) -> None:
-    folder = run_directory(str(tmp_path))
+def test_ranks_meet_in_the_private_folder_of_the_run(run_folder: Path) -> None:
+    folder = run_directory(str(run_folder))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     ranks = [
         ProcessSpec(
@@ -290,3 +290,4 @@ def test_ranks_meet_in_the_private_folder_of_the_run(tmp_path: Path) -> None:
         seen.add(address)
     assert len(seen) == 3
     assert with_rendezvous(ranks[:1], 0) == ranks[:1]
+    folder.rmdir()
