@@ -13,7 +13,6 @@ from omni_core.config.loading import dump_json
 from omni_core.config.overrides import ResolvedConfig
 from omni_core.config.placement import plan
 from omni_core.config.validation import warnings
-from omni_core.launch.prepare import check_components
 from omni_core.plugins import load_plugins
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -70,6 +69,8 @@ def show(provenance: bool, **source: Any) -> None:
 @with_source
 def validate(**source: Any) -> None:
     """Check a config, and that the components that it names are installed, without starting anything."""
+    from omni_core.launch.prepare import check_components  # imports the runtime, which the other commands do without
+
     resolved = resolve_config(**source)
     check_components(resolved.config, load_plugins())
     stages = resolved.config.stages
