@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from pipelines import make_pipeline
 
 from omni_core.cli.main import omni
-from omni_core.cli.top import table
 from omni_core.client import open_pipeline
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError
 from omni_core.observe.status_client import StatusClient, running
 from omni_core.protocol.messages import OmniRequest
+from omni_terminal.top import table
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
 

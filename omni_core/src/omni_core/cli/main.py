@@ -19,7 +19,6 @@ COMMANDS = {
     "plugins": ("omni_core.cli.plugins:plugins", "Show, check and begin plugins."),
     "config": ("omni_core.cli.config:config", "Show, check and draw a pipeline's config."),
     "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and if it fits."),
-    "top": ("omni_core.cli.top:top", "Watch a running pipeline."),
     "profile": ("omni_core.cli.profile:profile", "Record where a running pipeline's time goes."),
     "hosts": ("omni_core.cli.hosts:hosts", "Let pipelines of other hosts run stages on this one."),
     "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and the installation, and say what to do."),

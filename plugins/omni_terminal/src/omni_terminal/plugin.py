@@ -1,0 +1,11 @@
+"""The entry point of omni-terminal."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import Component, hookimpl
+
+
+@hookimpl
+def omni_commands() -> list[Component]:
+    """Return the commands by name."""
+    return [Component("top", "omni_terminal.top:top", "Watch a running pipeline.")]
