@@ -114,9 +114,10 @@ class Examples:
         if kind < 0.5:
             text, reply = self._question(random, 0.7)
             return [_text(text)], reply
-        part, reply, prompts = self._picture(random) if kind < 0.85 else self._sound(random)
-        parts = [part] if random.random() < 0.4 else [part, _text(str(random.choice(prompts)))]
-        return parts, reply
+        draw = self._picture if kind < 0.85 else self._sound
+        part, reply, prompts = draw(random)
+        question = [] if random.random() < 0.4 else [_text(str(random.choice(prompts)))]
+        return [part, *question], reply
 
     def _example(self, history: list[dict[str, Any]], parts: list[Part], reply: str) -> Example:
         messages = [*history, {"role": "user", "content": parts}]
