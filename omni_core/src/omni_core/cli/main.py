@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from omni_core import __version__
+from omni_core.cli.logs import group_log_options
 from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
 
 COMMANDS = {
@@ -77,6 +78,7 @@ def _plugin_commands() -> Iterator[tuple[str, str]]:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="omni")
+@group_log_options
 def omni() -> None:
     """Serve models that take text, images, audio and video and answer with text and speech."""
     folder = os.environ.get("TMPDIR")

@@ -16,6 +16,7 @@ import click
 
 from omni_core.cli.config import with_source
 from omni_core.cli.generation import Generation, set_at
+from omni_core.cli.logs import log_options
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.config.loading import parse_assignment
@@ -101,6 +102,7 @@ class RunCommand(click.Command):
 
 @click.command(cls=RunCommand)
 @with_source
+@log_options
 @_option(_MESSAGE, "--text", help="What to say to the model.")
 @_option(_MESSAGE, "--image", multiple=True, type=_FILE, help="An image file; may be repeated.")
 @_option(_MESSAGE, "--audio", multiple=True, type=_FILE, help="An audio file; may be repeated.")

@@ -20,6 +20,7 @@ from omni_core.hookspecs import KernelComponent, SchedulerComponent
 from omni_core.launch.relay_plan import check_relays, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.addresses import MachineAddresses
+from omni_core.observe.stage_logs import stage_environment
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
@@ -100,7 +101,7 @@ def prepare(
                     sends(other, process) and other.group != process.group and other.group in with_torch
                     for other in leaders
                 ),
-                env={**ENVIRONMENT, **config.env_defaults},
+                env={**ENVIRONMENT, **stage_environment(), **config.env_defaults},
                 routes=addresses.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
             )

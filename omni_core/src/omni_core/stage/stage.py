@@ -17,6 +17,7 @@ from typing import Any
 from omni_core.errors import message_of
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, StageRecorder
+from omni_core.observe.stage_logs import enter_stage
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -83,6 +84,7 @@ class Stage:
 
     def _run_scheduler(self) -> None:
         try:
+            enter_stage(self.name, getattr(self.scheduler, "running_computes", None))
             _set_device(self.spec.gpu)
             self.scheduler.start()
             error = RuntimeError("its loop returned without being told to stop")
