@@ -14,6 +14,8 @@ import click
 
 from omni_core.observe.stage_logs import LEVEL, LEVELS, OUTPUT, level_of
 
+FORMAT = "OMNI_LOG_FORMAT"
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
@@ -87,17 +89,19 @@ def log_options(command: Command) -> Command:
 
 def group_log_options(group: Command) -> Command:
     """Add the options to ``omni``, with their defaults."""
-    return _option("--log-level", LEVELS, "WARNING")(_option("--log-format", FORMATS, "text")(group))
+    return _option("--log-level", LEVELS, "WARNING", LEVEL)(_option("--log-format", FORMATS, "text", FORMAT)(group))
 
 
-def _option(flag: str, choices: Iterable[str], default: str | None) -> Callable[[Command], Command]:
+def _option(
+    flag: str, choices: Iterable[str], default: str | None, variable: str | None = None
+) -> Callable[[Command], Command]:
     return click.option(
         flag,
         type=click.Choice(list(choices), case_sensitive=False),
         default=default,
         show_default=default is not None,
         show_envvar=default is not None,
-        envvar=None if default is None else f"OMNI_{flag.removeprefix('--').replace('-', '_').upper()}",
+        envvar=variable,
         is_eager=True,
         expose_value=False,
         callback=_chosen,

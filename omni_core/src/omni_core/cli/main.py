@@ -22,9 +22,11 @@ COMMANDS = {
     "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and if it fits."),
     "profile": ("omni_core.cli.profile:profile", "Record where a running pipeline's time goes."),
     "hosts": ("omni_core.cli.hosts:hosts", "Let pipelines of other hosts run stages on this one."),
-    "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and the installation, and say what to do."),
 }
 """The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
+
+ELSEWHERE = dict.fromkeys(("doctor", "ps", "stop", "top"), "omni-terminal")
+"""Commands of our other distributions, for the advice to install them."""
 
 _FIELD = re.compile(
     r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stream_to)([A-Za-z_.]+):(?! unknown field)", re.MULTILINE
@@ -48,6 +50,8 @@ class LazyGroup(click.Group):
         registry = load_plugins()
         if name not in registry.names("omni_commands"):
             unknown = f"no such command {name!r}" + did_you_mean(name, self.list_commands(context))
+            if name in ELSEWHERE:
+                unknown = f"the command {name!r} is not installed; try: pip install {ELSEWHERE[name]}"
             context.fail("; ".join([unknown, *registry.suspects()]))
         component, record = next(each for each in registry.components("omni_commands") if each[0].name == name)
         try:

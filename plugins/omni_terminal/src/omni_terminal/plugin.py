@@ -8,4 +8,9 @@ from omni_core.hookspecs import Component, hookimpl
 @hookimpl
 def omni_commands() -> list[Component]:
     """Return the commands by name."""
-    return [Component("top", "omni_terminal.top:top", "Watch a running pipeline.")]
+    return [
+        Component(
+            "doctor", "omni_terminal.doctor:doctor", "Look at this machine and the installation, and say what to do."
+        ),
+        Component("top", "omni_terminal.top:top", "Watch a running pipeline."),
+    ]
