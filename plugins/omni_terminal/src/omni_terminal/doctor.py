@@ -82,7 +82,7 @@ def _about(registry: PluginRegistry) -> Iterator[str]:
         yield from (f"plugin {record.name}: {line}" for line in record.warnings)
     yield from clashes(registry)
     default = attrs.fields(PipelineConfig).relay_backend.default
-    relay = dict(_usable(registry, "omni_relays")).get(default)
+    relay = dict(_usable(registry, "omni_relays")).get(str(default))
     if default not in registry.names("omni_relays"):
         yield (
             f"the default relay {default!r} is not installed, which pipelines of several processes need; "
