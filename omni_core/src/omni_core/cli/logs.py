@@ -12,7 +12,7 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
-from omni_core.observe.stage_logs import LEVEL, LEVELS, OUTPUT, level_of
+from omni_core.stage_logs import LEVEL, LEVELS, OUTPUT, level_of
 
 FORMAT = "OMNI_LOG_FORMAT"
 

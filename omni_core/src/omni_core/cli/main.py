@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -36,6 +37,20 @@ _FIELD = re.compile(
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used. ``--help`` imports none of them."""
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
+        """Run a command. With ``--json``, a deliberate error is a JSON document on standard output."""
+        given = list(sys.argv[1:] if args is None else args)
+        if "--json" not in given or os.environ.get("OMNI_DEBUG") == "1":
+            return super().main(given, *others, **extra)
+        try:
+            code = super().main(given, *others, **{**extra, "standalone_mode": False})
+        except (OmniError, click.ClickException, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            click.echo(json.dumps({"error": error_document(error)}, default=str))
+            code = getattr(error, "exit_code", 1)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name, _ in _plugin_commands())]
@@ -106,6 +121,16 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def error_document(error: Exception) -> dict[str, Any]:
+    """Return an error as ``--json`` shows it: its type, its message, and the attributes that a caller may act on."""
+    message = error.format_message() if isinstance(error, click.ClickException) else described(error)
+    document = {"type": getattr(error, "error_type", type(error).__name__), "message": message}
+    for name in ("stage", "request_id", "retry_after"):
+        if getattr(error, name, None) is not None:
+            document[name] = getattr(error, name)
+    return document
 
 
 def _drop_output() -> None:

@@ -20,11 +20,11 @@ from omni_core.hookspecs import KernelComponent, SchedulerComponent
 from omni_core.launch.relay_plan import check_relays, plan_relays, sends
 from omni_core.launch.requirements import needs_torch
 from omni_core.machines.addresses import MachineAddresses
-from omni_core.observe.stage_logs import stage_environment
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import normalize, problem
+from omni_core.stage_logs import stage_environment
 
 logger = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from omni_core.control.plane import RemoteRoutes
 from omni_core.model_runner.kernels import install
-from omni_core.observe.stage_logs import enter_stage, mark_of, send_records
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.stage_logs import enter_stage, mark_of, send_records
 
 _PR_SET_PDEATHSIG = 1
 

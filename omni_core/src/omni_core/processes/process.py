@@ -16,10 +16,10 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from omni_core.observe.stage_logs import hand_on, mark_of
 from omni_core.processes.log_lines import LogLines
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.stage_logs import hand_on, mark_of
 
 KEPT_LOG_LINES = 40
 _SHOWN_LOG_LINES = 8

@@ -17,7 +17,6 @@ from typing import Any
 from omni_core.errors import message_of
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, StageRecorder
-from omni_core.observe.stage_logs import enter_stage
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -29,6 +28,7 @@ from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import Outputs
 from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests
 from omni_core.stage.routing import function
+from omni_core.stage_logs import enter_stage
 
 logger = logging.getLogger(__name__)
 

@@ -112,38 +112,23 @@ def view(run: Run, report: StatusReport | None, before: StatusReport | None, wid
     return Group(title, table(report, before, width))
 
 
-_COLUMNS = {
-    "stage": 0, "state": 0, "queued": 0, "running": 0, "done": 0, "failed": 0, "per s": 0, "p50": 0, "p99": 0,
-    "restarts": 1, "KV": 2, "batch": 3, "out": 4, "process": 5,
-}  # fmt: skip
-"""The columns, and the order in which they are left out of a narrow terminal: the highest number first."""
-_ORDER = [
-    "stage",
-    "process",
-    "state",
-    "restarts",
-    "queued",
-    "running",
-    "done",
-    "failed",
-    "per s",
-    "p50",
-    "p99",
-    "batch",
-    "KV",
-    "out",
-]
+_COLUMNS = (
+    "stage", "process", "state", "restarts", "queued", "running", "done", "failed", "per s", "p50", "p99", "batch", "KV", "out",
+)  # fmt: skip
+_OPTIONAL = ("process", "restarts", "batch", "KV", "out")
+"""Columns that are left out where they say nothing."""
+_DROPPED = ("process", "out", "batch", "KV", "restarts", "failed", "p50", "queued", "p99", "done", "running", "per s")
+"""Columns that are left out where there is no room for them: the first one first."""
 
 
 def table(report: StatusReport, before: StatusReport | None, width: int = 200) -> Table:
     """Return a row per stage and process, with the columns that have something to say and room in ``width``."""
     rows = [*_rows(report, before)]
-    columns = [
-        name for name in _ORDER if _COLUMNS[name] == 0 or any(row[name] not in ("", "0", row["stage"]) for row in rows)
-    ]
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns} if rows else {}
-    while sum(widths.values()) + 2 * len(widths) > width + 2 and any(_COLUMNS[name] for name in widths):
-        del widths[max(widths, key=_COLUMNS.__getitem__)]
+    silent = {name for name in _OPTIONAL if all(row[name] in ("", "0", row["stage"]) for row in rows)}
+    widths = {name: max(map(len, (name, *(row[name] for row in rows)))) for name in _COLUMNS if name not in silent}
+    for name in _DROPPED:
+        if sum(widths.values()) + 2 * len(widths) - 2 > width:
+            widths.pop(name, None)
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in widths:
         left = name in ("stage", "process", "state")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from omni_core.errors import ConfigError
-from omni_core.observe.stage_logs import (
+from omni_core.processes.log_lines import LogLines
+from omni_core.stage_logs import (
     LONGEST_RECORD,
     PrintWriter,
     RecordWriter,
@@ -20,7 +21,6 @@ from omni_core.observe.stage_logs import (
     mark_of,
     stage_environment,
 )
-from omni_core.processes.log_lines import LogLines
 
 MARK = mark_of("ipc:///tmp/omni-a1b2c3d4/p.sock")
 
