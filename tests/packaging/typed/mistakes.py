@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import omni_core as omni
+from omni_fish_s2.pipeline import fish_s2
+from omni_qwen3.pipeline import qwen3_omni
 
 
 def mistakes(pipe: omni.Pipe, other: omni.AsyncPipe) -> None:
@@ -16,3 +18,6 @@ def mistakes(pipe: omni.Pipe, other: omni.AsyncPipe) -> None:
     pipe.chat("hi", stream=True).text  # wrong
     other.chat("hi").text  # wrong
     omni.Pip  # wrong
+    qwen3_omni("folder", dtpye="bfloat16")  # wrong
+    qwen3_omni("folder", dtype="bf16")  # wrong
+    fish_s2("folder", processes="two")  # wrong
