@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omni_core.control.lanes import in_thread
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import TransportError
+from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, flow_of
 from omni_core.protocol.codec import encode_whole, is_large
 from omni_core.protocol.messages import (
@@ -23,7 +24,8 @@ from omni_core.protocol.messages import (
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer
+from omni_core.relay.transfer import Encodings, Transfer
+from omni_core.stage.requests import ActiveRequest
 
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage
@@ -57,20 +59,30 @@ class Outbound:
         return replicas[0] if request is None or len(replicas) == 1 else replicas[request.placement[stage]]
 
     async def send(
-        self, source: str, target: str, request_id: str, request: OmniRequest | None, value: Any, **message: Any
-    ) -> int:
-        """Send a value to a stage of another process, and wait until more may be sent. Returns its size in bytes.
+        self,
+        source: str,
+        target: str,
+        active: ActiveRequest,
+        value: Any,
+        metrics: StageMetrics,
+        encodings: Encodings | None = None,
+        **message: Any,
+    ) -> None:
+        """Send a value to a stage of another process, and wait until more may be sent.
 
         Args:
+            metrics: count the message, its bytes and its time.
+            encodings: what the value was encoded to for other stages; see :meth:`Transfer.send`.
             message: further fields of the :class:`DataReadyMessage`.
 
         Raises:
             CodecError: something in the value cannot be sent.
         """
-        endpoint = self._endpoint(target, request)
+        endpoint, request_id = self._endpoint(target, active.request), active.request_id
+        active.sending_to = target
         begin = time.monotonic()
         sent = await self._transfer.send(
-            endpoint, value, request_id=request_id, stage=target, from_stage=source, **message
+            endpoint, value, encodings, request_id=request_id, stage=target, from_stage=source, **message
         )
         if self.recorder is not None:
             flow = flow_of(request_id, source, target, message.get("chunk_id"))
@@ -83,7 +95,8 @@ class Outbound:
                 self.recorder.instant(request_id, f"{source}: waited to send to {target}", source, waited=sent.waited)
         if self._control.is_behind(endpoint):
             await self._control.room(endpoint)
-        return sent.nbytes
+        active.sending_to = None
+        metrics.sent(target, sent.nbytes, time.monotonic() - begin)
 
     def end_stream(
         self, source: str, target: str, request_id: str, request: OmniRequest | None, handed_to: Any

@@ -236,7 +236,7 @@ class Stage:
         if threading.get_ident() != self._thread_id:
             # Later, on the loop: a scheduler's thread may hold its own locks. Until then nothing more of it is handed on.
             if active is not None:
-                active.is_failing = True
+                active.is_over = True
             self._loop.call_soon_threadsafe(self._fail, request_id, error)
             return
         if active is None:
