@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from omni_core.control.lanes import in_thread
 from omni_core.control.plane import ControlPlane
-from omni_core.errors import TransportError
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, flow_of
 from omni_core.protocol.codec import encode_whole, is_large
@@ -29,8 +27,6 @@ from omni_core.stage.requests import ActiveRequest
 
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage
-
-logger = logging.getLogger(__name__)
 
 
 class Outbound:
@@ -110,7 +106,8 @@ class Outbound:
         begin = time.monotonic_ns()
         body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data, checked=True)
         if chunk_id is None:
-            self._tell_end(CompleteMessage(request_id, source, body, None, has_tensors))
+            message = CompleteMessage(request_id, source, body, None, has_tensors)
+            self._control.tell(self._spec.coordinator_endpoint, message)
         else:
             self.tell_coordinator(StreamMessage(request_id, source, chunk_id, body, has_tensors))
         if self.recorder is not None:
@@ -119,7 +116,7 @@ class Outbound:
 
     def fail(self, source: str, request_id: str, error: ErrorInfo) -> None:
         """Report the failure of a request to the coordinator, and free what the relays hold for it."""
-        self._tell_end(CompleteMessage(request_id, source, None, error))
+        self._control.tell(self._spec.coordinator_endpoint, CompleteMessage(request_id, source, None, error))
         self._relays.cleanup(request_id)
         self.on_failure(error)
 
@@ -131,9 +128,3 @@ class Outbound:
     def tell_coordinator(self, message: Any) -> None:
         """Send a control message to the coordinator. From any thread."""
         self._control.send(self._spec.coordinator_endpoint, message)
-
-    def _tell_end(self, message: CompleteMessage) -> None:
-        try:
-            self._control.send(self._spec.coordinator_endpoint, message)
-        except TransportError:
-            logger.exception("the coordinator does not read; the end of request %s is lost", message.request_id)
