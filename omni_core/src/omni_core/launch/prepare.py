@@ -39,12 +39,8 @@ _REFERENCES = ("factory", "model_runner", "feedback", "scheduler", *_FUNCTIONS)
 class PreparedPipeline:
     """The units to launch, and the facts that the coordinator needs."""
 
-    name: str
     units: list[UnitSpec]
-    entry_stage: str
-    terminal_stages: list[str]
     terminal_stages_fn: str | None
-    coordinator_endpoint: str
     routes: dict[str, str]
     stage_endpoints: dict[str, list[str]]
     replicated: list[ReplicatedGroup]
@@ -117,12 +113,8 @@ def prepare(
             )
         )
     return PreparedPipeline(
-        name=config.resolved_name,
         units=units,
-        entry_stage=config.resolved_entry_stage,
-        terminal_stages=config.terminal_stages,
         terminal_stages_fn=_projection(config.terminal_stages_fn, registry),
-        coordinator_endpoint=addresses.coordinator_endpoint,
         routes=addresses.routes(None, planned),
         stage_endpoints=stage_endpoints,
         replicated=[
@@ -184,14 +176,11 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
     return StageSpec(
         name=stage.name,
-        factory=_part(stage, "factory", stage.factory, registry),
-        model_runner=_part(stage, "model_runner", stage.model_runner, registry),
-        feedback=_part(stage, "feedback", stage.feedback, registry),
+        **{
+            name: _part(stage, name, getattr(stage, name), registry) for name in ("factory", "model_runner", "feedback")
+        },
         scheduler=_part(stage, "scheduler", _scheduler(stage, registry), registry),
-        route_fn=_projection(stage.route_fn, registry),
-        wait_for_fn=_projection(stage.wait_for_fn, registry),
-        merge_fn=_projection(stage.merge_fn, registry),
-        stream_done_to_fn=_projection(stage.stream_done_to_fn, registry),
+        **{name: _projection(getattr(stage, name), registry) for name in _FUNCTIONS},
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,

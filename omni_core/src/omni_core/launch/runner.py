@@ -154,11 +154,12 @@ class MultiProcessPipelineRunner:
         self.control.keep(self.coordinator.attempts())
 
     def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
-        entry = prepared.stage_endpoints[prepared.entry_stage]
+        config = self._config
+        entry = prepared.stage_endpoints[config.resolved_entry_stage]
         heartbeat = self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
         return Coordinator(
-            entry_stage=prepared.entry_stage,
-            terminal_stages=prepared.terminal_stages,
+            entry_stage=config.resolved_entry_stage,
+            terminal_stages=config.terminal_stages,
             terminal_stages_fn=prepared.terminal_stages_fn,
             submit_to_stage=lambda message, request: self.control.send(
                 entry[request.placement.get(message.stage, 0)], message, (message.request_id, message.stage)
@@ -166,10 +167,10 @@ class MultiProcessPipelineRunner:
             broadcast=self._broadcast,
             place=ReplicaChoice(prepared.replicated, self._available_replicas),
             max_in_flight=self._max_in_flight,
-            admit=admission(self._config, self._registry or load_plugins()),
-            retries=self._config.retries,
+            admit=admission(config, self._registry or load_plugins()),
+            retries=config.retries,
             on_busy=heartbeat.begin,
-            telemetry=telemetry(prepared.name),
+            telemetry=telemetry(config.resolved_name),
         )
 
     def _available_replicas(self, group: str) -> list[int]:
