@@ -40,6 +40,8 @@ class Control:
     def send(self, endpoint: str, message: Any, work: tuple[str, str] | None = None) -> None:
         self.sent.setdefault(endpoint, []).append(message)
 
+    tell = send
+
     def is_behind(self, endpoint: str) -> bool:
         return endpoint in self.behind
 

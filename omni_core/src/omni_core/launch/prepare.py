@@ -6,6 +6,7 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -32,7 +33,8 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 _FUNCTIONS = ("route_fn", "wait_for_fn", "merge_fn", "stream_done_to_fn")
-_REFERENCES = ("factory", "model_runner", "feedback", "scheduler", *_FUNCTIONS)
+_PARTS = ("factory", "model_runner", "feedback", "scheduler")
+_REFERENCES = (*_PARTS, *_FUNCTIONS)
 
 
 @frozen
@@ -174,13 +176,12 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
+    given = {name: getattr(stage, name) for name in _PARTS} | {"scheduler": _scheduler(stage, registry)}
+    resolved: dict[str, Any] = {part: _part(stage, part, name, registry) for part, name in given.items()}
+    resolved |= {name: _projection(getattr(stage, name), registry) for name in _FUNCTIONS}
     return StageSpec(
         name=stage.name,
-        **{
-            name: _part(stage, name, getattr(stage, name), registry) for name in ("factory", "model_runner", "feedback")
-        },
-        scheduler=_part(stage, "scheduler", _scheduler(stage, registry), registry),
-        **{name: _projection(getattr(stage, name), registry) for name in _FUNCTIONS},
+        **resolved,
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,
