@@ -95,7 +95,7 @@ class Worker:
             self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
                 on_error = partial(self._rank_error, stage.name)
-                self._followers[stage.name] = Follower(stage.name, scheduler, on_error, self._scheduler_died)
+                self._followers[stage.name] = Follower(stage, scheduler, on_error, self._scheduler_died)
                 continue
             abort = scheduler.abort
             if self.spec.followers:
