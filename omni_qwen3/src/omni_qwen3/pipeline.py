@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_torch.checkpoints import resolve_checkpoint
+from omni_torch.pipeline_options import DTYPES, check_options
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
