@@ -178,11 +178,12 @@ def tests(session: nox.Session) -> None:
         "tests",
         *(f"--ignore={folder}" for folder in compute),
         "--ignore=tests/packaging/bare",
+        "--ignore=tests/packaging/typed",
         "--soak-seconds",
         "30",
     ]
     session.run("python", "-m", "pytest", *rest, env=environment)
-    compute += ["--ignore=tests/packaging/bare", "-n", "2", "--dist", "loadfile"]
+    compute += ["--ignore=tests/packaging/bare", "--ignore=tests/packaging/typed", "-n", "2", "--dist", "loadfile"]
     session.run("python", "-m", "pytest", *compute, env=environment)
 
 
@@ -406,9 +407,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
-    """mypy --strict over every distribution's source, and over new projects of every kind."""
-    install_wheels(session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pytest", "pyzmq"))
+    """mypy --strict over every distribution's source, and over new projects of every kind; mypy and pyright over a user's program."""
+    install_wheels(
+        session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pyright[nodejs]", "pytest", "pyzmq")
+    )
     session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
+    session.run("python", "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "tests/packaging/typed")
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)
     projects.mkdir()  # it is TMPDIR of the session, too
