@@ -354,14 +354,15 @@ def config_classes(kind: Any) -> list[type]:
 def cli_page() -> str:
     parts = [
         "# Command line",
-        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is `omni`. Results go to standard output, everything else to "
-        "standard error.",
+        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is equivalent to `omni`. Results go to standard output, "
+        "everything else to standard error.",
         "\n".join(
             [
                 "| exit code | |",
                 "|---|---|",
                 "| 0 | done |",
-                "| 1 | an error, told on standard error; of `omni doctor` and `omni plugins check`: something needs attention |",
+                "| 1 | an error, on standard error, or with `--json` as a document on standard output; of `omni doctor` and "
+                "`omni plugins check`: something needs attention |",
                 "| 2 | the command line is wrong |",
                 "| 130, 143 | interrupted, terminated |",
             ]
