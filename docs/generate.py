@@ -1,4 +1,5 @@
-"""Writes the pages of docs/reference from the code that they describe: hookspecs, contracts, conformance suites, config, commands.
+"""Writes the pages of docs/reference from the code that they describe: Python interface, hookspecs, contracts, conformance suites,
+config, commands; the request parameters on the pages of the models, and the list of decision records.
 
 ``python docs/generate.py`` writes them, ``--check`` only says which are not current. The pages are committed, so that they can be
 read without building anything. Every distribution of this repository must be installed.
@@ -29,8 +30,9 @@ from omni_core.plugins import load_plugins
 from omni_core.references import load
 from omni_core.relay.base import RelayOptions
 
-ROOT = Path(__file__).parents[1]
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+REFERENCE = DOCS / "reference"
 NOTICE = "<!-- Written by docs/generate.py. Change the code that is described, then run it. -->\n"
 
 VARIABLES = {
@@ -48,6 +50,33 @@ VARIABLES = {
     "XDG_CACHE_HOME": "Where the random Qwen3-Omni checkpoint is kept that `omni run` makes without `--model`. By default `~/.cache`.",
 }
 """Every environment variable that means something here."""
+
+PYTHON_TEXT = (
+    "Opening a pipeline and asking it. [Getting started](../getting-started.md) shows the common uses."
+)
+
+PYTHON = {
+    "Opening a pipeline": [
+        "omni_core.client:open_pipeline",
+        "omni_core.client:Client",
+    ],
+    "Requests and results": [
+        "omni_core.protocol.messages:OmniRequest",
+        "omni_core.protocol.outputs:TextChunk",
+        "omni_core.protocol.outputs:AudioChunk",
+        "omni_core.protocol.outputs:TextResult",
+        "omni_core.protocol.outputs:AudioResult",
+    ],
+    "Errors": [
+        "omni_core.errors:OmniError",
+        "omni_core.errors:ConfigError",
+        "omni_core.errors:InvalidRequestError",
+        "omni_core.errors:OverloadedError",
+        "omni_core.errors:RequestFailedError",
+        "omni_core.errors:RequestTimeoutError",
+    ],
+}
+"""The reference page of the Python interface, by heading."""
 
 CONTRACTS_TEXT = (
     "Every class and function that a plugin implements, is given or calls, with its methods. The pages about "
@@ -172,9 +201,18 @@ stages:
 """
 
 
+MODEL_PAGES = {"qwen3-omni": "qwen3-omni.md", "fish-s2": "fish-s2.md"}
+"""The pages with a part that describes the requests of a pipeline, between two comments."""
+
+BEGIN, END = "<!-- begin: written by docs/generate.py -->\n", "<!-- end -->\n"
+
+
 def pages() -> dict[Path, str]:
     """Every page by its file."""
     return {
+        **{DOCS / file: model_page(name, DOCS / file) for name, file in MODEL_PAGES.items()},
+        DOCS / "decisions" / "index.md": decisions_page(),
+        REFERENCE / "python.md": contracts_page("Python interface", PYTHON_TEXT, PYTHON),
         REFERENCE / "hooks.md": hooks_page(),
         REFERENCE / "config.md": config_page(),
         REFERENCE / "cli.md": cli_page(),
@@ -308,8 +346,8 @@ def config_page() -> str:
     classes = nested(PipelineConfig)
     parts = [
         "# Config",
-        "A pipeline is described by a `PipelineConfig`. The function of a plugin makes one ([hooks](hooks.md#omni_pipelines)), or a "
-        "YAML or JSON file is one. Unknown fields are errors, which name the nearest known one; every error names its full path, such as "
+        "A pipeline is described by a `PipelineConfig`. Plugins provide one from a function ([hooks](hooks.md#omni_pipelines)); you "
+        "can also write one as YAML or JSON. Unknown fields are errors, which name the nearest known one; every error names its full path, such as "
         "`stages[thinker].tp_size`. `omni config validate` checks a config without starting anything. The classes are in "
         "`omni_core.config.schema`.",
         f"A whole file:\n\n```yaml\n{PIPELINE_EXAMPLE}```",
@@ -355,7 +393,7 @@ def config_classes(kind: Any) -> list[type]:
 def cli_page() -> str:
     parts = [
         "# Command line",
-        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is `omni`. Results go to standard output, everything else to "
+        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is equivalent to `omni`. Results go to standard output, everything else to "
         "standard error.",
         "\n".join(
             [
@@ -540,9 +578,71 @@ def signature(name: str, function: Any) -> str:
     return f"{begin} {name}(\n    {inner},\n){result}: ..."
 
 
+# --- models and decisions ------------------------------------------------------------------------------------------------
+def model_page(pipeline: str, path: Path) -> str:
+    """The page with its generated part written anew.
+
+    Raises:
+        ValueError: the comments around that part are missing.
+    """
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} needs a line {BEGIN.strip()} and then a line {END.strip()}")
+    components = [each for each, _ in load_plugins().components("omni_pipelines") if each.name == pipeline]
+    return before + begin + "\n" + "\n\n".join(request_parts(components[0])) + "\n\n" + end + after
+
+
+def request_parts(component: Any) -> Iterator[str]:
+    """What a pipeline takes, from the interface that its component declares."""
+    interface = component.interface
+    inputs, outputs = " and ".join(interface.inputs), " and ".join(interface.outputs)
+    rate = f" Speech has {interface.sample_rate:,} samples a second." if interface.sample_rate else ""
+    yield f"In: {inputs}. Out: {outputs}.{rate}"
+    for group in interface.groups:
+        where = f"`params[\"{group.name}\"]`"
+        if group is interface.plain_group:
+            where += ", or directly in `params`"
+        yield f"**{group.help[0].upper()}{group.help[1:]}**: {where}."
+        yield parameter_table(group.parameters)
+    if interface.params:
+        yield "**Other parameters**: directly in `params`."
+        yield parameter_table(interface.params)
+    if interface.metadata:
+        yield "**Metadata**: `metadata`."
+        yield parameter_table(interface.metadata)
+    if interface.voices or interface.voices_from:
+        yield f"**Voices**: {', '.join(interface.voices) or interface.voices_from}."
+    if interface.limits:
+        yield "**Limits**: a request beyond one of these is refused."
+        rows = [f"| `{name}` | {value:,g} |" for name, value in interface.limits.items()]
+        yield "\n".join(["| limit | default |", "|---|---|", *rows])
+    yield "**Options** of the pipeline: `--option NAME=VALUE`, or `options=` in Python."
+    yield "\n".join(["| option | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in component.options.items())])
+
+
+def parameter_table(parameters: list[Any]) -> str:
+    rows = ["| name | value | default | |", "|---|---|---|---|"]
+    for each in parameters:
+        names = ", ".join(f"`{name}`" for name in each.names)
+        preset = "" if each.default is None else f"`{each.default}`"
+        rows.append(f"| {names} | {each.expected} | {preset} | {each.help} |")
+    return "\n".join(rows)
+
+
+def decisions_page() -> str:
+    rows = []
+    for path in sorted((DOCS / "decisions").glob("0*.md")):
+        number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(": ")
+        rows.append(f"| {number} | [{title[0].upper()}{title[1:]}]({path.name}) |")
+    text = "Each record says what was decided, in which situation, what else was considered, and what follows from it."
+    return page(["# Decision records", text, "\n".join(["| | decision |", "|---|---|", *rows])])
+
+
 # --- writing -----------------------------------------------------------------------------------------------------------
 def page(parts: list[str]) -> str:
-    return "\n\n".join([NOTICE.rstrip(), *(part.rstrip() for part in parts if part)]) + "\n"
+    title, *rest = parts  # the notice comes second: the first thing on a page has to be its title
+    return "\n\n".join([title, NOTICE.rstrip(), *(part.rstrip() for part in rest if part)]) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -555,7 +655,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(written[path])
-        print(f"reference/{path.name}: {'not current; run python docs/generate.py' if check else 'written'}")
+        print(f"{path.parent.name}/{path.name}: {'not current; run python docs/generate.py' if check else 'written'}")
     sys.exit(1 if check and stale else 0)
 
 
