@@ -51,9 +51,7 @@ VARIABLES = {
 }
 """Every environment variable that means something here."""
 
-PYTHON_TEXT = (
-    "Opening a pipeline and asking it. [Getting started](../getting-started.md) shows the common uses."
-)
+PYTHON_TEXT = "Opening a pipeline and asking it. [Getting started](../getting-started.md) shows the common uses."
 
 PYTHON = {
     "Opening a pipeline": [
@@ -600,7 +598,7 @@ def request_parts(component: Any) -> Iterator[str]:
     rate = f" Speech has {interface.sample_rate:,} samples a second." if interface.sample_rate else ""
     yield f"In: {inputs}. Out: {outputs}.{rate}"
     for group in interface.groups:
-        where = f"`params[\"{group.name}\"]`"
+        where = f'`params["{group.name}"]`'
         if group is interface.plain_group:
             where += ", or directly in `params`"
         yield f"**{group.help[0].upper()}{group.help[1:]}**: {where}."
@@ -618,7 +616,9 @@ def request_parts(component: Any) -> Iterator[str]:
         rows = [f"| `{name}` | {value:,g} |" for name, value in interface.limits.items()]
         yield "\n".join(["| limit | default |", "|---|---|", *rows])
     yield "**Options** of the pipeline: `--option NAME=VALUE`, or `options=` in Python."
-    yield "\n".join(["| option | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in component.options.items())])
+    yield "\n".join(
+        ["| option | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in component.options.items())]
+    )
 
 
 def parameter_table(parameters: list[Any]) -> str:

@@ -22,11 +22,12 @@ class Theme:
     network: str
     network_border: str
     stream: str
+    page: str
 
 
 THEMES = {
-    "light": Theme("#1f2933", "#5b6775", "#8793a1", "#f5f7fa", "#c5ced8", "#e6ecfb", "#7d97e0", "#c2410c"),
-    "dark": Theme("#e6eaf0", "#a3afbd", "#748191", "#1d242d", "#3f4b59", "#1f2b4d", "#6c88d8", "#fb923c"),
+    "light": Theme("#1f2933", "#5b6775", "#8793a1", "#f5f7fa", "#c5ced8", "#e6ecfb", "#7d97e0", "#c2410c", "#ffffff"),
+    "dark": Theme("#e6eaf0", "#a3afbd", "#748191", "#1d242d", "#3f4b59", "#1f2b4d", "#6c88d8", "#fb923c", "#0d1117"),
 }
 
 
@@ -198,7 +199,8 @@ def drawing(theme: Theme) -> str:
     body = "\n".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" font-family="{FONT}">'
-        f"\n{title}\n<defs>{heads}</defs>\n{body}\n</svg>\n"
+        f'\n{title}\n<defs>{heads}</defs>\n<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="{theme.page}"/>'
+        f"\n{body}\n</svg>\n"
     )
 
 
