@@ -209,7 +209,7 @@ def pages() -> dict[Path, str]:
     """Every page by its file."""
     return {
         **{DOCS / file: model_page(name, DOCS / file) for name, file in MODEL_PAGES.items()},
-        DOCS / "decisions" / "index.md": decisions_page(),
+        DOCS / "decisions.md": decisions_page(),
         REFERENCE / "python.md": contracts_page("Python interface", PYTHON_TEXT, PYTHON),
         REFERENCE / "hooks.md": hooks_page(),
         REFERENCE / "config.md": config_page(),
@@ -345,8 +345,8 @@ def config_page() -> str:
     parts = [
         "# Config",
         "A pipeline is described by a `PipelineConfig`. Plugins provide one from a function ([hooks](hooks.md#omni_pipelines)); you "
-        "can also write one as YAML or JSON. Unknown fields are errors, which name the nearest known one; every error names its full path, such as "
-        "`stages[thinker].tp_size`. `omni config validate` checks a config without starting anything. The classes are in "
+        "can also write one as YAML or JSON. Unknown fields are errors, which name the nearest known one; every error names its full "
+        "path, such as `stages[thinker].tp_size`. `omni config validate` checks a config without starting anything. The classes are in "
         "`omni_core.config.schema`.",
         f"A whole file:\n\n```yaml\n{PIPELINE_EXAMPLE}```",
         "## Overrides",
@@ -391,8 +391,8 @@ def config_classes(kind: Any) -> list[type]:
 def cli_page() -> str:
     parts = [
         "# Command line",
-        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is equivalent to `omni`. Results go to standard output, everything else to "
-        "standard error.",
+        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is equivalent to `omni`. Results go to standard output, "
+        "everything else to standard error.",
         "\n".join(
             [
                 "| exit code | |",
@@ -634,7 +634,7 @@ def decisions_page() -> str:
     rows = []
     for path in sorted((DOCS / "decisions").glob("0*.md")):
         number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(": ")
-        rows.append(f"| {number} | [{title[0].upper()}{title[1:]}]({path.name}) |")
+        rows.append(f"| {number} | [{title[0].upper()}{title[1:]}](decisions/{path.name}) |")
     text = "Each record says what was decided, in which situation, what else was considered, and what follows from it."
     return page(["# Decision records", text, "\n".join(["| | decision |", "|---|---|", *rows])])
 
