@@ -67,6 +67,20 @@ def test_the_documented_plugin_installs_and_answers(tmp_path: Path) -> None:
     assert omni("plugins", "check", "echo") == "ok  pipeline echo (omni-echo)\n"
 
 
+def test_the_plugin_in_the_readme_answers(tmp_path: Path) -> None:
+    [code] = re.findall(r"```python\n# shout.py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "shout.py").write_text(code)
+    information = tmp_path / "shout-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shout\nVersion: 1.0\n")
+    [entry] = re.findall(r"entry point `(shout = .*?)`", (ROOT / "README.md").read_text())
+    (information / "entry_points.txt").write_text(f"[omni]\n{entry.replace(chr(34), '')}\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "omni_core.cli", "run", "shout", "--text", "hello"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (answer.returncode, answer.stdout) == (0, "HELLO\n"), answer.stderr
+
+
 def test_the_reference_is_current() -> None:
     command = [sys.executable, str(DOCS / "generate.py"), "--check"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
