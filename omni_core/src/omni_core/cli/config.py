@@ -62,7 +62,7 @@ def show(provenance: bool, **source: Any) -> None:
     for path, (origin, before, now) in resolved.provenance.items():
         click.echo(f"{path}: {before!r} -> {now!r}  ({origin})")
     if not resolved.provenance:
-        click.echo("Everything is as the pipeline says.")
+        click.echo("No overrides.")
 
 
 @config.command()
