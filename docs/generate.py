@@ -613,7 +613,7 @@ def request_parts(component: Any) -> Iterator[str]:
         yield f"**Voices**: {', '.join(interface.voices) or interface.voices_from}."
     if interface.limits:
         yield "**Limits**: a request beyond one of these is refused."
-        rows = [f"| `{name}` | {value:,g} |" for name, value in interface.limits.items()]
+        rows = [f"| `{name}` | {value:,.15g} |" for name, value in interface.limits.items()]
         yield "\n".join(["| limit | default |", "|---|---|", *rows])
     yield "**Options** of the pipeline: `--option NAME=VALUE`, or `options=` in Python."
     yield "\n".join(

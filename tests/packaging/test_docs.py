@@ -67,6 +67,27 @@ def test_the_documented_plugin_installs_and_answers(tmp_path: Path) -> None:
     assert omni("plugins", "check", "echo") == "ok  pipeline echo (omni-echo)\n"
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_to_files_of_the_repository_work(name: str) -> None:
+    text = (ROOT / name).read_text()
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) + re.findall(r"""(?:src|srcset)="([^"]+)\"""", text)
+    assert links
+    assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+@pytest.mark.parametrize("project", [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")], ids=str)
+def test_the_readme_of_a_distribution_stands_alone(project: Path) -> None:
+    text = project.with_name("README.md").read_text()
+    name = re.findall(r'^name = "(.*)"', project.read_text(), re.MULTILINE)[0]
+    assert text.startswith(f"# {name}\n")
+    assert "pip install" in text
+    assert not re.findall(r"\]\((?!https?:|#)", text), "a page of a package index has no other files to link to"
+
+
 def test_the_plugin_in_the_readme_answers(tmp_path: Path) -> None:
     [code] = re.findall(r"```python\n# shout.py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (tmp_path / "shout.py").write_text(code)
