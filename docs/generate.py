@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_overloads, get_type_hints
 
 import attrs
 import click
@@ -51,27 +51,39 @@ VARIABLES = {
 }
 """Every environment variable that means something here."""
 
-PYTHON_TEXT = "Opening a pipeline and asking it. [Getting started](../getting-started.md) shows the common uses."
+PYTHON_TEXT = (
+    "`import omni_core as omni`: open a pipeline by its name and ask it, from a script, a thread, a notebook or an event loop. "
+    "[Getting started](../getting-started.md) shows the common uses."
+)
 
 PYTHON = {
     "Opening a pipeline": [
-        "omni_core.client:open_pipeline",
-        "omni_core.client:Client",
+        "omni_core:open",
+        "omni_core:open_async",
+        "omni_core.client:OpenOptions",
+        "omni_core:MediaPolicy",
+        "omni_core:Recording",
     ],
-    "Requests and results": [
-        "omni_core.protocol.messages:OmniRequest",
-        "omni_core.protocol.outputs:TextChunk",
-        "omni_core.protocol.outputs:AudioChunk",
-        "omni_core.protocol.outputs:TextResult",
-        "omni_core.protocol.outputs:AudioResult",
+    "Asking it": ["omni_core:Pipe", "omni_core:AsyncPipe", "omni_core:OmniRequest"],
+    "Replies": [
+        "omni_core:Reply",
+        "omni_core:Audio",
+        "omni_core:Usage",
+        "omni_core:ReplyStream",
+        "omni_core:AsyncReplyStream",
+        "omni_core:TextPiece",
+        "omni_core:AudioPiece",
     ],
     "Errors": [
-        "omni_core.errors:OmniError",
-        "omni_core.errors:ConfigError",
-        "omni_core.errors:InvalidRequestError",
-        "omni_core.errors:OverloadedError",
-        "omni_core.errors:RequestFailedError",
-        "omni_core.errors:RequestTimeoutError",
+        "omni_core:OmniError",
+        "omni_core:ConfigError",
+        "omni_core:PluginError",
+        "omni_core:StartupError",
+        "omni_core:InvalidRequestError",
+        "omni_core:OverloadedError",
+        "omni_core:RequestFailedError",
+        "omni_core:RequestTimeoutError",
+        "omni_core:RequestAbortedError",
     ],
 }
 """The reference page of the Python interface, by heading."""
@@ -480,7 +492,8 @@ def contract_parts(reference: str) -> Iterator[str]:
     thing = load(reference)
     module, _, name = reference.partition(":")
     yield f"### {name}"
-    yield f"```python\nfrom {module} import {name}\n```"
+    found = f"import omni_core as omni  # omni.{name}" if module == "omni_core" else f"from {module} import {name}"
+    yield f"```python\n{found}\n```"
     if not inspect.isclass(thing):
         yield f"```python\n{signature(name, thing)}\n```"
         yield described(thing, reference)
@@ -511,8 +524,16 @@ def is_abstract(function: Any) -> bool:
 
 
 def public_members(cls: type) -> Iterator[tuple[str, Any]]:
-    """Methods and properties that a class itself defines, in the order of its source; tests of a suite are left out."""
-    for member, value in vars(cls).items():
+    """Methods and properties in the order of their source: those of a class itself, and those of the client that it inherits.
+    Tests of a suite are left out.
+    """
+    inherited = {
+        name: value
+        for base in cls.__mro__[:0:-1]
+        if base.__module__.startswith("omni_core.client")
+        for name, value in vars(base).items()
+    }
+    for member, value in {**inherited, **vars(cls)}.items():
         if member.startswith(("_", "test_")):
             continue
         if inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)):
@@ -562,12 +583,17 @@ def indented_part(lines: list[str]) -> tuple[list[str], list[str]]:
 def signature(name: str, function: Any) -> str:
     """Return ``def name(parameters) -> result: ...`` on one line, or a parameter a line where that is too long."""
     begin = "async def" if inspect.iscoroutinefunction(function) else "def"
+    function = next(iter(get_overloads(function)), function)  # the first one names the arguments
     found = inspect.signature(function)
     text = str(found).replace("'", "")
     text = re.sub(r"\bcollections\.abc\.|\btyping\.", "", text)
     if len(f"{begin} {name}{text}: ...") <= 120:
         return f"{begin} {name}{text}: ..."
-    inner = ",\n    ".join(str(each).replace("'", "") for each in found.parameters.values())
+    kinds = [each.kind for each in found.parameters.values()]
+    listed = [str(each).replace("'", "") for each in found.parameters.values()]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        listed.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    inner = ",\n    ".join(listed)
     result = (
         "" if found.return_annotation is found.empty else f" -> {str(found.return_annotation).replace(chr(39), '')}"
     )
