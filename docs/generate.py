@@ -273,7 +273,13 @@ def field_table(cls: type[Any]) -> str:
     for attribute in attrs.fields(cls):
         if attribute.name not in texts:
             raise ValueError(f"the docstring of {cls.__name__} does not describe {attribute.name!r}")
-        kind = " or ".join(f"`{each.strip()}`" for each in str(attribute.type).split(" | "))
+        # As written: `attribute.type` is a string or a class, by whether something has resolved the class before.
+        written = next(
+            base.__annotations__[attribute.name]
+            for base in cls.__mro__
+            if attribute.name in vars(base).get("__annotations__", {})
+        )
+        kind = " or ".join(f"`{each.strip()}`" for each in str(written).split(" | "))
         text = texts[attribute.name][0].upper() + texts[attribute.name][1:]
         text = text.replace(
             " | ", "` or `"
