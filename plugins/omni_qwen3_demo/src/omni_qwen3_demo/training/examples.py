@@ -102,7 +102,7 @@ class Examples:
             return []
         if kind < 0.7:
             return [{"role": "system", "content": "You are a helpful voice."}]
-        turns = []
+        turns: list[dict[str, Any]] = []
         for _ in range(int(random.integers(1, 4))):
             parts, reply = self._turn(random)
             turns += [{"role": "user", "content": parts}, {"role": "assistant", "content": reply}]
