@@ -8,4 +8,7 @@ from omni_core.hookspecs import Component, hookimpl
 @hookimpl
 def omni_commands() -> list[Component]:
     """Return the commands by name."""
-    return [Component("top", "omni_terminal.top:top", "Watch a running pipeline.")]
+    return [
+        Component("chat", "omni_terminal.chat.command:chat", "Chat with a pipeline."),
+        Component("top", "omni_terminal.top:top", "Watch a running pipeline."),
+    ]
