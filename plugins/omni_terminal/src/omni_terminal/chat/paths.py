@@ -18,9 +18,20 @@ def read_paths(text: str) -> list[Path]:
         ValueError: a quotation mark is not closed.
     """
     text = text.strip()
-    if (whole := _path(text)).exists():
+    if text and (whole := _path(text)).exists():
         return [whole]
     return [_path(word) for word in shlex.split(text)]
+
+
+def read_path(text: str) -> Path | None:
+    """Return the one path in ``text``, quoted, escaped, or with spaces as it is; ``None`` where there is none, or more than one.
+
+    Raises:
+        ValueError: a quotation mark is not closed.
+    """
+    text = text.strip()
+    words = shlex.split(text) if text.startswith(("'", '"')) or "\\" in text else [text]
+    return _path(words[0]) if len(words) == 1 and words[0] else None
 
 
 def dropped_files(line: str) -> list[tuple[str, Path]]:

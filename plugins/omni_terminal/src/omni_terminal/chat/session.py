@@ -20,7 +20,7 @@ from omni_core.client import Client
 from omni_core.errors import OmniError, did_you_mean
 from omni_core.interface import Interface, Parameter
 from omni_terminal.chat.conversation import Conversation, Message, written
-from omni_terminal.chat.paths import MEDIA, dropped_files, read_paths
+from omni_terminal.chat.paths import MEDIA, dropped_files, read_path, read_paths
 from omni_terminal.chat.prompt import enter_pressed
 from omni_terminal.chat.screen import Screen
 from omni_terminal.chat.slash import NAMES, help_lines, split
@@ -172,9 +172,10 @@ class Session:
         )
 
     def _save(self, rest: str) -> None:
-        try:
-            (path,) = read_paths(rest)
-        except ValueError:
+        path = None
+        with suppress(ValueError):
+            path = read_path(rest)
+        if path is None:
             self._screen.error("/save needs one file: /save chat.md, /save chat.json or /save reply.wav")
             return
         if path.exists():
