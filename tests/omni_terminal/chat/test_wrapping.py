@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
@@ -12,8 +13,11 @@ TEXT = "The quick brown fox jumps over the lazy dog.\n\nAnd a second paragraph, 
 
 
 def wrapped(pieces: list[str], width: int) -> list[str]:
+    """The lines that a terminal shows, without the column that stays empty."""
     wrap = WordWrap()
-    made = "".join(wrap.feed(piece, width) for piece in pieces) + wrap.end(width)
+    made = "".join(wrap.feed(piece, width + 1) for piece in pieces)
+    while erased := re.search(r"\x1b\[(\d+)D\x1b\[K", made):
+        made = made[: erased.start() - int(erased[1])] + made[erased.end() :]
     return [line.rstrip() for line in made.split("\n")]
 
 

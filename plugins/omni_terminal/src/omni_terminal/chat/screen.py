@@ -67,7 +67,6 @@ class Screen:
     def end_line(self) -> None:
         """End the reply's text."""
         self.clear()
-        self._write(self._wrap.end(self.console.width))
         if self._wrap.open_line:
             self._write(self._wrap.feed("\n", self.console.width))
 
@@ -82,7 +81,8 @@ class Screen:
 
     def _write(self, text: str) -> None:
         if text:
-            self.console.print(Text(text), end="", soft_wrap=True)
+            self.console.file.write(text)  # rich would remove the movements of the cursor
+            self.console.file.flush()
 
     def __enter__(self) -> Screen:
         return self

@@ -8,7 +8,9 @@ from rich.cells import cell_len
 
 
 class WordWrap:
-    """Breaks a stream of text into lines of a terminal. A word is held back until it is whole; wide characters break anywhere."""
+    """Breaks a stream of text into lines of a terminal. Characters appear as they come: a word that turns out not to fit is
+    erased and begun again on the next line. Wide characters break anywhere.
+    """
 
     def __init__(self) -> None:
         self._column = 0
@@ -17,40 +19,32 @@ class WordWrap:
     @property
     def open_line(self) -> bool:
         """True if the line has text."""
-        return self._column > 0 or bool(self._word)
+        return self._column > 0
 
     def feed(self, text: str, width: int) -> str:
-        """Return what can be printed after ``text`` has come. ``width``: columns of the terminal."""
-        made: list[str] = []
-        for character in printable(text):
-            if character == "\n":
-                made += [self.end(width), "\n"]
-                self._column = 0
-            elif character == " ":
-                made.append(self.end(width))
-                if self._column < width:
-                    made.append(" ")
-                    self._column += 1
-            elif cell_len(character) > 1:
-                made += [self.end(width), self._placed(character, width)]
+        """Return what to write for ``text``. ``width``: columns of the terminal; the last one stays empty, because a cursor behind
+        it does not move back by whole columns."""
+        return "".join(self._placed(each, width - 1) for each in printable(text))
+
+    def _placed(self, character: str, room: int) -> str:
+        if character == "\n":
+            self._column, self._word = 0, ""
+            return "\n"
+        cells, before = cell_len(character), ""
+        if character == " " and self._column >= room:
+            self._word = ""
+            return ""
+        if self._column + cells > room:
+            word = cell_len(self._word)
+            if cells < 2 and 0 < word < self._column:
+                before = f"\x1b[{word}D\x1b[K\n{self._word}"
+                self._column = word
             else:
-                if cell_len(self._word) >= width:  # longer than a line
-                    made.append(self.end(width))
-                self._word += character
-        return "".join(made)
-
-    def end(self, width: int) -> str:
-        """Return what was held back."""
-        word, self._word = self._word, ""
-        return self._placed(word, width) if word else ""
-
-    def _placed(self, word: str, width: int) -> str:
-        cells = cell_len(word)
-        if self._column and self._column + cells > width:
-            self._column = cells
-            return f"\n{word}"
+                before = "\n"
+                self._column, self._word = 0, ""
         self._column += cells
-        return word
+        self._word = "" if character == " " or cells > 1 else self._word + character
+        return before + character
 
 
 def printable(text: str) -> str:
