@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from omni_core.cli.wav import WavWriter
+from omni_core.client.wav import WavWriter
 
 
 class NumberedFiles:

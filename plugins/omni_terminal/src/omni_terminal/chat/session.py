@@ -15,8 +15,8 @@ from attrs import evolve
 
 from omni_core.cli.generation import Generation
 from omni_core.cli.session import SpeechSink, receive
-from omni_core.cli.wav import WavWriter
 from omni_core.client import Client
+from omni_core.client.wav import WavWriter
 from omni_core.errors import OmniError, did_you_mean
 from omni_core.interface import Interface, Parameter
 from omni_terminal.chat.conversation import Conversation, Message, written

@@ -1,4 +1,4 @@
-"""A writer of WAV files whose samples arrive in pieces, with the standard library only."""
+"""WAV files, 16-bit mono PCM, with the standard library only; samples may arrive in pieces."""
 
 from __future__ import annotations
 
@@ -6,41 +6,34 @@ import array
 import os
 import struct
 import sys
-from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, Any
 
 _UNKNOWN = 0x7FFFF000
 """Bytes of sound in the header of a file whose length is not known yet. Players read until the end."""
 
 
 class WavWriter:
-    """A 16-bit mono PCM file, begun by the first samples. Its header has the right length after :meth:`close`, and a very large one
-    until then and where the file is a pipe.
-
-    Args:
-        target: a path, or an open file that :meth:`close` leaves open.
+    """Writes a file, or an open binary stream, which stays open. The header has the right length after :meth:`close`, and a very
+    large one until then and where the stream is a pipe.
     """
 
-    def __init__(self, target: Path | BinaryIO) -> None:
+    def __init__(self, target: Path | IO[bytes]) -> None:
         self._target = target
-        self._file: BinaryIO | None = None
+        self._file: IO[bytes] | None = None
         self._bytes = 0
         self._rate = 0
 
-    def write(self, samples: Iterable[float], sample_rate: int) -> None:
-        """Append float samples in [-1, 1]; the first call decides the sample rate."""
+    def write(self, samples: Any, sample_rate: int) -> None:
+        """Append float samples in [-1, 1], an array or a list; the first call decides the sample rate."""
         if self._file is None:
             self._rate = sample_rate
             self._file = self._target.open("wb") if isinstance(self._target, Path) else self._target
             self._file.write(self._header(_UNKNOWN))
-        values = samples.tolist() if hasattr(samples, "tolist") else samples
-        pcm = array.array("h", (round(max(-1.0, min(1.0, value)) * 32767) for value in values))
-        if sys.byteorder == "big":
-            pcm.byteswap()
-        self._file.write(pcm.tobytes())
+        sound = pcm16(samples)
+        self._file.write(sound)
         self._file.flush()
-        self._bytes += 2 * len(pcm)
+        self._bytes += len(sound)
 
     def close(self) -> None:
         """Write the header's length. Idempotent."""
@@ -59,3 +52,15 @@ class WavWriter:
     def _header(self, size: int) -> bytes:
         form = (b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 1, self._rate, 2 * self._rate, 2, 16, b"data", size)
         return struct.pack("<4sI4s4sIHHIIHH4sI", *form)
+
+
+def pcm16(samples: Any) -> bytes:
+    """Return float samples in [-1, 1] as 16-bit little-endian integers. NumPy arrays take a shorter way than lists."""
+    if hasattr(samples, "astype"):
+        scaled: bytes = (samples.clip(-1.0, 1.0) * 32767.0).round().astype("<i2").tobytes()
+        return scaled
+    values = samples.tolist() if hasattr(samples, "tolist") else samples
+    pcm = array.array("h", (round(max(-1.0, min(1.0, value)) * 32767) for value in values))
+    if sys.byteorder == "big":
+        pcm.byteswap()
+    return pcm.tobytes()
