@@ -126,12 +126,12 @@ async def test_a_turn_is_recorded_and_sent(microphone: Any, monkeypatch: pytest.
 
     sent: list[tuple[str, int, int]] = []
 
-    async def receive(client: Any, request: Any, *rest: Any) -> Any:
+    async def receive(pipe: Any, request: Any, *rest: Any) -> Any:
         (part,) = request.inputs["messages"][-1]["content"]
         with wave.open(part["path"]) as file:
             sent.append((part["type"], file.getframerate(), max(file.readframes(800))))
         folders.append(Path(part["path"]).parent)
-        return SimpleNamespace(text="heard", audio_seconds=None, notices=[])
+        return SimpleNamespace(text="heard", audio=None, outputs={}, notices=[])
 
     folders: list[Path] = []
     monkeypatch.setattr(session_module, "receive", receive)

@@ -19,9 +19,9 @@ from omni_core.errors import InvalidRequestError
 from omni_core.interface import Interface, Parameter
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+from omni_terminal.chat.numbered_files import NumberedFiles
 from omni_terminal.chat.screen import Screen
 from omni_terminal.chat.session import Session
-from omni_terminal.speech import NumberedFiles
 
 INTERFACE = Interface(
     inputs=["text", "image"],
@@ -33,6 +33,8 @@ INTERFACE = Interface(
 
 class Echo:
     """Says the last message backwards, and a tone."""
+
+    interface = INTERFACE
 
     def __init__(self) -> None:
         self.requests: list[OmniRequest] = []

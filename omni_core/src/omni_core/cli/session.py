@@ -1,4 +1,4 @@
-"""One reply of a pipeline as it comes: its text to a display, its speech to whatever takes samples, both as JSON at its end."""
+"""One reply of a pipeline as it comes: its text to a display, its speech to whatever takes samples, all of it as JSON at its end."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import click
-from attrs import define, field
 
 from omni_core.cli.display import Display
 from omni_core.cli.generation import Generation
 from omni_core.cli.out import STANDARD_OUTPUT
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, AudioPiece, Reply, open_async
+from omni_core.client.replies import Collector
 from omni_core.client.wav import WavWriter
 from omni_core.config.schema import PipelineConfig
 from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
 
 
 class Screen(Protocol):
@@ -38,47 +37,27 @@ class SpeechSink(Protocol):
         """Take float32 samples in [-1, 1], shape ``[n]``."""
 
 
-@define
-class Reply:
-    """A reply as it was shown."""
-
-    text: str = ""
-    audio_seconds: float | None = None
-    details: dict[str, Any] = field(factory=dict)
-
-    @property
-    def notices(self) -> list[str]:
-        """What the pipeline says about the reply."""
-        return list(self.details.get("notices", []))
-
-
-async def receive(client: Client, request: OmniRequest, screen: Screen, sinks: Sequence[SpeechSink] = ()) -> Reply:
+async def receive(pipe: AsyncPipe, request: OmniRequest, screen: Screen, sinks: Sequence[SpeechSink] = ()) -> Reply:
     """Send one request and show its reply as it comes; every piece of speech goes to all of ``sinks``."""
-    reply, streamed_text = Reply(), False
-    async for event in client.stream(request):
-        data = event.data
-        if isinstance(data, TextChunk):
-            streamed_text = True
-            screen.text(data.text)
-        elif isinstance(data, TextResult):
-            reply.text = data.text
-            if not streamed_text:  # a pipeline need not stream
-                screen.text(data.text)
-            reply.details |= {"finish_reason": data.finish_reason, "usage": data.usage, "notices": data.notices}
-        elif isinstance(data, AudioChunk | AudioResult):
-            seconds = len(data.samples) / data.sample_rate
-            if isinstance(data, AudioChunk) or reply.audio_seconds is None:
-                for sink in sinks if len(data.samples) else ():
-                    sink.write(data.samples, data.sample_rate)
-            if isinstance(data, AudioResult):
-                reply.audio_seconds = seconds
+    collector, seconds = Collector("", pipe.interface), 0.0
+    async for event in pipe.stream(request):
+        for piece in collector.add(event):
+            if isinstance(piece, AudioPiece):
+                for sink in sinks:
+                    sink.write(piece.samples, piece.sample_rate)
+                seconds += piece.seconds
+                screen.audio(seconds)
             else:
-                reply.audio_seconds = (reply.audio_seconds or 0.0) + seconds
-                screen.audio(reply.audio_seconds)
-        elif event.final:
-            reply.details[event.stage] = data
-            screen.text(f"{data}\n")
+                screen.text(piece.text)
+    reply = collector.reply()
+    for name in reply.outputs.keys() - {"text", "audio"}:
+        screen.text(f"{reply.outputs[name]}\n")
     return reply
+
+
+def seconds_of(reply: Reply) -> float | None:
+    """Return the length of a reply's speech; ``None`` if none was wanted."""
+    return reply.audio.seconds if reply.audio or "audio" in reply.outputs else None
 
 
 async def one_reply(
@@ -96,31 +75,36 @@ async def one_reply(
     with Display(quiet=as_json, text_to=sys.stderr if out == STANDARD_OUTPUT else None) as display:
         for notice in notices:
             display.notice(notice)
-        async with open_pipeline(config, on_progress=display.stage) as client:
+        async with open_async(config, on_progress=display.stage) as pipe:
             display.clear()
             if trace is not None:
-                await client.start_profile()
+                await pipe.start_profile()
             try:
-                reply = await receive(client, generation.request(messages), display, [writer] if writer else [])
+                reply = await receive(pipe, generation.request(messages), display, [writer] if writer else [])
             finally:
                 if writer is not None:
                     writer.close()
                 if trace is not None:
-                    summary = await client.stop_profile(trace)
-            for line in [*reply.notices, *_about_speech(reply, out)]:
+                    summary = await pipe.stop_profile(trace)
+            for line in [*reply.notices, *_about_speech(seconds_of(reply), out)]:
                 display.notice(line)
             if trace is not None:
                 display.notice(f"{summary.events} events in {trace}; open it at https://ui.perfetto.dev")
     if as_json:
-        file = str(out) if out else None
-        document = {"text": reply.text, "audio_seconds": reply.audio_seconds, "audio_file": file, **reply.details}
-        click.echo(json.dumps(document, default=str))
+        others = {name: data for name, data in reply.outputs.items() if name not in ("text", "audio")}
+        usage = {"prompt_tokens": reply.usage.prompt_tokens, "completion_tokens": reply.usage.completion_tokens}
+        document = {
+            "text": reply.text,
+            "audio_seconds": seconds_of(reply),
+            "audio_file": str(out) if out else None,
+            "finish_reason": reply.finish_reason,
+            "usage": usage | reply.usage.details,
+            "notices": reply.notices,
+        }
+        click.echo(json.dumps(document | others, default=str))
 
 
-def _about_speech(reply: Reply, out: Path | None) -> list[str]:
-    if reply.audio_seconds == 0.0:
-        written = f"; {out} is not written." if out else "."
-        return [f"The model said nothing: the reply has no speech{written}"]
-    if reply.audio_seconds and out is not None and out != STANDARD_OUTPUT:
-        return [f"{reply.audio_seconds:.2f} s of speech in {out}"]
-    return []
+def _about_speech(seconds: float | None, out: Path | None) -> list[str]:
+    if seconds == 0.0:
+        return ["The model said nothing: the reply has no speech" + (f"; {out} is not written." if out else ".")]
+    return [f"{seconds:.2f} s of speech in {out}"] if seconds and out is not None and out != STANDARD_OUTPUT else []

@@ -74,20 +74,20 @@ async def converse(
     mic: bool,
 ) -> None:
     """Start the pipeline, chat, and end it."""
-    from omni_core.client import open_pipeline
+    from omni_core.client import open_async
+    from omni_terminal.chat.numbered_files import NumberedFiles
     from omni_terminal.chat.prompt import Prompt, quiet_terminal
     from omni_terminal.chat.screen import Screen
     from omni_terminal.chat.session import Session
     from omni_terminal.chat.slash import SlashCompleter
-    from omni_terminal.speech import NumberedFiles
 
     with quiet_terminal(), Screen() as screen:
         for notice in notices:
             screen.warning(notice)
-        async with open_pipeline(config, on_progress=screen.stage) as client:
+        async with open_async(config, on_progress=screen.stage) as pipe:
             screen.clear()
             session = Session(
-                client,
+                pipe,
                 config.interface,
                 request,
                 screen,

@@ -14,18 +14,18 @@ from typing import Any, Protocol
 from attrs import evolve
 
 from omni_core.cli.generation import Generation
-from omni_core.cli.session import SpeechSink, receive
-from omni_core.client import Client
+from omni_core.cli.session import SpeechSink, receive, seconds_of
+from omni_core.client import AsyncPipe, Audio
 from omni_core.client.wav import WavWriter
 from omni_core.errors import OmniError, did_you_mean
 from omni_core.interface import Interface, Parameter
 from omni_terminal.chat.conversation import Conversation, Message, written
+from omni_terminal.chat.numbered_files import NumberedFiles
 from omni_terminal.chat.paths import MEDIA, dropped_files, read_path, read_paths
 from omni_terminal.chat.prompt import enter_pressed
 from omni_terminal.chat.screen import Screen
 from omni_terminal.chat.slash import NAMES, help_lines, split
 from omni_terminal.sound_device import RECORDING_RATE, Player, Recorder, SoundDeviceError, open_sounddevice
-from omni_terminal.speech import Kept, NumberedFiles
 
 
 class Lines(Protocol):
@@ -47,7 +47,7 @@ class Session:
 
     def __init__(
         self,
-        client: Client,
+        pipe: AsyncPipe,
         interface: Interface | None,
         generation: Generation,
         screen: Screen,
@@ -58,14 +58,14 @@ class Session:
         mic: bool = False,
     ) -> None:
         self.conversation = Conversation(system)
-        self._client = client
+        self._pipe = pipe
         self._interface = interface
         self._generation = generation
         self._screen = screen
         self._files = files
         self._player = player
         self._mic = mic
-        self._kept = Kept()
+        self._speech: Audio | None = None
         self._said_not_saved = False
         self._recordings: Path | None = None
 
@@ -180,12 +180,12 @@ class Session:
             return
         if path.exists():
             self._screen.error(f"{path} exists; choose another name")
-        elif path.suffix == ".wav" and not self._kept:
+        elif path.suffix == ".wav" and not self._speech:
             self._screen.error("there is no speech to save: the last reply had none")
         else:
             try:
-                if path.suffix == ".wav":
-                    self._kept.save(path)
+                if path.suffix == ".wav" and self._speech:
+                    self._speech.save(path)
                 else:
                     path.write_text(written(self.conversation.messages(), path))
                 self._screen.notice(f"saved {path}")
@@ -211,10 +211,10 @@ class Session:
             return
         self._recordings = self._recordings or Path(tempfile.mkdtemp(prefix="omni-chat-"))
         path = self._recordings / f"turn-{len(list(self._recordings.iterdir())) + 1}.wav"
-        recording = Kept()
+        writer = WavWriter(path)
         for piece in pieces:
-            recording.write(piece, RECORDING_RATE)
-        recording.save(path)
+            writer.write(piece, RECORDING_RATE)
+        writer.close()
         self._screen.notice(f"you: {recorder.seconds:.1f} s of speech")
         self._attach("audio", path)
         await self._turn(self.conversation.ask(""))
@@ -235,19 +235,18 @@ class Session:
                 self._screen.end_turn()
 
     async def _reply(self, messages: list[Message]) -> None:
-        self._kept = Kept()
-        sinks: list[SpeechSink] = [self._kept]
         path = self._files.next() if self._files is not None else None
         writer = WavWriter(path) if path is not None else None
         player = self._player() if self._player is not None else None
-        sinks += [sink for sink in (writer, player) if sink is not None]
+        sinks: list[SpeechSink] = [sink for sink in (writer, player) if sink is not None]
         try:
             self._screen.status("")
-            reply = await receive(self._client, self._generation.request(messages), self._screen, sinks)
+            reply = await receive(self._pipe, self._generation.request(messages), self._screen, sinks)
             self.conversation.answered(reply.text or "...")
+            self._speech = reply.audio
             for line in reply.notices:
                 self._screen.warning(line)
-            self._say_about_speech(reply.audio_seconds, path)
+            self._say_about_speech(seconds_of(reply), path)
             if player is not None:
                 self._screen.status("playing; Ctrl-C stops")
                 await player.finish()
