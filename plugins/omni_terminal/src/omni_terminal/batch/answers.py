@@ -70,7 +70,8 @@ class Answerer:
             kind = getattr(error, "error_type", type(error).__name__)
             invalid = isinstance(error, InvalidRequestError | TypeError)
             message = getattr(error, "message", None) or str(error)
-            return error_line(line, "InvalidRequestError" if invalid else kind, message, retryable=retryable(error))
+            kind = "InvalidRequestError" if invalid else kind
+            return error_line(line, kind, message, retryable=retryable(error), stage=getattr(error, "stage", None))
         return self._reply_line(line, reply, await asyncio.to_thread(self._saved, line, reply))
 
     async def _reply(self, line: Line) -> Any:
@@ -141,10 +142,10 @@ def with_defaults(given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict
     return arguments
 
 
-def error_line(line: Line, kind: str, message: str, *, retryable: bool) -> dict[str, Any]:
-    """Return the answer to a line that could not be answered."""
+def error_line(line: Line, kind: str, message: str, *, retryable: bool, stage: str | None = None) -> dict[str, Any]:
+    """Return the answer to a line that could not be answered. ``stage`` is where it failed, if in a stage."""
     response = {"response": None} if line.openai else {}
-    error = {"type": kind, "message": message, "retryable": retryable}
+    error = {"type": kind, "message": message, "retryable": retryable, **({"stage": stage} if stage else {})}
     return {**_head(line), **response, "error": {"code": kind, **error} if line.openai else error}
 
 

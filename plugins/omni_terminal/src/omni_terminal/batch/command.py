@@ -62,11 +62,11 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
         journal = Journal(target)
         try:
             left = journal.resume(read_lines(source))
-            for notice in pipeline.notices:
-                click.echo(notice, err=True)
-            if journal.done:
-                click.echo(f"{target} holds {journal.done} of {total} answers; going on", err=True)
             if journal.done < total:
+                if journal.done:
+                    click.echo(f"{target} holds {journal.done} of {total} answers; going on", err=True)
+                for notice in pipeline.notices:
+                    click.echo(notice, err=True)
                 speaks = resolved.config.interface is None or "audio" in resolved.config.interface.outputs
                 if not speaks or request.modalities == ["text"]:
                     audio_dir = None

@@ -16,6 +16,7 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.patch_stdout import patch_stdout
 from prompt_toolkit.styles import Style
 
 _STYLE = Style.from_dict({"prompt": "bold ansicyan", "attached": "ansiyellow", "placeholder": "ansibrightblack"})
@@ -47,7 +48,8 @@ class Prompt:
     async def read(self) -> str:
         """Return the next message. Raises ``EOFError`` at the end of input and ``KeyboardInterrupt`` on Ctrl-C."""
         hint, self._hint = self._hint, ""
-        return await self._session.prompt_async(self._message, placeholder=[("class:placeholder", hint)])
+        with patch_stdout(raw=True):  # a log record appears above the prompt
+            return await self._session.prompt_async(self._message, placeholder=[("class:placeholder", hint)])
 
     def _message(self) -> StyleAndTextTuples:
         attached: StyleAndTextTuples = [("class:attached", f"[{name}] ") for name in self._attached()]
