@@ -24,7 +24,6 @@ from omni_core.cli.request_command import (
     with_request,
 )
 from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator.admission import admission
 from omni_core.plugins import load_plugins
 from omni_terminal.batch.journal import Journal
 from omni_terminal.batch.lines import parse, read_lines
@@ -57,6 +56,8 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
     request = generation(context, options)
     total = sum(1 for _ in read_lines(source))
     with signals_named():
+        from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
+
         resolved = pipeline.resolve()
         admission(resolved.config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
         journal = Journal(target)

@@ -23,7 +23,6 @@ from omni_core.cli.request_command import (
     with_request,
 )
 from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator.admission import admission
 from omni_core.plugins import load_plugins
 from omni_terminal.sound_device import Player, open_sounddevice
 
@@ -53,6 +52,8 @@ def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **o
     source = source_of(options)
     request = generation(context, options)
     with signals_named():
+        from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
+
         config = source.resolve().config
         outputs = config.interface.outputs if config.interface is not None else []
         for flag in (("--out",) if out is not None else ()) + (("--play",) if play else ()):
