@@ -53,6 +53,7 @@ class Screen:
         shown = Text(line, style="dim")
         shown.truncate(self.console.width - 3, overflow="ellipsis")  # beside the spinner
         if self._status is None:
+            self.end_line()  # a status line takes the place of the line that it begins on
             self._status = self.console.status(shown, spinner="dots")
             self._status.start()
         else:
