@@ -94,7 +94,7 @@ async def test_an_error_leaves_the_chat_as_it_was() -> None:
 
 async def test_commands_change_the_next_request(tmp_path: Path) -> None:
     picture = tmp_path / "my red.png"
-    picture.write_bytes(b"")
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
     chat = Chat()
     await chat.say("/system be kind", "/voice CHELSIE", f'/image "{picture}"')
     assert chat.session.attached() == ["my red.png"]
@@ -117,6 +117,7 @@ async def test_commands_change_the_next_request(tmp_path: Path) -> None:
         ("/voice", "voice: ethan; there are: chelsie, ethan"),
         ("/image", "/image needs a file"),
         ("/image nowhere.png", "no such file: nowhere.png"),
+        (f"/image {__file__}", "is no image: it is text"),
         ("/image 'x.png", "a quotation mark is not closed"),
         ("/audio x.wav", "takes no audio; it takes: text, image"),
         ("/retry", "there is no message to try again"),

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
 
 from omni_core.cli.generation import Generation, set_at
+from omni_core.cli.logs import log_options
+from omni_core.cli.media import MediaFile
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.loading import parse_assignment
@@ -20,7 +18,6 @@ from omni_core.errors import OmniError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 MESSAGE, REPLY, PIPELINE = "Message", "Reply", "Pipeline"
 """Sections of a command's help."""
 
@@ -36,8 +33,15 @@ def section_option(section: str, *names: str, **attributes: Any) -> Callable[[Fu
 
 
 _shared: list[Callable[[Any], Any]] = [
+    log_options,
     section_option(MESSAGE, "--system", help="A system message."),
-    section_option(MESSAGE, "--reference", multiple=True, type=FILE, help="A recording of the voice; may be repeated."),
+    section_option(
+        MESSAGE,
+        "--reference",
+        multiple=True,
+        type=MediaFile("audio"),
+        help="A recording of the voice; may be repeated.",
+    ),
     section_option(
         MESSAGE, "--reference-text", multiple=True, help="The words of the recording; one for each --reference."
     ),
@@ -92,23 +96,6 @@ def _references(options: dict[str, Any]) -> list[dict[str, Any]]:
     return references
 
 
-@contextmanager
-def _failures(as_json: bool) -> Iterator[None]:
-    """Print a deliberate error as a JSON document to standard output, if that is wanted, and end with its exit code."""
-    try:
-        yield
-    except (OmniError, click.ClickException) as error:
-        if not as_json or os.environ.get("OMNI_DEBUG") == "1":
-            raise
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        document = {"type": getattr(error, "error_type", type(error).__name__), "message": message}
-        for name in ("stage", "request_id", "retry_after"):
-            if getattr(error, name, None) is not None:
-                document[name] = getattr(error, name)
-        click.echo(json.dumps({"error": document}, default=str))
-        sys.exit(getattr(error, "exit_code", 1))
-
-
 class RequestCommand(click.Command):
     """A command whose flags include those that the named pipeline declares."""
 
@@ -117,20 +104,19 @@ class RequestCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = [*args]
-        with _failures("--json" in args):
-            name, interface = self._pipeline_in(args), None
-            with suppress(*([OmniError] if ctx.resilient_parsing else [])):  # completion guesses from what is there
-                interface = None if name is None else PipelineSource(name).interface()
-            taken = {flag for each in super().get_params(ctx) for flag in each.opts}
-            ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
-            try:
-                return super().parse_args(ctx, args)
-            except click.NoSuchOption as error:
-                if name is None or error.possibilities:
-                    raise
-                hint = "declares no parameters; use --param" if interface is None else "has others; see its --help"
-                message = f"No such option {error.option_name}: {name} {hint}."
-                raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
+        name, interface = self._pipeline_in(args), None
+        with suppress(*([OmniError] if ctx.resilient_parsing else [])):  # completion guesses from what is there
+            interface = None if name is None else PipelineSource(name).interface()
+        taken = {flag for each in super().get_params(ctx) for flag in each.opts}
+        ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if name is None or error.possibilities:
+                raise
+            hint = "declares no parameters; use --param" if interface is None else "has others; see its --help"
+            message = f"No such option {error.option_name}: {name} {hint}."
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
     def _pipeline_in(self, args: list[str]) -> str | None:
         """Find the pipeline's name among arguments whose flags are not all known yet."""
@@ -141,10 +127,6 @@ class RequestCommand(click.Command):
         before = [each.name for each in self.params if isinstance(each, click.Argument)].index("pipeline")
         names = [each for each in rest if not each.startswith("-")][before:]
         return next((each for each in names if PipelineSource(each).exists()), names[0] if names else None)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _failures(ctx.params.get("as_json", False)):
-            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {MESSAGE: [], REPLY: []}

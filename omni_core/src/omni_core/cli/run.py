@@ -11,10 +11,10 @@ import click
 
 from omni_core.cli.config import with_source
 from omni_core.cli.ending import signals_named, until_terminated
+from omni_core.cli.media import MediaFile
 from omni_core.cli.out import STANDARD_OUTPUT, check_folder, check_out
 from omni_core.cli.request_command import (
     ARGUMENTS,
-    FILE,
     MESSAGE,
     REPLY,
     RequestCommand,
@@ -32,9 +32,9 @@ MOST_INPUT = 16 * 2**20
 @click.command(cls=RequestCommand)
 @with_source
 @section_option(MESSAGE, "--text", help="What to say to the model; - reads it from standard input.")
-@section_option(MESSAGE, "--image", multiple=True, type=FILE, help="An image file; may be repeated.")
-@section_option(MESSAGE, "--audio", multiple=True, type=FILE, help="An audio file; may be repeated.")
-@section_option(MESSAGE, "--video", multiple=True, type=FILE, help="A video file; may be repeated.")
+@section_option(MESSAGE, "--image", multiple=True, type=MediaFile("image"), help="An image file; may be repeated.")
+@section_option(MESSAGE, "--audio", multiple=True, type=MediaFile("audio"), help="An audio file; may be repeated.")
+@section_option(MESSAGE, "--video", multiple=True, type=MediaFile("video"), help="A video file; may be repeated.")
 @with_request
 @section_option(
     REPLY, "--out", type=click.Path(path_type=Path), help="Write the speech to this WAV file; - is standard output."

@@ -24,6 +24,7 @@ from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import normalize, problem
+from omni_core.stage_logs import stage_environment
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ def prepare(
                     sends(other, process) and other.group != process.group and other.group in with_torch
                     for other in leaders
                 ),
-                env={**ENVIRONMENT, **config.env_defaults},
+                env={**ENVIRONMENT, **stage_environment(), **config.env_defaults},
                 routes=addresses.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
             )

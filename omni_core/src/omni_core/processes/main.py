@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import os
 import select
 import signal
@@ -21,6 +20,7 @@ from omni_core.model_runner.kernels import install
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.stage_logs import enter_stage, mark_of, send_records
 
 _PR_SET_PDEATHSIG = 1
 
@@ -73,14 +73,20 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     loop.add_reader(0, worker.stopped.set)
     loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)
     current = [spec.name]
+
+    def begin(stage: str) -> None:
+        current[0] = stage
+        enter_stage(stage)
+
     try:
         _limit_gpu_memory(spec)
         install(spec.kernels)
-        worker.build(lambda name: current.__setitem__(0, name))
+        worker.build(begin)
     except BaseException as error:
         worker.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
         worker.close()
         return 1
+    enter_stage(spec.name)
     _limit_torch_threads()
     worker.start()
     if spec.expects_tensors:
@@ -96,13 +102,14 @@ def main() -> None:
     """Run one stage process until it is told to stop or its parent ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     _die_with_parent()
-    logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
     with open(int(sys.argv[1]), "rb") as file:
         spec = decode(file.read())
     assert isinstance(spec, ProcessSpec)
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
+    send_records(spec.name, mark_of(spec.endpoint))
     code = asyncio.run(_serve(spec, int(sys.argv[2]) if len(sys.argv) > 2 else None))
+    sys.stdout.flush()
     sys.stderr.flush()
     # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
     os._exit(code)

@@ -7,7 +7,6 @@ read line by line, and the last lines are kept for messages.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -20,8 +19,7 @@ from collections.abc import Callable
 from omni_core.processes.log_lines import LogLines
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
-
-logger = logging.getLogger(__name__)
+from omni_core.stage_logs import hand_on, mark_of
 
 KEPT_LOG_LINES = 40
 _SHOWN_LOG_LINES = 8
@@ -68,9 +66,8 @@ class SupervisedProcess(ABC):
         return "".join(f"\n  {line}" for line in list(self.log)[-_SHOWN_LOG_LINES:])
 
     def keep(self, line: str) -> None:
-        """Keep a line of its log."""
-        self.log.append(line)
-        logger.info("%s: %s", self.spec.name, line)
+        """Keep a line of its log, and hand it to the loggers of this process."""
+        self.log.extend(hand_on(self.spec.name, mark_of(self.spec.endpoint), line))
 
     @abstractmethod
     def say_stop(self) -> None:

@@ -15,7 +15,6 @@ from omni_core.cli.ending import signals_named, until_terminated
 from omni_core.cli.generation import Generation
 from omni_core.cli.out import check_folder
 from omni_core.cli.request_command import (
-    FILE,
     REPLY,
     RequestCommand,
     generation,
@@ -31,7 +30,7 @@ from omni_terminal.batch.progress import BatchProgress
 
 
 @click.command(cls=RequestCommand)
-@click.argument("source", metavar="INPUT", type=FILE)
+@click.argument("source", metavar="INPUT", type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path))
 @click.argument("target", metavar="OUTPUT", type=click.Path(dir_okay=False, path_type=Path))
 @with_source
 @with_request

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from attrs import evolve
 
 from omni_core.cli.generation import Generation
+from omni_core.cli.media import problem_of
 from omni_core.cli.session import SpeechSink, receive, seconds_of
 from omni_core.client import AsyncPipe, Audio
 from omni_core.client.wav import WavWriter
@@ -151,6 +152,8 @@ class Session:
             self._screen.error(f"this pipeline takes no {kind}; it takes: {', '.join(takes)}")
         elif not path.is_file():
             self._screen.error(f"no such file: {path}")
+        elif (problem := problem_of(path, kind)) is not None:
+            self._screen.error(problem)
         else:
             self.conversation.attach(kind, path)
 
