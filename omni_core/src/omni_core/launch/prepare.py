@@ -100,7 +100,8 @@ def prepare(
                     sends(other, process) and other.group != process.group and other.group in with_torch
                     for other in leaders
                 ),
-                env={**ENVIRONMENT, **config.env_defaults},
+                env=environment(config),
+                preload=_preload([(stage, specs[stage.name]) for stage in process.stages]),
                 routes=addresses.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
             )
@@ -131,6 +132,18 @@ def prepare(
             if stages[0].replicas > 1
         ],
     )
+
+
+def environment(config: PipelineConfig) -> dict[str, str]:
+    """Return the defaults for the environment of the stage processes."""
+    return {**ENVIRONMENT, **config.env_defaults}
+
+
+def _preload(stages: list[tuple[StageConfig, StageSpec]]) -> list[str]:
+    """Return the modules to import before a process with these stages is forked, each once: torch first."""
+    parts = [part for _, spec in stages for part in (spec.factory, spec.model_runner, spec.feedback) if part]
+    torch = ["torch"] if any(map(needs_torch, parts)) else []
+    return list(dict.fromkeys([*torch, *(module for stage, _ in stages for module in stage.preload)]))
 
 
 def check_components(config: PipelineConfig, registry: PluginRegistry) -> None:
