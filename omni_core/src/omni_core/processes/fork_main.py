@@ -120,7 +120,9 @@ class _ForkServer:
 
     def _import(self, module: str) -> None:
         self._tried.add(module)
-        with suppress(BaseException):  # the process that needs it will fail by itself, with the traceback in its own log
+        with suppress(
+            BaseException
+        ):  # the process that needs it will fail by itself, with the traceback in its own log
             importlib.import_module(module)
 
     def _fork(self, request: _Request) -> None:
