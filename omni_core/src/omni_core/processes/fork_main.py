@@ -67,18 +67,23 @@ def fork_sibling() -> int:
     return pid
 
 
+def set_title(title: str) -> None:
+    """Set what ``top`` and ``ps -o comm`` call this process: the command line is that of the server. 15 bytes are kept."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, title.encode(), 0, 0, 0)
+
+
 def obstacle() -> str:
-    """Return why this process must not be forked; empty if it can be."""
+    """Return what was done in this process that forbids to fork it; empty if nothing was."""
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
-        return f"{threads} threads were started by an import"
+        return f"{threads} threads were started"
     for descriptor in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{descriptor}")
         except FileNotFoundError:  # that of the listing itself
             continue
         if target.startswith(_DEVICES):
-            return f"{target} was opened by an import"
+            return f"{target} was opened"
     return ""
 
 
@@ -87,6 +92,7 @@ class _ForkServer:
         self._connection = connection
         self._waiting: list[_Request] = []
         self._tried: set[str] = set()
+        self._problem = ""
 
     def serve(self) -> None:
         """Fork what is asked for until the parent closes the connection. What can be forked without a further import goes first."""
@@ -120,13 +126,14 @@ class _ForkServer:
 
     def _import(self, module: str) -> None:
         self._tried.add(module)
-        with suppress(
-            BaseException
-        ):  # the process that needs it will fail by itself, with the traceback in its own log
+        # After an error, the process that needs it will fail by itself, with the traceback in its own log.
+        with suppress(BaseException):
             importlib.import_module(module)
+        if not self._problem and (found := obstacle()):
+            self._problem = f"{found} by an import of {module}"
 
     def _fork(self, request: _Request) -> None:
-        problem, pid = obstacle(), 0
+        problem, pid = self._problem or obstacle(), 0
         if not problem:
             gc.freeze()  # a collection in the child would write to every object, and so copy the memory
             try:
@@ -151,8 +158,7 @@ class _ForkServer:
             os.dup2(stderr, 2)
             os.close(stdin)
             os.close(stderr)
-            title = f"omni:{request.name}".encode()[:15]
-            ctypes.CDLL(None).prctl(_PR_SET_NAME, title, 0, 0, 0)
+            set_title(f"omni:{request.name}")
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # else all forks would draw the same numbers
             gc.enable()
@@ -168,6 +174,7 @@ def main() -> None:
     """Serve until the parent closes the connection or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     stage_main.die_with_parent()
+    set_title("omni:forks")
     gc.disable()  # nothing is thrown away here, and imports are faster
     _ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()
 
