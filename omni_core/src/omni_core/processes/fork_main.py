@@ -119,7 +119,8 @@ class _ForkServer:
             if not data:
                 return False
             descriptors = [each for _, _, raw in controls for each in memoryview(raw).cast("i")]
-            self._waiting.append(_Request(*json.loads(data), descriptors))
+            number, name, preload = json.loads(data)
+            self._waiting.append(_Request(number, name, preload, descriptors))
 
     def _missing(self, request: _Request) -> list[str]:
         return [name for name in request.preload if name not in self._tried and name not in sys.modules]
