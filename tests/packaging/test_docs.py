@@ -134,6 +134,7 @@ def variables_read(path: Path) -> Iterator[str]:
     text = path.read_text()
     yield from re.findall(r"""environ(?:\.get\(|\.setdefault\(|\[)["'](\w+)["']""", text)
     yield from re.findall(r"""getenv\(["'](\w+)["']""", text)
+    yield from re.findall(r"^[A-Z_]+ = \"(OMNI_\w+)\"", text, re.MULTILINE)
 
 
 def test_every_environment_variable_is_documented(generate: ModuleType) -> None:

@@ -283,12 +283,12 @@ def test_targets_are_looked_for_without_an_import(install, omni) -> None:  # typ
 
 
 def test_a_command_of_the_core_is_not_replaced_and_check_says_so(install, omni) -> None:  # type: ignore[no-untyped-def]
-    command = relay("doctor").replace("omni_relays", "omni_commands").replace("some.where:Relay", "json:loads")
+    command = relay("profile").replace("omni_relays", "omni_commands").replace("some.where:Relay", "json:loads")
     install(" [commands-1]", mine=command)
     for arguments, code in ((["plugins", "check", "mine"], 1), (["plugins", "list"], 0)):
         found, shown = omni(*arguments)
         assert found == code
-        assert "command 'doctor' of plugin 'mine' of dist-mine 2.5 is never used" in shown, shown
+        assert "command 'profile' of plugin 'mine' of dist-mine 2.5 is never used" in shown, shown
 
 
 PIPELINE = """

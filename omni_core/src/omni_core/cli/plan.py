@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import click
@@ -32,8 +33,8 @@ def plan(gpus: int | None, gpu_memory: str | None, as_json: bool, **source: Any)
     found = problems(here, devices)  # another host says at the start what it has
     if as_json:
         click.echo(json.dumps({"processes": [_plain(each) for each in processes], "problems": found}, indent=2))
-    else:
-        _show(processes, devices)
+        sys.exit(1 if found else 0)
+    _show(processes, devices)
     if found:
         raise ConfigError("it does not fit:\n" + "\n".join(found))
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ import click
 
 from omni_core.cli.config import with_source
 from omni_core.cli.generation import Generation, set_at
+from omni_core.cli.logs import log_options
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
 from omni_core.config.loading import parse_assignment
@@ -33,23 +33,6 @@ def _option(section: str, *names: str, **attributes: Any) -> Callable[[Function]
     return click.option(*names, cls=SectionOption, section=section, **attributes)
 
 
-@contextmanager
-def _failures(as_json: bool) -> Iterator[None]:
-    """Print a deliberate error as a JSON document to standard output, if that is wanted, and end with its exit code."""
-    try:
-        yield
-    except (OmniError, click.ClickException) as error:
-        if not as_json or os.environ.get("OMNI_DEBUG") == "1":
-            raise
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        document = {"type": getattr(error, "error_type", type(error).__name__), "message": message}
-        for name in ("stage", "request_id", "retry_after"):
-            if getattr(error, name, None) is not None:
-                document[name] = getattr(error, name)
-        click.echo(json.dumps({"error": document}, default=str))
-        sys.exit(getattr(error, "exit_code", 1))
-
-
 class RunCommand(click.Command):
     """A command whose flags include those that the named pipeline declares."""
 
@@ -57,20 +40,19 @@ class RunCommand(click.Command):
         return [*super().get_params(ctx), *ctx.meta.get(_FLAGS, [])]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _failures("--json" in args):
-            name, interface = self._pipeline_in(args), None
-            with suppress(*([OmniError] if ctx.resilient_parsing else [])):  # completion guesses from what is there
-                interface = None if name is None else PipelineSource(name).interface()
-            taken = {flag for each in super().get_params(ctx) for flag in each.opts}
-            ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
-            try:
-                return super().parse_args(ctx, args)
-            except click.NoSuchOption as error:
-                if name is None or error.possibilities:
-                    raise
-                hint = "declares no parameters; use --param" if interface is None else "has others; see its --help"
-                message = f"No such option {error.option_name}: {name} {hint}."
-                raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
+        name, interface = self._pipeline_in(args), None
+        with suppress(*([OmniError] if ctx.resilient_parsing else [])):  # completion guesses from what is there
+            interface = None if name is None else PipelineSource(name).interface()
+        taken = {flag for each in super().get_params(ctx) for flag in each.opts}
+        ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if name is None or error.possibilities:
+                raise
+            hint = "declares no parameters; use --param" if interface is None else "has others; see its --help"
+            message = f"No such option {error.option_name}: {name} {hint}."
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
 
     def _pipeline_in(self, args: list[str]) -> str | None:
         """Find the pipeline's name among arguments whose flags are not all known yet."""
@@ -80,10 +62,6 @@ class RunCommand(click.Command):
         _, rest, _ = parser.parse_args([*args])
         names = [each for each in rest if not each.startswith("-")]
         return next((each for each in names if PipelineSource(each).exists()), names[0] if names else None)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _failures(ctx.params["as_json"]):
-            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {_MESSAGE: [], _REPLY: []}
@@ -101,6 +79,7 @@ class RunCommand(click.Command):
 
 @click.command(cls=RunCommand)
 @with_source
+@log_options
 @_option(_MESSAGE, "--text", help="What to say to the model.")
 @_option(_MESSAGE, "--image", multiple=True, type=_FILE, help="An image file; may be repeated.")
 @_option(_MESSAGE, "--audio", multiple=True, type=_FILE, help="An audio file; may be repeated.")

@@ -192,7 +192,8 @@ class Coordinator:
     def fail(self, attempt_id: str, info: ErrorInfo) -> None:
         """Fail a request for a reason that a stage or the runner knows."""
         if info.traceback and self._machine.attempt(attempt_id) is not None:
-            logger.info("request %s failed in stage %s\n%s", attempt_id, info.stage, info.traceback)
+            where = {"request_id": attempt_id, "stage": info.stage or ""}
+            logger.info("request %s failed in stage %s\n%s", attempt_id, info.stage, info.traceback, extra=where)
         self._perform(self._machine.failure(attempt_id, info, self._loop.time()))
 
     def process_lost(self, lost: Mapping[str, str], reason: str) -> None:

@@ -24,6 +24,7 @@ from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import normalize, problem
+from omni_core.stage_logs import stage_environment
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ def prepare(
                     sends(other, process) and other.group != process.group and other.group in with_torch
                     for other in leaders
                 ),
-                env=environment(config),
+                env={**ENVIRONMENT, **stage_environment(), **config.env_defaults},
                 preload=_preload([(stage, specs[stage.name]) for stage in process.stages]),
                 routes=addresses.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
@@ -132,11 +133,6 @@ def prepare(
             if stages[0].replicas > 1
         ],
     )
-
-
-def environment(config: PipelineConfig) -> dict[str, str]:
-    """Return the defaults for the environment of the stage processes."""
-    return {**ENVIRONMENT, **config.env_defaults}
 
 
 def _preload(stages: list[tuple[StageConfig, StageSpec]]) -> list[str]:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _REPLY_BYTES = 4096
 
 
-def stage_environment(defaults: Mapping[str, str]) -> dict[str, str]:
+def with_defaults(defaults: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment, with ``defaults`` for what it does not set."""
     return {**defaults, **os.environ}
 
@@ -55,7 +55,7 @@ class ForkServer:
         Raises:
             OSError: the system cannot start another process.
         """
-        place = (stage_environment(defaults), os.getcwd())
+        place = (with_defaults(defaults), os.getcwd())
         if self._connection is not None and self._place == place:
             return
         self._end()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import os
 import select
 import signal
@@ -22,6 +21,7 @@ from omni_core.model_runner.kernels import install
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.stage_logs import enter_stage, mark_of, send_records
 
 _PR_SET_PDEATHSIG = 1
 
@@ -78,14 +78,20 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     loop.add_reader(0, worker.stopped.set)
     loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)
     current = [spec.name]
+
+    def begin(stage: str) -> None:
+        current[0] = stage
+        enter_stage(stage)
+
     try:
         _limit_gpu_memory(spec)
         install(spec.kernels)
-        worker.build(lambda name: current.__setitem__(0, name))
+        worker.build(begin)
     except BaseException as error:
         worker.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
         worker.close()
         return 1
+    enter_stage(spec.name)
     _limit_torch_threads()
     worker.start()
     if spec.expects_tensors:
@@ -106,13 +112,14 @@ def run(document: int, listener: int | None = None) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     die_with_parent()
     _end_if_orphaned()
-    logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
     with open(document, "rb") as file:
         spec = decode(file.read())
     assert isinstance(spec, ProcessSpec)
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
+    send_records(spec.name, mark_of(spec.endpoint))
     code = asyncio.run(_serve(spec, listener))
+    sys.stdout.flush()
     sys.stderr.flush()
     # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
     os._exit(code)

@@ -7,7 +7,6 @@ read line by line, and the last lines are kept for messages.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -18,12 +17,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from omni_core.processes.fork_server import stage_environment, wait_for
+from omni_core.processes.fork_server import wait_for, with_defaults
 from omni_core.processes.log_lines import LogLines
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
-
-logger = logging.getLogger(__name__)
+from omni_core.stage_logs import hand_on, mark_of
 
 KEPT_LOG_LINES = 40
 _SHOWN_LOG_LINES = 8
@@ -70,9 +68,8 @@ class SupervisedProcess(ABC):
         return "".join(f"\n  {line}" for line in list(self.log)[-_SHOWN_LOG_LINES:])
 
     def keep(self, line: str) -> None:
-        """Keep a line of its log."""
-        self.log.append(line)
-        logger.info("%s: %s", self.spec.name, line)
+        """Keep a line of its log, and hand it to the loggers of this process."""
+        self.log.extend(hand_on(self.spec.name, mark_of(self.spec.endpoint), line))
 
     @abstractmethod
     def say_stop(self) -> None:
@@ -170,7 +167,7 @@ class StageProcess(SupervisedProcess):
             pass_fds=inherited,
             # A process group of its own: a terminal's Ctrl-C reaches the parent, which ends its children in order.
             process_group=0,
-            env=stage_environment(self.spec.env),
+            env=with_defaults(self.spec.env),
         )
         self._begin(process.pid, process.wait)
 

@@ -28,6 +28,7 @@ from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import Outputs
 from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests
 from omni_core.stage.routing import function
+from omni_core.stage_logs import enter_stage
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Stage:
 
     def _run_scheduler(self) -> None:
         try:
+            enter_stage(self.name, getattr(self.scheduler, "running_computes", None))
             _set_device(self.spec.gpu)
             self.scheduler.start()
             error = RuntimeError("its loop returned without being told to stop")
