@@ -14,19 +14,23 @@ import os
 import signal
 import socket
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from typing import NoReturn
 
 from attrs import frozen
 
-import omni_core.processes.worker  # noqa: F401  (every process needs it)
-from omni_core.processes import main as stage_main
+from omni_core.processes.parent import die_with_parent
+from omni_core.protocol.tensors import load_libraries
 
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _PR_SET_NAME, _PR_GET_TID_ADDRESS = 15, 40
 _CLONE = {"x86_64": (56, 3), "aarch64": (220, 4)}
 """By machine: the number of the system call ``clone``, and the position of its argument ``child_tid``."""
+
+_MODULES = ("omni_core.processes.main", "omni_core.processes.worker")
+"""What every stage process needs."""
 
 _REQUEST_BYTES = 65536
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
@@ -96,6 +100,15 @@ class _ForkServer:
 
     def serve(self) -> None:
         """Fork what is asked for until the parent closes the connection. What can be forked without a further import goes first."""
+        if not self._receive():
+            return
+        loading = threading.Thread(target=load_libraries)
+        if any("torch" in each.preload for each in self._waiting):
+            loading.start()  # beside the import of what every process needs
+        for module in _MODULES:
+            importlib.import_module(module)
+        if loading.ident is not None:
+            loading.join()
         while self._receive():
             request = min(self._waiting, key=lambda each: len(self._missing(each)))
             missing = self._missing(request)
@@ -163,7 +176,7 @@ class _ForkServer:
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # else all forks would draw the same numbers
             gc.enable()
-            stage_main.run(document, *listener)
+            sys.modules[_MODULES[0]].run(document, *listener)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -174,7 +187,7 @@ class _ForkServer:
 def main() -> None:
     """Serve until the parent closes the connection or ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stage_main.die_with_parent()
+    die_with_parent()
     set_title("omni:forks")
     gc.disable()  # nothing is thrown away here, and imports are faster
     _ForkServer(socket.socket(fileno=int(sys.argv[1]))).serve()

@@ -8,7 +8,6 @@ Standard input stays open as long as the parent lives. The process imports only 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import select
 import signal
@@ -18,18 +17,11 @@ from typing import Any, NoReturn
 
 from omni_core.control.plane import RemoteRoutes
 from omni_core.model_runner.kernels import install
+from omni_core.processes.parent import die_with_parent
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.stage_logs import enter_stage, mark_of, send_records
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_if_orphaned() -> None:
