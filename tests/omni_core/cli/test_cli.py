@@ -122,7 +122,8 @@ def test_parameters_that_a_config_declares_have_flags(pipeline: Path, tmp_path: 
     values = json.loads(pipeline.read_text())
     heat = {"name": "heat", "type": "number", "help": "how hot", "maximum": 2}
     values["interface"] = {"inputs": ["text"], "outputs": ["text", "audio"], "params": [heat]}
-    declared = tmp_path / "declared.json"
+    declared, picture = tmp_path / "declared.json", tmp_path / "a.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
     declared.write_text(json.dumps(values))
     assert omni(pipeline, "run", str(declared), "--text", "hello", "--heat", "1").stdout == "olleh\n"
     assert omni(pipeline, "run", str(declared), "--text", "hello", "--param", "heat=1").stdout == "olleh\n"
@@ -131,7 +132,7 @@ def test_parameters_that_a_config_declares_have_flags(pipeline: Path, tmp_path: 
         (["--heat", "3"], "must be a number, at most 2"),
         (["--param", "haet=1"], "params.haet: no such parameter; did you mean 'heat'?"),
         (["--metadata", "speaker=x"], "metadata.speaker: no such key"),
-        (["--image", str(declared)], "takes no 'image'"),
+        (["--image", str(picture)], "takes no 'image'"),
     ):
         refused = omni(pipeline, "run", str(declared), "--text", "hello", *arguments)
         assert refused.returncode != 0
@@ -160,7 +161,7 @@ def test_flags_are_completed(pipeline: Path) -> None:
 
 def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None:
     for name in ("one.wav", "two.wav"):
-        (tmp_path / name).write_bytes(b"RIFF")
+        (tmp_path / name).write_bytes(b"RIFF\0\0\0\0WAVE")
     voices = ["--reference", str(tmp_path / "one.wav"), "--reference", str(tmp_path / "two.wav")]
     answer = omni(pipeline, "run", str(pipeline), "--text", "hello", *voices, "--reference-text", "first words")
     assert answer.stdout.strip()[::-1] == "hello one.wav=first words two.wav=None"

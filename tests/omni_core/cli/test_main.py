@@ -18,7 +18,7 @@ from omni_core.plugins import PluginRegistry
     [
         (["plan", "nothing-like-it", "--json"], 1, "PluginError", "no pipeline is called 'nothing-like-it'"),
         (["plan", "--json"], 2, "MissingParameter", "Missing argument 'PIPELINE'"),
-        (["plan", "x", "--jsn", "--json"], 2, "NoSuchOption", "Did you mean '--json'?"),
+        (["plan", "x", "--jsn", "--json"], 2, "NoSuchOption", "'--json'"),
         (["plan", "x.yaml", "--gpu-memory", "1GiB", "--json"], 2, "UsageError", "--gpu-memory needs --gpus"),
         (["rnu", "--json"], 2, "UsageError", "did you mean 'run'?"),
         (["run", "nothing-like-it", "--text", "x", "--json"], 1, "PluginError", "no pipeline is called"),

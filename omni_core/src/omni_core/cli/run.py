@@ -16,15 +16,15 @@ import click
 from omni_core.cli.config import with_source
 from omni_core.cli.generation import Generation, set_at
 from omni_core.cli.logs import log_options
+from omni_core.cli.media import MediaFile
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
-from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.loading import parse_assignment
 from omni_core.errors import OmniError
 from omni_core.plugins import load_plugins
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_FILE = click.Path(exists=True, dir_okay=False, readable=True, path_type=Path)
 _FLAGS = "omni_core.cli.run.flags"
 _MESSAGE, _REPLY, _PIPELINE = "Message", "Reply", "Pipeline"
 
@@ -81,11 +81,13 @@ class RunCommand(click.Command):
 @with_source
 @log_options
 @_option(_MESSAGE, "--text", help="What to say to the model.")
-@_option(_MESSAGE, "--image", multiple=True, type=_FILE, help="An image file; may be repeated.")
-@_option(_MESSAGE, "--audio", multiple=True, type=_FILE, help="An audio file; may be repeated.")
-@_option(_MESSAGE, "--video", multiple=True, type=_FILE, help="A video file; may be repeated.")
+@_option(_MESSAGE, "--image", multiple=True, type=MediaFile("image"), help="An image file; may be repeated.")
+@_option(_MESSAGE, "--audio", multiple=True, type=MediaFile("audio"), help="An audio file; may be repeated.")
+@_option(_MESSAGE, "--video", multiple=True, type=MediaFile("video"), help="A video file; may be repeated.")
 @_option(_MESSAGE, "--system", help="A system message.")
-@_option(_MESSAGE, "--reference", multiple=True, type=_FILE, help="A recording of the voice; may be repeated.")
+@_option(
+    _MESSAGE, "--reference", multiple=True, type=MediaFile("audio"), help="A recording of the voice; may be repeated."
+)
 @_option(_MESSAGE, "--reference-text", multiple=True, help="The words of the recording; one for each --reference.")
 @_option(_REPLY, "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the speech to this WAV file.")
 @_option(_REPLY, "--no-speech", is_flag=True, help="Text only.")

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -114,7 +114,7 @@ class Coordinator:
             raise tracked.error
         return {event.stage: event.data for event in tracked.events}
 
-    async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Run a request and yield its partial results (if ``request.stream``) and final ones as they come.
 
         Leaving the iteration early aborts the request. Raises as :meth:`submit`.
