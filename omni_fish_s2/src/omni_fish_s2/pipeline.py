@@ -6,11 +6,11 @@ from typing import Any, Unpack
 
 from attrs import evolve
 
-from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_fish_s2.options import Options
 from omni_torch.checkpoints import resolve_checkpoint
+from omni_torch.pipeline_options import DTYPES, check_options
 
 _FILES = ("*.json", "*.safetensors", "codec.pth")
 """The checkpoint files that are read, and downloaded."""
