@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
-from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
+from omni_qwen3.options import Options, TextOptions
 from omni_torch.checkpoints import resolve_checkpoint
+from omni_torch.pipeline_options import DTYPES, check_options
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
@@ -29,9 +30,9 @@ STAGE.gpu_memory=...``.
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
 
 
-def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
+def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text, images, audio and video in; text and speech out. ``options``: see :data:`omni_qwen3.interface.OPTIONS`."""
-    given = _Options(options)
+    given = _Options({**options})
     stages = [
         *_front(given),
         StageConfig(
@@ -66,9 +67,9 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
     return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages", SPEECH_INTERFACE)
 
 
-def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
+def qwen3_omni_text(model_path: str, **options: Unpack[TextOptions]) -> PipelineConfig:
     """The same without speech: no talker and no vocoder are loaded."""
-    given = _Options(options)
+    given = _Options({**options})
     stages = [
         *_front(given),
         StageConfig(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +15,7 @@ from omni_core.config.overrides import ResolvedConfig
 from omni_core.config.placement import plan
 from omni_core.config.validation import warnings
 from omni_core.plugins import load_plugins
+from omni_core.references import load
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -34,11 +36,35 @@ def resolve_config(
     return resolved
 
 
+def _completed(name: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return the completion of a value in a shell: a function of omni-terminal, if that is installed."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+        items: list[Any] = []
+        with suppress(Exception):  # a traceback would spoil the line that is being typed
+            items = load(f"omni_terminal.completion:{name}")(context, begun)
+        return items
+
+    return complete
+
+
 _source: list[Callable[[Any], Any]] = [
-    click.argument("pipeline"),
-    click.option("--model", help="A checkpoint folder or hub id."),
-    click.option("--option", multiple=True, metavar="NAME=VALUE", help="A pipeline's option; see `omni pipelines`."),
-    click.option("--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field."),
+    click.argument("pipeline", shell_complete=_completed("pipeline")),
+    click.option("--model", help="A checkpoint folder or hub id.", shell_complete=_completed("model")),
+    click.option(
+        *("--option",),
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A pipeline's option; see `omni pipelines`.",
+        shell_complete=_completed("option"),
+    ),
+    click.option(
+        *("--set", "settings"),
+        multiple=True,
+        metavar="STAGE.FIELD=VALUE",
+        help="Override one field.",
+        shell_complete=_completed("setting"),
+    ),
     click.option("--config", "overlay", type=click.Path(exists=True, dir_okay=False), help="A YAML overlay."),
 ]
 
@@ -62,7 +88,7 @@ def show(provenance: bool, **source: Any) -> None:
     for path, (origin, before, now) in resolved.provenance.items():
         click.echo(f"{path}: {before!r} -> {now!r}  ({origin})")
     if not resolved.provenance:
-        click.echo("Everything is as the pipeline says.")
+        click.echo("No overrides.")
 
 
 @config.command()

@@ -7,6 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
@@ -26,7 +28,7 @@ COMMANDS = {
 }
 """The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
 
-ELSEWHERE = dict.fromkeys(("doctor", "ps", "stop", "top"), "omni-terminal")
+ELSEWHERE = dict.fromkeys(("batch", "chat", "doctor", "ps", "stop", "top"), "omni-terminal")
 """Commands of our other distributions, for the advice to install them."""
 
 _FIELD = re.compile(
@@ -111,6 +113,9 @@ def main(arguments: list[str] | None = None) -> Any:
     A deliberate error, or one of the operating system (a full disk, no permission), is a line on standard error and exit code 1;
     ``OMNI_DEBUG=1`` shows its traceback.
     """
+    if "_OMNI_COMPLETE" in os.environ:
+        with suppress(ImportError):  # it improves click's script for bash
+            import_module("omni_terminal.completion")
     try:
         return omni.main(args=arguments, prog_name="omni", standalone_mode=True)
     except (OmniError, OSError) as error:

@@ -5,6 +5,7 @@ Only the first bytes are read. A file of an unknown format is left to the stage 
 
 from __future__ import annotations
 
+import os
 import re
 from codecs import getincrementaldecoder
 from pathlib import Path
@@ -40,8 +41,8 @@ class MediaFile(click.Path):
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
-        problem = problem_of(Path(path), self.kind)
+        path: Any = super().convert(value, param, ctx)
+        problem = problem_of(Path(os.fsdecode(path)), self.kind)
         if problem is not None:
             self.fail(problem, param, ctx)
         return path
