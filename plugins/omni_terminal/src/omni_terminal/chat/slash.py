@@ -23,7 +23,7 @@ class SlashCommand:
 
 COMMANDS = (
     SlashCommand(
-        "/image", "FILE...", "add pictures to the next message; a file dropped onto the terminal is added too"
+        "/image", "FILE...", "add pictures to the next message, as dropped files are"
     ),
     SlashCommand("/audio", "FILE...", "add recordings"),
     SlashCommand("/video", "FILE...", "add videos"),
@@ -52,7 +52,8 @@ def help_lines() -> Iterator[str]:
     width = max(map(len, heads)) + 2
     for head, each in zip(heads, COMMANDS, strict=True):
         yield f"{head:{width}}{each.help}"
-    yield f"{'Alt-Enter':{width}}begin a new line in the message; Tab completes commands, files and voices"
+    yield f"{'Alt-Enter':{width}}begin a new line in the message"
+    yield f"{'Tab':{width}}complete commands, files and voices"
 
 
 class SlashCompleter(Completer):
