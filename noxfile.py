@@ -105,7 +105,7 @@ MOONCAKE = "mooncake-transfer-engine-non-cuda"
 # Its interpreter runs without a GPU.
 TRITON = "triton==3.9.0"
 # Extras without which there is nothing to test.
-EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu"}
+EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-terminal": "audio"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 

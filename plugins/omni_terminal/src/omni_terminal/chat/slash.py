@@ -22,9 +22,7 @@ class SlashCommand:
 
 
 COMMANDS = (
-    SlashCommand(
-        "/image", "FILE...", "add pictures to the next message, as dropped files are"
-    ),
+    SlashCommand("/image", "FILE...", "add pictures to the next message, as dropped files are"),
     SlashCommand("/audio", "FILE...", "add recordings"),
     SlashCommand("/video", "FILE...", "add videos"),
     SlashCommand("/mic", "", "record a turn with the microphone"),
