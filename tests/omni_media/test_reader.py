@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from omni_core.client.messages import MediaPolicy
 from omni_core.errors import InvalidRequestError
@@ -60,11 +59,14 @@ async def test_other_kinds_and_keys_are_left_to_the_pipeline() -> None:
     assert await part({"type": "image", "size": 3}) == {"type": "image", "size": 3}
 
 
-async def test_values_of_python(tmp_path: Path) -> None:
-    image = Image.new("RGB", (3, 2), "red")
+async def test_images_of_pillow() -> None:
+    image = pytest.importorskip("PIL.Image").new("RGB", (3, 2), "red")
     assert (await part({"type": "image", "image": image}))["image"].shape == (2, 3, 3)
     assert (await part({"type": "image", "image": image.convert("P")}))["image"].shape == (2, 3, 3)
     assert (await part({"type": "image", "image": image.convert("LA")}))["image"].shape == (2, 3, 4)
+
+
+async def test_values_of_python(tmp_path: Path) -> None:
     frames = np.zeros((2, 4, 4, 3), np.uint8)
     assert (await part({"type": "video", "video": frames}))["frames"] is frames
     sound = await part({"type": "audio", "audio": (np.array([0, 16384, -32768], np.int16), 8000)})

@@ -20,7 +20,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 
 HERE = Path(__file__).parent
 SPEAKING = """
-import math, time
+import logging, math, time
 from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextResult, TextChunk
 from omni_core.scheduling.base import MessageQueue, OutgoingMessage
@@ -32,6 +32,9 @@ def words(payload: StagePayload):
         text += f" {voice['path'].rsplit('/')[-1]}={voice.get('text')}"
     if text == "slow":
         time.sleep(30)
+    if text == "loud":
+        print("printed", text)
+        logging.getLogger("mine").warning("warned of %s", text)
     return {"text": text[::-1]}
 
 class Speak:
@@ -288,6 +291,17 @@ def test_output_of_plugins_is_not_in_the_reply(pipeline: Path) -> None:
     answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--json")
     assert json.loads(answer.stdout)["text"] == "olleh"
     assert "hello from the import" in answer.stderr
+
+
+def test_prints_and_warnings_of_stages_are_in_the_log(pipeline: Path) -> None:
+    answer = omni(pipeline, "run", str(pipeline), "--text", "loud", "--json", "--log-format", "json")
+    assert json.loads(answer.stdout)["text"] == "duol"
+    records = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith("{")]
+    found = {(each["level"], each["logger"], each["stage"], each["message"]) for each in records}
+    assert found == {("INFO", "print", "words", "printed loud"), ("WARNING", "mine", "words", "warned of loud")}
+    assert len({each["request_id"] for each in records}) == 1
+    quiet = omni(pipeline, "--log-level", "error", "run", str(pipeline), "--text", "loud")
+    assert "loud" not in quiet.stderr
 
 
 def test_validate_warns_of_a_route_that_can_starve(tmp_path: Path) -> None:

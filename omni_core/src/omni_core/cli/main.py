@@ -7,6 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
@@ -111,6 +113,9 @@ def main(arguments: list[str] | None = None) -> Any:
     A deliberate error, or one of the operating system (a full disk, no permission), is a line on standard error and exit code 1;
     ``OMNI_DEBUG=1`` shows its traceback.
     """
+    if "_OMNI_COMPLETE" in os.environ:
+        with suppress(ImportError):  # it improves click's script for bash
+            import_module("omni_terminal.completion")
     try:
         return omni.main(args=arguments, prog_name="omni", standalone_mode=True)
     except (OmniError, OSError) as error:

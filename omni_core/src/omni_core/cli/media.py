@@ -5,6 +5,7 @@ Only the first bytes are read. A file of an unknown format is left to the stage 
 
 from __future__ import annotations
 
+import os
 import re
 from codecs import getincrementaldecoder
 from pathlib import Path
@@ -41,7 +42,7 @@ class MediaFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path: Any = super().convert(value, param, ctx)
-        problem = problem_of(Path(path), self.kind)
+        problem = problem_of(Path(os.fsdecode(path)), self.kind)
         if problem is not None:
             self.fail(problem, param, ctx)
         return path
