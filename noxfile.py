@@ -180,9 +180,6 @@ def tests(session: nox.Session) -> None:
     rest = [
         "tests",
         *(f"--ignore={folder}" for folder in compute),
-        "--ignore=tests/packaging/bare",
-        "--ignore=tests/packaging/typed",
-        "--ignore=tests/packaging/site",
         "--soak-seconds",
         "30",
     ]

@@ -48,6 +48,8 @@ VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "The GPUs that there are; `gpu` counts what is left.",
     "UCX_TLS": "The transports of the nixl relay; see [relays](../relays.md).",
     "MC_LOG_LEVEL": "How much Mooncake's engine writes; the mooncake relay sets it to `ERROR` where it is not set.",
+    "XDG_STATE_HOME": "Where the history of `omni chat` is kept. By default `~/.local/state`.",
+    "NO_COLOR": "Set: no colours in `omni chat`, `omni top` and `omni batch`.",
     "XDG_CACHE_HOME": "Where the random Qwen3-Omni checkpoint is kept that `omni run` makes without `--model`. By default `~/.cache`.",
 }
 """Every environment variable that means something here."""

@@ -14,6 +14,9 @@ from omni_torch.pipeline_options import DTYPES, check_options
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
+_NETWORKS = ["transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe"]
+"""Imported once for the stages that use transformers' networks: it takes seconds and 150 MB."""
+
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 """The checkpoint files that are read, and downloaded."""
 
@@ -55,6 +58,7 @@ def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         StageConfig(
             name="code2wav",
             factory="omni_qwen3.code2wav:create_code2wav",
+            preload=_NETWORKS,
             factory_args={**given.network, **given.take("initial_chunk", "chunk")},
             terminal=True,
             **given.place("code2wav"),
@@ -122,6 +126,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="preprocessing",
             factory="omni_qwen3.preprocessing:create_preprocessing",
+            preload=_NETWORKS,
             factory_args=given.take(*_LIMITS),
             next=["image_encoder", "audio_encoder", "mm_aggregate"],
             route_fn=f"{_ROUTING}:route_preprocessing",
@@ -135,6 +140,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="image_encoder",
             factory="omni_qwen3.encoders:create_image_encoder",
+            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("image_encoder"),
@@ -142,6 +148,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="audio_encoder",
             factory="omni_qwen3.encoders:create_audio_encoder",
+            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("audio_encoder"),

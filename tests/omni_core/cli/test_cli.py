@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -96,6 +97,40 @@ def test_one_reply_in_text_and_sound(pipeline: Path, tmp_path: Path) -> None:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth(), file.getnframes()) == (8000, 1, 2, 8000)
 
 
+def test_a_message_from_standard_input_and_speech_to_standard_output(pipeline: Path) -> None:
+    answer = subprocess.run(
+        command("run", str(pipeline), "--out", "-"),
+        env=environment(pipeline),
+        input=b"hello\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert b"olleh\n" in answer.stderr
+    assert answer.stdout[:4] == b"RIFF"
+    assert len(answer.stdout) == 44 + 2 * 8000
+
+
+def test_a_chat_without_omni_terminal_says_what_to_install(pipeline: Path) -> None:
+    parent, child = pty.openpty()
+    try:
+        answer = subprocess.run(
+            command("run", str(pipeline)),
+            env={**environment(pipeline), "OMNI_DISABLE_PLUGINS": "terminal"},
+            stdin=child,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(parent)
+        os.close(child)
+    assert answer.returncode == 2
+    assert "pip install omni-terminal" in answer.stderr
+
+
 def test_json_is_one_document(pipeline: Path) -> None:
     answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--json")
     document = json.loads(answer.stdout)
@@ -181,6 +216,9 @@ def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None
         (["run", "{pipeline}", "--text", "x", "--out", "/nowhere/x.wav"], 2, ["/nowhere"]),
         (["run", "{pipeline}", "--text", "x", "--set", "wrods.gpu=1"], 1, ["wrods", "did you mean 'words'"]),
         (["run", "{pipeline}", "--text", "x", "--no-speech", "--out", "x.wav"], 2, ["--no-speech"]),
+        (["run", "{pipeline}", "--text", "x", "--out", "{pipeline}"], 2, ["exists and is no WAV file"]),
+        (["run", "{pipeline}", "--text", "x", "--play"], 2, ["--play is for a chat", "--out - | aplay -"]),
+        (["chat", "{pipeline}"], 2, ["a chat needs a terminal"]),
         (["config", "validate", "{folder}/broken.json"], 1, ["entry_stage", "nowhere"]),
         (["plugins", "show", "nobody"], 1, ["nobody"]),
         (["run", "{pipeline}", "--text", "x", "--option", "gpu=0"], 1, ["--option gpu: a config file has no options"]),

@@ -28,7 +28,7 @@ COMMANDS = {
 }
 """The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
 
-ELSEWHERE = dict.fromkeys(("doctor", "ps", "stop", "top"), "omni-terminal")
+ELSEWHERE = dict.fromkeys(("batch", "chat", "doctor", "ps", "stop", "top"), "omni-terminal")
 """Commands of our other distributions, for the advice to install them."""
 
 _FIELD = re.compile(

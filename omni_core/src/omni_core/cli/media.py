@@ -41,7 +41,7 @@ class MediaFile(click.Path):
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
+        path: Any = super().convert(value, param, ctx)
         problem = problem_of(Path(os.fsdecode(path)), self.kind)
         if problem is not None:
             self.fail(problem, param, ctx)

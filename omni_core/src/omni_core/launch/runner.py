@@ -1,6 +1,7 @@
 """Runs a pipeline: launches its units from resolved specs, and connects coordinator, supervision and control plane.
 
-Serving uses this runner for one process and for many alike. Processes are fresh interpreters, never forks.
+Serving uses this runner for one process and for many alike. Processes are forks of a server of this run, which has no threads, or fresh
+interpreters; never forks of this process.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from omni_core.hookspecs import Component, hookimpl
 def omni_commands() -> list[Component]:
     """Return the commands by name."""
     return [
+        Component("batch", "omni_terminal.batch.command:batch", "Answer a file of requests."),
+        Component("chat", "omni_terminal.chat.command:chat", "Chat with a pipeline."),
         Component(
             "doctor", "omni_terminal.doctor:doctor", "Look at this machine and the installation, and say what to do."
         ),
