@@ -1,0 +1,76 @@
+"""A pipeline that writes and speaks, started once, and clients of a server over it without a socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import pytest_asyncio
+from serve_stages import speaking_pipeline
+
+from omni_core.client import open_pipeline
+from omni_serve import Settings, create_app
+from omni_serve.app import Application
+
+STAGES = str(Path(__file__).parent / "stages")
+
+
+class Pipe:
+    """A running pipeline as the server uses it; its health can be overridden."""
+
+    def __init__(self, client: Any, config: Any) -> None:
+        self._client = client
+        self.config = config
+        self.states: dict[str, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def health(self) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = self._client.health()
+        return found
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def pipe() -> AsyncIterator[Pipe]:
+    """The pipeline, for all tests of this folder."""
+    config = speaking_pipeline()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([STAGES, os.environ.get("PYTHONPATH", "")]))
+        async with open_pipeline(config) as client:
+            yield Pipe(client, config)
+
+
+MakeApp = Callable[..., Application]
+
+
+@pytest.fixture(scope="session")
+def app(pipe: Pipe, tmp_path_factory: pytest.TempPathFactory) -> Application:
+    """A server without keys that keeps voices."""
+    return create_app(pipe, Settings(voices_dir=tmp_path_factory.mktemp("voices"), aliases={"tts-1": "tones"}))
+
+
+def http_client(app: Application, **options: Any) -> httpx2.AsyncClient:
+    """Return a client of an application."""
+    return httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://test", **options
+    )
+
+
+@pytest.fixture(scope="session")
+def http(app: Application) -> httpx2.AsyncClient:
+    """A plain client."""
+    return http_client(app)
+
+
+@pytest.fixture(scope="session")
+def client(app: Application) -> openai.AsyncOpenAI:
+    """OpenAI's client."""
+    return openai.AsyncOpenAI(
+        api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=20
+    )
