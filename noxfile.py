@@ -40,6 +40,7 @@ DISTRIBUTIONS = {
     "omni-testing": "plugins/omni_testing",
     "omni-terminal": "plugins/omni_terminal",
     "omni-serve": "plugins/omni_serve",
+    "omni-media": "plugins/omni_media",
     "omni-relay-kit": "plugins/omni_relay_kit",
     "omni-relay-shm": "plugins/omni_relay_shm",
     "omni-relay-nixl": "plugins/omni_relay_nixl",
@@ -57,6 +58,7 @@ TESTS = {
     "omni-testing": "tests/omni_testing",
     "omni-terminal": "tests/omni_terminal",
     "omni-serve": "tests/omni_serve",
+    "omni-media": "tests/omni_media",
     "omni-relay-kit": "tests/omni_relay_kit",
     "omni-relay-shm": "tests/omni_relay_shm",
     "omni-relay-nixl": "tests/end_to_end/runtime/test_relays_in_pipelines.py",
@@ -80,7 +82,16 @@ SGLANG = "omni-sglang"
 SGLANG_FOLDER = "plugins/omni_sglang"
 SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
 SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
-TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk", "pyzmq"]
+TEST_TOOLS = [
+    "pytest",
+    "pytest-asyncio",
+    "pytest-timeout",
+    "hypothesis",
+    "psutil",
+    "opentelemetry-sdk",
+    "pyzmq",
+    "aiohttp",
+]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
 # Clients of the server.
@@ -400,7 +411,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source, and over new projects of every kind."""
-    install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest", "pyzmq"))
+    install_wheels(session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pytest", "pyzmq"))
     session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)

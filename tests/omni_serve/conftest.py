@@ -13,44 +13,27 @@ import pytest
 import pytest_asyncio
 from serve_stages import speaking_pipeline
 
-from omni_core.client import open_pipeline
+from omni_core import AsyncPipe, open_async
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
 
 STAGES = str(Path(__file__).parent / "stages")
 
 
-class Pipe:
-    """A running pipeline as the server uses it; its health can be overridden."""
-
-    def __init__(self, client: Any, config: Any) -> None:
-        self._client = client
-        self.config = config
-        self.states: dict[str, str] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
-
-    def health(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = self._client.health()
-        return found
-
-
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def pipe() -> AsyncIterator[Pipe]:
+async def pipe() -> AsyncIterator[AsyncPipe]:
     """The pipeline, for all tests of this folder."""
-    config = speaking_pipeline()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([STAGES, os.environ.get("PYTHONPATH", "")]))
-        async with open_pipeline(config) as client:
-            yield Pipe(client, config)
+        async with open_async(speaking_pipeline()) as pipe:
+            yield pipe
 
 
 MakeApp = Callable[..., Application]
 
 
 @pytest.fixture(scope="session")
-def app(pipe: Pipe, tmp_path_factory: pytest.TempPathFactory) -> Application:
+def app(pipe: AsyncPipe, tmp_path_factory: pytest.TempPathFactory) -> Application:
     """A server without keys that keeps voices."""
     return create_app(pipe, Settings(voices_dir=tmp_path_factory.mktemp("voices"), aliases={"tts-1": "tones"}))
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.graph import mermaid, terminal
 from omni_core.config.loading import dump_json
 from omni_core.config.overrides import ResolvedConfig

@@ -13,9 +13,10 @@ import av
 import av.error
 from PIL import Image
 
+from omni_core.client import MediaPolicy
 from omni_core.errors import InvalidRequestError
+from omni_media import Reader
 from omni_serve.errors import ApiError, invalid
-from omni_serve.media_reader import MediaPolicy, Reader
 from omni_serve.settings import Limits, Settings
 
 KINDS = ("image", "audio", "video")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from omni_core.errors import did_you_mean
+from omni_core.interface import VOICE
 from omni_serve.errors import ApiError, invalid
 from omni_serve.parameters import choices_of
 from omni_serve.server import Server
 
-VOICE = "speaker"
 DEFAULT = "default"
 
 

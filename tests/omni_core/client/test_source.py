@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from omni_core.cli import pipeline_source
-from omni_core.cli.pipeline_source import PipelineSource
+from omni_core.client import source
+from omni_core.client.source import PipelineSource
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError, PluginError
 from omni_core.hookspecs import PipelineComponent
@@ -33,7 +33,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> PluginRegistry:
     components = [component("one", "OneModel", "one_type"), component("two", "TwoModel"), component("deux", "TwoModel")]
     record = PluginRecord("plugin", "distribution", "1", "module", components={"omni_pipelines": components})
     registry = PluginRegistry([record])
-    monkeypatch.setattr(pipeline_source, "load_plugins", lambda: registry)
+    monkeypatch.setattr(source, "load_plugins", lambda: registry)
     return registry
 
 

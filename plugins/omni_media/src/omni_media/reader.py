@@ -15,27 +15,9 @@ from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 import numpy as np
-from attrs import frozen
 
+from omni_core.client.messages import KINDS, MediaPolicy, Recording
 from omni_core.errors import InvalidRequestError
-
-KINDS = ("image", "audio", "video")
-
-
-@frozen
-class MediaPolicy:
-    allow_paths: bool = True
-    allow_urls: bool = False
-    allow_internal_urls: bool = False
-    max_bytes: int = 512 * 2**20
-    fetch_seconds: float = 30.0
-
-
-@frozen
-class Recording:
-    audio: Any
-    text: str | None = None
-
 
 _SCHEMES = ("data:", "http://", "https://", "file://")
 
