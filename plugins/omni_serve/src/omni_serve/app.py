@@ -26,14 +26,23 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from omni_core import __version__
-from omni_serve import chat, health, models, voices
+from omni_serve import chat, health, models, responses, speech, speech_socket, transcriptions, voices
 from omni_serve.bodies import component_schemas
 from omni_serve.errors import ApiError, api_error
 from omni_serve.guard import Guard
 from omni_serve.server import ServedPipe, Server
 from omni_serve.settings import Settings
 
-ROUTERS = [chat.router, voices.router, models.router, health.router]
+ROUTERS = [
+    chat.router,
+    responses.router,
+    speech.router,
+    speech_socket.router,
+    voices.router,
+    transcriptions.router,
+    models.router,
+    health.router,
+]
 
 
 class Application(FastAPI):
