@@ -35,7 +35,7 @@ MakeApp = Callable[..., Application]
 @pytest.fixture(scope="session")
 def app(pipe: AsyncPipe, tmp_path_factory: pytest.TempPathFactory) -> Application:
     """A server without keys that keeps voices."""
-    return create_app(pipe, Settings(voices_dir=tmp_path_factory.mktemp("voices"), aliases={"tts-1": "tones"}))
+    return create_app(pipe, Settings(voices_dir=tmp_path_factory.mktemp("voices"), aliases=("tts-1",)))
 
 
 def http_client(app: Application, **options: Any) -> httpx2.AsyncClient:

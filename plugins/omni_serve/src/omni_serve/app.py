@@ -100,12 +100,12 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
     app.state.guard = Guard(server)
     for router in ROUTERS:
         app.include_router(router)
-    _handle_errors(app)
+    add_error_handlers(app)
     _describe(app)
     return app
 
 
-def _handle_errors(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Answer every exception in OpenAI's form."""
 
     async def answer(request: Request, error: Exception) -> Response:

@@ -10,6 +10,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,8 +34,11 @@ class Guard:
         open_paths: need no key. open_prefixes: likewise everything below.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, needs: Callable[[str, str], str] | None = None) -> None:
         self._app: ASGIApp | None = None
+        self._needs = needs or scope_needed
+        self._hosts = {each.encode() for each in server.settings.hosts}
+        self._origins = {each.encode() for each in server.settings.cors_origins}
         self._server = server
         self._most = int(server.settings.limits.body_mib * 2**20)
         self.open_paths = {"/health", "/health/ready"}
@@ -100,6 +104,7 @@ class Guard:
     def _key(self, scope: Scope) -> Key | None:
         """Return the key of a request; ``None`` for an open path without one."""
         ring, path = self._server.keys, scope["path"]
+        self._check_caller(scope, is_open=ring.is_open)
         if ring.is_open:
             return ANYONE
         given = presented(scope["headers"])
@@ -110,7 +115,7 @@ class Guard:
             if given:
                 raise ApiError(401, "The API key is not valid.", code="invalid_api_key")
             raise ApiError(401, "An API key is needed: send 'Authorization: Bearer KEY'.", code="missing_api_key")
-        needed = scope_needed(scope.get("method", "GET"), path)
+        needed = self._needs(scope.get("method", "GET"), path)
         if not key.may(needed) and path not in self.open_paths:
             raise ApiError(
                 403,
@@ -119,6 +124,24 @@ class Guard:
                 details={"scope": needed},
             )
         return key
+
+    def _check_caller(self, scope: Scope, *, is_open: bool) -> None:
+        """Refuse web pages of other origins where no key protects the server, and names of hosts that are not ours.
+
+        Browsers send forms and open WebSockets across origins without asking, and follow a name that leads to this machine.
+        """
+        if not (is_open or self._hosts):
+            return
+        host = origin = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+        if self._hosts and host and re.sub(rb":\d+$", b"", host) not in self._hosts:
+            raise ApiError(421, "This server is not called by that name (see the setting `hosts`).", code="wrong_host")
+        if is_open and origin and origin not in self._origins and origin.partition(b"://")[2] != host:
+            raise ApiError(403, "Web pages of other origins may not use this server.", code="cross_origin")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """Return ``receive``, which raises for a body that is too large or comes too slowly."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -86,9 +86,9 @@ class Server:
         )
 
     @property
-    def models(self) -> Mapping[str, str]:
+    def models(self) -> list[str]:
         """The model names that clients may ask for."""
-        return {self.model: self.model, **self.settings.aliases}
+        return [self.model, *self.settings.aliases]
 
     @property
     def rate(self) -> int:

@@ -40,7 +40,7 @@ class Settings:
 
     Attributes:
         model: the name that clients see; by default the pipeline's.
-        aliases: further names, and what they stand for: ``{"tts-1": "fish-s2"}``.
+        aliases: further names of the model: ``("tts-1",)``.
         any_model: answer whatever model name a request has. Many clients have one built in.
         voice_aliases: further names of voices, ``{"alloy": "ethan"}``; ``*`` stands for every other name, ``default`` for the pipeline's
             own choice.
@@ -56,6 +56,7 @@ class Settings:
         audio_seconds_kept: how long a spoken answer can be referred to by its id.
         audio_answers_kept: how many of them.
         fetch_urls: media may be named by http and https URLs, which are fetched from public addresses only.
+        hosts: the host names by which clients may call, against web pages that lead a name of theirs to this machine. Empty: any.
         cors_origins: origins of web pages that may use this server.
         ping_seconds: a comment is sent when a stream of events was silent for so long.
         drain_seconds: how long running requests may take after SIGTERM.
@@ -64,7 +65,7 @@ class Settings:
     """
 
     model: str | None = None
-    aliases: Mapping[str, str] = field(factory=dict)
+    aliases: tuple[str, ...] = ()
     any_model: bool = False
     voice_aliases: Mapping[str, str] = field(factory=dict)
     limits: Limits = field(factory=Limits)
@@ -79,6 +80,7 @@ class Settings:
     audio_seconds_kept: float = 3600.0
     audio_answers_kept: int = 4096
     fetch_urls: bool = False
+    hosts: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     ping_seconds: float = 15.0
     drain_seconds: float = 30.0
