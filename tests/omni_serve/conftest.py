@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import openai
 import pytest
 import pytest_asyncio
+from omni_serve_clients import http_client
 from serve_stages import speaking_pipeline
 
 from omni_core import AsyncPipe, open_async
@@ -29,20 +29,10 @@ async def pipe() -> AsyncIterator[AsyncPipe]:
             yield pipe
 
 
-MakeApp = Callable[..., Application]
-
-
 @pytest.fixture(scope="session")
 def app(pipe: AsyncPipe, tmp_path_factory: pytest.TempPathFactory) -> Application:
     """A server without keys that keeps voices."""
     return create_app(pipe, Settings(voices_dir=tmp_path_factory.mktemp("voices"), aliases=("tts-1",)))
-
-
-def http_client(app: Application, **options: Any) -> httpx2.AsyncClient:
-    """Return a client of an application."""
-    return httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://test", **options
-    )
 
 
 @pytest.fixture(scope="session")

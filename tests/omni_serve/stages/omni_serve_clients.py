@@ -8,7 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 from starlette.types import ASGIApp, Message
+
+
+def http_client(app: ASGIApp, **options: Any) -> httpx2.AsyncClient:
+    """Return a client of an application."""
+    return httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://test", **options
+    )
 
 
 class Connection:

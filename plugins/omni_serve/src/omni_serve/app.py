@@ -99,7 +99,7 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
     app.state.server = server
     app.state.guard = Guard(server)
     for router in ROUTERS:
-        app.include_router(router)
+        app.router.routes.extend(router.routes)  # not included: that would ask router by router at every request
     add_error_handlers(app)
     _describe(app)
     return app

@@ -11,7 +11,6 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -197,8 +196,4 @@ async def _deny(error: ApiError, scope: Scope, receive: Receive, send: Send) -> 
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
         return
-
-    async def denial(message: Any) -> None:
-        await send({**message, "type": f"websocket.{message['type']}"})
-
-    await error.response()(scope, receive, denial)
+    await error.response()(scope, receive, send)
