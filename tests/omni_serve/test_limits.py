@@ -28,7 +28,7 @@ def limited(
     """An application with one key that has limits."""
     app = create_app(pipe, Settings(keys={"mine": "the secret"}, **settings))
     ring = app.state.server.keys
-    ring.keys["mine"] = evolve(ring.keys["mine"], limits=limits or KeyLimits())
+    ring.keys["mine"] = evolve(ring.keys["mine"], limits=of_key or KeyLimits())
     return app, http_client(app, headers={"authorization": "Bearer the secret"})
 
 
