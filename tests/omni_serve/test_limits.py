@@ -23,7 +23,7 @@ FAST: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content
 
 
 def limited(
-    pipe: AsyncPipe, limits: KeyLimits | None = None, **settings: Any
+    pipe: AsyncPipe, of_key: KeyLimits | None = None, **settings: Any
 ) -> tuple[Application, httpx2.AsyncClient]:
     """An application with one key that has limits."""
     app = create_app(pipe, Settings(keys={"mine": "the secret"}, **settings))

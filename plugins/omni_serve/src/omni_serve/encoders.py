@@ -190,9 +190,7 @@ class _Container:
 
     def write(self, samples: Samples) -> bytes:
         if len(samples):
-            frame = av.AudioFrame.from_ndarray(
-                np.ascontiguousarray(samples, np.float32)[None], format="flt", layout="mono"
-            )
+            frame = av.AudioFrame.from_ndarray(np.frombuffer(pcm16(samples), "<i2")[None], format="s16", layout="mono")
             frame.sample_rate, frame.pts, frame.time_base = self._rate, self._count, Fraction(1, self._rate)
             self._count += len(samples)
             self._file.mux(self._stream.encode(frame))
@@ -227,13 +225,13 @@ class _Resampled:
 
 
 class _Stretched:
-    """Another speed at the same pitch: FFmpeg's ``atempo``, twice for a speed below 0.5."""
+    """Another speed at the same pitch: FFmpeg's ``atempo``, twice for a speed below 0.5 or above 2."""
 
     def __init__(self, inner: Encoder, rate: int, speed: float) -> None:
         self._inner, self._rate, self._count = inner, rate, 0
         graph = av.filter.Graph()
         first = last = graph.add_abuffer(sample_rate=rate, format="flt", layout="mono", time_base=Fraction(1, rate))
-        steps = [speed] if speed >= 0.5 else [math.sqrt(speed)] * 2
+        steps = [speed] if 0.5 <= speed <= 2.0 else [math.sqrt(speed)] * 2  # beyond, the filter leaves samples out
         for step in steps:
             following = graph.add("atempo", f"{step:.6f}")
             last.link_to(following)

@@ -5,6 +5,7 @@ A header is read, nothing is decoded: a small file that decodes to gigabytes is 
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,16 @@ from omni_core.errors import InvalidRequestError
 from omni_media import Reader
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits, Settings
+
+CONTAINERS = "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,amr,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,avi,mpeg,mpegts,asf,flv,ivf,h264,hevc,av1"
+"""Formats of sound and video that are read. Others of FFmpeg's are playlists and descriptions, which open files and sockets."""
+
+_OPTIONS = {
+    "format_whitelist": CONTAINERS,
+    "protocol_whitelist": "",
+    "probesize": "1000000",
+    "analyzeduration": "1000000",
+}
 
 KINDS = ("image", "audio", "video")
 
@@ -39,7 +50,10 @@ async def read_messages(messages: Sequence[Mapping[str, Any]], settings: Setting
     except InvalidRequestError as error:
         where, _, problem = str(error).partition(": ")
         raise invalid(problem and f"{where}: {problem}", where if problem else None, "invalid_value") from None
-    _check(read, settings.limits)
+    if any(isinstance(message.get("content"), list) for message in read):
+        await asyncio.to_thread(_check, read, settings.limits)  # FFmpeg may take a while to find its way in a file
+    else:
+        _check(read, settings.limits)
     return read
 
 
@@ -96,7 +110,7 @@ def _check_image(data: bytes, where: str, limits: Limits) -> None:
 def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) -> None:
     title = "a recording" if kind == "audio" else "a video"
     try:
-        with av.open(io.BytesIO(data), metadata_errors="replace") as file:
+        with av.open(io.BytesIO(data), metadata_errors="replace", options=_OPTIONS) as file:
             streams = file.streams.audio if kind == "audio" else file.streams.video
             if not streams:
                 raise invalid(f"{where}: there is no {'sound' if kind == 'audio' else 'picture'} in it", where)

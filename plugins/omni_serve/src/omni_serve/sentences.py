@@ -40,8 +40,10 @@ class SentenceCutter:
     def _end(self) -> int | None:
         least = LATER if self._count else FIRST
         for found in _END.finditer(self._text):
-            if found.end() < len(self._text) and len(self._text[: found.end()].strip()) >= least:
-                return min(found.end(), LONGEST)
+            if found.end() >= len(self._text) or found.end() > LONGEST:
+                break
+            if len(self._text[: found.end()].strip()) >= least:
+                return found.end()
         if len(self._text) <= LONGEST:
             return None
         return self._text.rfind(" ", 0, LONGEST) + 1 or LONGEST

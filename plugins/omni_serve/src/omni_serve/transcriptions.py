@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -68,7 +69,7 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
     limits = server.settings.limits
     try:
         data = await upload(file, "file", limits.media_mib)
-        check_media("audio", data, "file", limits)
+        await asyncio.to_thread(check_media, "audio", data, "file", limits)
     except ApiError as error:
         error.param = "file"
         raise

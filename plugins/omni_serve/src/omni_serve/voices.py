@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from attrs import evolve
@@ -212,5 +213,6 @@ async def _recording(server: Server, form: FormData, field: str) -> bytes:
     limits = server.settings.limits
     data = await upload(file, field, limits.upload_mib)
     longest = float(server.interface.limits.get("max_reference_seconds", limits.audio_seconds))
-    check_media("audio", data, field, Limits(media_mib=limits.upload_mib, audio_seconds=longest))
+    bounds = Limits(media_mib=limits.upload_mib, audio_seconds=longest)
+    await asyncio.to_thread(check_media, "audio", data, field, bounds)
     return data
