@@ -107,6 +107,8 @@ def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
         pieces.append(tone(word, payload.request.metadata.get("speaker")))
         if pause:
             time.sleep(pause)
+        if word == "explode":
+            raise RuntimeError("told to explode")
         yield AudioChunk(pieces[-1], RATE)
     return AudioResult(np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE)
 
