@@ -20,10 +20,10 @@ import openai
 import pytest
 import pytest_asyncio
 import websockets
+from omni_serve_clients import running_server
 
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app, listening
-from omni_serve.listening import open_socket, web_server
 
 QUESTION: Any = [{"role": "user", "content": "Say hello."}]
 REPLY = "Hello, nice to meet you."
@@ -140,14 +140,8 @@ async def address(pipe: AsyncPipe) -> AsyncIterator[str]:
     """The server in this process, with a short time for headers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(listening, "HEADER_SECONDS", 0.3)
-        listener = open_socket("127.0.0.1:0")
-        server = web_server(create_app(pipe, Settings(keys={"mine": SECRET})), drain_seconds=5)
-        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        server.end()
-        await serving
+        async with running_server(create_app(pipe, Settings(keys={"mine": SECRET}))) as address:
+            yield address
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -76,3 +76,20 @@ def request_to(app: ASGIApp, path: str, body: Any, **headers: str) -> Connection
     connection = Connection(app, scope)
     connection.to_app.put_nowait({"type": "http.request", "body": json.dumps(body).encode(), "more_body": False})
     return connection
+
+
+@asynccontextmanager
+async def running_server(app: ASGIApp) -> AsyncIterator[str]:
+    """An application behind a real web server in this event loop; yields HOST:PORT."""
+    from omni_serve.listening import open_socket, web_server
+
+    listener = open_socket("127.0.0.1:0")
+    server = web_server(app, drain_seconds=5)
+    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.end()
+        await serving
