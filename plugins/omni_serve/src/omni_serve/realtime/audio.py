@@ -1,0 +1,155 @@
+"""Sound of realtime sessions: what clients send becomes mono float32 at 16 kHz, speech becomes what they asked for.
+
+Every converter keeps its state from piece to piece, so that borders between pieces cannot be heard.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import soxr
+
+from omni_serve.encoders import PCM_RATE, Encoder, Samples, encoder, pcm16, wav_header
+from omni_serve.errors import invalid
+
+AudioType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+
+INPUT_RATE = 16_000
+"""Of what pipelines hear: every speech encoder in use takes this rate, and so do voice detectors."""
+
+LAW_RATE = 8_000
+"""Of G.711."""
+
+Codes = npt.NDArray[np.uint8]
+
+
+def rate_of(kind: AudioType) -> int:
+    """Return the sample rate of a format on the wire."""
+    return PCM_RATE if kind == "audio/pcm" else LAW_RATE
+
+
+def _mu_law() -> npt.NDArray[np.int16]:
+    """Return the sample of each byte of G.711 mu-law."""
+    code = ~np.arange(256, dtype=np.uint8)
+    magnitude = ((((code & 0x0F).astype(np.int32) << 3) + 0x84) << ((code & 0x70) >> 4).astype(np.int32)) - 0x84
+    return np.where(code & 0x80, -magnitude, magnitude).astype(np.int16)
+
+
+def _a_law() -> npt.NDArray[np.int16]:
+    """Return the sample of each byte of G.711 A-law."""
+    code = np.arange(256, dtype=np.uint8) ^ 0x55
+    exponent = ((code & 0x70) >> 4).astype(np.int32)
+    step = (code & 0x0F).astype(np.int32) << 4
+    magnitude = np.where(exponent == 0, step + 8, (step + 0x108) << np.maximum(exponent - 1, 0))
+    return np.where(code & 0x80, magnitude, -magnitude).astype(np.int16)
+
+
+_TABLES = {"audio/pcmu": _mu_law(), "audio/pcma": _a_law()}
+_ORDERS = {kind: np.argsort(table, kind="stable").astype(np.uint8) for kind, table in _TABLES.items()}
+_MIDDLES = {
+    kind: (table[_ORDERS[kind]][1:].astype(np.int32) + table[_ORDERS[kind]][:-1].astype(np.int32)) / 2
+    for kind, table in _TABLES.items()
+}
+
+
+def to_law(samples: npt.NDArray[np.int16], kind: AudioType) -> bytes:
+    """Return 16-bit samples as G.711, each as the byte of the nearest sample."""
+    return bytes(_ORDERS[kind][np.searchsorted(_MIDDLES[kind], samples)].tobytes())
+
+
+def from_law(data: bytes, kind: AudioType) -> npt.NDArray[np.int16]:
+    """Return the samples of G.711."""
+    return _TABLES[kind][np.frombuffer(data, np.uint8)]
+
+
+def from_base64(text: str, where: str) -> bytes:
+    """Return what a client has sent as base64.
+
+    Raises:
+        ApiError: 400, it is none.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(f"{where}: is not base64", where, "invalid_value") from None
+
+
+class InputAudio:
+    """Decodes the sound of one client."""
+
+    def __init__(self, kind: AudioType) -> None:
+        self.kind = kind
+        self._odd = b""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = soxr.ResampleStream(rate_of(self.kind), INPUT_RATE, 1, dtype="float32")
+
+    def write(self, data: bytes) -> Samples:
+        """Return the samples that are ready. Half a sample waits for its other half."""
+        if self.kind == "audio/pcm":
+            data = self._odd + data
+            whole = len(data) - len(data) % 2
+            self._odd = data[whole:]
+            samples: npt.NDArray[np.int16] = np.frombuffer(data[:whole], "<i2")
+        else:
+            samples = from_law(data, self.kind)
+        made: Samples = self._stream.resample_chunk(samples.astype(np.float32) / 32768.0)
+        return made
+
+    def flush(self) -> Samples:
+        """Return what the filter holds back, and begin anew."""
+        rest: Samples = self._stream.resample_chunk(np.zeros(0, np.float32), last=True)
+        self._odd = b""
+        self._begin()
+        return rest
+
+
+class OutputAudio:
+    """Encodes the speech of one reply.
+
+    Args:
+        rate: of the samples that come. speed: 0.25 to 1.5; the pitch stays.
+    """
+
+    def __init__(self, kind: AudioType, rate: int, speed: float = 1.0) -> None:
+        self._kind = kind
+        self._pcm: Encoder = encoder("pcm16", rate, live=True, speed=speed)
+        self._stream = soxr.ResampleStream(PCM_RATE, LAW_RATE, 1, dtype="float32")
+
+    def write(self, samples: Samples) -> bytes:
+        """Return the bytes that are ready."""
+        return self._law(self._pcm.write(samples), last=False)
+
+    def finish(self) -> bytes:
+        """Return the rest."""
+        return self._law(self._pcm.finish(), last=True)
+
+    def _law(self, data: bytes, *, last: bool) -> bytes:
+        if self._kind == "audio/pcm":
+            return data
+        samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768.0
+        return to_law(np.frombuffer(pcm16(self._stream.resample_chunk(samples, last=last)), "<i2"), self._kind)
+
+
+def milliseconds(data: bytes | int, kind: AudioType) -> float:
+    """Return the length of encoded sound, given as bytes or as their number."""
+    size = data if isinstance(data, int) else len(data)
+    return size * 1000 / (PCM_RATE * 2 if kind == "audio/pcm" else LAW_RATE)
+
+
+def wav(samples: Samples) -> bytes:
+    """Return a file of samples at :data:`INPUT_RATE`, which is how recordings are kept and given to the pipeline."""
+    data = pcm16(samples)
+    return wav_header(INPUT_RATE, len(data)) + data
+
+
+def from_wav(data: bytes, kind: AudioType) -> bytes:
+    """Return a recording that is kept in the format of the wire."""
+    samples = np.frombuffer(data[len(wav_header(INPUT_RATE, 0)) :], "<i2").astype(np.float32) / 32768.0
+    out = OutputAudio(kind, INPUT_RATE)
+    return out.write(samples) + out.finish()

@@ -1,0 +1,65 @@
+"""The items of a session in their order, bounded in bytes and in number."""
+
+from __future__ import annotations
+
+from attrs import define, field
+
+from omni_serve.errors import ApiError, invalid
+from omni_serve.realtime.items import Item
+
+
+@define
+class Conversation:
+    """Items by id, in order."""
+
+    most_bytes: int
+    most_items: int
+    items: list[Item] = field(factory=list)
+
+    def find(self, identity: object, where: str = "item_id") -> Item:
+        """Return an item. Raises ApiError 404."""
+        found = next((item for item in self.items if item.id == identity), None)
+        if found is None:
+            raise ApiError(
+                404,
+                f"{where}: no item of the conversation has the id {identity!r:.80}",
+                param=where,
+                code="item_not_found",
+            )
+        return found
+
+    def add(self, item: Item, previous: str | None = None) -> str | None:
+        """Insert an item after ``previous``: the id of another, ``root`` for the beginning, ``None`` for the end.
+
+        Returns:
+            The id of the item before it.
+
+        Raises:
+            ApiError: its id is taken, or there is no such other.
+        """
+        if any(each.id == item.id for each in self.items):
+            raise invalid(f"item.id: there is an item {item.id!r} already", "item.id", "item_exists")
+        if previous == "root":
+            index = 0
+        elif previous is None:
+            index = len(self.items)
+        else:
+            index = self.items.index(self.find(previous, "previous_item_id")) + 1
+        self.items.insert(index, item)
+        return self.items[index - 1].id if index else None
+
+    def remove(self, item: Item) -> None:
+        """Take an item out."""
+        self.items.remove(item)
+
+    def shorten(self, keep: set[str]) -> list[Item]:
+        """Remove the oldest items until the rest is within the bounds; return them. Those of ``keep`` stay."""
+        size, removed = sum(item.size for item in self.items), []
+        for item in list(self.items[:-1]):
+            if size <= self.most_bytes and len(self.items) <= self.most_items:
+                break
+            if item.id not in keep and item.role != "system":
+                self.items.remove(item)
+                removed.append(item)
+                size -= item.size
+        return removed

@@ -1,0 +1,248 @@
+"""The items of a conversation: how clients write and see them, and the messages that a pipeline makes a reply from."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from omni_core.errors import did_you_mean
+from omni_serve.errors import invalid
+from omni_serve.realtime.audio import AudioType, InputAudio, from_base64, from_wav, wav
+
+BETA_PARTS = {"text": "output_text", "audio": "output_audio"}
+"""Types of an assistant's parts in the beta API, and their names now."""
+
+_PARTS = {
+    "user": ("input_text", "input_audio", "input_image"),
+    "system": ("input_text",),
+    "assistant": ("output_text", "output_audio"),
+}
+_PART_FIELDS = {
+    "input_text": ("type", "text"),
+    "input_audio": ("type", "audio", "transcript"),
+    "input_image": ("type", "image_url", "detail"),
+    "output_text": ("type", "text"),
+    "output_audio": ("type", "audio", "transcript"),
+}
+_FIELDS = {
+    "message": ("id", "object", "type", "status", "role", "content"),
+    "function_call": ("id", "object", "type", "status", "name", "arguments", "call_id"),
+    "function_call_output": ("id", "object", "type", "status", "call_id", "output"),
+}
+
+_CHARACTER_MS = 65
+"""The time that a character takes to say, where it is not known yet how long a speech will be."""
+
+
+@define
+class Part:
+    """A content part.
+
+    Attributes:
+        text: of a recording or a speech, its transcript.
+        data: a recording or an image, as a file.
+        audio_ms: how much of a speech has been made. whole: it has been made to its end.
+        heard_ms: how much of it the user has heard; ``None``: all.
+    """
+
+    type: str
+    text: str | None = None
+    data: bytes = field(default=b"", repr=False)
+    audio_ms: float = 0.0
+    whole: bool = False
+    heard_ms: float | None = None
+
+    @property
+    def heard(self) -> str:
+        """The text that the user has read or heard, to the last whole word."""
+        text = self.text or ""
+        if self.heard_ms is None:
+            return text
+        total = self.audio_ms if self.whole else max(self.audio_ms, len(text) * _CHARACTER_MS)
+        cut = round(len(text) * min(1.0, self.heard_ms / total)) if total else 0
+        if cut >= len(text) or text[cut : cut + 1].isspace():
+            return text[:cut]
+        return text[:cut].rpartition(" ")[0] if " " in text else text[:cut]
+
+    def shown(self, audio: AudioType | None = None) -> dict[str, Any]:
+        """Return it as clients see it; with ``audio``, a recording is in it."""
+        if self.type in ("input_text", "output_text"):
+            return {"type": self.type, "text": self.heard}
+        if self.type == "input_image":
+            return {"type": self.type}
+        made: dict[str, Any] = {"type": self.type, "transcript": self.heard if self.text is not None else None}
+        if audio is not None and self.data:
+            made["audio"] = base64.b64encode(from_wav(self.data, audio)).decode()
+        return made
+
+
+@define(eq=False)
+class Item:
+    """An item: a message, a call of a tool, or what the tool has answered."""
+
+    id: str
+    type: str
+    role: str | None = None
+    status: str = "completed"
+    content: list[Part] = field(factory=list)
+    call_id: str = ""
+    name: str = ""
+    text: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return len(self.text) + sum(len(part.data) + len(part.text or "") for part in self.content) + 200
+
+    def shown(self, audio: AudioType | None = None) -> dict[str, Any]:
+        """Return it as clients see it."""
+        made: dict[str, Any] = {
+            "id": self.id,
+            "object": "realtime.item",
+            "type": self.type,
+            "status": self.status,
+        }
+        if self.type == "message":
+            return {**made, "role": self.role, "content": [part.shown(audio) for part in self.content]}
+        if self.type == "function_call":
+            return {**made, "name": self.name, "call_id": self.call_id, "arguments": self.text}
+        return {**made, "call_id": self.call_id, "output": self.text}
+
+
+def read_item(data: Any, identity: str, kind: AudioType, media: Mapping[int, bytes], where: str = "item") -> Item:
+    """Return an item that a client has made.
+
+    Args:
+        identity: the id if it has none. kind: the format of its sound.
+        media: its images, checked, by the index of the content part.
+
+    Raises:
+        ApiError: 400, it is malformed.
+    """
+    if not isinstance(data, Mapping):
+        raise invalid(f"{where}: must be an object", where, "invalid_type")
+    type_ = data.get("type")
+    if type_ not in _FIELDS:
+        raise invalid(
+            f"{where}.type: must be one of {', '.join(_FIELDS)}, is {type_!r:.80}", f"{where}.type", "invalid_value"
+        )
+    _check_fields(data, _FIELDS[type_], where)
+    identity = _text(data, "id", where, identity)
+    if not 0 < len(identity) <= 64:
+        raise invalid(f"{where}.id: must have 1 to 64 characters", f"{where}.id", "invalid_value")
+    if type_ == "function_call":
+        call = _text(data, "call_id", where, identity)
+        return Item(
+            identity, type_, call_id=call, name=_text(data, "name", where), text=_text(data, "arguments", where)
+        )
+    if type_ == "function_call_output":
+        return Item(identity, type_, call_id=_text(data, "call_id", where), text=_text(data, "output", where))
+    role = data.get("role")
+    if role not in _PARTS:
+        raise invalid(
+            f"{where}.role: must be one of {', '.join(_PARTS)}, is {role!r:.80}", f"{where}.role", "invalid_value"
+        )
+    content = data.get("content")
+    if not isinstance(content, list) or not content:
+        raise invalid(f"{where}.content: must be a non-empty list of parts", f"{where}.content", "invalid_type")
+    parts = [
+        _part(part, role, kind, media.get(index, b""), f"{where}.content[{index}]")
+        for index, part in enumerate(content)
+    ]
+    return Item(identity, type_, role, content=parts)
+
+
+def _part(data: Any, role: str, kind: AudioType, medium: bytes, where: str) -> Part:
+    if not isinstance(data, Mapping):
+        raise invalid(f"{where}: must be an object", where, "invalid_type")
+    type_ = data.get("type")
+    if type_ not in _PARTS[role]:
+        hint = f" ({type_!r} is a name of the beta API)" if role == "assistant" and type_ in BETA_PARTS else ""
+        raise invalid(
+            f"{where}.type: must be one of {', '.join(_PARTS[role])} for {role}, is {type_!r:.80}{hint}",
+            f"{where}.type",
+            "invalid_value",
+        )
+    _check_fields(data, _PART_FIELDS[type_], where)
+    if type_ == "input_image":
+        if not medium:
+            raise invalid(f"{where}.image_url: must be a data: URL of an image", f"{where}.image_url", "invalid_value")
+        return Part(type_, data=medium)
+    if type_ in ("input_text", "output_text"):
+        return Part(type_, _text(data, "text", where))
+    transcript = data.get("transcript")
+    if transcript is not None and not isinstance(transcript, str):
+        raise invalid(f"{where}.transcript: must be text", f"{where}.transcript", "invalid_type")
+    if type_ == "output_audio":
+        # A pipeline reads earlier answers as text: their sound is not kept.
+        if transcript is None:
+            raise invalid(f"{where}.transcript: is needed", f"{where}.transcript", "missing_required_parameter")
+        return Part(type_, transcript, whole=True)
+    sound = InputAudio(kind)
+    raw = from_base64(_text(data, "audio", where), f"{where}.audio")
+    samples = [sound.write(raw), sound.flush()]
+    if not any(len(each) for each in samples):
+        raise invalid(f"{where}.audio: there is no sound in it", f"{where}.audio", "invalid_value")
+    return Part(type_, transcript, data=wav(np.concatenate(samples)))
+
+
+def _check_fields(data: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for name in data:
+        if name not in known:
+            raise invalid(
+                f"{where}.{name}: this server does not know this field{did_you_mean(name, known)}",
+                f"{where}.{name}",
+                "unknown_parameter",
+            )
+
+
+def _text(data: Mapping[str, Any], name: str, where: str, default: str | None = None) -> str:
+    value = data.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str):
+        code = "missing_required_parameter" if value is None else "invalid_type"
+        raise invalid(f"{where}.{name}: must be text", f"{where}.{name}", code)
+    return value
+
+
+def messages_of(items: list[Item], instructions: str) -> list[dict[str, Any]]:
+    """Return the messages for the pipeline. Messages of one role that follow each other become one.
+
+    Of a speech that was interrupted, the words that were heard are in it; one of which nothing was heard is left out.
+    """
+    made: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
+    for item in items:
+        if item.type == "function_call":
+            call = {
+                "id": item.call_id,
+                "type": "function",
+                "function": {"name": item.name, "arguments": item.text},
+            }
+            if made and made[-1]["role"] == "assistant":
+                made[-1].setdefault("tool_calls", []).append(call)
+            else:
+                made.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        elif item.type == "function_call_output":
+            made.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
+        elif item.role == "user":
+            content = [_message_part(part) for part in item.content]
+            if made and made[-1]["role"] == "user":
+                made[-1]["content"] += content
+            else:
+                made.append({"role": "user", "content": content})
+        else:
+            text = "".join(part.heard for part in item.content)
+            if text:
+                made.append({"role": item.role, "content": text})
+    return made
+
+
+def _message_part(part: Part) -> dict[str, Any]:
+    if part.type == "input_text":
+        return {"type": "text", "text": part.text}
+    return {"type": "audio" if part.type == "input_audio" else "image", "data": part.data}

@@ -1,0 +1,531 @@
+"""The session without IO: turns, responses, interruptions, items; and any order of events."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omni_serve.encoders import Samples, pcm16
+from omni_serve.errors import ApiError
+from omni_serve.realtime.config import Offer
+from omni_serve.realtime.session import Abort, Action, Send, Session, Start, Transcribe
+from omni_serve.settings import RealtimeLimits
+
+RATE = 24_000
+
+
+def voice(seconds: float) -> Samples:
+    """A tone with the pauses of words."""
+    time = np.arange(int(seconds * RATE)) / RATE
+    return (0.3 * np.sin(2 * np.pi * 220 * time) * (time % 0.2 < 0.15)).astype(np.float32)
+
+
+def silence(seconds: float) -> Samples:
+    return np.zeros(int(seconds * RATE), np.float32)
+
+
+def append(samples: Samples) -> dict[str, Any]:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(pcm16(samples)).decode()}
+
+
+def user_text(text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "conversation.item.create", "item": {"type": "message", "role": "user", "content": content}}
+
+
+def update(**fields: Any) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"type": "realtime", **fields}}
+
+
+MANUAL = update(audio={"input": {"turn_detection": None}})
+
+
+def make(offer: Offer | None = None, **limits: Any) -> Session:
+    counts: dict[str, int] = {}
+
+    def identity(prefix: str) -> str:
+        counts[prefix] = counts.get(prefix, 0) + 1
+        return f"{prefix}_{counts[prefix]}"
+
+    session = Session(offer=offer or Offer(), limits=RealtimeLimits(**limits), ids=identity)
+    session.begin()
+    return session
+
+
+def events(actions: list[Action]) -> list[dict[str, Any]]:
+    return [action.event for action in actions if isinstance(action, Send)]
+
+
+def kinds(actions: list[Action]) -> list[str]:
+    return [event["type"] for event in events(actions)]
+
+
+def started(actions: list[Action]) -> Start:
+    return next(action for action in actions if isinstance(action, Start))
+
+
+def refused(actions: list[Action]) -> dict[str, Any]:
+    (event,) = events(actions)
+    assert event["type"] == "error"
+    error: dict[str, Any] = event["error"]
+    return error
+
+
+def test_the_greeting_describes_the_session() -> None:
+    (event,) = events(Session(offer=Offer()).begin())
+    session = event["session"]
+    assert event["type"] == "session.created"
+    assert (session["type"], session["object"]) == ("realtime", "realtime.session")
+    assert session["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
+    assert session["audio"]["input"]["turn_detection"]["type"] == "server_vad"
+
+
+def test_a_text_turn_is_answered_in_speech() -> None:
+    session = make()
+    assert kinds(session.receive(user_text("hello"), 0)) == ["conversation.item.added", "conversation.item.done"]
+    actions = session.receive({"type": "response.create"}, 0)
+    assert kinds(actions) == ["response.created"]
+    start = started(actions)
+    assert start.messages == [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+    assert kinds(session.text(start.reply, "Hi ")) == [
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio_transcript.delta",
+    ]
+    (delta,) = events(session.sound(start.reply, voice(0.2), RATE, 1.0))
+    assert delta["type"] == "response.output_audio.delta"
+    assert len(base64.b64decode(delta["delta"])) == 0.2 * RATE * 2
+    assert kinds(session.text(start.reply, "you")) == ["response.output_audio_transcript.delta"]
+    done = session.finished(start.reply, 2.0, {"prompt_tokens": 3, "completion_tokens": 4})
+    assert kinds(done) == [
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "conversation.item.done",
+        "response.output_item.done",
+        "response.done",
+    ]
+    response = events(done)[-1]["response"]
+    assert response["status"] == "completed"
+    assert response["usage"] == {"total_tokens": 7, "input_tokens": 3, "output_tokens": 4}
+    assert response["output"][0]["content"] == [{"type": "output_audio", "transcript": "Hi you"}]
+
+
+def test_a_text_answer_has_no_sound() -> None:
+    session = make()
+    session.receive(update(output_modalities=["text"], instructions="Be brief."), 0)
+    session.receive(user_text("hello"), 0)
+    start = started(session.receive({"type": "response.create"}, 0))
+    assert start.messages[0] == {"role": "system", "content": "Be brief."}
+    assert kinds(session.text(start.reply, "Hi"))[-1] == "response.output_text.delta"
+    assert session.sound(start.reply, voice(0.1), RATE, 0) == []
+    assert kinds(session.finished(start.reply, 0, {}))[:2] == [
+        "response.output_text.done",
+        "response.content_part.done",
+    ]
+
+
+def test_voice_activity_makes_a_turn() -> None:
+    session = make()
+    sound = np.concatenate([silence(0.6), voice(1.0), silence(0.8)])
+    found: list[Action] = []
+    for start in range(0, len(sound), 480):
+        found += session.receive(append(sound[start : start + 480]), start / RATE)
+    assert kinds(found) == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+    ]
+    begun, ended, committed = events(found)[:3]
+    assert begun["audio_start_ms"] == pytest.approx(300, abs=60)
+    assert ended["audio_end_ms"] == pytest.approx(2100, abs=80)
+    assert begun["item_id"] == ended["item_id"] == committed["item_id"]
+    (message,) = started(found).messages
+    seconds = (len(message["content"][0]["data"]) - 44) / 2 / 16_000
+    assert seconds == pytest.approx((ended["audio_end_ms"] - begun["audio_start_ms"]) / 1000, abs=0.002)
+
+
+def test_two_turns_in_one_event() -> None:
+    session = make()
+    session.receive(update(audio={"input": {"turn_detection": {"type": "server_vad", "create_response": False}}}), 0)
+    turn = [silence(0.4), voice(0.7), silence(0.7)]
+    found = session.receive(append(np.concatenate([*turn, *turn])), 0)
+    assert kinds(found).count("input_audio_buffer.committed") == 2
+    assert not any(isinstance(action, Start) for action in found)
+
+
+def test_a_turn_by_hand() -> None:
+    session = make()
+    session.receive(MANUAL, 0)
+    assert refused(session.receive({"type": "input_audio_buffer.commit"}, 0))["code"] == (
+        "input_audio_buffer_commit_empty"
+    )
+    assert session.receive(append(voice(0.5)), 0) == []
+    assert kinds(session.receive({"type": "input_audio_buffer.commit"}, 0)) == [
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+    ]
+    (message,) = started(session.receive({"type": "response.create"}, 0)).messages
+    assert (len(message["content"][0]["data"]) - 44) / 2 == pytest.approx(8000, abs=2)
+
+
+def test_clearing_the_buffer() -> None:
+    session = make()
+    session.receive(MANUAL, 0)
+    session.receive(append(voice(1.0)), 0)
+    assert kinds(session.receive({"type": "input_audio_buffer.clear"}, 0)) == ["input_audio_buffer.cleared"]
+    assert session.buffered == 0
+
+
+def speaking(session: Session, seconds: float = 4.0) -> tuple[str, str]:
+    """Begin a reply of eight words in ``seconds``; return its id and its item's."""
+    session.receive(user_text("hello"), 0)
+    start = started(session.receive({"type": "response.create"}, 0))
+    added = events(session.text(start.reply, "one two three four five six seven eight"))
+    session.sound(start.reply, voice(seconds), RATE, 10.0)
+    return start.reply, added[0]["item"]["id"]
+
+
+def test_a_user_who_speaks_interrupts() -> None:
+    session = make()
+    reply, item = speaking(session)
+    found = session.receive(append(np.concatenate([silence(0.3), voice(0.3)])), 12.0)
+    names = kinds(found)
+    assert names[0] == "input_audio_buffer.speech_started"
+    assert names[-1] == "response.done"
+    done = events(found)[-1]["response"]
+    assert (done["status"], done["status_details"]) == (
+        "cancelled",
+        {"type": "cancelled", "reason": "turn_detected"},
+    )
+    assert [action for action in found if isinstance(action, Abort)] == [Abort(reply)]
+    assert session.text(reply, "late") == []
+    # Two seconds of four have passed: the user has not heard the second half.
+    assert session.conversation.find(item).content[0].heard == "one two three four"
+    exact = {"type": "conversation.item.truncate", "item_id": item, "content_index": 0, "audio_end_ms": 1000}
+    assert kinds(session.receive(exact, 13)) == ["conversation.item.truncated"]
+    found = session.receive(append(silence(1.0)), 13)
+    assert started(found).messages[1] == {"role": "assistant", "content": "one two"}
+
+
+def test_a_finished_reply_that_still_plays_is_cut_too() -> None:
+    session = make()
+    reply, item = speaking(session)
+    session.finished(reply, 10.5, {})
+    found = session.receive(append(np.concatenate([silence(0.3), voice(0.3)])), 12.0)
+    assert kinds(found) == ["input_audio_buffer.speech_started"]
+    assert session.conversation.find(item).content[0].heard == "one two three four"
+
+
+def test_a_reply_that_may_not_be_interrupted_comes_first() -> None:
+    session = make()
+    session.receive(update(audio={"input": {"turn_detection": {"type": "server_vad", "interrupt_response": False}}}), 0)
+    reply, _ = speaking(session)
+    found = session.receive(append(np.concatenate([silence(0.3), voice(0.5), silence(0.8)])), 12.0)
+    assert "input_audio_buffer.committed" in kinds(found)
+    assert not any(isinstance(action, (Start, Abort)) for action in found)
+    found = session.finished(reply, 13.0, {})
+    assert kinds(found)[-2:] == ["response.done", "response.created"]
+    assert started(found).reply != reply
+
+
+def test_cancelling() -> None:
+    session = make()
+    assert refused(session.receive({"type": "response.cancel"}, 0))["code"] == "response_cancel_not_active"
+    reply, _ = speaking(session)
+    found = session.receive({"type": "response.cancel", "response_id": reply}, 11)
+    assert Abort(reply) in found
+    assert events(found)[-1]["response"]["status_details"]["reason"] == "client_cancelled"
+
+
+def test_one_response_at_a_time() -> None:
+    session = make()
+    speaking(session)
+    error = refused(session.receive({"type": "response.create", "event_id": "mine"}, 11))
+    assert error["code"] == "conversation_already_has_active_response"
+    assert error["event_id"] == "mine"
+
+
+def test_a_failed_response_leaves_the_session_usable() -> None:
+    session = make()
+    reply, _ = speaking(session)
+    response = events(session.failed(reply, 11, ApiError(503, "gone", code="unit_failed")))[-1]["response"]
+    assert response["status"] == "failed"
+    assert response["status_details"]["error"]["code"] == "unit_failed"
+    assert started(session.receive({"type": "response.create"}, 12))
+
+
+def test_an_answer_at_its_limit_is_incomplete() -> None:
+    session = make()
+    reply, _ = speaking(session)
+    response = events(session.finished(reply, 11, {}, "length"))[-1]["response"]
+    assert (response["status"], response["status_details"]["reason"]) == ("incomplete", "max_output_tokens")
+
+
+def test_a_response_outside_of_the_conversation() -> None:
+    session = make()
+    session.receive(user_text("hello"), 0)
+    given = {"conversation": "none", "output_modalities": ["text"], "metadata": {"a": "b"}, "input": [
+        {"type": "item_reference", "id": "item_1"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "sum up"}]},
+    ]}  # fmt: skip
+    actions = session.receive({"type": "response.create", "response": given}, 0)
+    start = started(actions)
+    assert [part["text"] for part in start.messages[0]["content"]] == ["hello", "sum up"]
+    assert events(actions)[0]["response"]["metadata"] == {"a": "b"}
+    assert "conversation.item.added" not in kinds(session.text(start.reply, "x"))
+    session.finished(start.reply, 0, {})
+    assert len(session.conversation.items) == 1
+
+
+def test_calls_of_tools() -> None:
+    session = make()
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    session.receive(update(tools=[tool], output_modalities=["text"]), 0)
+    session.receive(user_text("weather?"), 0)
+    start = started(session.receive({"type": "response.create"}, 0))
+    found = session.text(start.reply, '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>')
+    assert kinds(found) == [
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "conversation.item.done",
+        "response.output_item.done",
+    ]
+    call = events(session.finished(start.reply, 0, {}))[-1]["response"]["output"][0]
+    assert (call["type"], call["name"], call["arguments"]) == ("function_call", "weather", '{"city": "Rome"}')
+    answer = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+    session.receive({"type": "conversation.item.create", "item": answer}, 0)
+    messages = started(session.receive({"type": "response.create"}, 0)).messages
+    assert messages[1]["tool_calls"][0]["function"]["name"] == "weather"
+    assert messages[2] == {"role": "tool", "tool_call_id": call["call_id"], "content": "sunny"}
+
+
+def test_items_are_retrieved_and_deleted() -> None:
+    session = make()
+    session.receive(MANUAL, 0)
+    session.receive(append(voice(0.5)), 0)
+    session.receive({"type": "input_audio_buffer.commit"}, 0)
+    identity = session.conversation.items[0].id
+    (event,) = events(session.receive({"type": "conversation.item.retrieve", "item_id": identity}, 0))
+    assert len(base64.b64decode(event["item"]["content"][0]["audio"])) == pytest.approx(RATE, abs=8)
+    assert kinds(session.receive({"type": "conversation.item.delete", "item_id": identity}, 0)) == [
+        "conversation.item.deleted"
+    ]
+    assert refused(session.receive({"type": "conversation.item.delete", "item_id": identity}, 0))["code"] == (
+        "item_not_found"
+    )
+
+
+def test_items_are_put_where_the_client_says() -> None:
+    session = make()
+    session.receive(user_text("b"), 0)
+    for previous, text in (("root", "a"), ("item_1", "c")):
+        session.receive({**user_text(text), "previous_item_id": previous}, 0)
+    assert [item.content[0].text for item in session.conversation.items] == ["a", "b", "c"]
+
+
+def test_an_image() -> None:
+    session = make()
+    part = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "what?"}, part]}
+    session.receive({"type": "conversation.item.create", "item": item}, 0, {1: b"png"})
+    (message,) = started(session.receive({"type": "response.create"}, 0)).messages
+    assert message["content"][1] == {"type": "image", "data": b"png"}
+
+
+def test_turns_are_written_down() -> None:
+    session = make()
+    session.receive(update(audio={"input": {"turn_detection": None, "transcription": {"language": "en"}}}), 0)
+    session.receive(append(voice(0.5)), 0)
+    found = session.receive({"type": "input_audio_buffer.commit"}, 0)
+    wanted = next(action for action in found if isinstance(action, Transcribe))
+    assert wanted.language == "en"
+    (event,) = events(session.transcribed(wanted.item, "hello", {}))
+    assert (event["type"], event["transcript"]) == (
+        "conversation.item.input_audio_transcription.completed",
+        "hello",
+    )
+    (event,) = events(session.transcribed(wanted.item, ApiError(503, "gone"), {}))
+    assert event["type"] == "conversation.item.input_audio_transcription.failed"
+
+
+def test_what_is_kept_is_bounded() -> None:
+    session = make(history_mib=0.05, items=5)
+    session.receive(MANUAL, 0)
+    deleted = 0
+    for _ in range(8):
+        session.receive(append(voice(0.5)), 0)
+        deleted += kinds(session.receive({"type": "input_audio_buffer.commit"}, 0)).count("conversation.item.deleted")
+    assert deleted == 5
+    assert sum(item.size for item in session.conversation.items) <= 0.05 * 2**20
+
+
+def test_a_turn_is_bounded() -> None:
+    session = make(turn_seconds=1.0)
+    found = session.receive(append(np.concatenate([silence(0.3), voice(3.0)])), 0)
+    assert kinds(found).count("input_audio_buffer.committed") >= 1
+    assert session.buffered <= 2.0
+    session = make(turn_seconds=1.0)
+    session.receive(MANUAL, 0)
+    session.receive(append(voice(1.5)), 0)
+    assert refused(session.receive(append(voice(0.1)), 0))["code"] == "input_audio_buffer_full"
+    session = make()
+    session.receive(append(silence(20)), 0)
+    assert session.buffered < 2
+
+
+@pytest.mark.parametrize(
+    ("event", "param", "word"),
+    [
+        (update(voice="ash"), "session.voice", "audio.output.voice"),
+        (update(modalities=["text"]), "session.modalities", "output_modalities"),
+        (update(audio={"input": {"turn_detect": None}}), "session.audio.input.turn_detect", "turn_detection"),
+        (update(audio={"input": {"turn_detection": {"type": "semantic_vad"}}}),
+         "session.audio.input.turn_detection.type", "server_vad"),
+        (update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 3}}}),
+         "session.audio.input.turn_detection.threshold", "less than"),
+        (update(audio={"input": {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5000}}}),
+         "session.audio.input.turn_detection.idle_timeout_ms", "does not know"),
+        (update(audio={"output": {"format": {"type": "audio/pcm", "rate": 16000}}}),
+         "session.audio.output.format", "24000"),
+        (update(audio={"output": {"format": "pcm16"}}), "session.audio.output.format", "dictionary"),
+        (update(output_modalities=["audio", "text"]), "session.output_modalities", "at most 1"),
+        ({"type": "session.update", "session": {}}, "session.type", "missing"),
+        ({"type": "session.update", "session": {"type": "transcription"}}, "session.type", "only transcribe"),
+        ({"type": "session.update"}, "session", "object"),
+        ({"type": "session.updte", "session": {}}, "type", "session.update"),
+        ({"type": "output_audio_buffer.clear"}, "type", "truncate"),
+        ({"type": "input_audio_buffer.append", "audio": "?"}, "audio", "base64"),
+        ({"type": "input_audio_buffer.append", "sound": ""}, "sound", "audio"),
+        ({"type": "response.create", "response": {"modalities": ["text"]}}, "response.modalities", "output_modalities"),
+        ({"type": "response.create", "response": {"model": "x"}}, "response.model", "session"),
+        ({"type": "conversation.item.create", "item": {"type": "massage"}}, "item.type", "message"),
+        ({"type": "conversation.item.create", "item": {"type": "message", "role": "assistant", "content": [
+            {"type": "text", "text": "x"}]}}, "item.content[0].type", "beta"),
+        ({"type": "conversation.item.truncate", "item_id": "x", "content_index": 0, "audio_end_ms": 1}, "item_id", "x"),
+        ({"type": None}, "type", "None"),
+    ],
+)  # fmt: skip
+def test_what_is_not_honoured_is_named(event: dict[str, Any], param: str, word: str) -> None:
+    session = make()
+    before = session.shown()
+    error = refused(session.receive(event, 0))
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+    assert word in error["message"]
+    assert session.shown() == before
+
+
+def test_what_the_pipeline_cannot_do_is_refused() -> None:
+    session = make(Offer(inputs=("text",), outputs=("text",), tools=None, transcribes=False))
+    assert session.config.output_modalities == ["text"]
+    assert refused(session.receive(append(voice(0.1)), 0))["param"] == "audio"
+    for fields, param in (
+        ({"output_modalities": ["audio"]}, "session.output_modalities"),
+        ({"tools": [{"type": "function", "name": "f"}]}, "session.tools"),
+        ({"audio": {"input": {"transcription": {}}}}, "session.audio.input.transcription"),
+    ):
+        assert refused(session.receive(update(**fields), 0))["param"] == param
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        ["say", "voice", "silence", "commit", "clear", "create", "cancel", "text", "sound", "finish", "fail", "late",
+         "truncate", "delete", "manual", "server", "patient", "retrieve"]
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+VAD = {"type": "server_vad", "silence_duration_ms": 200}
+PATIENT = {**VAD, "interrupt_response": False}
+
+
+def perform(session: Session, step: str, now: float, reply: str, item: str) -> list[Action]:
+    """Do one step of a random session."""
+    sent: dict[str, dict[str, Any]] = {
+        "say": user_text("hello you"),
+        "voice": append(voice(0.5)),
+        "silence": append(silence(0.5)),
+        "commit": {"type": "input_audio_buffer.commit"},
+        "clear": {"type": "input_audio_buffer.clear"},
+        "create": {"type": "response.create"},
+        "cancel": {"type": "response.cancel"},
+        "truncate": {"type": "conversation.item.truncate", "item_id": item, "content_index": 0, "audio_end_ms": 100},
+        "delete": {"type": "conversation.item.delete", "item_id": item},
+        "retrieve": {"type": "conversation.item.retrieve", "item_id": item},
+        "manual": MANUAL,
+        "server": update(audio={"input": {"turn_detection": VAD}}),
+        "patient": update(audio={"input": {"turn_detection": PATIENT}}),
+    }
+    if step in sent:
+        return session.receive(sent[step], now)
+    if step in ("text", "late"):
+        return session.text(reply if step == "text" else "resp_0", "some words ")
+    if step == "sound":
+        return session.sound(reply, voice(0.4), RATE, now)
+    if step == "finish":
+        return session.finished(reply, now, {})
+    return session.failed(reply, now, ApiError(500, "x"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(STEPS)
+def test_any_order_of_events_leaves_the_session_consistent(steps: list[str]) -> None:
+    session = make(items=6, turn_seconds=2.0)
+    sent: list[dict[str, Any]] = []
+    running: list[str] = []
+    last = ""
+    clock = itertools.count()
+
+    def took(actions: list[Action]) -> None:
+        nonlocal last
+        for action in actions:
+            if isinstance(action, Send):
+                sent.append(action.event)
+                if action.event["type"] == "response.done":
+                    running.remove(action.event["response"]["id"])
+            elif isinstance(action, Start):
+                running.append(action.reply)
+                last = action.reply
+
+    for step in steps:
+        now = next(clock) / 2
+        items = session.conversation.items
+        identity = items[-1].id if items else "none"
+        reply = running[0] if running else last
+        took(perform(session, step, now, reply, identity))
+        # One response is in progress at most, and the session knows it.
+        assert running == ([session.reply.id] if session.reply is not None else [])
+        assert len({item.id for item in session.conversation.items}) == len(session.conversation.items) <= 7
+        in_progress = [item for item in session.conversation.items if item.status == "in_progress"]
+        assert all(session.reply is not None and item in session.reply.output for item in in_progress)
+        assert session.buffered <= 4.0
+    # Every response that was created is done once; no event of it comes before or after.
+    open_now: set[str] = set()
+    for event in sent:
+        if event["type"] == "response.created":
+            open_now.add(event["response"]["id"])
+        elif event["type"] == "response.done":
+            open_now.remove(event["response"]["id"])
+        elif "response_id" in event:
+            assert event["response_id"] in open_now
+    assert open_now == set(running)
+    # What was said to have been added is there, or was said to be deleted.
+    added = [event["item"]["id"] for event in sent if event["type"] == "conversation.item.added"]
+    deleted = [event["item_id"] for event in sent if event["type"] == "conversation.item.deleted"]
+    assert sorted(set(added) - set(deleted)) == sorted(item.id for item in session.conversation.items)
+    assert len(added) == len(set(added))
