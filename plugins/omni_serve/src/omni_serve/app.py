@@ -30,6 +30,8 @@ from omni_serve import chat, health, models, responses, speech, speech_socket, t
 from omni_serve.bodies import component_schemas
 from omni_serve.errors import ApiError, api_error
 from omni_serve.guard import Guard
+from omni_serve.realtime import secrets as realtime_secrets
+from omni_serve.realtime import socket as realtime_socket
 from omni_serve.server import ServedPipe, Server
 from omni_serve.settings import Settings
 
@@ -38,6 +40,8 @@ ROUTERS = [
     responses.router,
     speech.router,
     speech_socket.router,
+    realtime_socket.router,
+    realtime_secrets.router,
     voices.router,
     transcriptions.router,
     models.router,

@@ -21,6 +21,7 @@ from omni_serve.errors import ApiError
 from omni_serve.limits import Admission
 from omni_serve.metrics import Metrics
 from omni_serve.parameters import ParameterNames
+from omni_serve.realtime.open_sessions import OpenSessions
 from omni_serve.settings import Settings
 from omni_serve.spoken import SpokenAnswers
 from omni_serve.units import Units
@@ -62,6 +63,7 @@ class Server:
     model: str
     created: int = field(factory=lambda: int(time.time()))
     warm: bool = False
+    realtime: OpenSessions = field(factory=OpenSessions)
 
     @classmethod
     def make(cls, pipe: ServedPipe, settings: Settings) -> Server:

@@ -1,0 +1,114 @@
+"""Between a session and the pipeline: what it offers, and the requests that a session's turns become."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from omni_core.protocol.messages import OmniRequest
+from omni_serve.auth import Key
+from omni_serve.calls import Call
+from omni_serve.media import read_messages
+from omni_serve.realtime.config import Offer, SessionConfig
+from omni_serve.realtime.session import Start, Transcribe
+from omni_serve.server import Server
+from omni_serve.voice_names import apply_voice
+
+
+def offer_of(server: Server) -> Offer:
+    """Return what the served pipeline can do in a session."""
+    interface = server.interface
+
+    def check(config: SessionConfig) -> None:
+        if config.model is not None:
+            server.check_model(config.model)
+        transcription = config.audio.input.transcription
+        if transcription is not None and transcription.model is not None:
+            server.check_model(transcription.model)
+        server.parameters.read(_parameters(config))
+        apply_voice(server, config.audio.output.voice, {}, {}, "audio.output.voice")
+
+    return Offer(
+        inputs=tuple(interface.inputs),
+        outputs=tuple(interface.outputs),
+        tools=interface.tool_format,
+        transcribes="transcription" in interface.prompts,
+        check=check,
+    )
+
+
+def _parameters(config: SessionConfig) -> dict[str, Any]:
+    longest = config.max_output_tokens
+    return config.parameters if longest == "inf" else {**config.parameters, "max_output_tokens": longest}
+
+
+@frozen
+class Turns:
+    """Makes the requests of one session. ``session``: its id, by which replicas that hold its caches are found."""
+
+    server: Server
+    key: Key
+    session: str
+
+    def reply(self, start: Start) -> Call:
+        """Return the call that answers a turn."""
+        server, config = self.server, start.config
+        parameters = server.parameters.read(_parameters(config))
+        inputs: dict[str, Any] = {"messages": start.messages}
+        if config.tools and config.tool_choice != "none":
+            inputs["tools"] = [
+                {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
+                for tool in config.tools
+            ]
+        if config.speaks:
+            apply_voice(server, config.audio.output.voice, inputs, parameters.metadata, "audio.output.voice")
+        self._stay(parameters.metadata)
+        outputs = server.interface.outputs
+        wanted: list[str] = [
+            each for each in ("text", "audio") if each in outputs and (config.speaks or each == "text")
+        ]
+        request = OmniRequest(inputs, parameters.params, wanted or None, parameters.metadata)
+        return Call(server, self.key, request, speech=config.speaks)
+
+    def transcription(self, asked: Transcribe) -> Call:
+        """Return the call that writes a recording down."""
+        server = self.server
+        prompt = server.interface.prompts["transcription"]
+        if asked.language:
+            prompt += f" The language is: {asked.language}."
+        if asked.prompt:
+            prompt += f" Follow the spelling and the style of this text: {asked.prompt}"
+        content = [{"type": "audio", "data": asked.recording}, {"type": "text", "text": prompt}]
+        metadata: dict[str, Any] = {}
+        self._stay(metadata)
+        modalities = ["text"] if "text" in server.interface.outputs else None
+        request = OmniRequest({"messages": [{"role": "user", "content": content}]}, {}, modalities, metadata)
+        return Call(server, self.key, request, speech=False)
+
+    def _stay(self, metadata: dict[str, Any]) -> None:
+        for stage in self.server.pipe.config.stages:
+            if stage.affinity_key is not None:
+                metadata.setdefault(stage.affinity_key, self.session)
+
+    async def images(self, event: Mapping[str, Any]) -> dict[int, bytes]:
+        """Return the images of an item that a client creates, read and checked, by the index of their part.
+
+        Raises:
+            ApiError: 400 or 413.
+        """
+        if event.get("type") != "conversation.item.create":
+            return {}
+        item = event.get("item")
+        content = item.get("content") if isinstance(item, Mapping) else None
+        found: dict[int, bytes] = {}
+        for index, part in enumerate(content if isinstance(content, list) else ()):
+            if isinstance(part, Mapping) and part.get("type") == "input_image":
+                url = {name: part[name] for name in ("detail",) if part.get(name) is not None}
+                image = {"type": "image_url", "image_url": {"url": part.get("image_url"), **url}}
+                read = await read_messages([{"role": "user", "content": [image]}], self.server.settings)
+                found[index] = read[0]["content"][0]["data"]
+                await asyncio.sleep(0)
+        return found

@@ -1,0 +1,55 @@
+"""``POST /v1/realtime/client_secrets``: short-lived keys, with which a web page opens a session without seeing the key of its owner."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omni_serve.bodies import body_of, json_response, schema
+from omni_serve.errors import ApiError, invalid
+from omni_serve.realtime.config import updated
+from omni_serve.realtime.pipeline import offer_of
+from omni_serve.realtime.session import new_id
+from omni_serve.server import key_of, server_of
+
+router = APIRouter(tags=["realtime"])
+
+
+class ExpiresAfter(BaseModel):
+    """How long the key can be used to open sessions; a session that is open goes on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: int = Field(default=600, ge=10, le=7200)
+
+
+class ClientSecretRequest(BaseModel):
+    """A short-lived key, and the configuration of the sessions that are opened with it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    expires_after: ExpiresAfter = ExpiresAfter()
+    session: dict[str, Any] = Field(default={"type": "realtime"})
+
+
+@router.post("/v1/realtime/client_secrets", openapi_extra=schema(ClientSecretRequest))
+async def create_client_secret(request: Request) -> Response:
+    """Make a short-lived key. Only keys that do not expire themselves may make some."""
+    server, key = server_of(request), key_of(request)
+    asked = await body_of(request, ClientSecretRequest)
+    if key.expires is not None:
+        raise ApiError(403, "A short-lived key cannot make others.", code="insufficient_scope")
+    if asked.session.get("type") != "realtime":
+        raise invalid("session.type: must be 'realtime'", "session.type", "invalid_value")
+    offer = offer_of(server)
+    config = updated(offer.first(), asked.session, offer)
+    secret, expires = server.keys.lend(key, asked.expires_after.seconds)
+    server.realtime.keep(secret, expires, asked.session)
+    session = {"id": new_id("sess"), "object": "realtime.session", **config.shown(), "expires_at": 0}
+    session["model"] = config.model or server.model
+    return json_response({"value": secret, "expires_at": int(expires), "session": session})

@@ -1,0 +1,188 @@
+"""``WS /v1/realtime``: carries out what the session decides. One task reads, one writes, one for each reply in progress."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter, ValidationError
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from omni_serve.auth import presented
+from omni_serve.calls import Call
+from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.realtime.config import updated
+from omni_serve.realtime.pipeline import Turns, offer_of
+from omni_serve.realtime.session import Abort, Action, Send, Session, Start, Transcribe, error_of, new_id
+from omni_serve.realtime.vad import DETECTORS
+from omni_serve.server import Server, key_of, server_of
+
+router = APIRouter()
+
+FULL, BROKEN = 64, 4096
+"""Events that wait for a slow client: from ``FULL`` on replies wait, at ``BROKEN`` the session ends."""
+
+_event = TypeAdapter(dict[str, Any])
+
+
+@router.websocket("/v1/realtime")
+async def realtime(socket: WebSocket) -> None:
+    """Converse by voice and text."""
+    server, key = server_of(socket), key_of(socket)
+    offered = socket.scope.get("subprotocols") or []
+    await socket.accept("realtime" if "realtime" in offered else None)
+    try:
+        if "realtime=v1" in socket.headers.get("openai-beta", ""):
+            raise invalid(
+                "This server speaks the GA Realtime API: leave the header 'OpenAI-Beta: realtime=v1' away, and read "
+                "response.output_audio.delta where the beta API has response.audio.delta.",
+                code="beta_api_shape_disabled",
+            )
+        with server.realtime.enter(key.name, server.settings.realtime):
+            await Connection(server, socket, _session(server, socket)).run()
+        await socket.close()
+    except WebSocketDisconnect:
+        pass
+    except BaseExceptionGroup as group:
+        await _end(socket, group)
+    except Exception as error:
+        await _end(socket, error)
+
+
+def _session(server: Server, socket: WebSocket) -> Session:
+    """Return the session that a client asks for, with the configuration of its short-lived key."""
+    offer, limits = offer_of(server), server.settings.realtime
+    config = updated(offer.first(), server.realtime.config_of(presented(socket.scope["headers"])), offer)
+    model = socket.query_params.get("model") or config.model or server.model
+    server.check_model(model)
+    config = config.model_copy(update={"model": model})
+    expires = int(time.time() + limits.session_seconds)
+    return Session(offer, config, limits, DETECTORS[limits.detector], expires)
+
+
+class Connection:
+    """One connected client."""
+
+    def __init__(self, server: Server, socket: WebSocket, session: Session) -> None:
+        self._server, self._socket, self._session = server, socket, session
+        self._turns = Turns(server, key_of(socket), session.identity)
+        self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._now = asyncio.get_running_loop().time
+
+    async def run(self) -> None:
+        """Serve the client until it goes.
+
+        Raises:
+            ApiError: nothing has come for too long, the session is too old, or the client does not read.
+        """
+        limits = self._server.settings.realtime
+        try:
+            async with asyncio.timeout(limits.session_seconds), asyncio.TaskGroup() as self._group:
+                self._group.create_task(self._write())
+                self._perform(self._session.begin())
+                await self._read(limits.idle_seconds)
+        except TimeoutError:
+            raise ApiError(
+                408, f"Your session hit the maximum duration of {limits.session_seconds:g} s.", code="session_expired"
+            ) from None
+
+    async def _read(self, idle_seconds: float) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(idle_seconds):
+                    message = await self._socket.receive_text()
+            except TimeoutError:
+                raise ApiError(408, f"nothing has come for {idle_seconds:g} s", code="idle_timeout") from None
+            except KeyError:  # a binary message
+                self._perform(self._session.refuse(invalid("events must be JSON text", code="invalid_json")))
+                continue
+            event: dict[str, Any] = {}
+            try:
+                event = _event.validate_json(message)
+                media = await self._turns.images(event)
+            except (ApiError, ValidationError) as error:
+                self._perform(self._session.refuse(_about_item(api_error(error)), event.get("event_id")))
+                continue
+            self._perform(self._session.receive(event, self._now(), media))
+
+    async def _write(self) -> None:
+        while True:
+            event = await self._outbox.get()
+            if self._outbox.qsize() < FULL:
+                self._room.set()
+            await self._socket.send_text(json.dumps(event, separators=(",", ":")))
+
+    def _perform(self, actions: list[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                self._outbox.put_nowait(action.event)
+            elif isinstance(action, Start):
+                self._run(action.reply, self._reply(action))
+            elif isinstance(action, Transcribe):
+                self._run(new_id("transcription"), self._transcribe(action))
+            elif isinstance(action, Abort) and action.reply in self._running:
+                self._running[action.reply].cancel()
+        waiting = self._outbox.qsize()
+        if waiting >= BROKEN:
+            raise ApiError(408, "The client does not read what it is sent.", code="client_too_slow")
+        if waiting >= FULL:
+            self._room.clear()
+
+    def _run(self, identity: str, work: Any) -> None:
+        self._running[identity] = task = self._group.create_task(work)
+        task.add_done_callback(lambda _: self._running.pop(identity, None))
+
+    async def _reply(self, start: Start) -> None:
+        session, identity = self._session, start.reply
+        try:
+            call: Call = self._turns.reply(start)
+            async with aclosing(call.pieces()) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, str):
+                        self._perform(session.text(identity, piece))
+                    else:
+                        self._perform(session.sound(identity, piece.samples, piece.rate, self._now()))
+                    await self._room.wait()
+        except ApiError as error:
+            self._perform(session.failed(identity, self._now(), error))
+        else:
+            self._perform(session.finished(identity, self._now(), call.usage, call.finish_reason))
+
+    async def _transcribe(self, asked: Transcribe) -> None:
+        call = self._turns.transcription(asked)
+        try:
+            text, _, _ = await call.whole()
+        except ApiError as error:
+            self._perform(self._session.transcribed(asked.item, error, {}))
+        else:
+            self._perform(self._session.transcribed(asked.item, text.strip(), call.usage))
+
+
+def _about_item(error: ApiError) -> ApiError:
+    """Return an error about an image with the path that it has in the event."""
+    if error.param is not None and error.param.startswith("messages[0]"):
+        error.message = error.message.replace("messages[0]", "item", 1)
+        error.param = error.param.replace("messages[0]", "item", 1)
+    return error
+
+
+async def _end(socket: WebSocket, error: BaseException) -> None:
+    """Tell the client why the session ends, if it still listens."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, WebSocketDisconnect) or socket.application_state is not WebSocketState.CONNECTED:
+        return
+    made = api_error(error)
+    try:
+        async with asyncio.timeout(5):
+            await socket.send_json({"type": "error", "event_id": new_id("event"), "error": error_of(made)})
+            await socket.close(1008 if made.status < 500 else 1011)
+    except (WebSocketDisconnect, RuntimeError, TimeoutError):
+        pass  # it is gone
