@@ -113,7 +113,7 @@ TRITON = "triton==3.9.0"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NPM_CHROMIUM = "@sparticuz/chromium@147.0.0"
 # Extras without which there is nothing to test.
-EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-terminal": "audio"}
+EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-terminal": "audio", "omni-serve": "silero"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 

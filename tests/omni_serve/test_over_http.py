@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx2
+import numpy as np
 import openai
 import pytest
 import pytest_asyncio
@@ -24,6 +25,7 @@ from omni_serve_clients import running_server
 
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app, listening
+from omni_serve.encoders import pcm16
 
 QUESTION: Any = [{"role": "user", "content": "Say hello."}]
 REPLY = "Hello, nice to meet you."
@@ -120,6 +122,34 @@ def test_the_helpers_for_streams(demo: str) -> None:
         assert len(b"".join(speech.iter_bytes())) > 3000
     with client.responses.stream(model="demo", input="Say hello.") as response:
         assert response.get_final_response().output_text == REPLY
+
+
+@pytest.mark.parametrize("word", ["yes", "stop"])
+def test_a_spoken_question_gets_a_spoken_answer(demo: str, word: str) -> None:
+    pytest.importorskip("espeakng_loader")
+    from omni_qwen3_demo.training.espeak import speak
+
+    # Low noise, as of a microphone: the demo was trained with some.
+    random = np.random.default_rng(1)
+    question = np.concatenate([np.zeros(12_000), speak(word, rate=24_000), np.zeros(24_000)])
+    question = (0.6 * question + 0.001 * random.standard_normal(len(question))).astype(np.float32)
+    client = openai.OpenAI(api_key=SECRET, base_url=demo, max_retries=0)
+    sound, answer = b"", None
+    with client.realtime.connect(model="demo") as connection:
+        for start in range(0, len(question), 2400):
+            data = base64.b64encode(pcm16(question[start : start + 2400])).decode()
+            connection.input_audio_buffer.append(audio=data)
+        for event in connection:
+            if event.type == "response.output_audio.delta":
+                sound += base64.b64decode(event.delta)
+            if event.type == "response.done":
+                answer = event.response
+                break
+    assert answer is not None
+    assert answer.output is not None
+    assert answer.output[0].content[0].transcript == f"I heard you say {word}."  # type: ignore[union-attr,index]
+    assert 0.5 < len(sound) / 2 / 24_000 < 5
+    assert np.abs(np.frombuffer(sound, "<i2")).max() > 3000
 
 
 async def test_the_asynchronous_client(demo: str) -> None:

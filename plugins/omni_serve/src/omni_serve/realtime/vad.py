@@ -45,7 +45,7 @@ class EnergyDetector:
         centred = samples - samples.mean()
         level = 10 * math.log10(float(np.dot(centred, centred)) / len(centred) + 1e-12)
         if self._floor is None:
-            self._floor = min(level, -45.0)
+            self._floor = min(level, -30.0)
         self._floor = max(-75.0, min(level, self._floor + self.rise))
         if level < self.lowest:
             return 0.0
