@@ -15,10 +15,10 @@ from omni_serve.realtime.audio import (
     AudioType,
     InputAudio,
     OutputAudio,
+    Wire,
     from_base64,
     from_law,
     from_wav,
-    milliseconds,
     to_law,
     wav,
 )
@@ -52,29 +52,29 @@ def test_g711_is_that_of_ffmpeg(kind: AudioType, codec: str) -> None:
 
 def test_pieces_equal_the_whole() -> None:
     data = pcm16(tone(0.5, 24_000))
-    whole = InputAudio("audio/pcm")
+    whole = InputAudio(Wire())
     expected = np.concatenate([whole.write(data), whole.flush()])
-    pieces = InputAudio("audio/pcm")
+    pieces = InputAudio(Wire())
     found = [pieces.write(data[start : start + 777]) for start in range(0, len(data), 777)]  # odd: half samples
     assert np.allclose(np.concatenate([*found, pieces.flush()]), expected, atol=1e-5)
     assert len(expected) == 8000
     assert np.abs(expected[200:-200] - tone(0.5, 16_000)[200:-200]).max() < 0.01
 
 
-@pytest.mark.parametrize("kind", ["audio/pcm", "audio/pcmu", "audio/pcma"])
-def test_speech_keeps_its_length(kind: AudioType) -> None:
+@pytest.mark.parametrize("wire", [Wire(), Wire(rate=16_000), Wire("audio/pcmu", 8000), Wire("audio/pcma", 8000)])
+def test_speech_keeps_its_length(wire: Wire) -> None:
     samples = tone(0.5, 22_050)
-    out = OutputAudio(kind, 22_050)
+    out = OutputAudio(wire, 22_050)
     data = b"".join(
         [*(out.write(samples[start : start + 1000]) for start in range(0, len(samples), 1000)), out.finish()]
     )
-    assert milliseconds(data, kind) == pytest.approx(500, abs=1)
-    fast = OutputAudio(kind, 22_050, 1.25)
-    assert milliseconds(fast.write(samples) + fast.finish(), kind) == pytest.approx(400, abs=40)
+    assert wire.milliseconds(len(data)) == pytest.approx(500, abs=1)
+    fast = OutputAudio(wire, 22_050, 1.25)
+    assert wire.milliseconds(len(fast.write(samples) + fast.finish())) == pytest.approx(400, abs=40)
 
 
 def test_a_recording_comes_back_as_it_was_sent() -> None:
-    data = from_wav(wav(tone(0.5, 16_000)), "audio/pcm")
+    data = from_wav(wav(tone(0.5, 16_000)), Wire())
     back = np.frombuffer(data, "<i2").astype(np.float32) / 32768
     assert np.allclose(back[300:-300], soxr.resample(tone(0.5, 16_000), 16_000, 24_000)[300:-300], atol=2e-3)
 

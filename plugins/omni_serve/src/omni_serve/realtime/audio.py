@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import soxr
+from attrs import frozen
 
 from omni_serve.encoders import PCM_RATE, Encoder, Samples, encoder, pcm16, wav_header
 from omni_serve.errors import invalid
@@ -27,9 +28,21 @@ LAW_RATE = 8_000
 Codes = npt.NDArray[np.uint8]
 
 
-def rate_of(kind: AudioType) -> int:
-    """Return the sample rate of a format on the wire."""
-    return PCM_RATE if kind == "audio/pcm" else LAW_RATE
+@frozen
+class Wire:
+    """A format of sound on the wire: 16-bit little-endian PCM, or G.711."""
+
+    type: AudioType = "audio/pcm"
+    rate: int = PCM_RATE
+
+    @property
+    def is_pcm(self) -> bool:
+        """Return if it is PCM."""
+        return self.type == "audio/pcm"
+
+    def milliseconds(self, size: int) -> float:
+        """Return the length of ``size`` bytes."""
+        return size * 1000 / (self.rate * (2 if self.is_pcm else 1))
 
 
 def _mu_law() -> npt.NDArray[np.int16]:
@@ -81,23 +94,23 @@ def from_base64(text: str, where: str) -> bytes:
 class InputAudio:
     """Decodes the sound of one client."""
 
-    def __init__(self, kind: AudioType) -> None:
-        self.kind = kind
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
         self._odd = b""
         self._begin()
 
     def _begin(self) -> None:
-        self._stream = soxr.ResampleStream(rate_of(self.kind), INPUT_RATE, 1, dtype="float32")
+        self._stream = soxr.ResampleStream(self.wire.rate, INPUT_RATE, 1, dtype="float32")
 
     def write(self, data: bytes) -> Samples:
         """Return the samples that are ready. Half a sample waits for its other half."""
-        if self.kind == "audio/pcm":
+        if self.wire.is_pcm:
             data = self._odd + data
             whole = len(data) - len(data) % 2
             self._odd = data[whole:]
             samples: npt.NDArray[np.int16] = np.frombuffer(data[:whole], "<i2")
         else:
-            samples = from_law(data, self.kind)
+            samples = from_law(data, self.wire.type)
         made: Samples = self._stream.resample_chunk(samples.astype(np.float32) / 32768.0)
         return made
 
@@ -116,30 +129,25 @@ class OutputAudio:
         rate: of the samples that come. speed: 0.25 to 1.5; the pitch stays.
     """
 
-    def __init__(self, kind: AudioType, rate: int, speed: float = 1.0) -> None:
-        self._kind = kind
+    def __init__(self, wire: Wire, rate: int, speed: float = 1.0) -> None:
+        self._wire = wire
         self._pcm: Encoder = encoder("pcm16", rate, live=True, speed=speed)
-        self._stream = soxr.ResampleStream(PCM_RATE, LAW_RATE, 1, dtype="float32")
+        self._stream = soxr.ResampleStream(PCM_RATE, wire.rate, 1, dtype="float32")
 
     def write(self, samples: Samples) -> bytes:
         """Return the bytes that are ready."""
-        return self._law(self._pcm.write(samples), last=False)
+        return self._converted(self._pcm.write(samples), last=False)
 
     def finish(self) -> bytes:
         """Return the rest."""
-        return self._law(self._pcm.finish(), last=True)
+        return self._converted(self._pcm.finish(), last=True)
 
-    def _law(self, data: bytes, *, last: bool) -> bytes:
-        if self._kind == "audio/pcm":
+    def _converted(self, data: bytes, *, last: bool) -> bytes:
+        if self._wire.rate == PCM_RATE:
             return data
         samples = np.frombuffer(data, "<i2").astype(np.float32) / 32768.0
-        return to_law(np.frombuffer(pcm16(self._stream.resample_chunk(samples, last=last)), "<i2"), self._kind)
-
-
-def milliseconds(data: bytes | int, kind: AudioType) -> float:
-    """Return the length of encoded sound, given as bytes or as their number."""
-    size = data if isinstance(data, int) else len(data)
-    return size * 1000 / (PCM_RATE * 2 if kind == "audio/pcm" else LAW_RATE)
+        pcm = pcm16(self._stream.resample_chunk(samples, last=last))
+        return pcm if self._wire.is_pcm else to_law(np.frombuffer(pcm, "<i2"), self._wire.type)
 
 
 def wav(samples: Samples) -> bytes:
@@ -148,8 +156,8 @@ def wav(samples: Samples) -> bytes:
     return wav_header(INPUT_RATE, len(data)) + data
 
 
-def from_wav(data: bytes, kind: AudioType) -> bytes:
+def from_wav(data: bytes, wire: Wire) -> bytes:
     """Return a recording that is kept in the format of the wire."""
     samples = np.frombuffer(data[len(wav_header(INPUT_RATE, 0)) :], "<i2").astype(np.float32) / 32768.0
-    out = OutputAudio(kind, INPUT_RATE)
+    out = OutputAudio(wire, INPUT_RATE)
     return out.write(samples) + out.finish()

@@ -12,8 +12,9 @@ from attrs import frozen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from omni_core.errors import did_you_mean
+from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError, api_error, invalid
-from omni_serve.realtime.audio import AudioType, rate_of
+from omni_serve.realtime.audio import LAW_RATE, AudioType, Wire
 
 BETA_FIELDS = {
     "modalities": "output_modalities",
@@ -38,6 +39,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+RATES: dict[AudioType, int] = {"audio/pcm": PCM_RATE, "audio/pcmu": LAW_RATE, "audio/pcma": LAW_RATE}
+"""The rates of the Realtime API."""
+
+
 class Format(Strict):
     """A format of sound on the wire."""
 
@@ -46,13 +51,18 @@ class Format(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Format:
-        if self.rate not in (None, rate_of(self.type)):
-            raise ValueError(f"the rate of {self.type} is {rate_of(self.type)}")
+        if self.rate not in (None, self.wire.rate):
+            raise ValueError(f"the rate of {self.type} is {self.wire.rate}")
         return self
+
+    @property
+    def wire(self) -> Wire:
+        """Return the format."""
+        return Wire(self.type, RATES[self.type])
 
     def shown(self) -> dict[str, Any]:
         """Return it as clients know it."""
-        return {"type": self.type, "rate": rate_of(self.type)} if self.type == "audio/pcm" else {"type": self.type}
+        return {"type": self.type, "rate": self.wire.rate} if self.wire.is_pcm else {"type": self.type}
 
 
 PCM = Format(type="audio/pcm", rate=24_000)

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from omni_core.errors import did_you_mean
 from omni_serve.errors import invalid
-from omni_serve.realtime.audio import AudioType, InputAudio, from_base64, from_wav, wav
+from omni_serve.realtime.audio import InputAudio, Wire, from_base64, from_wav, wav
 
 BETA_PARTS = {"text": "output_text", "audio": "output_audio"}
 """Types of an assistant's parts in the beta API, and their names now."""
@@ -68,7 +68,7 @@ class Part:
             return text[:cut]
         return text[:cut].rpartition(" ")[0] if " " in text else text[:cut]
 
-    def shown(self, audio: AudioType | None = None) -> dict[str, Any]:
+    def shown(self, audio: Wire | None = None) -> dict[str, Any]:
         """Return it as clients see it; with ``audio``, a recording is in it."""
         if self.type in ("input_text", "output_text"):
             return {"type": self.type, "text": self.heard}
@@ -98,7 +98,7 @@ class Item:
         """Bytes that it takes."""
         return len(self.text) + sum(len(part.data) + len(part.text or "") for part in self.content) + 200
 
-    def shown(self, audio: AudioType | None = None) -> dict[str, Any]:
+    def shown(self, audio: Wire | None = None) -> dict[str, Any]:
         """Return it as clients see it."""
         made: dict[str, Any] = {
             "id": self.id,
@@ -113,7 +113,7 @@ class Item:
         return {**made, "call_id": self.call_id, "output": self.text}
 
 
-def read_item(data: Any, identity: str, kind: AudioType, media: Mapping[int, bytes], where: str = "item") -> Item:
+def read_item(data: Any, identity: str, wire: Wire, media: Mapping[int, bytes], where: str = "item") -> Item:
     """Return an item that a client has made.
 
     Args:
@@ -150,13 +150,13 @@ def read_item(data: Any, identity: str, kind: AudioType, media: Mapping[int, byt
     if not isinstance(content, list) or not content:
         raise invalid(f"{where}.content: must be a non-empty list of parts", f"{where}.content", "invalid_type")
     parts = [
-        _part(part, role, kind, media.get(index, b""), f"{where}.content[{index}]")
+        _part(part, role, wire, media.get(index, b""), f"{where}.content[{index}]")
         for index, part in enumerate(content)
     ]
     return Item(identity, type_, role, content=parts)
 
 
-def _part(data: Any, role: str, kind: AudioType, medium: bytes, where: str) -> Part:
+def _part(data: Any, role: str, wire: Wire, medium: bytes, where: str) -> Part:
     if not isinstance(data, Mapping):
         raise invalid(f"{where}: must be an object", where, "invalid_type")
     type_ = data.get("type")
@@ -182,7 +182,7 @@ def _part(data: Any, role: str, kind: AudioType, medium: bytes, where: str) -> P
         if transcript is None:
             raise invalid(f"{where}.transcript: is needed", f"{where}.transcript", "missing_required_parameter")
         return Part(type_, transcript, whole=True)
-    sound = InputAudio(kind)
+    sound = InputAudio(wire)
     raw = from_base64(_text(data, "audio", where), f"{where}.audio")
     samples = [sound.write(raw), sound.flush()]
     if not any(len(each) for each in samples):

@@ -10,7 +10,7 @@ import numpy as np
 from attrs import define, field
 
 from omni_serve.encoders import Samples
-from omni_serve.realtime.audio import OutputAudio, milliseconds
+from omni_serve.realtime.audio import OutputAudio
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.items import Item, Part
 from omni_serve.tool_formats import ToolCall, ToolReader
@@ -62,7 +62,7 @@ class Reply:
             return []
         output = self.config.audio.output
         if self._audio is None:
-            self._audio = OutputAudio(output.format.type, rate, output.speed)
+            self._audio = OutputAudio(output.format.wire, rate, output.speed)
         events = self._begin()
         if self.first_sound is None:
             self.first_sound = now
@@ -110,7 +110,7 @@ class Reply:
     def _heard(self, data: bytes) -> list[Event]:
         if not data:
             return []
-        self._part.audio_ms += milliseconds(data, self.config.audio.output.format.type)
+        self._part.audio_ms += self.config.audio.output.format.wire.milliseconds(len(data))
         return [{"type": "response.output_audio.delta", **self._where, "delta": base64.b64encode(data).decode()}]
 
     def _call(self, call: ToolCall) -> list[Event]:

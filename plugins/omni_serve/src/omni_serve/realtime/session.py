@@ -117,7 +117,7 @@ class Session:
     def __attrs_post_init__(self) -> None:
         self.identity, self._conversation_id = self.ids("sess"), self.ids("conv")
         self.conversation = Conversation(int(self.limits.history_mib * 2**20), self.limits.items)
-        self._sound = InputAudio(self.config.audio.input.format.type)
+        self._sound = InputAudio(self.config.audio.input.format.wire)
         self._detect()
 
     @property
@@ -225,7 +225,7 @@ class Session:
             self._create_item(event, media)
         elif kind == "conversation.item.retrieve":
             item = self.conversation.find(event.get("item_id"))
-            self._send("conversation.item.retrieved", item=item.shown(self.config.audio.input.format.type))
+            self._send("conversation.item.retrieved", item=item.shown(self.config.audio.input.format.wire))
         elif kind == "conversation.item.delete":
             self._delete(self.conversation.find(event.get("item_id")))
         elif kind == "conversation.item.truncate":
@@ -250,7 +250,7 @@ class Session:
         new = self.config.audio.input
         if new.format != old.format:
             self._buffer.add(self._sound.flush())
-            self._sound = InputAudio(new.format.type)
+            self._sound = InputAudio(new.format.wire)
         if new.turn_detection != old.turn_detection:
             self._turn = ""
             self._detect()
@@ -260,7 +260,7 @@ class Session:
         previous = event.get("previous_item_id")
         if previous is not None and not isinstance(previous, str):
             raise invalid("previous_item_id: must be text", "previous_item_id", "invalid_type")
-        item = read_item(event.get("item"), self.ids("item"), self.config.audio.input.format.type, media)
+        item = read_item(event.get("item"), self.ids("item"), self.config.audio.input.format.wire, media)
         self._check_item(item)
         self._add(item, previous)
 
@@ -444,7 +444,7 @@ class Session:
             if isinstance(each, Mapping) and each.get("type") == "item_reference":
                 items.append(self.conversation.find(each.get("id"), f"{where}.id"))
                 continue
-            item = read_item(each, self.ids("item"), self.config.audio.input.format.type, {}, where)
+            item = read_item(each, self.ids("item"), self.config.audio.input.format.wire, {}, where)
             self._check_item(item, where)
             items.append(item)
         return items
