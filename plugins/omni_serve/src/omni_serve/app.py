@@ -30,6 +30,7 @@ from omni_serve import chat, health, models, responses, speech, speech_socket, t
 from omni_serve.bodies import component_schemas
 from omni_serve.errors import ApiError, api_error
 from omni_serve.guard import Guard
+from omni_serve.realtime import live_socket
 from omni_serve.realtime import secrets as realtime_secrets
 from omni_serve.realtime import socket as realtime_socket
 from omni_serve.server import ServedPipe, Server
@@ -42,6 +43,7 @@ ROUTERS = [
     speech_socket.router,
     realtime_socket.router,
     realtime_secrets.router,
+    live_socket.router,
     voices.router,
     transcriptions.router,
     models.router,

@@ -22,6 +22,7 @@ from omni_serve.limits import Admission
 from omni_serve.metrics import Metrics
 from omni_serve.parameters import ParameterNames
 from omni_serve.realtime.open_sessions import OpenSessions
+from omni_serve.realtime.vad import detector_class
 from omni_serve.settings import Settings
 from omni_serve.spoken import SpokenAnswers
 from omni_serve.units import Units
@@ -70,9 +71,10 @@ class Server:
         """Make the shared state of an application.
 
         Raises:
-            ConfigError: the keys or the folder of voices cannot be used.
+            ConfigError: the keys, the folder of voices or the voice detector cannot be used.
         """
         config = pipe.config
+        detector_class(settings.realtime.detector)
         return cls(
             pipe=pipe,
             settings=settings,

@@ -51,14 +51,14 @@ class Format(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Format:
-        if self.rate not in (None, self.wire.rate):
-            raise ValueError(f"the rate of {self.type} is {self.wire.rate}")
+        if self.rate not in (None, RATES[self.type]):
+            raise ValueError(f"the rate of {self.type} is {RATES[self.type]}")
         return self
 
     @property
     def wire(self) -> Wire:
         """Return the format."""
-        return Wire(self.type, RATES[self.type])
+        return Wire(self.type, self.rate or RATES[self.type])
 
     def shown(self) -> dict[str, Any]:
         """Return it as clients know it."""

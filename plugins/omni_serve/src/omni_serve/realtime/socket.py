@@ -48,9 +48,9 @@ async def realtime(socket: WebSocket) -> None:
     except WebSocketDisconnect:
         pass
     except BaseExceptionGroup as group:
-        await _end(socket, group)
+        await end(socket, group)
     except Exception as error:
-        await _end(socket, error)
+        await end(socket, error)
 
 
 def _session(server: Server, socket: WebSocket) -> Session:
@@ -86,12 +86,23 @@ class Connection:
         try:
             async with asyncio.timeout(limits.session_seconds), asyncio.TaskGroup() as self._group:
                 self._group.create_task(self._write())
-                self._perform(self._session.begin())
+                self._greet()
                 await self._read(limits.idle_seconds)
         except TimeoutError:
             raise ApiError(
                 408, f"Your session hit the maximum duration of {limits.session_seconds:g} s.", code="session_expired"
             ) from None
+
+    def _greet(self) -> None:
+        self._perform(self._session.begin())
+
+    def _take(self, event: dict[str, Any], media: dict[int, bytes]) -> list[Action]:
+        """Return what is to be done about an event of the client."""
+        return self._session.receive(event, self._now(), media)
+
+    def _emit(self, event: dict[str, Any]) -> None:
+        """Send an event of the session."""
+        self._outbox.put_nowait(event)
 
     async def _read(self, idle_seconds: float) -> None:
         while True:
@@ -110,7 +121,7 @@ class Connection:
             except (ApiError, ValidationError) as error:
                 self._perform(self._session.refuse(_about_item(api_error(error)), event.get("event_id")))
                 continue
-            self._perform(self._session.receive(event, self._now(), media))
+            self._perform(self._take(event, media))
 
     async def _write(self) -> None:
         while True:
@@ -118,11 +129,12 @@ class Connection:
             if self._outbox.qsize() < FULL:
                 self._room.set()
             await self._socket.send_text(json.dumps(event, separators=(",", ":")))
+            self._outbox.task_done()
 
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                self._outbox.put_nowait(action.event)
+                self._emit(action.event)
             elif isinstance(action, Start):
                 self._run(action.reply, self._reply(action))
             elif isinstance(action, Transcribe):
@@ -173,7 +185,7 @@ def _about_item(error: ApiError) -> ApiError:
     return error
 
 
-async def _end(socket: WebSocket, error: BaseException) -> None:
+async def end(socket: WebSocket, error: BaseException) -> None:
     """Tell the client why the session ends, if it still listens."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import numpy as np
 from attrs import define, field, frozen
 
-from omni_core.errors import ConfigError
+from omni_core.errors import ConfigError, did_you_mean
 from omni_serve.encoders import Samples
 from omni_serve.realtime.audio import INPUT_RATE
 
@@ -71,6 +72,18 @@ class SileroDetector:
 
 
 DETECTORS: dict[str, type[EnergyDetector] | type[SileroDetector]] = {"energy": EnergyDetector, "silero": SileroDetector}
+
+
+def detector_class(name: str) -> Callable[[], Detector]:
+    """Return what makes the detectors of this name.
+
+    Raises:
+        ConfigError: there is none, or what it needs is not installed.
+    """
+    if name not in DETECTORS:
+        raise ConfigError(f"realtime.detector: no voice detector is called {name!r}{did_you_mean(name, DETECTORS)}")
+    DETECTORS[name]()
+    return DETECTORS[name]
 
 
 @frozen
