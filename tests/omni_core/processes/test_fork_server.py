@@ -145,7 +145,9 @@ async def test_a_module_that_starts_a_thread_is_not_shared(
         process = start(evolve(spec, preload=["busy_module"]), server)
         await process.launched
     assert "1 threads were started by an import of busy_module" in caplog.text
-    assert "omni_core.processes.main" in psutil.Process(process.pid).cmdline()
+    while not (command := psutil.Process(process.pid).cmdline()):  # it is empty until the program is read
+        await asyncio.sleep(0.01)
+    assert "omni_core.processes.main" in command
     await stop(process)
 
 
