@@ -69,7 +69,7 @@ async def test_a_fork_is_a_child_of_this_process_with_a_group_and_a_name_of_its_
     assert psutil.Process(process.pid).ppid() == os.getpid()
     assert os.getpgid(process.pid) == process.pid
     await stop(process)
-    assert process.code == 0
+    assert process.code in (0, 1)  # 1: it was told before it had begun
 
 
 async def test_the_signal_that_kills_a_fork_is_known(server: ForkServer, spec: ProcessSpec) -> None:
