@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -121,7 +121,7 @@ class Coordinator:
             raise tracked.error
         return {event.stage: event.data for event in tracked.events}
 
-    async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Run a request and yield its partial results (if ``request.stream``) and final ones as they come.
 
         Leaving the iteration early aborts the request. Raises as :meth:`submit`.
@@ -195,7 +195,8 @@ class Coordinator:
     def fail(self, attempt_id: str, info: ErrorInfo) -> None:
         """Fail a request for a reason that a stage or the runner knows."""
         if info.traceback and self._machine.attempt(attempt_id) is not None:
-            logger.info("request %s failed in stage %s\n%s", attempt_id, info.stage, info.traceback)
+            where = {"request_id": attempt_id, "stage": info.stage or ""}
+            logger.info("request %s failed in stage %s\n%s", attempt_id, info.stage, info.traceback, extra=where)
         self._perform(self._machine.failure(attempt_id, info, self._loop.time()))
 
     def process_lost(self, lost: Mapping[str, str], reason: str) -> None:

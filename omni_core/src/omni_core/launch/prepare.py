@@ -25,6 +25,7 @@ from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import normalize, problem
+from omni_core.stage_logs import stage_environment
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +99,8 @@ def prepare(
                     sends(other, process) and other.group != process.group and other.group in with_torch
                     for other in leaders
                 ),
-                env={**ENVIRONMENT, **config.env_defaults},
+                env={**ENVIRONMENT, **stage_environment(), **config.env_defaults},
+                preload=_preload([(stage, specs[stage.name]) for stage in process.stages]),
                 routes=addresses.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
             )
@@ -125,6 +127,13 @@ def prepare(
             if stages[0].replicas > 1
         ],
     )
+
+
+def _preload(stages: list[tuple[StageConfig, StageSpec]]) -> list[str]:
+    """Return the modules to import before a process with these stages is forked, each once: torch first."""
+    parts = [part for _, spec in stages for part in (spec.factory, spec.model_runner, spec.feedback) if part]
+    torch = ["torch"] if any(map(needs_torch, parts)) else []
+    return list(dict.fromkeys([*torch, *(module for stage, _ in stages for module in stage.preload)]))
 
 
 def check_components(config: PipelineConfig, registry: PluginRegistry) -> None:

@@ -1,6 +1,7 @@
 """Runs a pipeline: launches its units from resolved specs, and connects coordinator, supervision and control plane.
 
-Serving uses this runner for one process and for many alike. Processes are fresh interpreters, never forks.
+Serving uses this runner for one process and for many alike. Processes are forks of a server of this run, which has no threads, or fresh
+interpreters; never forks of this process.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ class MultiProcessPipelineRunner:
         on_progress: called as the state of a stage changes.
         startup_timeout: seconds until every stage must be ready, beside each stage's own ``startup_timeout``.
         stop_timeout: seconds that a process has to end by itself before it is killed.
-        max_in_flight: requests held at once.
     """
 
     def __init__(
@@ -58,14 +58,12 @@ class MultiProcessPipelineRunner:
         on_progress: Progress | None = None,
         startup_timeout: float = 600.0,
         stop_timeout: float = 8.0,
-        max_in_flight: int = 256,
     ) -> None:
         self._config = config
         self._registry = registry
         self._on_progress = on_progress or (lambda stage, state: None)
         self._startup_timeout = startup_timeout
         self._stop_timeout = stop_timeout
-        self._max_in_flight = max_in_flight
         self._units: dict[str, Supervisor] = {}
         self._unit_of: dict[str, Supervisor] = {}
         self._tasks = Tasks()
@@ -166,7 +164,7 @@ class MultiProcessPipelineRunner:
             ),
             broadcast=self._broadcast,
             place=ReplicaChoice(prepared.replicated, self._available_replicas),
-            max_in_flight=self._max_in_flight,
+            max_in_flight=config.max_in_flight,
             admit=admission(config, self._registry or load_plugins()),
             retries=config.retries,
             on_busy=heartbeat.begin,

@@ -21,6 +21,7 @@ from omni_core.control.curve import CurveContext, CurveKeys, open_listener
 from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import ConfigError
+from omni_core.processes.fork_server import ForkServer
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.processes.run_directory import DirectoryCleaner, run_directory
 from omni_core.protocol import machines
@@ -39,6 +40,7 @@ class _Run:
     cleaner: DirectoryCleaner
     listeners: list[socket.socket]
     processes: dict[int, StageProcess] = field(factory=dict)
+    forks: ForkServer = field(factory=ForkServer)
 
 
 class HostServer:
@@ -115,6 +117,7 @@ class HostServer:
         for process in run.processes.values():
             process.kill()
         await asyncio.gather(*(process.ended for process in run.processes.values()))
+        run.forks.close()
         for listener in run.listeners:
             listener.close()
         await asyncio.to_thread(shutil.rmtree, run.directory, ignore_errors=True)
@@ -134,17 +137,22 @@ class HostServer:
             assert process.code is not None
             self._control.tell(run.name, machines.ProcessEnded(run.name, run.host, number, process.code))
 
+        def launched(future: asyncio.Future[None]) -> None:
+            if not future.cancelled():
+                self._control.tell(run.name, machines.ProcessStarted(run.name, run.host, number, process.pid))
+
         def wrote(line: str) -> None:
             self._control.tell(run.name, machines.ProcessWrote(run.name, run.host, number, line))
 
         try:
             spec = decode(message.spec)
-            process = run.processes[number] = StageProcess(spec, ended, run.listeners[message.listener], wrote)
+            listener = run.listeners[message.listener]
+            process = run.processes[number] = StageProcess(spec, ended, listener, wrote, run.forks.fork)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
             self._control.tell(run.name, machines.ProcessStarted(run.name, run.host, number, problem=problem))
         else:
-            self._control.tell(run.name, machines.ProcessStarted(run.name, run.host, number, process.pid))
+            process.launched.add_done_callback(launched)
 
     def _end(self, message: machines.EndProcess) -> None:
         run = self._runs.get(message.run)

@@ -111,6 +111,7 @@ class Supervisor:
 
     # --- actions -------------------------------------------------------------------------------------------------------
     def _carry_out(self, actions: Iterable[Action]) -> None:
+        where = {"stage": self.label}
         for action in actions:
             if isinstance(action, unit.Launch):
                 self._start_processes()
@@ -123,20 +124,22 @@ class Supervisor:
                 self._owner.unit_changed(self)
             elif isinstance(action, unit.Stalled):
                 pid = next(each.pid for each in self.processes if each.spec.name == action.process)
-                logger.warning("stage %s: process %d does not answer; its requests wait", self.label, pid)
+                logger.warning("stage %s: process %d does not answer; its requests wait", self.label, pid, extra=where)
             elif isinstance(action, unit.Ready):
                 self._owner.unit_is_ready(self)
                 if action.again:
-                    logger.warning("stage %s: serves again (pid %d)", self.label, self.processes[0].pid)
+                    logger.warning("stage %s: serves again (pid %d)", self.label, self.processes[0].pid, extra=where)
                     self._owner.unit_is_back(self)
             elif isinstance(action, unit.Started):
                 self._end_start(action)
             elif isinstance(action, unit.Died):
                 log = "".join(process.last_lines for process in self.processes if not process.running)
-                logger.error("stage %s: %s%s", self.label, action.reason, log)
+                logger.error("stage %s: %s%s", self.label, action.reason, log, extra=where)
                 self._owner.unit_died(self, action.reason)
             else:
-                logger.error("stage %s has died %d times in a short while: given up", self.label, action.deaths)
+                logger.error(
+                    "stage %s has died %d times in a short while: given up", self.label, action.deaths, extra=where
+                )
                 self._owner.unit_failed(self, action.reason)
         self._set_timer()
 

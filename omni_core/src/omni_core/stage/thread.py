@@ -10,6 +10,7 @@ from typing import Any
 from omni_core.errors import message_of
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import Scheduler
+from omni_core.stage_logs import enter_stage
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class StageThread:
 
     def _run(self) -> None:
         try:
+            enter_stage(self.name, getattr(self.scheduler, "running_computes", None))
             _set_device(self.spec.gpu)
             self.scheduler.start()
             error = RuntimeError("its loop returned without being told to stop")
