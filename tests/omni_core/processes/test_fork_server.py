@@ -149,6 +149,17 @@ async def test_a_module_that_starts_a_thread_is_not_shared(
     await stop(process)
 
 
+async def test_a_module_that_cannot_be_shared_is_named(
+    server: ForkServer, spec: ProcessSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        process = start(evolve(spec, preload=["no_such_module"]), server)
+        await process.launched
+    assert "preload: no_such_module cannot be imported: ModuleNotFoundError" in caplog.text
+    assert await is_a_fork(process.pid)
+    await stop(process)
+
+
 async def test_a_process_that_needs_no_import_does_not_wait_for_one(
     server: ForkServer, spec: ProcessSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import traceback
-from contextlib import suppress
 from typing import NoReturn
 
 from attrs import frozen
@@ -95,7 +94,8 @@ class _ForkServer:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._waiting: list[_Request] = []
-        self._tried: set[str] = set()
+        self._failures: dict[str, str] = {}
+        """By module whose import was tried: what was wrong, or nothing."""
         self._problem = ""
 
     def serve(self) -> None:
@@ -136,13 +136,14 @@ class _ForkServer:
             self._waiting.append(_Request(number, name, preload, descriptors))
 
     def _missing(self, request: _Request) -> list[str]:
-        return [name for name in request.preload if name not in self._tried and name not in sys.modules]
+        return [name for name in request.preload if name not in self._failures and name not in sys.modules]
 
     def _import(self, module: str) -> None:
-        self._tried.add(module)
-        # After an error, the process that needs it will fail by itself, with the traceback in its own log.
-        with suppress(BaseException):
+        self._failures[module] = ""
+        try:
             importlib.import_module(module)
+        except BaseException as error:
+            self._failures[module] = f"{module} cannot be imported: {type(error).__name__}: {error}"
         if not self._problem and (found := obstacle()):
             self._problem = f"{found} by an import of {module}"
 
@@ -157,6 +158,7 @@ class _ForkServer:
             else:
                 if not pid:
                     self._become(request)
+                problem = "; ".join(filter(None, (self._failures.get(each) for each in request.preload)))
         self._connection.send(json.dumps([request.number, pid, problem]).encode())
 
     def _become(self, request: _Request) -> NoReturn:

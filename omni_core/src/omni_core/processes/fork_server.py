@@ -116,6 +116,8 @@ class ForkServer:
 
     def _answer(self, number: int, pid: int, problem: str) -> None:
         future = self._waiting.pop(number)
+        if pid and problem:
+            logger.warning("preload: %s", problem)
         if pid and future.cancelled():
             os.kill(pid, signal.SIGKILL)
             wait_for(pid)
