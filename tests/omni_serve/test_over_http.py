@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -145,6 +146,22 @@ async def address(pipe: AsyncPipe) -> AsyncIterator[str]:
 
 
 @pytest.mark.asyncio(loop_scope="session")
+async def test_small_pieces_are_sent_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without TCP_NODELAY each answer is 40 ms late."""
+    seen: list[int] = []
+    made = listening.BoundedProtocol.connection_made
+
+    def connection_made(self: Any, transport: Any) -> None:
+        seen.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        made(self, transport)
+
+    monkeypatch.setattr(listening.BoundedProtocol, "connection_made", connection_made)
+    async with httpx2.AsyncClient() as http:
+        await http.get(f"http://{address}/health")
+    assert seen == [1]
+
+
+@pytest.mark.asyncio(loop_scope="session")
 async def test_headers_that_never_end(address: str) -> None:
     host, port = address.split(":")
     for begun in (b"", b"GET /health HTTP/1.1\r\nx: y\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /"):
@@ -165,9 +182,9 @@ async def test_a_websocket_over_a_socket(address: str) -> None:
     assert refused.value.response.status_code == 401
     assert json.loads(refused.value.response.body)["error"]["code"] == "missing_api_key"
     protocols: Any = ["realtime", f"openai-insecure-api-key.{SECRET}"]
-    async with websockets.connect(url, additional_headers={"Authorization": f"Bearer {SECRET}"}) as socket:
-        await socket.send(json.dumps({"type": "session.config", "model": "tones"}))
-        assert json.loads(await socket.recv())["type"] == "session.started"
+    async with websockets.connect(url, additional_headers={"Authorization": f"Bearer {SECRET}"}) as opened:
+        await opened.send(json.dumps({"type": "session.config", "model": "tones"}))
+        assert json.loads(await opened.recv())["type"] == "session.started"
     async with websockets.connect(url, subprotocols=protocols):
         pass
 
