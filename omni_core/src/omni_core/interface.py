@@ -159,8 +159,8 @@ class Interface:
         sample_rate: of its speech, in Hz.
         reference_text: a recording of a voice needs the words that are said in it.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
-        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a recording;
-            ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
+        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a
+            recording; ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
         warmup: requests that a server sends before it is ready, as fields of an ``OmniRequest``.
     """
 

@@ -7,7 +7,6 @@ does. An answer's status is sent with its first bytes, so that what fails before
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omni_serve.bodies import dumps
 from omni_serve.errors import ApiError, api_error
 
 logger = logging.getLogger(__name__)
@@ -155,11 +155,6 @@ def event(data: Any, name: str | None = None) -> bytes:
     """Return a server-sent event with JSON data."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {dumps(data)}\n\n".encode()
-
-
-def dumps(data: Any) -> str:
-    """Return compact JSON."""
-    return json.dumps(data, separators=(",", ":"))
 
 
 DONE = b"data: [DONE]\n\n"
