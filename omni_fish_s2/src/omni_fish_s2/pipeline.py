@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 from attrs import evolve
 
-from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_fish_s2.interface import INTERFACE, OPTIONS
+from omni_fish_s2.options import Options
 from omni_torch.checkpoints import resolve_checkpoint
+from omni_torch.pipeline_options import DTYPES, check_options
 
 _FILES = ("*.json", "*.safetensors", "codec.pth")
 """The checkpoint files that are read, and downloaded."""
@@ -23,15 +24,16 @@ GPU. Override with ``--set STAGE.gpu_memory=...``.
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
 
 
-def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
+def fish_s2(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text and reference voices in, speech out. ``options``: see :data:`omni_fish_s2.interface.OPTIONS`."""
+    given: dict[str, Any] = {**options}
     limits: dict[str, float] = {
-        name: options[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in options
+        name: given[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in given
     }
     return PipelineConfig(
         model_path=resolve_checkpoint(model_path, _FILES),
         name="fish-s2",
-        stages=speech_stages(**options),
+        stages=speech_stages(**given),
         interface=evolve(INTERFACE, limits={**INTERFACE.limits, **limits}),
     )
 

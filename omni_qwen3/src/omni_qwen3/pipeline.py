@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
-from omni_core.config.options import DTYPES, check_options
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
+from omni_qwen3.options import Options, TextOptions
 from omni_torch.checkpoints import resolve_checkpoint
+from omni_torch.pipeline_options import DTYPES, check_options
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
+
+_NETWORKS = ["transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe"]
+"""Imported once for the stages that use transformers' networks: it takes seconds and 150 MB."""
 
 _FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 """The checkpoint files that are read, and downloaded."""
@@ -26,9 +30,9 @@ STAGE.gpu_memory=...``.
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
 
 
-def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
+def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text, images, audio and video in; text and speech out. ``options``: see :data:`omni_qwen3.interface.OPTIONS`."""
-    given = _Options(options)
+    given = _Options({**options})
     stages = [
         *_front(given),
         StageConfig(
@@ -54,6 +58,7 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
         StageConfig(
             name="code2wav",
             factory="omni_qwen3.code2wav:create_code2wav",
+            preload=_NETWORKS,
             factory_args={**given.network, **given.take("initial_chunk", "chunk")},
             terminal=True,
             **given.place("code2wav"),
@@ -62,9 +67,9 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
     return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages", SPEECH_INTERFACE)
 
 
-def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
+def qwen3_omni_text(model_path: str, **options: Unpack[TextOptions]) -> PipelineConfig:
     """The same without speech: no talker and no vocoder are loaded."""
-    given = _Options(options)
+    given = _Options({**options})
     stages = [
         *_front(given),
         StageConfig(
@@ -121,6 +126,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="preprocessing",
             factory="omni_qwen3.preprocessing:create_preprocessing",
+            preload=_NETWORKS,
             factory_args=given.take(*_LIMITS),
             next=["image_encoder", "audio_encoder", "mm_aggregate"],
             route_fn=f"{_ROUTING}:route_preprocessing",
@@ -134,6 +140,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="image_encoder",
             factory="omni_qwen3.encoders:create_image_encoder",
+            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("image_encoder"),
@@ -141,6 +148,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="audio_encoder",
             factory="omni_qwen3.encoders:create_audio_encoder",
+            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("audio_encoder"),

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from omni_core.cli.config import resolve_config, with_source
 from omni_core.config.devices import detect
@@ -32,8 +31,8 @@ def plan(gpus: int | None, gpu_memory: str | None, as_json: bool, **source: Any)
     found = problems(here, devices)  # another host says at the start what it has
     if as_json:
         click.echo(json.dumps({"processes": [_plain(each) for each in processes], "problems": found}, indent=2))
-    else:
-        _show(processes, devices)
+        sys.exit(1 if found else 0)
+    _show(processes, devices)
     if found:
         raise ConfigError("it does not fit:\n" + "\n".join(found))
 
@@ -45,16 +44,16 @@ def _devices(gpus: int | None, gpu_memory: str | None) -> list[int] | None:
 
 
 def _show(processes: list[PlannedProcess], devices: list[int] | None) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("stage", "process", "device", "memory"):
-        table.add_column(column, no_wrap=True)
+    rows = [("stage", "process", "device", "memory")]
     for process in processes:
         for stage in process.stages:
             gpu, budget = process.gpus.get(stage.name), process.budgets().get(stage.name)
             device = "cpu" if gpu is None else f"gpu {gpu}"
             device += "" if process.host is None else f" on {process.host}"
-            table.add_row(stage.name, process.name, device, "" if budget is None else str(budget))
-    Console(soft_wrap=True).print(table)
+            rows.append((stage.name, process.name, device, "" if budget is None else str(budget)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for gpu, size in enumerate(devices or []):
         there = [process for process in processes if process.host is None and process.gpu == gpu]
         budgets = [each for process in there for each in process.budgets().values()]
