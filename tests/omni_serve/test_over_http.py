@@ -6,14 +6,9 @@ import asyncio
 import base64
 import io
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
 import wave
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -21,57 +16,13 @@ import openai
 import pytest
 import pytest_asyncio
 import websockets
-from omni_serve_clients import running_server
+from omni_serve_clients import SECRET, running_server
 
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app, listening
 
 QUESTION: Any = [{"role": "user", "content": "Say hello."}]
 REPLY = "Hello, nice to meet you."
-SECRET = "the-secret-of-the-demo"
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``omni serve demo`` in a process of its own; the address of its API. SIGTERM must end it in order."""
-    pytest.importorskip("omni_qwen3_demo")
-    folder = tmp_path_factory.mktemp("demo")
-    log = folder / "log"
-    arguments = [
-        "serve",
-        "demo",
-        "--option",
-        "processes=one",
-        "--port",
-        "0",
-        "--api-key",
-        SECRET,
-        "--log-level",
-        "warning",
-    ]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "omni_core.cli", *arguments],
-            stderr=output,
-            stdout=output,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-    try:
-        address = ""
-        while not address:
-            assert process.poll() is None, log.read_text()
-            address = next(
-                (line.split()[-1] for line in log.read_text().splitlines() if line.startswith("Serving ")), ""
-            )
-            if not address:
-                time.sleep(0.1)
-        yield address
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, log.read_text()
-        assert "Traceback" not in log.read_text()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_the_blocking_client(demo: str) -> None:
