@@ -40,6 +40,7 @@ DISTRIBUTIONS = {
     "omni-torch": "plugins/omni_torch",
     "omni-testing": "plugins/omni_testing",
     "omni-terminal": "plugins/omni_terminal",
+    "omni-serve": "plugins/omni_serve",
     "omni-media": "plugins/omni_media",
     "omni-relay-kit": "plugins/omni_relay_kit",
     "omni-relay-shm": "plugins/omni_relay_shm",
@@ -57,6 +58,7 @@ TESTS = {
     "omni-torch": "tests/omni_torch",
     "omni-testing": "tests/omni_testing",
     "omni-terminal": "tests/omni_terminal",
+    "omni-serve": "tests/omni_serve",
     "omni-media": "tests/omni_media",
     "omni-relay-kit": "tests/omni_relay_kit",
     "omni-relay-shm": "tests/omni_relay_shm",
@@ -93,7 +95,10 @@ TEST_TOOLS = [
 ]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
-COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "packaging"]
+# Clients of the server.
+TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
+COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_testing"]
+COMPUTE += ["omni_terminal", "omni_serve", "packaging"]
 """Folders of tests that compute more than they wait, and run two at a time; the others check how soon something happens."""
 # For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
@@ -108,7 +113,7 @@ TRITON = "triton==3.9.0"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 NPM_CHROMIUM = "@sparticuz/chromium@147.0.0"
 # Extras without which there is nothing to test.
-EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu"}
+EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-terminal": "audio"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 

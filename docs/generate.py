@@ -56,7 +56,7 @@ VARIABLES = {
 
 PYTHON_TEXT = (
     "`import omni_core as omni`: open a pipeline by its name and ask it, from a script, a thread, a notebook or an event loop. "
-    "[Getting started](../getting-started.md) shows the common uses."
+    "[From Python](../python.md) shows the common uses."
 )
 
 PYTHON = {

@@ -113,9 +113,6 @@ class PrintWriter(io.TextIOBase):
         self._records = records
         self._begun = threading.local()
 
-    def writable(self) -> bool:
-        return True
-
     def fileno(self) -> int:
         return 1
 

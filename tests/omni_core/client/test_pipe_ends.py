@@ -88,3 +88,11 @@ def test_a_failed_start_is_an_error_and_leaves_nothing(stages: ModuleType, run_f
         omni.open(stages.chat_pipeline(run_folder), set={"write.factory": "chat_stages:no_such_function"})
     with pytest.raises(omni.ConfigError, match=r"set max_in_flight=0|max_in_flight: must be at least 1"):
         omni.open(stages.chat_pipeline(run_folder), max_in_flight=0)
+
+
+def test_only_the_main_thread_takes_ctrl_c(stages: ModuleType, run_folder: Path) -> None:
+    """A signal that another thread takes does not wake the main thread, which may wait for a reply."""
+    with omni.open(stages.chat_pipeline(run_folder)) as pipe:
+        status = Path(f"/proc/self/task/{pipe._thread.thread.native_id}/status").read_text()
+    (blocked,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
+    assert int(blocked, 16) & 1 << (signal.SIGINT - 1)

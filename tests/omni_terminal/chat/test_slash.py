@@ -39,5 +39,6 @@ def test_files_by_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_has_every_command() -> None:
     words = [split(line)[0] for line in help_lines()]
+    assert max(map(len, help_lines())) <= 80
     assert [word for word in words if word.startswith("/")] == [*NAMES]
     assert split("  /system  be kind ") == ("/system", "be kind")

@@ -10,7 +10,7 @@ import click
 
 from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.graph import mermaid, terminal
-from omni_core.config.loading import dump_json
+from omni_core.config.loading import dump_json, dump_yaml
 from omni_core.config.overrides import ResolvedConfig
 from omni_core.config.placement import plan
 from omni_core.config.validation import warnings
@@ -48,23 +48,17 @@ def _completed(name: str) -> Callable[[click.Context, click.Parameter, str], lis
     return complete
 
 
+_OPTION: dict[str, Any] = {
+    "multiple": True,
+    "metavar": "NAME=VALUE",
+    "help": "A pipeline's option; see `omni pipelines`.",
+}
+_SETTING: dict[str, Any] = {"multiple": True, "metavar": "STAGE.FIELD=VALUE", "help": "Override one field."}
 _source: list[Callable[[Any], Any]] = [
     click.argument("pipeline", shell_complete=_completed("pipeline")),
     click.option("--model", help="A checkpoint folder or hub id.", shell_complete=_completed("model")),
-    click.option(
-        *("--option",),
-        multiple=True,
-        metavar="NAME=VALUE",
-        help="A pipeline's option; see `omni pipelines`.",
-        shell_complete=_completed("option"),
-    ),
-    click.option(
-        *("--set", "settings"),
-        multiple=True,
-        metavar="STAGE.FIELD=VALUE",
-        help="Override one field.",
-        shell_complete=_completed("setting"),
-    ),
+    click.option("--option", shell_complete=_completed("option"), **_OPTION),
+    click.option("--set", "settings", shell_complete=_completed("setting"), **_SETTING),
     click.option("--config", "overlay", type=click.Path(exists=True, dir_okay=False), help="A YAML overlay."),
 ]
 
@@ -79,11 +73,12 @@ def with_source(function: F) -> F:
 @config.command()
 @with_source
 @click.option("--provenance", is_flag=True, help="Show the origin of every override instead.")
-def show(provenance: bool, **source: Any) -> None:
-    """Print the resolved config as JSON."""
+@click.option("--format", "form", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
+def show(provenance: bool, form: str, **source: Any) -> None:
+    """Print the resolved config, which `omni run` can read again."""
     resolved = resolve_config(**source)
     if not provenance:
-        click.echo(dump_json(resolved.config))
+        click.echo(dump_json(resolved.config) if form == "json" else dump_yaml(resolved.config).rstrip())
         return
     for path, (origin, before, now) in resolved.provenance.items():
         click.echo(f"{path}: {before!r} -> {now!r}  ({origin})")

@@ -92,13 +92,12 @@ async def one_reply(
                 display.notice(f"{summary.events} events in {trace}; open it at https://ui.perfetto.dev")
     if as_json:
         others = {name: data for name, data in reply.outputs.items() if name not in ("text", "audio")}
-        usage = {"prompt_tokens": reply.usage.prompt_tokens, "completion_tokens": reply.usage.completion_tokens}
         document = {
             "text": reply.text,
             "audio_seconds": seconds_of(reply),
             "audio_file": str(out) if out else None,
             "finish_reason": reply.finish_reason,
-            "usage": usage | reply.usage.details,
+            "usage": getattr(reply.outputs.get("text"), "usage", {}),
             "notices": reply.notices,
         }
         click.echo(json.dumps(document | others, default=str))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import signal
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
@@ -52,6 +53,9 @@ class _LoopThread:
             raise
 
     def _run(self) -> None:
+        # Starting a process changes this thread's signal mask for a moment, after which the thread would take a Ctrl-C away from the
+        # main thread, which then would not wake up.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._serve())

@@ -16,7 +16,6 @@ import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
 from omni_core.client.source import PipelineSource
-from omni_core.config.options import DTYPES
 from omni_core.config.schema import PipelineConfig, RelayConfig, RestartConfig, StageConfig
 from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import load_plugins
@@ -24,7 +23,12 @@ from omni_core.plugins import load_plugins
 _FIXED = {"name", "next", "terminal", "wait_for", "stream_to"}
 _PARTS: dict[str, type] = {"relay": RelayConfig, "restart": RestartConfig}
 _MAPPINGS = {"factory_args", "project_payload"}
-_VALUES = {"dtype": DTYPES, "processes": ("separate", "one"), "gpu": ("auto", "0"), "gpu_memory": ("80GiB", "24GiB")}
+_VALUES = {
+    "dtype": ("bfloat16", "float16", "float32"),
+    "processes": ("separate", "one"),
+    "gpu": ("auto", "0"),
+    "gpu_memory": ("80GiB", "24GiB"),
+}
 
 
 class SpacelessBash(BashComplete):

@@ -22,9 +22,7 @@ class SlashCommand:
 
 
 COMMANDS = (
-    SlashCommand(
-        "/image", "FILE...", "add pictures to the next message; a file dropped onto the terminal is added too"
-    ),
+    SlashCommand("/image", "FILE...", "add pictures to the next message, as dropped files are"),
     SlashCommand("/audio", "FILE...", "add recordings"),
     SlashCommand("/video", "FILE...", "add videos"),
     SlashCommand("/mic", "", "record a turn with the microphone"),
@@ -52,7 +50,8 @@ def help_lines() -> Iterator[str]:
     width = max(map(len, heads)) + 2
     for head, each in zip(heads, COMMANDS, strict=True):
         yield f"{head:{width}}{each.help}"
-    yield f"{'Alt-Enter':{width}}begin a new line in the message; Tab completes commands, files and voices"
+    yield f"{'Alt-Enter':{width}}begin a new line in the message"
+    yield f"{'Tab':{width}}complete commands, files and voices"
 
 
 class SlashCompleter(Completer):
