@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omni_core.cli.config import resolve_config, with_source
+from omni_core.config.completion import DoesNotFitError, Machine, placed
 from omni_core.config.devices import detect
 from omni_core.config.placement import PlannedProcess, gib, parse_bytes, problems
 from omni_core.config.placement import plan as planned_processes
@@ -26,25 +27,33 @@ def plan(gpus: int | None, gpu_memory: str | None, as_json: bool, **source: Any)
     if gpu_memory is not None and gpus is None:
         raise click.UsageError("--gpu-memory needs --gpus")
     config = resolve_config(**source).config
-    processes = planned_processes(config)
-    devices = _devices(gpus, gpu_memory)
-    here = [process for process in processes if process.host is None]
-    found = problems(here, devices)  # another host says at the start what it has
+    found, notes, devices = [], {}, _devices(gpus, gpu_memory)
+    try:
+        placement = placed(config, Machine(devices, here=gpus is None))
+        config, notes = placement.config, placement.notes
+        if gpus is None:
+            devices = devices or None  # a laptop is no reason to refuse the plan of a server
+        processes = planned_processes(config)
+        here = [process for process in processes if process.host is None]
+        found = problems(here, devices)  # another host says at the start what it has
+    except DoesNotFitError as error:
+        processes, found = [], [str(error)]
     if as_json:
-        click.echo(json.dumps({"processes": [_plain(each) for each in processes], "problems": found}, indent=2))
-    else:
-        _show(processes, devices)
+        document = {"processes": [_plain(each) for each in processes], "notes": notes, "problems": found}
+        click.echo(json.dumps(document, indent=2))
+    elif processes:
+        _show(processes, notes, devices)
     if found:
         raise ConfigError("it does not fit:\n" + "\n".join(found))
 
 
 def _devices(gpus: int | None, gpu_memory: str | None) -> list[int] | None:
     if gpus is None:
-        return detect() or None  # a laptop is no reason to refuse the plan of a server
+        return detect()
     return [parse_bytes(gpu_memory) if gpu_memory is not None else 2**63] * gpus
 
 
-def _show(processes: list[PlannedProcess], devices: list[int] | None) -> None:
+def _show(processes: list[PlannedProcess], notes: dict[str, str], devices: list[int] | None) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("stage", "process", "device", "memory"):
         table.add_column(column, no_wrap=True)
@@ -55,6 +64,8 @@ def _show(processes: list[PlannedProcess], devices: list[int] | None) -> None:
             device += "" if process.host is None else f" on {process.host}"
             table.add_row(stage.name, process.name, device, "" if budget is None else str(budget))
     Console(soft_wrap=True).print(table)
+    for name, note in notes.items():
+        click.echo(f"{name}: {note}")
     for gpu, size in enumerate(devices or []):
         there = [process for process in processes if process.host is None and process.gpu == gpu]
         budgets = [each for process in there for each in process.budgets().values()]

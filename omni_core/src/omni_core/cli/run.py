@@ -18,6 +18,7 @@ from omni_core.cli.config import with_source
 from omni_core.cli.generation import Generation, set_at
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.config.completion import completed
 from omni_core.config.loading import parse_assignment
 from omni_core.errors import OmniError
 from omni_core.plugins import load_plugins
@@ -156,7 +157,7 @@ def run(
         messages.append({"role": "user", "content": parts})
     try:
         # Outside the event loop, which would hear of a signal only after a download.
-        config = source.resolve().config
+        config = completed(source.resolve().config)
         outputs = config.interface.outputs if config.interface is not None else []
         if out is not None and outputs and "audio" not in outputs:
             raise click.UsageError(f"--out writes speech; {pipeline} answers in {', '.join(outputs)} only")

@@ -24,5 +24,6 @@ def default_model() -> tuple[str, str]:
 
 
 def demo(model_path: str, **options: Any) -> PipelineConfig:
-    """Return Qwen3-Omni's pipeline. ``options``: :data:`omni_qwen3.interface.OPTIONS`."""
-    return evolve(qwen3_omni(model_path, **options), name="demo")
+    """Return Qwen3-Omni's pipeline, in float32. ``options``: :data:`omni_qwen3.interface.OPTIONS`."""
+    # Stored in bfloat16 to be small, trained in float32.
+    return evolve(qwen3_omni(model_path, **{"dtype": "float32", **options}), name="demo")
