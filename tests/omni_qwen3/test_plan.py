@@ -97,7 +97,7 @@ def test_what_plan_prints_is_what_config_says(released: Path) -> None:
         (_on(2, "24GiB"), ["does not fit 2 GPUs of 24.0 GiB", "thinker 58.", "4 GPUs of 24.0 GiB", "1 GPU of 80.0 GiB"]),
         (_on(1, "64GiB"), ["does not fit 1 GPU of 64.0 GiB", "2 GPUs of 64.0 GiB", "1 GPU of 80.0 GiB"]),
         (_on(1, "80GiB", "--option", "dtype=float32"), ["2 GPUs of 80.0 GiB", "these with --option dtype=bfloat16"]),
-        (_on(1, "80GiB", "--set", "thinker.gpu_memory=20GiB"), ["stages[thinker].gpu_memory", "20.0 GiB is too small", "give it at least 58."]),
+        (_on(1, "80GiB", "--set", "thinker.gpu_memory=20GiB"), ["stages[thinker].gpu_memory", "20.0 GiB is too small", "at least 58."]),
         (_on(1, "80GiB", "--set", "thinker.factory_args.kv_cache_mb=32768"), ["does not fit 1 GPU of 80.0 GiB", "2 GPUs of 80.0 GiB"]),
         (_on(1, "80GiB", "--set", "thinker.factory_args.dtype=bf16"), ["there is no dtype 'bf16'; did you mean 'bfloat16'?"]),
         (["--option", "gpu=-1"], ["--option gpu=-1: must be the number of a GPU, auto, or none"]),

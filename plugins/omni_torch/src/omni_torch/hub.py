@@ -25,7 +25,7 @@ from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_hea
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "codec.pth")
 """The files that the models of this project read."""
 
-_HUB_ID = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+_HUB_ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")
 _SHARD = re.compile(r"model-\d+-of-(\d+)\.safetensors")
 _AT_ONCE = 8
 _SECONDS = 30.0
