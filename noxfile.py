@@ -39,6 +39,7 @@ DISTRIBUTIONS = {
     "omni-torch": "plugins/omni_torch",
     "omni-testing": "plugins/omni_testing",
     "omni-terminal": "plugins/omni_terminal",
+    "omni-media": "plugins/omni_media",
     "omni-relay-kit": "plugins/omni_relay_kit",
     "omni-relay-shm": "plugins/omni_relay_shm",
     "omni-relay-nixl": "plugins/omni_relay_nixl",
@@ -55,6 +56,7 @@ TESTS = {
     "omni-torch": "tests/omni_torch",
     "omni-testing": "tests/omni_testing",
     "omni-terminal": "tests/omni_terminal",
+    "omni-media": "tests/omni_media",
     "omni-relay-kit": "tests/omni_relay_kit",
     "omni-relay-shm": "tests/omni_relay_shm",
     "omni-relay-nixl": "tests/end_to_end/runtime/test_relays_in_pipelines.py",
@@ -78,7 +80,16 @@ SGLANG = "omni-sglang"
 SGLANG_FOLDER = "plugins/omni_sglang"
 SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
 SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
-TEST_TOOLS = ["pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "psutil", "opentelemetry-sdk", "pyzmq"]
+TEST_TOOLS = [
+    "pytest",
+    "pytest-asyncio",
+    "pytest-timeout",
+    "hypothesis",
+    "psutil",
+    "opentelemetry-sdk",
+    "pyzmq",
+    "aiohttp",
+]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
 COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "packaging"]
@@ -396,7 +407,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source, and over new projects of every kind."""
-    install_wheels(session, *DISTRIBUTIONS, extra=("mypy", "opentelemetry-api", "pytest", "pyzmq"))
+    install_wheels(session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pytest", "pyzmq"))
     session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)

@@ -71,8 +71,6 @@ CONTRACTS = {
         "omni_core.protocol.outputs:AudioChunk",
         "omni_core.protocol.outputs:TextResult",
         "omni_core.protocol.outputs:AudioResult",
-        "omni_core.client:open_pipeline",
-        "omni_core.client:Client",
         "omni_core.interface:Interface",
         "omni_core.interface:ParameterGroup",
         "omni_core.interface:Parameter",

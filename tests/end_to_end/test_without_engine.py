@@ -18,7 +18,7 @@ TOY = Path(__file__).parent / "toy_distribution"
 
 PROGRAM = """
 import asyncio, json, sys
-from omni_core.cli.pipeline_source import PipelineSource
+from omni_core.client.source import PipelineSource
 from omni_core.client import open_pipeline
 from omni_core.protocol.messages import OmniRequest
 

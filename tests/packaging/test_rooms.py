@@ -22,6 +22,7 @@ SHARED = {
     "omni_relay_kit": {"omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake"},
     "omni_torch": {"omni_core", "omni_engine", "omni_sglang", "omni_kernels", "omni_qwen3", "omni_fish_s2",
         "omni_qwen3_demo", "omni_testing"},
+    "omni_media": {"omni_core"},
     "omni_testing": {
         "omni_core", "omni_engine", "omni_sglang", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_kernels",
         "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake",

@@ -14,8 +14,8 @@ from qwen3_parts.feedback import ArgmaxCodes
 from qwen3_parts.runner import BiasedThinkerRunner, logit_bias
 
 from omni_core.cli.main import omni
-from omni_core.cli.pipeline_source import PipelineSource
 from omni_core.client import open_pipeline
+from omni_core.client.source import PipelineSource
 from omni_core.errors import InvalidRequestError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.conformance import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance

@@ -20,6 +20,9 @@ A pipeline may name further roles."""
 SEED = "seed"
 """At the top level of a request's ``params`` it seeds every group that has a parameter of this name and was not given its own."""
 
+VOICE = "speaker"
+"""The key of a request's ``metadata`` that names the voice, of pipelines that have a choice of voices."""
+
 TYPES = ("number", "integer", "boolean", "string", "strings", "integers", "mapping")
 """Types of a :class:`Parameter`. ``string``: an integer is taken as its digits. ``strings``: non-empty texts; a single one may be
 given without a list. ``mapping``: its reader checks the keys and values."""

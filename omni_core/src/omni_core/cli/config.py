@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from attrs import asdict
 
-from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.completion import DoesNotFitError, Machine, placed
 from omni_core.config.devices import detect
 from omni_core.config.graph import mermaid, terminal

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import click
 
-from omni_core.cli.pipeline_source import PipelineSource
+from omni_core.client.source import PipelineSource
 from omni_core.errors import did_you_mean
 from omni_core.hookspecs import HOOKS, KernelComponent, works
 from omni_core.plugins import Defect, PluginFault, PluginRecord, PluginRegistry, isolated, load_plugins

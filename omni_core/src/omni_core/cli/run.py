@@ -17,7 +17,7 @@ import click
 from omni_core.cli.config import with_source
 from omni_core.cli.generation import Generation, set_at
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
-from omni_core.cli.pipeline_source import PipelineSource, parse_options
+from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.completion import completed
 from omni_core.config.loading import parse_assignment
 from omni_core.errors import OmniError

@@ -13,8 +13,8 @@ from attrs import define, field
 
 from omni_core.cli.display import Display
 from omni_core.cli.generation import Generation
-from omni_core.cli.wav import WavWriter
 from omni_core.client import Client, open_pipeline
+from omni_core.client.wav import WavWriter
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import OmniError
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult

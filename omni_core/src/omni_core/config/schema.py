@@ -194,6 +194,8 @@ class PipelineConfig:
         restart: what happens when a process dies.
         retries: how often a request that a dying process held is run again from its beginning, as long as the client has
             seen nothing of its results. Its stages must bear being run twice.
+        max_in_flight: requests held at once; further ones are refused with a hint when to retry.
+        request_timeout: seconds that a request has which brings no ``timeout`` of its own. By default no limit.
         interface: what the pipeline offers its clients; requests are checked against it. ``None``: their parameters are not checked.
     """
 
@@ -213,6 +215,8 @@ class PipelineConfig:
     config_cls: str | None = None
     restart: RestartConfig = field(factory=RestartConfig)
     retries: int = 0
+    max_in_flight: int = 256
+    request_timeout: float | None = None
     interface: Interface | None = None
 
     @property

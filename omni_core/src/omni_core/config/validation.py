@@ -261,6 +261,10 @@ def _relays(config: PipelineConfig) -> Iterator[str]:
 def _restart(config: PipelineConfig) -> Iterator[str]:
     if config.retries < 0:
         yield f"retries: must not be negative, is {config.retries}"
+    if config.max_in_flight < 1:
+        yield f"max_in_flight: must be at least 1, is {config.max_in_flight}"
+    if config.request_timeout is not None and config.request_timeout <= 0:
+        yield f"request_timeout: must be greater than 0, is {config.request_timeout:g}"
     for name in ("limit", "window", "backoff", "backoff_limit"):
         if getattr(config.restart, name) < 0:
             yield f"restart.{name}: must not be negative, is {getattr(config.restart, name):g}"

@@ -25,8 +25,14 @@ def admission(config: PipelineConfig, registry: PluginRegistry) -> Callable[[Omn
 
     It raises InvalidRequestError, which names the part and the nearest valid name. Without an interface everything is admitted.
     """
+
+    def with_timeout(request: OmniRequest) -> OmniRequest:
+        if config.request_timeout is None or request.timeout is not None:
+            return request
+        return evolve(request, timeout=config.request_timeout)
+
     if config.interface is None:
-        return lambda request: request
+        return with_timeout
     interface = _with_parts(config.interface, config.stages, registry)
     affinity = [stage.affinity_key for stage in config.stages if stage.affinity_key is not None]
 
@@ -35,7 +41,7 @@ def admission(config: PipelineConfig, registry: PluginRegistry) -> Callable[[Omn
         metadata = interface.check_metadata(request.metadata, [*TRACING, *affinity])
         _check_modalities(interface, request.modalities)
         _check_inputs(interface, request.inputs)
-        return evolve(request, params=params, metadata=metadata)
+        return with_timeout(evolve(request, params=params, metadata=metadata))
 
     return admit
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import validate
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.admission import admission
 from omni_core.coordinator.coordinator import Coordinator
@@ -47,7 +47,6 @@ class MultiProcessPipelineRunner:
         on_progress: called as the state of a stage changes.
         startup_timeout: seconds until every stage must be ready, beside each stage's own ``startup_timeout``.
         stop_timeout: seconds that a process has to end by itself before it is killed.
-        max_in_flight: requests held at once.
     """
 
     def __init__(
@@ -57,14 +56,12 @@ class MultiProcessPipelineRunner:
         on_progress: Progress | None = None,
         startup_timeout: float = 600.0,
         stop_timeout: float = 8.0,
-        max_in_flight: int = 256,
     ) -> None:
         self._config = config
         self._registry = registry
         self._on_progress = on_progress or (lambda stage, state: None)
         self._startup_timeout = startup_timeout
         self._stop_timeout = stop_timeout
-        self._max_in_flight = max_in_flight
         self._units: dict[str, Supervisor] = {}
         self._unit_of: dict[str, Supervisor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -116,7 +113,7 @@ class MultiProcessPipelineRunner:
             raise
 
     async def _start(self) -> None:
-        validate(self._config)
+        self._config = await asyncio.to_thread(completed, self._config)  # may download a checkpoint
         directory = self._directory = run_directory(self._config.endpoints.base_path)
         self._cleaner = DirectoryCleaner(directory)
         self._hosts = Hosts(self._config, directory)
@@ -165,7 +162,7 @@ class MultiProcessPipelineRunner:
             ),
             broadcast=self._broadcast,
             place=ReplicaChoice(prepared.replicated, self._available_replicas),
-            max_in_flight=self._max_in_flight,
+            max_in_flight=self._config.max_in_flight,
             admit=admission(self._config, self._registry or load_plugins()),
             retries=self._config.retries,
             on_busy=heartbeat.begin,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
-from omni_core.cli import pipeline_source
-from omni_core.cli.pipeline_source import PipelineSource
+from omni_core.client import source
+from omni_core.client.source import PipelineSource
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError, PluginError
 from omni_core.hookspecs import PipelineComponent
@@ -33,7 +35,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> PluginRegistry:
     components = [component("one", "OneModel", "one_type"), component("two", "TwoModel"), component("deux", "TwoModel")]
     record = PluginRecord("plugin", "distribution", "1", "module", components={"omni_pipelines": components})
     registry = PluginRegistry([record])
-    monkeypatch.setattr(pipeline_source, "load_plugins", lambda: registry)
+    monkeypatch.setattr(source, "load_plugins", lambda: registry)
     return registry
 
 
@@ -89,3 +91,26 @@ def test_invalid_pipeline_sources_are_errors(registry: PluginRegistry, tmp_path:
     with pytest.raises(OmniError, match=r"config\.json"):
         PipelineSource(str(tmp_path)).resolve()
     assert not PipelineSource("owner/name").exists()
+
+
+def fetched(model: str) -> str:
+    """What a pipeline names to fetch the config of a checkpoint that is no folder here."""
+    if FETCHED is None:
+        raise ConfigError(f"{model}: no such repository")
+    return FETCHED
+
+
+FETCHED: str | None = None
+
+
+@pytest.mark.parametrize("model", ["owner/name", "owner/name@v1.2"])
+def test_a_hub_id_finds_its_pipeline_by_the_config_that_a_plugin_fetches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str
+) -> None:
+    own = evolve(component("one", "OneModel"), config_folder_fn=f"{__name__}:fetched")
+    record = PluginRecord("plugin", "distribution", "1", "module", components={"omni_pipelines": [own]})
+    monkeypatch.setattr(source, "load_plugins", lambda: PluginRegistry([record]))
+    with pytest.raises(PluginError, match=f"as a hub id it cannot be read \\({model}: no such repository"):
+        PipelineSource(model).resolve()
+    monkeypatch.setattr(sys.modules[__name__], "FETCHED", checkpoint(tmp_path / "model", model_type="OneModel"))
+    assert PipelineSource(model).resolve().config.model_path == model

@@ -1,0 +1,35 @@
+"""The Python client: :func:`open` and :func:`open_async` start a pipeline by its name and return a face to chat with it.
+
+What is public is imported when it is first used: ``source`` and ``messages``, which the command line reads too, load no runtime.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, Client, OpenOptions, open_async, open_pipeline
+    from omni_core.client.messages import MediaPolicy, Recording
+    from omni_core.client.pipe import Pipe, ReplyStream, open, run
+    from omni_core.client.replies import Audio, AudioPiece, Piece, Reply, TextPiece, Usage
+
+_MODULES = {
+    "async_pipe": ("AsyncPipe", "AsyncReplyStream", "Client", "OpenOptions", "open_async", "open_pipeline"),
+    "messages": ("MediaPolicy", "Recording"),
+    "pipe": ("Pipe", "ReplyStream", "open", "run"),
+    "replies": ("Audio", "AudioPiece", "Piece", "Reply", "TextPiece", "Usage"),
+}
+
+__all__ = [
+    "AsyncPipe", "AsyncReplyStream", "Audio", "AudioPiece", "Client", "MediaPolicy", "OpenOptions", "Piece", "Pipe", "Recording",
+    "Reply", "ReplyStream", "TextPiece", "Usage", "open", "open_async", "open_pipeline", "run",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    from omni_core.references import load
+
+    for module, names in _MODULES.items():
+        if name in names:
+            return load(f"omni_core.client.{module}:{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

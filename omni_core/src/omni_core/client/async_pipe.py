@@ -1,0 +1,203 @@
+"""A running pipeline in an event loop: chat and speech with typed replies, and plain requests for any pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypedDict, Unpack
+
+from attrs import evolve
+
+from omni_core.client.calls import Calls
+from omni_core.client.messages import MediaPolicy, chat_request
+from omni_core.client.replies import Collector, Piece, Reply
+from omni_core.client.source import PipelineSource
+from omni_core.config.schema import PipelineConfig
+from omni_core.coordinator import StreamEvent
+from omni_core.errors import InvalidRequestError, OmniError
+from omni_core.launch.runner import MultiProcessPipelineRunner, Progress
+from omni_core.observe.profiler import ProfileSummary
+from omni_core.plugins import PluginRegistry
+from omni_core.protocol.messages import OmniRequest
+
+
+class AsyncReplyStream(AsyncIterator[Piece]):
+    """The pieces of a reply as they are made. Leaving the iteration aborts the request; ``reply`` is the whole, at the end."""
+
+    def __init__(self, pieces: AsyncIterator[Piece], collector: Collector) -> None:
+        self._pieces, self._collector = pieces, collector
+        self._reply: Reply | None = None
+
+    async def __anext__(self) -> Piece:
+        try:
+            return await anext(self._pieces)
+        except StopAsyncIteration:
+            self._reply = self._collector.reply()
+            raise
+
+    async def aclose(self) -> None:
+        """Abort the request, unless it is finished."""
+        await self._pieces.aclose()  # type: ignore[attr-defined]
+
+    @property
+    def request_id(self) -> str:
+        return self._collector.request_id
+
+    @property
+    def reply(self) -> Reply:
+        """The whole reply. Raises OmniError before the last piece was read."""
+        if self._reply is None:
+            raise OmniError("the reply is not complete: read all pieces of the stream first")
+        return self._reply
+
+
+class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
+    """A running pipeline. Made by :func:`open_async`; ``async with`` starts its processes, and ends them.
+
+    Requests raise, by class: InvalidRequestError (the request itself is at fault; found in a stage, its ``stage`` names it),
+    OverloadedError (the pipeline is full; ``retry_after`` is a hint in seconds), RequestTimeoutError (not finished in time; the message
+    names the stages that had it), RequestAbortedError, and RequestFailedError (it failed in ``stage`` with ``error_type``).
+
+    Attributes:
+        media: which media the messages of :meth:`chat` may name.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        notices: Sequence[str] = (),
+        media: MediaPolicy | None = None,
+        registry: PluginRegistry | None = None,
+        on_progress: Progress | None = None,
+        startup_timeout: float = 600.0,
+    ) -> None:
+        self.config = config
+        self.notices = list(notices)
+        self.media = media or MediaPolicy()
+        self._runner = MultiProcessPipelineRunner(config, registry, on_progress, startup_timeout=startup_timeout)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._runner.stop()
+
+    def _ask(self, request_id: str | None, asked: dict[str, Any], *, stream: bool) -> Any:
+        collector = Collector(request_id or os.urandom(16).hex(), self.interface)
+        return AsyncReplyStream(self._pieces(asked, collector), collector) if stream else self._whole(asked, collector)
+
+    async def _whole(self, asked: dict[str, Any], collector: Collector) -> Reply:
+        request = await chat_request(self.interface, self.media, **asked)
+        for stage, data in (await self.submit(request, collector.request_id)).items():
+            collector.add(StreamEvent(stage, data, final=True))
+        return collector.reply()
+
+    async def _pieces(self, asked: dict[str, Any], collector: Collector) -> AsyncIterator[Piece]:
+        request = await chat_request(self.interface, self.media, **asked)
+        async for event in self.stream(request, collector.request_id):
+            for piece in collector.add(event):
+                yield piece
+
+    async def submit(self, request: OmniRequest, request_id: str | None = None) -> dict[str, Any]:
+        """Return the results of a request's terminal stages by stage name. Cancelling the call aborts the request."""
+        return await self._runner.coordinator.submit(_checked(request), request_id)
+
+    def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]:
+        """Yield partial results and final ones as they come. Leaving the iteration aborts the request."""
+        return self._runner.coordinator.stream(evolve(_checked(request), stream=True), request_id)
+
+    async def abort(self, request_id: str) -> None:
+        """Drop the request in every stage. Idempotent."""
+        self._runner.coordinator.abort(request_id)
+
+    def health(self) -> dict[str, dict[str, Any]]:
+        """Return, by unit (a process, or the ranks of a stage): stages, state, restarts, reason of the last death, pids."""
+        return self._runner.observation.health()
+
+    async def statistics(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Return counters by process, then by stage (or ``relay``)."""
+        return await self._runner.observation.statistics()
+
+    async def start_profile(self, torch: Sequence[str] = ()) -> None:
+        """Record, in every process, what happens to requests. ``torch``: stages whose torch operations are recorded too."""
+        await self._runner.observation.start_profile(torch)
+
+    async def stop_profile(self, path: str | Path) -> ProfileSummary:
+        """Stop recording; write one Chrome trace of all processes to ``path``, which Perfetto opens."""
+        return await self._runner.observation.stop_profile(path)
+
+    @property
+    def process_ids(self) -> dict[str, int]:
+        """The pid of every process of the pipeline by process name."""
+        return self._runner.process_ids
+
+
+class OpenOptions(TypedDict, total=False):
+    """The keyword arguments of :func:`omni_core.open` and :func:`omni_core.open_async`.
+
+    Attributes:
+        options: those of the pipeline; ``omni pipelines`` lists them, and ``--option`` sets them on the command line.
+        set: values for fields, by dotted path: ``{"decoder.gpu": 0}``; ``--set`` on the command line.
+        config: a YAML overlay, or what it would hold; ``--config`` on the command line.
+        max_in_flight, retries, request_timeout: fields of the config (see :class:`omni_core.config.schema.PipelineConfig`).
+        media: which media messages may name. By default local files and no URLs.
+        startup_timeout: seconds until every stage must be ready.
+        on_progress: called with a stage's name and its state, as that changes.
+        registry: the plugins to use instead of the installed ones.
+    """
+
+    options: Mapping[str, Any]
+    set: Mapping[str, Any]
+    config: str | Path | Mapping[str, Any]
+    max_in_flight: int
+    retries: int
+    request_timeout: float
+    media: MediaPolicy
+    startup_timeout: float
+    on_progress: Progress
+    registry: PluginRegistry
+
+
+def open_async(
+    pipeline: str | Path | PipelineConfig, model: str | Path | None = None, **options: Unpack[OpenOptions]
+) -> AsyncPipe:
+    """Return a pipeline to be started by ``async with``.
+
+    Its config is resolved here: this may download a checkpoint.
+
+    Args:
+        pipeline: a registered name, a checkpoint folder, a hub id, a config file, or a config.
+        model: the checkpoint of a registered pipeline: a folder or a hub id.
+        options: see :class:`OpenOptions`.
+
+    Raises:
+        ConfigError, PluginError: no such pipeline, or an invalid option. StartupError: from ``async with``; a stage did not become ready.
+    """
+    given: dict[str, Any] = {**options}
+    fields: dict[str, Any] = {
+        name: given.pop(name) for name in ("max_in_flight", "retries", "request_timeout") if name in given
+    }
+    source = PipelineSource(
+        pipeline if isinstance(pipeline, PipelineConfig) else str(pipeline),
+        None if model is None else str(model),
+        given.pop("options", {}),
+        {**given.pop("set", {}), **fields},
+        given.pop("config", None),
+        dashes="",
+    )
+    resolved = source.resolve(options.get("registry"))
+    return AsyncPipe(resolved.config, source.notices, **given)
+
+
+def _checked(request: OmniRequest) -> OmniRequest:
+    if not isinstance(request, OmniRequest):
+        raise InvalidRequestError(
+            f"a request must be an OmniRequest, is a {type(request).__name__}; chat() takes texts and messages"
+        )
+    return request
+
+
+Client = AsyncPipe
+open_pipeline = open_async

@@ -1,0 +1,90 @@
+"""The signatures of ``chat`` and ``speak``, the same for the blocking and the asynchronous face."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from omni_core.client.messages import Message, Voice
+from omni_core.config.schema import PipelineConfig
+from omni_core.errors import InvalidRequestError
+from omni_core.interface import TEXT, Interface
+
+Whole = TypeVar("Whole")
+Streamed = TypeVar("Streamed")
+
+
+class Calls(ABC, Generic[Whole, Streamed]):
+    """A pipeline that can be asked. ``Whole`` is how a reply is returned, ``Streamed`` an iterator over its pieces.
+
+    Attributes:
+        config: the resolved config. notices: remarks about the pipeline for its user, such as which model was chosen.
+    """
+
+    config: PipelineConfig
+    notices: list[str]
+
+    @property
+    def interface(self) -> Interface | None:
+        """What the pipeline offers: parameters, modalities, voices, limits. ``None`` if it declares nothing."""
+        return self.config.interface
+
+    # fmt: off
+    @overload
+    def chat(
+        self, message: Message, *, system: str | None = None, image: Any = None, audio: Any = None, video: Any = None,
+        modalities: Sequence[str] | None = None, voice: Voice = None, stream: Literal[False] = False, timeout: float | None = None,
+        request_id: str | None = None, params: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Whole: ...
+    @overload
+    def chat(
+        self, message: Message, *, stream: Literal[True], system: str | None = None, image: Any = None, audio: Any = None,
+        video: Any = None, modalities: Sequence[str] | None = None, voice: Voice = None, timeout: float | None = None,
+        request_id: str | None = None, params: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Streamed: ...
+    # fmt: on
+    def chat(self, message: Message, *, stream: bool = False, request_id: str | None = None, **asked: Any) -> Any:
+        """Answer a message, or a conversation.
+
+        Args:
+            message: a text, or messages ``{"role": ..., "content": text or parts}`` with content parts of OpenAI's form or ours.
+            system: a text that comes before it all.
+            image, audio, video: media beside the last message, each one or a list: a path, a URL, the bytes of a file, a PIL image,
+                an array (image ``[H, W, 3]``, video ``[T, H, W, 3]``), or ``(samples, sample_rate)``.
+            modalities: what the reply has, such as ``["text"]``; by default all that the pipeline answers in.
+            voice: the name of a voice, or recordings to speak like.
+            stream: return an iterator over the pieces of the reply instead of the reply.
+            timeout: seconds until it must be finished, queues included.
+            request_id: its name in logs and for ``abort``. By default a new one.
+            params, metadata: parameters of the pipeline, which may be given as keywords too: ``temperature=0.7``. ``omni pipelines
+                NAME`` lists them.
+        """
+        return self._ask(request_id, {"messages": message, **asked}, stream=stream)
+
+    # fmt: off
+    @overload
+    def speak(
+        self, text: str, *, voice: Voice = None, stream: Literal[False] = False, timeout: float | None = None,
+        request_id: str | None = None, params: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> Whole: ...
+    @overload
+    def speak(
+        self, text: str, *, stream: Literal[True], voice: Voice = None, timeout: float | None = None, request_id: str | None = None,
+        params: Mapping[str, Any] | None = None, metadata: Mapping[str, Any] | None = None, **more: Any,
+    ) -> Streamed: ...
+    # fmt: on
+    def speak(self, text: str, *, stream: bool = False, request_id: str | None = None, **asked: Any) -> Any:
+        """Say a text, with a model that speaks what it is given. Arguments and reply are those of :meth:`chat`."""
+        if self.interface is not None and TEXT in self.interface.roles:
+            raise InvalidRequestError(
+                "speak: this pipeline answers in its own words, and its spoken answer is chat(...).audio; a speech model says a text"
+            )
+        return self._ask(request_id, {"messages": text, **asked}, stream=stream)
+
+    @abstractmethod
+    def _ask(self, request_id: str | None, asked: dict[str, Any], *, stream: bool) -> Any:
+        """Ask what :func:`~omni_core.client.messages.chat_request` makes of ``asked``."""

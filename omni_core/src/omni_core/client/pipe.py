@@ -1,0 +1,216 @@
+"""The blocking face of :class:`~omni_core.client.async_pipe.AsyncPipe`: the same calls, from scripts, threads and notebooks.
+
+The pipeline runs in an event loop in a thread of its own, so that calls work inside another running loop too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from enum import Enum
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+
+from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, OpenOptions, open_async
+from omni_core.client.calls import Calls
+from omni_core.client.replies import Piece, Reply
+from omni_core.config.schema import PipelineConfig
+from omni_core.coordinator import StreamEvent
+from omni_core.errors import OmniError, RequestAbortedError
+from omni_core.protocol.messages import OmniRequest
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_END_SECONDS = 20.0
+"""Seconds that the exit of the interpreter waits for pipelines; their processes are killed long before."""
+
+
+class _LoopThread:
+    """A thread whose event loop runs one pipeline. It does not refer to the :class:`Pipe`, which may be garbage-collected."""
+
+    def __init__(self, pipe: AsyncPipe) -> None:
+        self._pipe = pipe
+        self._started: Future[None] = Future()
+        self._has_loop = threading.Event()
+        self._is_ending = False
+        self.thread = threading.Thread(target=self._run, name=f"omni {pipe.config.resolved_name}", daemon=True)
+        _threads.add(self)
+        self.thread.start()
+        self._has_loop.wait()
+        try:
+            self._started.result()
+        except BaseException:
+            self.end()
+            self.thread.join(_END_SECONDS)
+            raise
+
+    def _run(self) -> None:
+        try:
+            with suppress(asyncio.CancelledError):
+                asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():  # it ran: stopping it failed
+                raise
+            self._started.set_exception(error)
+        finally:
+            _threads.discard(self)
+
+    async def _serve(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._has_loop.set()
+        async with self._pipe:
+            self._started.set_result(None)
+            await self._loop.create_future()  # until end() cancels it
+
+    def end(self) -> None:
+        """Begin to stop the pipeline; its thread ends after it. From any thread; idempotent."""
+        if not self._is_ending:
+            self._is_ending = True
+            with suppress(RuntimeError):  # the loop is closed
+                assert self._task is not None
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` in the loop and return its result. An exception here, such as KeyboardInterrupt, cancels it."""
+        if self._is_ending:
+            work.close()
+            raise OmniError("the pipeline is closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise RequestAbortedError("the pipeline was closed before the call was finished") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, values: AsyncIterator[T]) -> Iterator[T]:
+        """Yield what an asynchronous iterator yields. Closing or dropping the generator closes it."""
+
+        async def following() -> T | _End:
+            return await anext(values, _End.END)
+
+        try:
+            while (value := self.wait(following())) is not _End.END:
+                yield value
+        finally:
+            with suppress(RuntimeError):  # the loop is closed. Not waited for: garbage collection may run anywhere
+                asyncio.run_coroutine_threadsafe(values.aclose(), self._loop)  # type: ignore[attr-defined]
+
+
+class _End(Enum):
+    END = 0
+
+
+_threads: set[_LoopThread] = set()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Stop the pipelines that nobody closed."""
+    running = list(_threads)
+    for each in running:
+        each.end()
+    for each in running:
+        each.thread.join(_END_SECONDS)
+
+
+class ReplyStream(Iterator[Piece]):
+    """The pieces of a reply as they are made. Closing or dropping it aborts the request; ``reply`` is the whole, at the end."""
+
+    def __init__(self, thread: _LoopThread, stream: AsyncReplyStream) -> None:
+        self._stream = stream
+        self._pieces = thread.iterate(stream)
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Abort the request, unless it is finished."""
+        self._pieces.close()  # type: ignore[attr-defined]
+
+    @property
+    def request_id(self) -> str:
+        return self._stream.request_id
+
+    @property
+    def reply(self) -> Reply:
+        """The whole reply. Raises OmniError before the last piece was read."""
+        return self._stream.reply
+
+
+def _blocking(call: Callable[Concatenate[AsyncPipe, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[Pipe, P], T]:
+    """Return the blocking form of a method."""
+
+    @wraps(call)
+    def wait(self: Pipe, /, *arguments: P.args, **keywords: P.kwargs) -> T:
+        return self._thread.wait(call(self._pipe, *arguments, **keywords))
+
+    return wait
+
+
+class Pipe(Calls[Reply, ReplyStream]):
+    """A running pipeline, called from any thread. Made by :func:`open`; it ends with ``close()`` or its ``with`` block, and when it
+    is garbage-collected or the interpreter exits.
+
+    Methods, arguments and errors are those of :class:`~omni_core.client.async_pipe.AsyncPipe`. Ctrl-C during a call aborts its request.
+    """
+
+    def __init__(self, pipe: AsyncPipe) -> None:
+        self._pipe = pipe
+        self._thread = _LoopThread(pipe)
+        self._end = weakref.finalize(self, self._thread.end)
+        self.config, self.notices = pipe.config, pipe.notices
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Abort what runs and end the processes. Idempotent."""
+        self._end()
+        self._thread.thread.join()
+
+    def _ask(self, request_id: str | None, asked: dict[str, Any], *, stream: bool) -> Any:
+        answer = self._pipe._ask(request_id, asked, stream=stream)
+        return ReplyStream(self._thread, answer) if stream else self._thread.wait(answer)
+
+    def stream(self, request: OmniRequest, request_id: str | None = None) -> Iterator[StreamEvent]:
+        """Yield partial results and final ones as they come. Leaving the iteration aborts the request."""
+        return self._thread.iterate(self._pipe.stream(request, request_id))
+
+    def health(self) -> dict[str, dict[str, Any]]:
+        """Return, by unit (a process, or the ranks of a stage): stages, state, restarts, reason of the last death, pids."""
+
+        async def health() -> dict[str, dict[str, Any]]:
+            return self._pipe.health()
+
+        return self._thread.wait(health())
+
+    submit = _blocking(AsyncPipe.submit)
+    abort = _blocking(AsyncPipe.abort)
+    statistics = _blocking(AsyncPipe.statistics)
+    start_profile = _blocking(AsyncPipe.start_profile)
+    stop_profile = _blocking(AsyncPipe.stop_profile)
+
+
+def open(
+    pipeline: str | Path | PipelineConfig, model: str | Path | None = None, **options: Unpack[OpenOptions]
+) -> Pipe:
+    """Start a pipeline and return it when it is ready. Arguments and errors are those of :func:`open_async`."""
+    return Pipe(open_async(pipeline, model, **options))
+
+
+def run(config: PipelineConfig, request: OmniRequest) -> dict[str, Any]:
+    """Start a pipeline, answer one request, and end it."""
+    with open(config) as pipe:
+        return pipe.submit(request)
