@@ -100,4 +100,5 @@ def write_stand_in(folder: Path, raw: dict[str, Any], shapes: Shapes) -> None:
         total += offset
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-    (folder / "config.json").write_text(json.dumps(raw))
+    named = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe", **raw}
+    (folder / "config.json").write_text(json.dumps(named))

@@ -6,8 +6,10 @@ The stand-in has the released names, shapes and dtype; its weights are holes in 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,9 @@ from attrs import evolve
 from click.testing import CliRunner, Result
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "omni_torch"))
 
+from hub_stand_in import serve
 from released import RELEASED
 from released_files import ENCODERS, released_shapes, write_stand_in
 
@@ -231,3 +235,32 @@ def test_the_variations_of_the_page_fit(released: Path, arguments: str, monkeypa
 def test_the_refusal_of_the_page_is_real(released: Path) -> None:
     result = run(released, "plan", "--gpus", "2", "--gpu-memory", "24GiB")
     assert str(result.exception) in PAGE
+
+
+def test_a_plan_of_the_hub_s_checkpoint_transfers_a_few_megabytes(released: Path, tmp_path: Path) -> None:
+    with serve() as hub:
+        hub.repositories["Qwen/Stand-In"] = released
+        command = [
+            sys.executable,
+            "-m",
+            "omni_core.cli",
+            "plan",
+            "Qwen/Stand-In",
+            "--gpus",
+            "4",
+            "--gpu-memory",
+            "24GiB",
+        ]
+        home = {"HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path)}
+        planned = subprocess.run(
+            command,
+            env={**os.environ, "HF_ENDPOINT": hub.endpoint, **home},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert planned.returncode == 0, planned.stderr
+    assert "thinker_tp3    gpu 3" in planned.stdout
+    assert sum(path.stat().st_size for path in released.iterdir()) > 65 * GIB
+    assert hub.sent < 5_000_000
+    assert not hub.weights_sent()

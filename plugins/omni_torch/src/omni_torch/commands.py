@@ -8,6 +8,7 @@ import click
 
 from omni_core.errors import ConfigError
 from omni_torch.hub import download, split_hub_id
+from omni_torch.placement import size
 
 
 @click.command()
@@ -26,6 +27,6 @@ def pull(model: str, revision: str | None) -> None:
         raise ConfigError(f"--revision {revision}: {model} names a revision itself; give one of them")
     named = model if revision is None else f"{model}@{revision}"
     folder = download(named)
-    size = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
-    click.echo(f"{named}: {size / 2**30:.1f} GiB", err=True)
+    nbytes = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+    click.echo(f"{named}: {size(nbytes)}", err=True)
     click.echo(folder)

@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,12 @@ def config_folder(model: str) -> str:
     found = split_hub_id(model)
     if folder.is_absolute() or found is None:
         raise ConfigError(f"--model {model!r} is neither an existing folder nor a hub id of the form 'owner/name'")
-    repository, revision = found
+    return _snapshot(model, *found)
+
+
+@cache
+def _snapshot(model: str, repository: str, revision: str | None) -> str:
+    """Return the folder of a repository's snapshot, with its ``config.json``; the same commit for the life of this process."""
     with _errors(model):
         from huggingface_hub import hf_hub_download
 
@@ -105,13 +111,15 @@ def download(model: str, files: Sequence[str] = FILES) -> str:
         from huggingface_hub import constants, snapshot_download
 
         if not constants.is_offline_mode():
-            sizes = _sizes(found[0], folder.name)
-            missing = sum(
-                size
-                for name, size in sizes.items()
-                if any(fnmatch(name, pattern) for pattern in files) and not (folder / name).exists()
-            )
-            _check_disk(model, missing, Path(constants.HF_HUB_CACHE))
+            wanted = {
+                name: size
+                for name, size in _sizes(found[0], folder.name).items()
+                if any(fnmatch(name, pattern) for pattern in files)
+            }
+            missing = [size for name, size in wanted.items() if not (folder / name).exists()]
+            if not missing:
+                return str(folder)
+            _check_disk(model, sum(missing), Path(constants.HF_HUB_CACHE))
         return str(snapshot_download(found[0], revision=folder.name, allow_patterns=list(files)))
 
 
