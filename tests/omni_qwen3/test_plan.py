@@ -30,7 +30,13 @@ from omni_core.cli.main import omni
 from omni_core.config.completion import DoesNotFitError, Machine, completed, placed
 from omni_core.config.placement import plan, problems
 from omni_core.errors import ConfigError
+from omni_qwen3.config import read_config
+from omni_qwen3.memory import networks_of
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
+from omni_qwen3.talker_network import load_talker
+from omni_qwen3.thinker_network import load_thinker
+from omni_torch.hub import listing
+from omni_torch.tensor_parallel import TensorParallel
 
 GIB = 2**30
 NETWORKS = ("image_encoder", "audio_encoder", "thinker", "talker_ar", "code2wav")
@@ -264,3 +270,18 @@ def test_a_plan_of_the_hub_s_checkpoint_transfers_a_few_megabytes(released: Path
     assert sum(path.stat().st_size for path in released.iterdir()) > 65 * GIB
     assert hub.sent < 5_000_000
     assert not hub.weights_sent()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_weights_that_are_counted_are_those_that_are_loaded(tiny: dict[str, Path], ranks: int) -> None:
+    folder = tiny["a"]
+    config = read_config(folder)
+    networks, tensors = networks_of(config), listing(str(folder)).tensors
+    parallel = TensorParallel(0, ranks)
+    assert ranks in networks["thinker"].ranks
+    thinker = load_thinker(str(folder), config, parallel=parallel)
+    assert networks["thinker"].weight_bytes(tensors, 4, ranks) == sum(each.nbytes for each in thinker.parameters())
+    talker = load_talker(str(folder), config)
+    assert networks["talker_ar"].weight_bytes(tensors, 4) == sum(each.nbytes for each in talker.parameters())
+    counted = sum(sum(name.startswith(each.prefixes) for name in tensors) for each in networks.values())
+    assert counted == len(tensors)  # each tensor is counted for one stage
