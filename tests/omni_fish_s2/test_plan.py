@@ -29,7 +29,7 @@ def test_a_small_card_holds_it(checkpoint: Path) -> None:
 
 def test_the_weights_that_are_counted_are_those_that_are_loaded(checkpoint: Path) -> None:
     config = read_config(checkpoint)
-    counted = networks_of(config)["semantic_ar"].weight_bytes(listing(str(checkpoint)).tensors, 4)
+    counted = networks_of(config)["semantic_ar"].weight_values(listing(str(checkpoint)).tensors) * 4
     model = load_decoders(str(checkpoint), config)
     loaded = {each.data_ptr(): each.nbytes for each in model.parameters()}
     assert counted == sum(loaded.values())

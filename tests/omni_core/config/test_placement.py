@@ -97,7 +97,7 @@ def test_an_impossible_placement_is_invalid(
         ([{"gpu": 0, "gpu_memory": "4GiB"}, {"gpu": 0, "gpu_memory": 0.5}], [8 * GIB], []),
         ([{"gpu": 0, "gpu_memory": "4GiB"}, {"gpu": 0, "gpu_memory": "40GiB"}], None, []),
         ([{"gpu": 2}], [8 * GIB] * 2, ["stages[a].gpu", "GPU 2", "has 2 (0 to 1)"]),
-        ([{"gpu": 0}], [], ["stages[a].gpu", "this host has none", "leave it away for the CPU"]),
+        ([{"gpu": 0}], [], ["stages[a].gpu", "this host has none", "to null for the CPU"]),
         ([{"gpu": 0}, {"gpu": 0}], None, ["stages[a].gpu_memory: required", "processes a, b share GPU 0"]),
         (
             [{"gpu": 0, "gpu_memory": "3GiB"}, {"gpu": 0, "gpu_memory": 0.7}],

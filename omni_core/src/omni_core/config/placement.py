@@ -157,7 +157,7 @@ def _missing_devices(processes: Sequence[PlannedProcess], devices: Sequence[int]
     for process in processes:
         for stage, gpu in process.gpus.items():
             if gpu >= len(devices):
-                yield f"stages[{stage}].gpu: GPU {gpu} is wanted, {there}; set it to one of them, or leave it away for the CPU"
+                yield f"stages[{stage}].gpu: GPU {gpu} is wanted, {there}; set it to one of them, or to null for the CPU"
 
 
 def _device_problems(processes: Sequence[PlannedProcess], devices: Sequence[int] | None) -> Iterator[str]:

@@ -105,10 +105,8 @@ class Network:
     ranks: tuple[int, ...] = (1,)
     parts: Callable[[str, int], int] = whole
 
-    def weight_bytes(self, tensors: Tensors, item_bytes: int, ranks: int = 1) -> int:
-        """Return the size of its weights on one rank."""
+    def weight_values(self, tensors: Tensors, ranks: int = 1) -> int:
+        """Return the number of values of its weights on one rank."""
         return sum(
-            each.values // self.parts(name, ranks) * item_bytes
-            for name, each in tensors.items()
-            if name.startswith(self.prefixes)
+            each.values // self.parts(name, ranks) for name, each in tensors.items() if name.startswith(self.prefixes)
         )

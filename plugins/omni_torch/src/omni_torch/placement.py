@@ -79,17 +79,26 @@ class _Need:
 
 @frozen(eq=False)
 class _Plan:
-    """A pipeline, the machine, and what its stages load. ``gpus``: what each device has for stages and contexts."""
+    """A pipeline, the machine, and what its stages load. ``gpus``: what each device has for stages and contexts. ``counted``: values of
+    the weights by stage and ranks, counted once.
+    """
 
     config: PipelineConfig
     networks: Mapping[str, Network]
     tensors: Tensors
     gpus: Sequence[int] = field(factory=list)
+    counted: dict[tuple[str, int], int] = field(factory=dict)
 
     @cached_property
     def stages(self) -> dict[str, StageConfig]:
         """The stages with a network, by name."""
         return {each.name: each for each in self.config.stages if each.name in self.networks}
+
+    def weights(self, name: str, ranks: int) -> int:
+        """Return the bytes of a stage's weights on one rank."""
+        if (name, ranks) not in self.counted:
+            self.counted[name, ranks] = self.networks[name].weight_values(self.tensors, ranks)
+        return self.counted[name, ranks] * ITEM_BYTES[self.stages[name].factory_args["dtype"]]
 
     def need(self, name: str, ranks: int) -> _Need:
         """Return what one rank of a stage needs.
@@ -99,7 +108,7 @@ class _Plan:
         """
         stage, network = self.stages[name], self.networks[name]
         item, given = ITEM_BYTES[stage.factory_args["dtype"]], stage.factory_args
-        weights = network.weight_bytes(self.tensors, item, ranks)
+        weights = self.weights(name, ranks)
         if network.cache is None:
             need = _Need(weights, network.working(item))
         else:
@@ -291,9 +300,7 @@ def _would_do(plan: _Plan, sizes: Sequence[int]) -> Iterator[str]:
 def _check_memory(plan: _Plan) -> None:
     """Refuse to run on a CPU whose memory cannot hold the weights."""
     weights = {
-        name: plan.networks[name].weight_bytes(plan.tensors, ITEM_BYTES[stage.factory_args["dtype"]], stage.tp_size)
-        * stage.tp_size
-        * stage.replicas
+        name: plan.weights(name, stage.tp_size) * stage.tp_size * stage.replicas
         for name, stage in plan.stages.items()
         if stage.gpu is None and stage.host is None
     }
