@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ class Hub:
 
     Attributes:
         repositories: folders by ``owner/name``. gated: those that need the token. requests: method and path of each request.
+        seconds_per_piece: how long each MiB takes.
         sent: bytes of bodies. cut_after: bytes of a body after which the connection is closed, once.
     """
 
@@ -31,6 +33,7 @@ class Hub:
         self.gated: dict[str, str] = {}
         self.requests: list[str] = []
         self.sent = 0
+        self.seconds_per_piece = 0.0
         self.cut_after: int | None = None
         self.endpoint = ""
 
@@ -142,7 +145,12 @@ class _Handler(BaseHTTPRequestHandler):
                 left, self.served.cut_after, self.close_connection = cut, None, True
             while left:
                 piece = file.read(min(left, PIECE))
-                self.wfile.write(piece)
+                time.sleep(self.served.seconds_per_piece)
+                try:
+                    self.wfile.write(piece)
+                except OSError:  # the client has gone
+                    self.close_connection = True
+                    return
                 self.served.sent += len(piece)
                 left -= len(piece)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +45,11 @@ class Machine:
 
     def omni(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.run(sys.executable, "-m", "omni_core.cli", *arguments, **environment)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "omni_core.cli", *arguments]
+        environment = {**os.environ, "HF_ENDPOINT": self.hub.endpoint, "HF_HOME": str(self.home / "hf")}
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
     def listing(self, model: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return self.run(sys.executable, "-c", _LISTING, model, **environment)
@@ -122,6 +129,20 @@ def test_an_interrupted_pull_continues_with_the_files_that_are_missing(machine: 
     assert machine.omni("pull", repository).returncode == 0
     assert missing.stat().st_size > WEIGHTS
     assert machine.hub.sent - before < 1.1 * WEIGHTS
+
+
+def test_ctrl_c_ends_a_pull_at_once(machine: Machine, repository: str) -> None:
+    with (machine.hub.repositories[repository] / "model-00001-of-00002.safetensors").open("ab") as shard:
+        shard.truncate(2**30)
+    machine.hub.seconds_per_piece = 0.1  # the shard takes two minutes
+    pulling = machine.start("pull", repository)
+    while machine.hub.sent < WEIGHTS + 4 * 2**20:
+        assert pulling.poll() is None
+        time.sleep(0.05)
+    pulling.send_signal(signal.SIGINT)
+    _, told = pulling.communicate(timeout=60)
+    assert pulling.returncode != 0
+    assert "Aborted" in told
 
 
 def test_a_revision_is_a_snapshot_of_its_own(machine: Machine, repository: str) -> None:

@@ -11,6 +11,8 @@ import json
 import os
 import re
 import shutil
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -120,7 +122,36 @@ def download(model: str, files: Sequence[str] = FILES) -> str:
             if not missing:
                 return str(folder)
             _check_disk(model, sum(missing), Path(constants.HF_HUB_CACHE))
-        return str(snapshot_download(found[0], revision=folder.name, allow_patterns=list(files)))
+        with _interruptible() as bar:
+            return str(snapshot_download(found[0], revision=folder.name, allow_patterns=list(files), tqdm_class=bar))
+
+
+@contextmanager
+def _interruptible() -> Iterator[type[Any]]:
+    """Yield a class of progress bars that ends the downloading threads after Ctrl-C; the client itself waits for whole files."""
+    from huggingface_hub.utils import tqdm
+
+    interrupted = threading.Event()
+
+    class Bar(tqdm):  # type: ignore[type-arg, misc, unused-ignore]
+        def update(self, n: float | None = 1) -> bool | None:
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+            shown: bool | None = super().update(n)
+            return shown
+
+    def interrupt(number: int, frame: Any) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield Bar
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield Bar
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _local(folder: Path) -> Listing:
