@@ -21,6 +21,7 @@ nox.options.sessions = [
     "lint",
     "types",
     "docs",
+    "site",
     "bare",
     "old-plugin",
     "example",
@@ -39,6 +40,7 @@ DISTRIBUTIONS = {
     "omni-torch": "plugins/omni_torch",
     "omni-testing": "plugins/omni_testing",
     "omni-terminal": "plugins/omni_terminal",
+    "omni-serve": "plugins/omni_serve",
     "omni-media": "plugins/omni_media",
     "omni-relay-kit": "plugins/omni_relay_kit",
     "omni-relay-shm": "plugins/omni_relay_shm",
@@ -56,6 +58,7 @@ TESTS = {
     "omni-torch": "tests/omni_torch",
     "omni-testing": "tests/omni_testing",
     "omni-terminal": "tests/omni_terminal",
+    "omni-serve": "tests/omni_serve",
     "omni-media": "tests/omni_media",
     "omni-relay-kit": "tests/omni_relay_kit",
     "omni-relay-shm": "tests/omni_relay_shm",
@@ -92,7 +95,10 @@ TEST_TOOLS = [
 ]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
-COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "packaging"]
+# Clients of the server.
+TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
+COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_testing"]
+COMPUTE += ["omni_terminal", "omni_serve", "packaging"]
 """Folders of tests that compute more than they wait, and run two at a time; the others check how soon something happens."""
 # For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
@@ -104,8 +110,10 @@ NIXL = "nixl-cu12"
 MOONCAKE = "mooncake-transfer-engine-non-cuda"
 # Its interpreter runs without a GPU.
 TRITON = "triton==3.9.0"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NPM_CHROMIUM = "@sparticuz/chromium@147.0.0"
 # Extras without which there is nothing to test.
-EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu"}
+EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-terminal": "audio"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -177,12 +185,12 @@ def tests(session: nox.Session) -> None:
     rest = [
         "tests",
         *(f"--ignore={folder}" for folder in compute),
-        "--ignore=tests/packaging/bare",
         "--soak-seconds",
         "30",
     ]
     session.run("python", "-m", "pytest", *rest, env=environment)
-    compute += ["--ignore=tests/packaging/bare", "-n", "2", "--dist", "loadfile"]
+    elsewhere = [f"--ignore=tests/packaging/{name}" for name in ("bare", "typed", "site")]
+    compute += [*elsewhere, "-n", "2", "--dist", "loadfile"]
     session.run("python", "-m", "pytest", *compute, env=environment)
 
 
@@ -406,9 +414,12 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(requires=["build"])
 def types(session: nox.Session) -> None:
-    """mypy --strict over every distribution's source, and over new projects of every kind."""
-    install_wheels(session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pytest", "pyzmq"))
+    """mypy --strict over every distribution's source, and over new projects of every kind; mypy and pyright over a user's program."""
+    install_wheels(
+        session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pyright[nodejs]", "pytest", "pyzmq")
+    )
     session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
+    session.run("python", "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "tests/packaging/typed")
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)
     projects.mkdir()  # it is TMPDIR of the session, too
@@ -423,6 +434,35 @@ def docs(session: nox.Session) -> None:
     """The documentation as a site in build/site; a warning is an error. A test checks that its pages are current."""
     session.install("-c", CONSTRAINTS, "mkdocs-material")
     session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """Every page of the site in headless Chromium, at the widths of a desktop and of a phone. Arguments go to pytest.
+
+    The browser is OMNI_CHROMIUM, else one on the PATH, else one from the npm registry.
+    """
+    chromium = os.environ.get("OMNI_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+    if chromium is None and shutil.which("npm") is None:
+        session.skip("there is neither a Chromium nor npm, which could install one")
+    session.install("-c", CONSTRAINTS, "mkdocs-material", "playwright", "pytest", "pytest-asyncio", "pytest-timeout")
+    folder = Path(session.virtualenv.location) / "site"
+    session.run("mkdocs", "build", "--strict", "--site-dir", str(folder), env={"NO_MKDOCS_2_WARNING": "1"}, silent=True)
+    environment = {"OMNI_SITE": str(folder), "OMNI_CHROMIUM": chromium or npm_chromium(session)}
+    arguments = session.posargs or ["tests/packaging/site"]
+    session.run("python", "-m", "pytest", *arguments, env=environment)
+
+
+def npm_chromium(session: nox.Session) -> str:
+    """Install the Chromium of an npm package, which brings its libraries, and return its path."""
+    folder = Path(session.virtualenv.location) / "chromium"
+    folder.mkdir(exist_ok=True)
+    session.run("npm", "install", "--silent", "--prefix", str(folder), NPM_CHROMIUM, external=True)
+    ask = "import('@sparticuz/chromium').then(async found => console.log(await found.default.executablePath()))"
+    with session.chdir(folder):
+        # It unpacks itself into TMPDIR.
+        told = session.run("node", "-e", ask, external=True, silent=True, env={"TMPDIR": str(folder)})
+    return str(told).strip()
 
 
 @nox.session(requires=["build"])

@@ -1,32 +1,35 @@
-"""Measures startup: time to ready, memory per process, first text, first audio; and the wall time of ``omni --help``.
+"""Measures startup: time to ready, first text, first sound, memory, a restart; and the wall time of ``omni --help``.
 
-    python benchmarks/first_reply.py [--quick] [--json FILE]
+    python benchmarks/first_reply.py [--before PYTHON] [--quick] [--json FILE]
 
-The pipeline is qwen3-omni with the tiny random checkpoint, a process per stage, so the figures are those of the runtime
-and of importing the libraries, not of a large model. ``omni --help`` is compared with the start of a bare interpreter.
+The pipeline is the demo, whose network is small, so the figures are those of the runtime and of importing the libraries. With
+``--before``, the interpreter of an environment with an earlier version, both versions run in turn and the ratio is shown.
+``omni --help`` is compared with the start of a bare interpreter.
 """
 
 from __future__ import annotations
 
-import asyncio
-import statistics
+import json
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import click
-import psutil
 from report import Row, alone, compare, json_option, publish, quick_option
 
-from omni_core.client import open_pipeline
-from omni_core.protocol.messages import OmniRequest
-from omni_core.protocol.outputs import AudioChunk, TextChunk
-from omni_qwen3.pipeline import qwen3_omni
-from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
-
-REQUEST = {"messages": [{"role": "user", "content": [{"type": "text", "text": "Tell me a story about a red fox."}]}]}
+PROBE = Path(__file__).parent / "start_probe.py"
+FIGURES = {
+    "start": "s",
+    "very first text": "s",
+    "very first sound": "s",
+    "first text": "s",
+    "first sound": "s",
+    "private memory": "MiB in all processes",
+    "memory": "MiB in all processes, with their shares of shared pages",
+    "restart": "s",
+}
+MODES = {"separate": "8 processes", "one": "1 process"}
 
 
 def wall(*command: str) -> float:
@@ -35,34 +38,21 @@ def wall(*command: str) -> float:
     return time.perf_counter() - begin
 
 
-async def once(checkpoint: Path, processes: str, replies: int) -> dict[str, float]:
-    """Start, answer a few times, measure; return seconds and MiB."""
-    begin = time.perf_counter()
-    async with open_pipeline(qwen3_omni(str(checkpoint), processes=processes)) as client:
-        figures = {"start": time.perf_counter() - begin}
-        first_text, first_audio = [], []
-        for index in range(replies + 1):
-            request = OmniRequest(
-                REQUEST, {"seed": index, "thinker": {"max_new_tokens": 40}, "talker": {"max_new_tokens": 40}}
-            )
-            begin, seen = time.perf_counter(), {}
-            async for event in client.stream(request):
-                seen.setdefault(type(event.data), time.perf_counter() - begin)
-            if index:  # the first reply warms up
-                first_text.append(seen.get(TextChunk, 0.0))
-                first_audio.append(seen.get(AudioChunk, 0.0))
-        figures["first text"], figures["first audio"] = statistics.median(first_text), statistics.median(first_audio)
-        private = [psutil.Process(pid).memory_full_info().uss / 2**20 for pid in client.process_ids.values()]
-        figures["memory"] = statistics.median(private)
-        return figures
+def probe(python: str, mode: str, replies: int) -> dict[str, float]:
+    """Start the pipeline once in an interpreter; return the figures."""
+    command = [python, str(PROBE), mode, str(replies)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 @click.command()
+@click.option("--before", metavar="PYTHON", help="The interpreter of an environment with an earlier version.")
 @quick_option
 @json_option
-def main(quick: bool, json_path: Path | None) -> None:
+def main(before: str | None, quick: bool, json_path: Path | None) -> None:
     """Start-up and first reply."""
-    rounds = 1 if quick else 3
+    rounds, replies = (1, 2) if quick else (3, 5)
     helps = [
         (wall(sys.executable, "-m", "omni_core.cli", "--help"), wall(sys.executable, "-c", "pass"))
         for _ in range(3 * rounds)
@@ -72,20 +62,20 @@ def main(quick: bool, json_path: Path | None) -> None:
             "omni --help", "s", [a for a, _ in helps], [b for _, b in helps], "python -c pass", higher_is_better=False
         )
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = write_tiny_checkpoint(Path(folder) / "tiny")
-        runs = {
-            mode: [asyncio.run(once(checkpoint, mode, 2 if quick else 5)) for _ in range(rounds)]
-            for mode in ("separate", "one")
-        }
-    for name, unit in {
-        "start": "s",
-        "first text": "s",
-        "first audio": "s",
-        "memory": "MiB private per process",
-    }.items():
-        for mode, label in (("separate", "8 processes"), ("one", "1 process")):
-            rows.append(alone(f"{name}, {label}", unit, [run[name] for run in runs[mode]]))
+    for mode, label in MODES.items():
+        ours, theirs = [], []
+        for _ in range(rounds):
+            ours.append(probe(sys.executable, mode, replies))
+            theirs += [] if before is None else [probe(before, mode, replies)]
+        for name, unit in FIGURES.items():
+            if name not in ours[0]:
+                continue
+            mine, title = [each[name] for each in ours], f"{name}, {label}"
+            if before is None:
+                rows.append(alone(title, unit, mine))
+            else:
+                other = [each[name] for each in theirs]
+                rows.append(compare(title, unit, mine, other, "before", higher_is_better=False))
     publish(rows, json_path)
 
 

@@ -1,4 +1,5 @@
-"""Writes the pages of docs/reference from the code that they describe: hookspecs, contracts, conformance suites, config, commands.
+"""Writes the pages of docs/reference from the code that they describe: Python interface, hookspecs, contracts, conformance suites,
+config, commands; the request parameters on the pages of the models, and the list of decision records.
 
 ``python docs/generate.py`` writes them, ``--check`` only says which are not current. The pages are committed, so that they can be
 read without building anything. Every distribution of this repository must be installed.
@@ -16,7 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_overloads, get_type_hints
 
 import attrs
 import click
@@ -29,15 +30,17 @@ from omni_core.plugins import load_plugins
 from omni_core.references import load
 from omni_core.relay.base import RelayOptions
 
-ROOT = Path(__file__).parents[1]
-REFERENCE = Path(__file__).parent / "reference"
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+REFERENCE = DOCS / "reference"
 NOTICE = "<!-- Written by docs/generate.py. Change the code that is described, then run it. -->\n"
 
 VARIABLES = {
     "OMNI_PLUGINS": "Plugins to load, as names or patterns with commas between; empty for none. Unset: all that are installed.",
     "OMNI_DISABLE_PLUGINS": "Plugins not to load, in the same form. It wins over `OMNI_PLUGINS`.",
     "OMNI_DEBUG": "`1`: `omni` shows the traceback of an error that is otherwise one line.",
-    "OMNI_LOG_LEVEL": "The log level of stage processes, such as `INFO`. By default `WARNING`.",
+    "OMNI_LOG_LEVEL": "The least level that is logged: of the `omni` command and of stage processes. By default `WARNING`.",
+    "OMNI_LOG_FORMAT": "`text` or `json`: the log of the `omni` command. By default `text`.",
     "OMNI_CHECK_MUTATION": "`1`: look for changes of objects that stages of one process hand to each other by reference. Slow.",
     "OMP_NUM_THREADS": f"In stage processes `{ENVIRONMENT['OMP_NUM_THREADS']}`, unless it or `env_defaults` says otherwise.",
     "TOKENIZERS_PARALLELISM": f"In stage processes `{ENVIRONMENT['TOKENIZERS_PARALLELISM']}`, likewise.",
@@ -45,9 +48,48 @@ VARIABLES = {
     "CUDA_VISIBLE_DEVICES": "The GPUs that there are; `gpu` counts what is left.",
     "UCX_TLS": "The transports of the nixl relay; see [relays](../relays.md).",
     "MC_LOG_LEVEL": "How much Mooncake's engine writes; the mooncake relay sets it to `ERROR` where it is not set.",
+    "XDG_STATE_HOME": "Where the history of `omni chat` is kept. By default `~/.local/state`.",
+    "NO_COLOR": "Set: no colours in `omni chat`, `omni top` and `omni batch`.",
     "XDG_CACHE_HOME": "Where the random Qwen3-Omni checkpoint is kept that `omni run` makes without `--model`. By default `~/.cache`.",
 }
 """Every environment variable that means something here."""
+
+PYTHON_TEXT = (
+    "`import omni_core as omni`: open a pipeline by its name and ask it, from a script, a thread, a notebook or an event loop. "
+    "[From Python](../python.md) shows the common uses."
+)
+
+PYTHON = {
+    "Opening a pipeline": [
+        "omni_core:open",
+        "omni_core:open_async",
+        "omni_core.client:OpenOptions",
+        "omni_core:MediaPolicy",
+        "omni_core:Recording",
+    ],
+    "Asking it": ["omni_core:Pipe", "omni_core:AsyncPipe", "omni_core:OmniRequest"],
+    "Replies": [
+        "omni_core:Reply",
+        "omni_core:Audio",
+        "omni_core:Usage",
+        "omni_core:ReplyStream",
+        "omni_core:AsyncReplyStream",
+        "omni_core:TextPiece",
+        "omni_core:AudioPiece",
+    ],
+    "Errors": [
+        "omni_core:OmniError",
+        "omni_core:ConfigError",
+        "omni_core:PluginError",
+        "omni_core:StartupError",
+        "omni_core:InvalidRequestError",
+        "omni_core:OverloadedError",
+        "omni_core:RequestFailedError",
+        "omni_core:RequestTimeoutError",
+        "omni_core:RequestAbortedError",
+    ],
+}
+"""The reference page of the Python interface, by heading."""
 
 CONTRACTS_TEXT = (
     "Every class and function that a plugin implements, is given or calls, with its methods. The pages about "
@@ -170,9 +212,18 @@ stages:
 """
 
 
+MODEL_PAGES = {"qwen3-omni": "qwen3-omni.md", "fish-s2": "fish-s2.md"}
+"""The pages with a part that describes the requests of a pipeline, between two comments."""
+
+BEGIN, END = "<!-- begin: written by docs/generate.py -->\n", "<!-- end -->\n"
+
+
 def pages() -> dict[Path, str]:
     """Every page by its file."""
     return {
+        **{DOCS / file: model_page(name, DOCS / file) for name, file in MODEL_PAGES.items()},
+        DOCS / "decisions.md": decisions_page(),
+        REFERENCE / "python.md": contracts_page("Python interface", PYTHON_TEXT, PYTHON),
         REFERENCE / "hooks.md": hooks_page(),
         REFERENCE / "config.md": config_page(),
         REFERENCE / "cli.md": cli_page(),
@@ -225,7 +276,13 @@ def field_table(cls: type[Any]) -> str:
     for attribute in attrs.fields(cls):
         if attribute.name not in texts:
             raise ValueError(f"the docstring of {cls.__name__} does not describe {attribute.name!r}")
-        kind = " or ".join(f"`{each.strip()}`" for each in str(attribute.type).split(" | "))
+        # As written: `attribute.type` is a string or a class, by whether something has resolved the class before.
+        written = next(
+            base.__annotations__[attribute.name]
+            for base in cls.__mro__
+            if attribute.name in vars(base).get("__annotations__", {})
+        )
+        kind = " or ".join(f"`{each.strip()}`" for each in str(written).split(" | "))
         text = texts[attribute.name][0].upper() + texts[attribute.name][1:]
         text = text.replace(
             " | ", "` or `"
@@ -306,9 +363,9 @@ def config_page() -> str:
     classes = nested(PipelineConfig)
     parts = [
         "# Config",
-        "A pipeline is described by a `PipelineConfig`. The function of a plugin makes one ([hooks](hooks.md#omni_pipelines)), or a "
-        "YAML or JSON file is one. Unknown fields are errors, which name the nearest known one; every error names its full path, such as "
-        "`stages[thinker].tp_size`. `omni config validate` checks a config without starting anything. The classes are in "
+        "A pipeline is described by a `PipelineConfig`. Plugins provide one from a function ([hooks](hooks.md#omni_pipelines)); you "
+        "can also write one as YAML or JSON. Unknown fields are errors, which name the nearest known one; every error names its full "
+        "path, such as `stages[thinker].tp_size`. `omni config validate` checks a config without starting anything. The classes are in "
         "`omni_core.config.schema`.",
         f"A whole file:\n\n```yaml\n{PIPELINE_EXAMPLE}```",
         "## Overrides",
@@ -353,14 +410,15 @@ def config_classes(kind: Any) -> list[type]:
 def cli_page() -> str:
     parts = [
         "# Command line",
-        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is `omni`. Results go to standard output, everything else to "
-        "standard error.",
+        "`omni COMMAND --help` says the same. `python -m omni_core.cli` is equivalent to `omni`. Results go to standard output, "
+        "everything else to standard error.",
         "\n".join(
             [
                 "| exit code | |",
                 "|---|---|",
                 "| 0 | done |",
-                "| 1 | an error, told on standard error; of `omni doctor` and `omni plugins check`: something needs attention |",
+                "| 1 | an error, on standard error, or with `--json` as a document on standard output; of `omni doctor` and "
+                "`omni plugins check`: something needs attention |",
                 "| 2 | the command line is wrong |",
                 "| 130, 143 | interrupted, terminated |",
             ]
@@ -444,7 +502,8 @@ def contract_parts(reference: str) -> Iterator[str]:
     thing = load(reference)
     module, _, name = reference.partition(":")
     yield f"### {name}"
-    yield f"```python\nfrom {module} import {name}\n```"
+    found = f"import omni_core as omni  # omni.{name}" if module == "omni_core" else f"from {module} import {name}"
+    yield f"```python\n{found}\n```"
     if not inspect.isclass(thing):
         yield f"```python\n{signature(name, thing)}\n```"
         yield described(thing, reference)
@@ -475,8 +534,16 @@ def is_abstract(function: Any) -> bool:
 
 
 def public_members(cls: type) -> Iterator[tuple[str, Any]]:
-    """Methods and properties that a class itself defines, in the order of its source; tests of a suite are left out."""
-    for member, value in vars(cls).items():
+    """Methods and properties in the order of their source: those of a class itself, and those of the client that it inherits.
+    Tests of a suite are left out.
+    """
+    inherited = {
+        name: value
+        for base in cls.__mro__[:0:-1]
+        if base.__module__.startswith("omni_core.client")
+        for name, value in vars(base).items()
+    }
+    for member, value in {**inherited, **vars(cls)}.items():
         if member.startswith(("_", "test_")):
             continue
         if inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)):
@@ -526,21 +593,90 @@ def indented_part(lines: list[str]) -> tuple[list[str], list[str]]:
 def signature(name: str, function: Any) -> str:
     """Return ``def name(parameters) -> result: ...`` on one line, or a parameter a line where that is too long."""
     begin = "async def" if inspect.iscoroutinefunction(function) else "def"
+    function = next(iter(get_overloads(function)), function)  # the first one names the arguments
     found = inspect.signature(function)
     text = str(found).replace("'", "")
     text = re.sub(r"\bcollections\.abc\.|\btyping\.", "", text)
     if len(f"{begin} {name}{text}: ...") <= 120:
         return f"{begin} {name}{text}: ..."
-    inner = ",\n    ".join(str(each).replace("'", "") for each in found.parameters.values())
+    kinds = [each.kind for each in found.parameters.values()]
+    listed = [str(each).replace("'", "") for each in found.parameters.values()]
+    if inspect.Parameter.KEYWORD_ONLY in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        listed.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
+    inner = ",\n    ".join(listed)
     result = (
         "" if found.return_annotation is found.empty else f" -> {str(found.return_annotation).replace(chr(39), '')}"
     )
     return f"{begin} {name}(\n    {inner},\n){result}: ..."
 
 
+# --- models and decisions ------------------------------------------------------------------------------------------------
+def model_page(pipeline: str, path: Path) -> str:
+    """The page with its generated part written anew.
+
+    Raises:
+        ValueError: the comments around that part are missing.
+    """
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{path} needs a line {BEGIN.strip()} and then a line {END.strip()}")
+    components = [each for each, _ in load_plugins().components("omni_pipelines") if each.name == pipeline]
+    return before + begin + "\n" + "\n\n".join(request_parts(components[0])) + "\n\n" + end + after
+
+
+def request_parts(component: Any) -> Iterator[str]:
+    """What a pipeline takes, from the interface that its component declares."""
+    interface = component.interface
+    inputs, outputs = " and ".join(interface.inputs), " and ".join(interface.outputs)
+    rate = f" Speech has {interface.sample_rate:,} samples a second." if interface.sample_rate else ""
+    yield f"In: {inputs}. Out: {outputs}.{rate}"
+    for group in interface.groups:
+        where = f'`params["{group.name}"]`'
+        if group is interface.plain_group:
+            where += ", or directly in `params`"
+        yield f"**{group.help[0].upper()}{group.help[1:]}**: {where}."
+        yield parameter_table(group.parameters)
+    if interface.params:
+        yield "**Other parameters**: directly in `params`."
+        yield parameter_table(interface.params)
+    if interface.metadata:
+        yield "**Metadata**: `metadata`."
+        yield parameter_table(interface.metadata)
+    if interface.voices or interface.voices_from:
+        yield f"**Voices**: {', '.join(interface.voices) or interface.voices_from}."
+    if interface.limits:
+        yield "**Limits**: a request beyond one of these is refused."
+        rows = [f"| `{name}` | {value:,.15g} |" for name, value in interface.limits.items()]
+        yield "\n".join(["| limit | default |", "|---|---|", *rows])
+    yield "**Options** of the pipeline: `--option NAME=VALUE`, or `options=` in Python."
+    yield "\n".join(
+        ["| option | |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in component.options.items())]
+    )
+
+
+def parameter_table(parameters: list[Any]) -> str:
+    rows = ["| name | value | default | |", "|---|---|---|---|"]
+    for each in parameters:
+        names = ", ".join(f"`{name}`" for name in each.names)
+        preset = "" if each.default is None else f"`{each.default}`"
+        rows.append(f"| {names} | {each.expected} | {preset} | {each.help} |")
+    return "\n".join(rows)
+
+
+def decisions_page() -> str:
+    rows = []
+    for path in sorted((DOCS / "decisions").glob("0*.md")):
+        number, _, title = path.read_text().partition("\n")[0].removeprefix("# ").partition(": ")
+        rows.append(f"| {number} | [{title[0].upper()}{title[1:]}](decisions/{path.name}) |")
+    text = "Each record says what was decided, in which situation, what else was considered, and what follows from it."
+    return page(["# Decision records", text, "\n".join(["| | decision |", "|---|---|", *rows])])
+
+
 # --- writing -----------------------------------------------------------------------------------------------------------
 def page(parts: list[str]) -> str:
-    return "\n\n".join([NOTICE.rstrip(), *(part.rstrip() for part in parts if part)]) + "\n"
+    title, *rest = parts  # the notice comes second: the first thing on a page has to be its title
+    return "\n\n".join([title, NOTICE.rstrip(), *(part.rstrip() for part in rest if part)]) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -553,7 +689,7 @@ def main(arguments: list[str] | None = None) -> None:
         if not check:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(written[path])
-        print(f"reference/{path.name}: {'not current; run python docs/generate.py' if check else 'written'}")
+        print(f"{path.parent.name}/{path.name}: {'not current; run python docs/generate.py' if check else 'written'}")
     sys.exit(1 if check and stale else 0)
 
 

@@ -98,6 +98,14 @@ async def test_other_colours_and_other_sounds_are_refused(client: Client) -> Non
     assert len(sounds) <= 2, sounds
 
 
+async def test_pictures_and_sounds_in_several_turns(client: Client) -> None:
+    """In conversations of other seeds than the training's, each turn a picture, a sound or a question."""
+    for seed in range(12):
+        messages, reply = report.conversation(seed)
+        result = await client.submit(report.request_of(messages, speech=False))
+        assert result["decode"].text == reply, seed
+
+
 async def test_a_conversation_is_answered_by_its_last_question(client: Client) -> None:
     said: list[dict[str, object]] = [
         {"role": "user", "content": "What is your name?"},

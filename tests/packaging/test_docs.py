@@ -67,6 +67,41 @@ def test_the_documented_plugin_installs_and_answers(tmp_path: Path) -> None:
     assert omni("plugins", "check", "echo") == "ok  pipeline echo (omni-echo)\n"
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 150
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_to_files_of_the_repository_work(name: str) -> None:
+    text = (ROOT / name).read_text()
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", text) + re.findall(r"""(?:src|srcset)="([^"]+)\"""", text)
+    assert links
+    assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+@pytest.mark.parametrize("project", [*ROOT.glob("*/pyproject.toml"), *ROOT.glob("plugins/*/pyproject.toml")], ids=str)
+def test_the_readme_of_a_distribution_stands_alone(project: Path) -> None:
+    text = project.with_name("README.md").read_text()
+    name = re.findall(r'^name = "(.*)"', project.read_text(), re.MULTILINE)[0]
+    assert text.startswith(f"# {name}\n")
+    assert "pip install" in text
+    assert not re.findall(r"\]\((?!https?:|#)", text), "a page of a package index has no other files to link to"
+
+
+def test_the_plugin_in_the_readme_answers(tmp_path: Path) -> None:
+    [code] = re.findall(r"```python\n# shout.py\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "shout.py").write_text(code)
+    information = tmp_path / "shout-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: shout\nVersion: 1.0\n")
+    [entry] = re.findall(r"entry point `(shout = .*?)`", (ROOT / "README.md").read_text())
+    (information / "entry_points.txt").write_text(f"[omni]\n{entry.replace(chr(34), '')}\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-m", "omni_core.cli", "run", "shout", "--text", "hello"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (answer.returncode, answer.stdout) == (0, "HELLO\n"), answer.stderr
+
+
 def test_the_reference_is_current() -> None:
     command = [sys.executable, str(DOCS / "generate.py"), "--check"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -134,6 +169,7 @@ def variables_read(path: Path) -> Iterator[str]:
     text = path.read_text()
     yield from re.findall(r"""environ(?:\.get\(|\.setdefault\(|\[)["'](\w+)["']""", text)
     yield from re.findall(r"""getenv\(["'](\w+)["']""", text)
+    yield from re.findall(r"^[A-Z_]+ = \"(OMNI_\w+)\"", text, re.MULTILINE)
 
 
 def test_every_environment_variable_is_documented(generate: ModuleType) -> None:
@@ -165,7 +201,7 @@ def names_in(path: Path) -> Iterator[str]:
 
 def test_names_on_the_page_about_request_flow_exist() -> None:
     source = ROOT / "omni_core" / "src" / "omni_core"
-    known = {name for path in source.rglob("*.py") for name in names_in(path)} | {"client", "omni_core"}
+    known = {name for path in source.rglob("*.py") for name in names_in(path)} | {"client", "pipe", "omni_core"}
     page = re.sub(r"^```.*?^```", "", (DOCS / "how-a-request-flows.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"`([^`\n]+)`", page)
     files = [name for name in named if "/" in name or name.endswith(".py")]

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "omni_core/src/omni_core"
 ROOMS = [
-    "__version__", "errors", "references", "interface", "hookspecs", "plugins", "config", "protocol", "control", "relay",
+    "__version__", "errors", "stage_logs", "references", "interface", "hookspecs", "plugins", "config", "protocol", "control", "relay",
     "scheduling", "model_runner", "observe", "stage", "coordinator", "processes", "machines", "launch", "client", "cli",
 ]  # fmt: skip
 """Each may import those before it. docs/decisions/0019-three-distributions.md describes their contents."""
@@ -22,7 +22,7 @@ SHARED = {
     "omni_relay_kit": {"omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake"},
     "omni_torch": {"omni_core", "omni_engine", "omni_sglang", "omni_kernels", "omni_qwen3", "omni_fish_s2",
         "omni_qwen3_demo", "omni_testing"},
-    "omni_media": {"omni_core"},
+    "omni_media": {"omni_core", "omni_serve"},
     "omni_testing": {
         "omni_core", "omni_engine", "omni_sglang", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_kernels",
         "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake",

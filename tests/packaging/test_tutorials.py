@@ -36,6 +36,7 @@ class Reader:
     def write(self, name: str, text: str) -> None:
         """A file, or more of it: two empty lines after what is there."""
         path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         before = path.read_text() + "\n\n" if path.exists() else ""
         path.write_text(before + text)
 
@@ -154,6 +155,11 @@ def test_the_first_relay(reader: Reader) -> None:
 def test_a_model_from_the_template(reader: Reader) -> None:
     follow(ROOT / "docs" / "models.md", reader)
     assert reader.folder.name == "my-model"
+
+
+@pytest.mark.timeout(240)
+def test_a_model_that_speaks(reader: Reader) -> None:
+    follow(ROOT / "docs" / "speech-model.md", reader)
 
 
 @pytest.mark.parametrize(

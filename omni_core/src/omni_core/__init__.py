@@ -41,9 +41,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    from omni_core.references import load
+if not TYPE_CHECKING:  # or checkers would take any name for one of this module
 
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return load(f"omni_core.{'protocol.messages' if name == 'OmniRequest' else 'client'}:{name}")
+    def __getattr__(name: str) -> Any:
+        from omni_core.references import load
+
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return load(f"omni_core.{'protocol.messages' if name == 'OmniRequest' else 'client'}:{name}")

@@ -157,6 +157,11 @@ class Interface:
         voices: names of the voices, where they are known before a checkpoint is read.
         voices_from: where the names of the voices come from otherwise.
         sample_rate: of its speech, in Hz.
+        reference_text: a recording of a voice needs the words that are said in it.
+        tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
+        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a
+            recording; ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
+        warmup: requests that a server sends before it is ready, as fields of an ``OmniRequest``.
     """
 
     roles: dict[str, str] = field(factory=dict)
@@ -169,6 +174,10 @@ class Interface:
     voices: list[str] = field(factory=list)
     voices_from: str | None = None
     sample_rate: int | None = None
+    reference_text: bool = False
+    tool_format: str | None = None
+    prompts: dict[str, str] = field(factory=dict)
+    warmup: list[dict[str, Any]] = field(factory=list)
 
     @property
     def plain_group(self) -> ParameterGroup | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
-from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
+from symtable import symtable
 from typing import Any
 
 from omni_core.errors import ConfigError, did_you_mean
@@ -59,11 +58,12 @@ def problem(reference: str) -> str | None:
     if source is None:
         return None
     try:
-        names = set(_bound(ast.parse(source).body))
+        symbols = symtable(source, spec.name, "exec").get_symbols()
     except SyntaxError as error:
         return f"{error.msg} ({spec.origin}, line {error.lineno})"
+    names = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
     first = attribute.partition(".")[0]
-    if first in names or names & {"*", "__getattr__"} or "globals()" in source:
+    if first in names or "__getattr__" in names or "globals()" in source or "import *" in source:
         return None
     return f"module {module!r} has no attribute {first!r}{did_you_mean(first, sorted(names))}"
 
@@ -81,24 +81,3 @@ def _find(module: str) -> ModuleSpec | None:
         # Under its whole name, a folder without __init__.py asks for the package around it, which is not there.
         spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
     return spec
-
-
-def _bound(statements: list[ast.stmt]) -> Iterator[str]:
-    """Names that statements of a module bind, those in ``if``, ``try``, ``with`` and loops among them; ``*`` for a star import."""
-    for statement in statements:
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield statement.name
-            continue
-        for child in ast.iter_child_nodes(statement):
-            if isinstance(child, ast.stmt):
-                yield from _bound([child])
-            elif isinstance(child, ast.ExceptHandler):
-                yield from _bound(child.body)
-            else:
-                yield from (
-                    node.id
-                    for node in ast.walk(child)
-                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-                )
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)

@@ -12,6 +12,7 @@ from torch import nn
 
 from omni_fish_s2.config import DecoderConfig, FishConfig
 from omni_fish_s2.layers import DecoderLayer, RMSNorm, rotary
+from omni_torch.weights import embedding
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
 """``(logits [B, codebook_size], index of the code within its frame) -> codes [B]``."""
@@ -53,7 +54,7 @@ class FastDecoder(nn.Module):
         super().__init__()
         fast = config.fast
         self.config, self.codebooks = fast, config.codebooks
-        self.embeddings = nn.Embedding(config.codebook_size, fast.dim)
+        self.embeddings = embedding(config.codebook_size, fast.dim)
         self.layers = nn.ModuleList([DecoderLayer(fast, layer) for layer in range(fast.layers)])
         self.norm = RMSNorm(fast.dim, fast.norm_eps)
         self.output = nn.Linear(fast.dim, config.codebook_size, bias=False)

@@ -12,18 +12,12 @@ from typing import Any
 import torch
 from attrs import define
 
-from omni_core.model_runner import (
-    ARModel,
-    ARRequest,
-    FeedbackStrategy,
-    FinishReason,
-    ForwardBatch,
-    ForwardOutput,
-)
+from omni_core.model_runner import ARRequest, FinishReason, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import OutgoingMessage
 from omni_fish_s2.sampling import Draws, SpeechSampling, choose, choose_among, filters, widest
 from omni_fish_s2.slow import SlowDecoder
-from omni_torch.graphs import Graphs, Named, Recorder
+from omni_torch.frames import FrameStrategy
+from omni_torch.graphs import Graphs, Named
 
 
 @define(eq=False)
@@ -78,24 +72,12 @@ def recordable_frame(
     return frame
 
 
-class FrameFeedback(FeedbackStrategy):
+class FrameFeedback(FrameStrategy):
     """Chooses residual codes with the fast decoder, which completes each frame; the frame's embedding is the next
     input.
-
-    Args:
-        frame_graphs: true if frames are recorded on a GPU and replayed; a recorder in tests, for any device.
     """
 
     model: SlowDecoder
-
-    def __init__(self, frame_graphs: bool | type[Recorder] = True) -> None:
-        self._frame_graphs = frame_graphs
-        self.graphs: Graphs | None = None
-
-    def bind(self, model: ARModel, device: torch.device) -> None:
-        """See :meth:`FeedbackStrategy.bind`."""
-        super().bind(model, device)
-        self.graphs = Graphs.choose(device, self._frame_graphs, "frame_graphs")
 
     def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         assert batch.input_embeds is not None
@@ -108,19 +90,10 @@ class FrameFeedback(FeedbackStrategy):
         self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
     ) -> dict[str, list[OutgoingMessage]]:
         """Complete each request's frame: ``[codebooks]`` int64 codes, streamed to ``vocoder``."""
-        hidden = output.hidden[[row for _, row in requests]]
-        tokens = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
-        first = tokens - self.model.config.semantic_begin
-        frames, feedback = self.residual_codes(hidden, first, [request for request, _ in requests])
-        frames = frames.cpu()
-        messages = {}
-        for index, (request, _) in enumerate(requests):
-            speech: Speech = request.state
-            speech.feedback = feedback[index]
-            speech.frames += 1
-            frame = OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="vocoder")
-            messages[request.request_id] = [frame]
-        return messages
+        hidden, speaking = output.hidden[[row for _, row in requests]], [request for request, _ in requests]
+        tokens = torch.tensor([request.output_ids[-1] for request in speaking], device=hidden.device)
+        frames, feedback = self.residual_codes(hidden, tokens - self.model.config.semantic_begin, speaking)
+        return self.stream(frames.cpu(), feedback, speaking, "vocoder")
 
     def residual_codes(
         self, hidden: torch.Tensor, first: torch.Tensor, requests: list[ARRequest]

@@ -56,4 +56,11 @@ INTERFACE = Interface(
     limits={"max_characters": 10_000, "max_reference_seconds": 60.0},
     voices_from="the recordings in the request's references",
     sample_rate=44_100,
+    reference_text=True,
+    warmup=[
+        {
+            "inputs": {"messages": [{"role": "user", "content": "Hello."}]},
+            "params": {"semantic": {"max_new_tokens": 16}},
+        }
+    ],
 )

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from attrs import evolve
 
-from omni_core.config.options import DTYPES, check_options
 from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_fish_s2.interface import INTERFACE, OPTIONS
+from omni_fish_s2.options import Options
 from omni_torch.hub import config_folder
+from omni_torch.pipeline_options import DTYPES, check_options
 from omni_torch.placement import device_of
 
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
 
 
-def fish_s2(model_path: str, **options: Any) -> PipelineConfig:
+def fish_s2(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text and reference voices in, speech out. ``options``: see :data:`omni_fish_s2.interface.OPTIONS`."""
+    given: dict[str, Any] = {**options}
     limits: dict[str, float] = {
-        name: options[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in options
+        name: given[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in given
     }
     return PipelineConfig(
         model_path=config_folder(model_path) if Path(model_path).expanduser().is_dir() else model_path,
         name="fish-s2",
-        stages=speech_stages(**{"gpu": AUTO, **options}),
+        stages=speech_stages(**{"gpu": AUTO, **given}),
         placement_fn="omni_fish_s2.memory:place",
         fetch_fn="omni_fish_s2.memory:fetch",
         interface=evolve(INTERFACE, limits={**INTERFACE.limits, **limits}),

@@ -13,6 +13,7 @@ from omni_fish_s2.checkpoint import load_module
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.fast import FastDecoder
 from omni_fish_s2.layers import DecoderLayer, RMSNorm, rotary
+from omni_torch.weights import embedding
 
 PREFIXES = {
     "fast.": "audio_decoder.",
@@ -34,8 +35,8 @@ class SlowDecoder(nn.Module):
         super().__init__()
         slow = config.slow
         self.config = config
-        self.embeddings = nn.Embedding(config.vocab_size, slow.dim)
-        self.codebook_embeddings = nn.Embedding(config.codebook_size * config.codebooks, slow.dim)
+        self.embeddings = embedding(config.vocab_size, slow.dim)
+        self.codebook_embeddings = embedding(config.codebook_size * config.codebooks, slow.dim)
         self.layers = nn.ModuleList([DecoderLayer(slow, layer) for layer in range(slow.layers)])
         self.norm = RMSNorm(slow.dim, slow.norm_eps)
         if not config.tied:

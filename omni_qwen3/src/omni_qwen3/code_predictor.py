@@ -16,6 +16,7 @@ from torch import nn
 
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_torch.weights import embedding
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
 """``(logits [B, vocab], group) -> codes [B]``."""
@@ -27,7 +28,7 @@ class PredictorDecoder(nn.Module):
     def __init__(self, config: DecoderConfig, groups: int) -> None:
         super().__init__()
         self.codec_embedding = nn.ModuleList(
-            [nn.Embedding(config.vocab_size, config.hidden_size) for _ in range(groups - 1)]
+            [embedding(config.vocab_size, config.hidden_size) for _ in range(groups - 1)]
         )
         self.layers = nn.ModuleList([DecoderLayer(config, layer) for layer in range(config.layers)])
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)

@@ -53,6 +53,17 @@ _TALKER = ParameterGroup("talker", SPEECH, "how the speech is chosen", sampling_
 _VIDEO_SOUND = Parameter("use_audio_in_video", "boolean", "use the sound tracks of videos too", False)
 _PRIORITY = Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000)
 
+
+def _hello(*modalities: str) -> dict[str, Any]:
+    """Return a short request that runs every stage."""
+    messages = [{"role": "user", "content": "Hello!"}]
+    return {
+        "inputs": {"messages": messages},
+        "modalities": list(modalities),
+        "params": {"thinker": {"max_new_tokens": 8}},
+    }
+
+
 TEXT_INTERFACE = Interface(
     roles={TEXT: "thinker"},
     inputs=["text", "image", "audio", "video"],
@@ -60,6 +71,8 @@ TEXT_INTERFACE = Interface(
     groups=[_THINKER],
     metadata=[_VIDEO_SOUND, _PRIORITY],
     limits=asdict(Limits()),
+    prompts={"transcription": "Transcribe the audio into text."},
+    warmup=[_hello("text")],
 )
 
 SPEECH_INTERFACE = evolve(
@@ -71,6 +84,11 @@ SPEECH_INTERFACE = evolve(
     metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), _VIDEO_SOUND, _PRIORITY],
     voices_from="talker_config.speaker_id in the checkpoint's config.json",
     sample_rate=24_000,
+    prompts={
+        **TEXT_INTERFACE.prompts,
+        "speech": "Read the following text aloud, word for word, and say nothing else:\n{text}",
+    },
+    warmup=[_hello("text", "audio")],
 )
 
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from omni_core.config.options import DTYPES, check_options
 from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
+from omni_qwen3.options import Options, TextOptions
 from omni_torch.hub import config_folder
+from omni_torch.pipeline_options import DTYPES, check_options
 from omni_torch.placement import device_of
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
+_NETWORKS = ["transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe"]
+"""Imported once for the stages that use transformers' networks: it takes seconds and 150 MB."""
+
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
 
 
-def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
+def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text, images, audio and video in; text and speech out. ``options``: see :data:`omni_qwen3.interface.OPTIONS`."""
-    given = _Options(options)
+    given = _Options({**options})
     stages = [
         *_front(given),
         StageConfig(
@@ -47,6 +51,7 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
         StageConfig(
             name="code2wav",
             factory="omni_qwen3.code2wav:create_code2wav",
+            preload=_NETWORKS,
             factory_args={**given.network, **given.take("initial_chunk", "chunk")},
             terminal=True,
             **given.place("code2wav"),
@@ -55,9 +60,9 @@ def qwen3_omni(model_path: str, **options: Any) -> PipelineConfig:
     return given.pipeline(model_path, "qwen3-omni", stages, f"{_ROUTING}:terminal_stages", SPEECH_INTERFACE)
 
 
-def qwen3_omni_text(model_path: str, **options: Any) -> PipelineConfig:
+def qwen3_omni_text(model_path: str, **options: Unpack[TextOptions]) -> PipelineConfig:
     """The same without speech: no talker and no vocoder are loaded."""
-    given = _Options(options)
+    given = _Options({**options})
     stages = [
         *_front(given),
         StageConfig(
@@ -113,6 +118,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="preprocessing",
             factory="omni_qwen3.preprocessing:create_preprocessing",
+            preload=_NETWORKS,
             factory_args=given.take(*_LIMITS),
             next=["image_encoder", "audio_encoder", "mm_aggregate"],
             route_fn=f"{_ROUTING}:route_preprocessing",
@@ -126,6 +132,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="image_encoder",
             factory="omni_qwen3.encoders:create_image_encoder",
+            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("image_encoder"),
@@ -133,6 +140,7 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="audio_encoder",
             factory="omni_qwen3.encoders:create_audio_encoder",
+            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("audio_encoder"),

@@ -12,20 +12,14 @@ from functools import partial
 import torch
 from attrs import define, field
 
-from omni_core.model_runner import (
-    ARModel,
-    ARRequest,
-    FeedbackStrategy,
-    ForwardBatch,
-    ForwardOutput,
-    SamplingParams,
-)
+from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import OutgoingMessage
 from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
 from omni_qwen3.payloads import TalkerStart
 from omni_qwen3.talker_network import Talker
-from omni_torch.graphs import Graphs, Named, Recorder
+from omni_torch.frames import FrameStrategy
+from omni_torch.graphs import Named
 from omni_torch.sampling import sample_tokens
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
@@ -99,24 +93,12 @@ def recordable_frame(
     return frame
 
 
-class TalkerFeedback(FeedbackStrategy):
+class TalkerFeedback(FrameStrategy):
     """Chooses residual codes with the code predictor; the next input is the frame's summed code embeddings plus the
     next row of text.
-
-    Args:
-        frame_graphs: true if frames are recorded on a GPU and replayed; a recorder in tests, for any device.
     """
 
     model: Talker
-
-    def __init__(self, frame_graphs: bool | type[Recorder] = True) -> None:
-        self._frame_graphs = frame_graphs
-        self.graphs: Graphs | None = None
-
-    def bind(self, model: ARModel, device: torch.device) -> None:
-        """See :meth:`FeedbackStrategy.bind`."""
-        super().bind(model, device)
-        self.graphs = Graphs.choose(device, self._frame_graphs, "frame_graphs")
 
     def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
         """See :meth:`FeedbackStrategy.write_buffers`."""
@@ -130,24 +112,17 @@ class TalkerFeedback(FeedbackStrategy):
         self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
     ) -> dict[str, list[OutgoingMessage]]:
         """Complete each request's frame: ``[groups]`` int64 codes, streamed to ``code2wav``."""
-        hidden = output.hidden[[row for _, row in requests]]
-        first = torch.tensor([request.output_ids[-1] for request, _ in requests], device=hidden.device)
-        residual, feedback = self.residual_codes(hidden, self.model.embed(first), [request for request, _ in requests])
+        hidden, speaking = output.hidden[[row for _, row in requests]], [request for request, _ in requests]
+        first = torch.tensor([request.output_ids[-1] for request in speaking], device=hidden.device)
+        residual, feedback = self.residual_codes(hidden, self.model.embed(first), speaking)
         frames = torch.cat([first.unsqueeze(1), residual], dim=1).cpu()
-        for index, (request, _) in enumerate(requests):
-            if bool((frames[index] < 0).any()):
+        for request, frame in zip(speaking, frames, strict=True):
+            if bool((frame < 0).any()):
                 raise FloatingPointError(
                     f"request {request.request_id}: frame {len(request.output_ids)} has no largest logit for one of its residual "
                     "codes; check for NaN in the weights and for overflow of their dtype"
                 )
-        messages = {}
-        for index, (request, _) in enumerate(requests):
-            speech: Speech = request.state
-            speech.feedback = feedback[index]
-            speech.frames += 1
-            frame = OutgoingMessage(request.request_id, "stream", frames[index].clone(), target="code2wav")
-            messages[request.request_id] = [frame]
-        return messages
+        return self.stream(frames, feedback, speaking, "code2wav")
 
     def residual_codes(
         self, hidden: torch.Tensor, first_embed: torch.Tensor, requests: list[ARRequest]

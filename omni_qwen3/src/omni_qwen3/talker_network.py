@@ -10,6 +10,7 @@ from omni_qwen3.checkpoint import Checkpoint, load_module
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
+from omni_torch.weights import embedding
 
 
 class Projection(nn.Module):
@@ -31,7 +32,7 @@ class TalkerDecoder(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.codec_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.codec_embedding = embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([DecoderLayer(config, layer) for layer in range(config.layers)])
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 

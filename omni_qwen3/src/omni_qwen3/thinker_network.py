@@ -11,6 +11,7 @@ from omni_qwen3.config import DecoderConfig, QwenConfig
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.sharding import local_config, part_of
 from omni_torch.tensor_parallel import ALONE, TensorParallel
+from omni_torch.weights import embedding
 
 
 class ThinkerDecoder(nn.Module):
@@ -18,7 +19,7 @@ class ThinkerDecoder(nn.Module):
 
     def __init__(self, config: DecoderConfig, parallel: TensorParallel) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList([DecoderLayer(config, layer, parallel) for layer in range(config.layers)])
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 

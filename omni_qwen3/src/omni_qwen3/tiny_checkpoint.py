@@ -21,7 +21,8 @@ def default_model() -> tuple[str, str]:
     """
     notice = (
         "No --model given: using a tiny checkpoint with RANDOM weights. "
-        "Its text and speech are noise; pass --model with a Qwen3-Omni checkpoint for answers."
+        "Its text and speech are noise. `omni run demo` (pip install omni-qwen3-demo) is a small model that answers; "
+        "--model takes a Qwen3-Omni checkpoint."
     )
     return written_once("qwen3-omni-tiny-1", write_tiny_checkpoint), notice
 

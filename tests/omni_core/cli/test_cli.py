@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 
 HERE = Path(__file__).parent
 SPEAKING = """
-import math, time
+import logging, math, time
 from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextResult, TextChunk
 from omni_core.scheduling.base import MessageQueue, OutgoingMessage
@@ -31,6 +32,9 @@ def words(payload: StagePayload):
         text += f" {voice['path'].rsplit('/')[-1]}={voice.get('text')}"
     if text == "slow":
         time.sleep(30)
+    if text == "loud":
+        print("printed", text)
+        logging.getLogger("mine").warning("warned of %s", text)
     return {"text": text[::-1]}
 
 class Speak:
@@ -93,6 +97,40 @@ def test_one_reply_in_text_and_sound(pipeline: Path, tmp_path: Path) -> None:
         assert (file.getframerate(), file.getnchannels(), file.getsampwidth(), file.getnframes()) == (8000, 1, 2, 8000)
 
 
+def test_a_message_from_standard_input_and_speech_to_standard_output(pipeline: Path) -> None:
+    answer = subprocess.run(
+        command("run", str(pipeline), "--out", "-"),
+        env=environment(pipeline),
+        input=b"hello\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert b"olleh\n" in answer.stderr
+    assert answer.stdout[:4] == b"RIFF"
+    assert len(answer.stdout) == 44 + 2 * 8000
+
+
+def test_a_chat_without_omni_terminal_says_what_to_install(pipeline: Path) -> None:
+    parent, child = pty.openpty()
+    try:
+        answer = subprocess.run(
+            command("run", str(pipeline)),
+            env={**environment(pipeline), "OMNI_DISABLE_PLUGINS": "terminal"},
+            stdin=child,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(parent)
+        os.close(child)
+    assert answer.returncode == 2
+    assert "pip install omni-terminal" in answer.stderr
+
+
 def test_json_is_one_document(pipeline: Path) -> None:
     answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--json")
     document = json.loads(answer.stdout)
@@ -122,7 +160,8 @@ def test_parameters_that_a_config_declares_have_flags(pipeline: Path, tmp_path: 
     values = json.loads(pipeline.read_text())
     heat = {"name": "heat", "type": "number", "help": "how hot", "maximum": 2}
     values["interface"] = {"inputs": ["text"], "outputs": ["text", "audio"], "params": [heat]}
-    declared = tmp_path / "declared.json"
+    declared, picture = tmp_path / "declared.json", tmp_path / "a.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
     declared.write_text(json.dumps(values))
     assert omni(pipeline, "run", str(declared), "--text", "hello", "--heat", "1").stdout == "olleh\n"
     assert omni(pipeline, "run", str(declared), "--text", "hello", "--param", "heat=1").stdout == "olleh\n"
@@ -131,7 +170,7 @@ def test_parameters_that_a_config_declares_have_flags(pipeline: Path, tmp_path: 
         (["--heat", "3"], "must be a number, at most 2"),
         (["--param", "haet=1"], "params.haet: no such parameter; did you mean 'heat'?"),
         (["--metadata", "speaker=x"], "metadata.speaker: no such key"),
-        (["--image", str(declared)], "takes no 'image'"),
+        (["--image", str(picture)], "takes no 'image'"),
     ):
         refused = omni(pipeline, "run", str(declared), "--text", "hello", *arguments)
         assert refused.returncode != 0
@@ -160,7 +199,7 @@ def test_flags_are_completed(pipeline: Path) -> None:
 
 def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None:
     for name in ("one.wav", "two.wav"):
-        (tmp_path / name).write_bytes(b"RIFF")
+        (tmp_path / name).write_bytes(b"RIFF\0\0\0\0WAVE")
     voices = ["--reference", str(tmp_path / "one.wav"), "--reference", str(tmp_path / "two.wav")]
     answer = omni(pipeline, "run", str(pipeline), "--text", "hello", *voices, "--reference-text", "first words")
     assert answer.stdout.strip()[::-1] == "hello one.wav=first words two.wav=None"
@@ -177,6 +216,9 @@ def test_voices_of_recordings_are_inputs(pipeline: Path, tmp_path: Path) -> None
         (["run", "{pipeline}", "--text", "x", "--out", "/nowhere/x.wav"], 2, ["/nowhere"]),
         (["run", "{pipeline}", "--text", "x", "--set", "wrods.gpu=1"], 1, ["wrods", "did you mean 'words'"]),
         (["run", "{pipeline}", "--text", "x", "--no-speech", "--out", "x.wav"], 2, ["--no-speech"]),
+        (["run", "{pipeline}", "--text", "x", "--out", "{pipeline}"], 2, ["exists and is no WAV file"]),
+        (["run", "{pipeline}", "--text", "x", "--play"], 2, ["--play is for a chat", "--out - | aplay -"]),
+        (["chat", "{pipeline}"], 2, ["a chat needs a terminal"]),
         (["config", "validate", "{folder}/broken.json"], 1, ["entry_stage", "nowhere"]),
         (["plugins", "show", "nobody"], 1, ["nobody"]),
         (["run", "{pipeline}", "--text", "x", "--option", "gpu=0"], 1, ["--option gpu: a config file has no options"]),
@@ -249,6 +291,17 @@ def test_output_of_plugins_is_not_in_the_reply(pipeline: Path) -> None:
     answer = omni(pipeline, "run", str(pipeline), "--text", "hello", "--json")
     assert json.loads(answer.stdout)["text"] == "olleh"
     assert "hello from the import" in answer.stderr
+
+
+def test_prints_and_warnings_of_stages_are_in_the_log(pipeline: Path) -> None:
+    answer = omni(pipeline, "run", str(pipeline), "--text", "loud", "--json", "--log-format", "json")
+    assert json.loads(answer.stdout)["text"] == "duol"
+    records = [json.loads(line) for line in answer.stderr.splitlines() if line.startswith("{")]
+    found = {(each["level"], each["logger"], each["stage"], each["message"]) for each in records}
+    assert found == {("INFO", "print", "words", "printed loud"), ("WARNING", "mine", "words", "warned of loud")}
+    assert len({each["request_id"] for each in records}) == 1
+    quiet = omni(pipeline, "--log-level", "error", "run", str(pipeline), "--text", "loud")
+    assert "loud" not in quiet.stderr
 
 
 def test_validate_warns_of_a_route_that_can_starve(tmp_path: Path) -> None:

@@ -85,8 +85,6 @@ def test_several_or_none_are_listed(
 def test_invalid_pipeline_sources_are_errors(registry: PluginRegistry, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"it has no config\.json"):
         PipelineSource(str(tmp_path)).resolve()
-    with pytest.raises(PluginError, match="omni run PIPELINE --model owner/name"):
-        PipelineSource("owner/name").resolve()
     (tmp_path / "config.json").write_text("[")
     with pytest.raises(OmniError, match=r"config\.json"):
         PipelineSource(str(tmp_path)).resolve()
@@ -114,3 +112,27 @@ def test_a_hub_id_finds_its_pipeline_by_the_config_that_a_plugin_fetches(
         PipelineSource(model).resolve()
     monkeypatch.setattr(sys.modules[__name__], "FETCHED", checkpoint(tmp_path / "model", model_type="OneModel"))
     assert PipelineSource(model).resolve().config.model_path == model
+
+
+def test_settings_and_the_overlay_may_be_mappings(registry: PluginRegistry, tmp_path: Path) -> None:
+    overlay = {"relay_backend": "mine", "retries": 1, "stages": {"only": {"replicas": 2}}}
+    settings = {"only.replicas": 3, "env_defaults.A.B": "1"}
+    resolved = PipelineSource("one", "a/model", settings=settings, overlay=overlay, dashes="").resolve()
+    config = resolved.config
+    assert (config.relay_backend, config.retries, config.stages[0].replicas) == ("mine", 1, 3)
+    assert config.env_defaults == {"A.B": "1"}
+    assert resolved.provenance["only.replicas"][0] == "set only.replicas=3"
+    with pytest.raises(ConfigError, match=r"set only\.gpuu=1: 'gpuu' is not a field here; did you mean 'gpu'"):
+        PipelineSource("one", "a/model", settings={"only.gpuu": 1}).resolve()
+
+
+def test_a_config_is_a_source_too() -> None:
+    config = pipeline("none")
+    assert PipelineSource(config).resolve().config is config
+    assert PipelineSource(config, settings={"retries": 2}).resolve().config.retries == 2
+    with pytest.raises(ConfigError, match=r"^model: a PipelineConfig says which model"):
+        PipelineSource(config, "a/model", dashes="").resolve()
+    with pytest.raises(
+        ConfigError, match=r"^option gpu: a PipelineConfig has no options; set its fields by set or config"
+    ):
+        PipelineSource(config, options={"gpu": 0}, dashes="").resolve()

@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from omni_core.config.graph import mermaid, terminal
-from omni_core.config.loading import dump_json, load_config, read_yaml, structure, unstructure
+from omni_core.config.loading import dump_json, dump_yaml, load_config, read_yaml, structure, unstructure
 from omni_core.config.overrides import apply, parse_flag, parse_overlay
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
 from omni_core.config.validation import validate, warnings
@@ -59,6 +59,8 @@ def test_a_saved_config_reads_back_equal(tmp_path: Path) -> None:
         env_defaults={"A": "1"}, fused_stages=[["join", "end"]], runtime_overrides={"left": {"x": [1, {"y": 2}]}}
     )
     (tmp_path / "saved.json").write_text(dump_json(config))
+    (tmp_path / "saved.yaml").write_text(dump_yaml(config))
+    assert load_config(tmp_path / "saved.yaml") == config
     assert load_config(tmp_path / "saved.json") == config
     assert structure(unstructure(config)) == config
 

@@ -43,10 +43,7 @@ class Pipeline:
         stages = [StageConfig(name=name, factory="m:f", process=name) for name in "ab"]
         units: Any = {
             name: SimpleNamespace(
-                restarts=0,
-                state=UnitState.READY,
-                serves=True,
-                reason="",
+                life=SimpleNamespace(restarts=0, state=UnitState.READY, serves=True, reason=""),
                 processes=[SimpleNamespace(pid=1, spec=SimpleNamespace(name=name, endpoint=f"ipc://{name}"))],
                 spec=SimpleNamespace(
                     stage_names=[name], processes=[SimpleNamespace(name=name, endpoint=f"ipc://{name}")]
@@ -59,8 +56,7 @@ class Pipeline:
             folder,
             units,
             self.coordinator,  # type: ignore[arg-type]
-            None,  # type: ignore[arg-type]
-            lambda endpoint, message: self.sent.append((endpoint, message)),
+            SimpleNamespace(tell=lambda endpoint, message: self.sent.append((endpoint, message))),  # type: ignore[arg-type]
         )
 
     async def answer_profile(self, number: int = 2) -> None:

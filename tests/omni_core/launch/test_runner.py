@@ -22,6 +22,8 @@ class Control:
     def send(self, endpoint: str, message: Any, work: Any = None) -> None:
         self.sent.append((endpoint, message))
 
+    tell = send
+
     def peer_is_up(self, endpoint: str) -> None:
         self.up.append(endpoint)
 
@@ -49,15 +51,16 @@ def _unit(name: str) -> Any:
         stage_endpoints={},
     )
     spec = UnitSpec(name=name, group=name, processes=[process])
-    return SimpleNamespace(spec=spec, label=name, reason="killed", state=UnitState.READY, serves=True)
+    life = SimpleNamespace(reason="killed", state=UnitState.READY, serves=True)
+    return SimpleNamespace(spec=spec, label=name, life=life)
 
 
 def test_what_waits_for_a_unit_is_sent_at_its_first_start_too() -> None:
     """Another unit may have failed for good while this one was starting."""
     runner = Runner("a", "b")
     a, b = runner._units.values()
-    b.state, b.serves = UnitState.STARTING, False
-    a.state, a.serves = UnitState.FAILED, False
+    b.life.state, b.life.serves = UnitState.STARTING, False
+    a.life.state, a.life.serves = UnitState.FAILED, False
     runner.unit_failed(a, "killed")
     assert [(endpoint, type(message)) for endpoint, message in runner.plane.sent] == [("ipc://b", PeerFailedMessage)]
     runner.unit_is_ready(b)
@@ -67,7 +70,7 @@ def test_what_waits_for_a_unit_is_sent_at_its_first_start_too() -> None:
 def test_a_unit_that_is_back_hears_of_those_that_came_back_while_it_started() -> None:
     runner = Runner("a", "b", "c")
     a, _, c = runner._units.values()
-    c.state, c.serves = UnitState.FAILED, False
+    c.life.state, c.life.serves = UnitState.FAILED, False
     runner.unit_is_back(a)
     assert [message for endpoint, message in runner.plane.sent if endpoint == "ipc://b"] == [PeerUpMessage("ipc://a")]
     to_a = [message for endpoint, message in runner.plane.sent if endpoint == "ipc://a"]

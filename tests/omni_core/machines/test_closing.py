@@ -77,7 +77,7 @@ async def test_a_server_acknowledges_the_end_of_a_run(monkeypatch: pytest.Monkey
 
     server = HostServer("tcp://127.0.0.1:0", CurveKeys.new())
     told: list[Any] = []
-    monkeypatch.setattr(server, "_tell", lambda run, message: told.append(message))
+    monkeypatch.setattr(server._control, "tell", lambda run, message: told.append(message))
     server._on_message(OpenRun("run", "b", "tcp://127.0.0.1:2", 1, __version__))
     server._on_message(CloseRun("run"))
     server._on_message(CloseRun("run"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from omni_core.processes import deaths
-from omni_core.processes.deaths import DeathReport, Deaths, LossReport, concerns, lost_requests
+from omni_core.processes.deaths import DeathReport, Deaths, concerns
 from omni_core.protocol.messages import OmniRequest, PeerDownReport
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
 from omni_core.stage.requests import DONE, PAYLOAD
@@ -30,87 +30,91 @@ SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
 """b sends to c, which shares its process, and to x outside, to which c sends as well."""
 
 
+def known(completed: tuple[tuple[str, str], ...] = (), silent: tuple[str, ...] = (), **facts: Any) -> DeathReport:
+    return DeathReport({*silent}, ["r"], lambda request, stage: (request, stage) in completed, **facts)
+
+
 @pytest.mark.parametrize(
     ("stages", "report", "holder"),
     [
-        pytest.param(LINE, LossReport(), None, id="it had not come"),
-        pytest.param(LINE, LossReport(reached={("r", "b")}), "b", id="it had come"),
+        pytest.param(LINE, known(), None, id="it had not come"),
+        pytest.param(LINE, known(reached={("r", "b")}), "b", id="it had come"),
         pytest.param(
             LINE,
-            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
+            known(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
             None,
             id="it had gone on",
         ),
-        pytest.param(LINE, LossReport(reached={("other", "b")}), None, id="another had come"),
-        pytest.param(LINE, LossReport(complete=False), "b", id="a survivor is silent"),
+        pytest.param(LINE, known(reached={("other", "b")}), None, id="another had come"),
+        pytest.param(LINE, known(silent=("a",)), "b", id="a survivor is silent"),
         pytest.param(
             LINE,
-            LossReport(arrived={("r", "b", "c"): (PAYLOAD, None)}, complete=False),
+            known(arrived={("r", "b", "c"): (PAYLOAD, None)}, silent=("a",)),
             None,
             id="a survivor is silent, but it had gone on",
         ),
-        pytest.param(FUSED, LossReport(reached={("r", "b")}), "c", id="two stages, in either: the last is named"),
+        pytest.param(FUSED, known(reached={("r", "b")}), "c", id="two stages, in either: the last is named"),
         pytest.param(
-            FUSED, LossReport(reached={("r", "b")}, arrived={("r", "c", "d"): (PAYLOAD, None)}), None, id="through both"
+            FUSED, known(reached={("r", "b")}, arrived={("r", "c", "d"): (PAYLOAD, None)}), None, id="through both"
         ),
         pytest.param(
             FAN_OUT,
-            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
+            known(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
             "b",
             id="one of two branches has it",
         ),
         pytest.param(
             FAN_OUT,
-            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, [["c"], []])}),
+            known(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, [["c"], []])}),
             None,
             id="the one branch that was chosen has it",
         ),
         pytest.param(
             STREAM,
-            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
+            known(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD, None)}),
             "b",
             id="the payload has come, the stream's end has not",
         ),
         pytest.param(
             STREAM,
-            LossReport(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD | DONE, None)}),
+            known(reached={("r", "b")}, arrived={("r", "b", "c"): (PAYLOAD | DONE, None)}),
             None,
             id="payload and stream have come",
         ),
-        pytest.param(END, LossReport(reached={("r", "b")}), "b", id="the result was not told"),
-        pytest.param(END, LossReport(reached={("r", "b")}, completed={("r", "b")}), None, id="the result was told"),
+        pytest.param(END, known(reached={("r", "b")}), "b", id="the result was not told"),
+        pytest.param(END, known(reached={("r", "b")}, completed=(("r", "b"),)), None, id="the result was told"),
         pytest.param(
             SKIP,
-            LossReport(reached={("r", "b")}, arrived={("r", "b", "x"): (PAYLOAD, None)}),
+            known(reached={("r", "b")}, arrived={("r", "b", "x"): (PAYLOAD, None)}),
             "c",
             id="the outer branch has it, the inner stage still held it",
         ),
     ],
 )
-def test_lost_requests(stages: list[StageSpec], report: LossReport, holder: str | None) -> None:
-    assert lost_requests(["r"], stages, report) == ({} if holder is None else {"r": holder})
+def test_lost_requests(stages: list[StageSpec], report: DeathReport, holder: str | None) -> None:
+    assert report.lost(stages) == ({} if holder is None else {"r": holder})
 
 
 def test_a_death_report_waits_for_every_survivor() -> None:
-    report = DeathReport({"a", "c"}, ["r", "s"], {("r", "b")})
+    report = DeathReport({"a", "c"}, ["r", "s"], lambda *_: False, {("r", "b")})
     assert report.missing == {"a", "c"}
     report.take(PeerDownReport(1, "a", reached=[("s", "b")]))
     assert report.missing == {"c"}
     report.take(PeerDownReport(1, "c", arrived=[("r", "b", "c", PAYLOAD, None)]))
     assert report.missing == set()
-    assert report.losses(LINE, lambda request, stage: False) == {"s": "b"}
+    assert report.lost(LINE) == {"s": "b"}
 
 
 def test_a_survivor_that_dies_is_reported_missing_without_a_wait() -> None:
-    report = DeathReport({"a"}, ["r"], set())
+    report = known(silent=("a",))
     report.drop("a")
     assert report.missing == set()
-    assert report.losses(LINE, lambda request, stage: False) == {"r": "b"}
+    assert report.lost(LINE) == {"r": "b"}
 
 
 def test_results_at_the_coordinator_are_not_lost() -> None:
-    report = DeathReport(set(), ["r", "s"], {("r", "b"), ("s", "b")})
-    assert report.losses(END, lambda request, stage: request == "r") == {"s": "b"}
+    report = DeathReport(set(), ["r", "s"], lambda request, stage: request == "r", {("r", "b"), ("s", "b")})
+    assert report.lost(END) == {"s": "b"}
 
 
 def test_a_request_concerns_the_replica_that_it_was_placed_on() -> None:
@@ -131,7 +135,7 @@ async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: p
         completed=lambda request, stage: False,
         process_lost=lambda requests, reason: lost.append(requests),
     )
-    control: Any = SimpleNamespace(peer_is_down=lambda endpoint: [])
+    control: Any = SimpleNamespace(peer_is_down=lambda endpoint: [], tell=lambda endpoint, message: None)
 
     def unit(name: str) -> Any:
         process = ProcessSpec(
@@ -144,7 +148,7 @@ async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: p
         return SimpleNamespace(spec=UnitSpec(name=name, group=name, processes=[process]), label=name)
 
     first, second = unit("a"), unit("b")
-    both = Deaths(coordinator, control, lambda endpoint, message: None)
+    both = Deaths(coordinator, control)
     settling = both.settle(first, [second], "killed")
     both.survivor_died(second.spec)  # in the same turn of the event loop
     async with asyncio.timeout(5):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from omni_core.processes.heartbeat import Heartbeat
 class Unit:
     def __init__(self) -> None:
         self.beats = self.aborts = 0
-        self.must_be_watched = False
+        self.life = SimpleNamespace(must_be_watched=False)
 
     def beat(self) -> None:
         self.beats += 1
@@ -50,7 +51,7 @@ async def test_it_beats_while_there_is_work(monkeypatch: pytest.MonkeyPatch) -> 
     await turns()
     assert (unit.aborts, unit.beats) == (1, seen + 1)
 
-    unit.must_be_watched = True
+    unit.life.must_be_watched = True
     beating.request_is_over()
     await turns()
     assert unit.beats > seen + 4

@@ -71,7 +71,7 @@ class Machine:
         return process
 
     def unit_changed(self, supervisor: Supervisor) -> None:
-        self.heard.append(supervisor.state.value)
+        self.heard.append(supervisor.life.state.value)
 
     def unit_died(self, supervisor: Supervisor, reason: str) -> None:
         self.heard.append("died")
@@ -107,21 +107,21 @@ async def test_launch_death_restart_and_stop() -> None:
     await until(lambda: len(machine.launched) == 2)
     unit.process_is_ready("p", 101)
     assert machine.heard == ["restarting", "died", "ready", "is ready", "is back"]
-    assert unit.restarts == 1
-    assert "SIGKILL" in unit.reason
+    assert unit.life.restarts == 1
+    assert "SIGKILL" in unit.life.reason
     unit.begin_stop()
     await unit.finish_stop(1.0)
     assert not unit.processes[0].running
-    assert unit.state is UnitState.STOPPED
+    assert unit.life.state is UnitState.STOPPED
 
 
 async def test_a_late_message_of_a_predecessor_does_not_make_the_unit_ready() -> None:
     machine = Machine()
     machine.supervisor.launch()
     machine.supervisor.process_is_ready("p", 99)
-    assert machine.supervisor.state is UnitState.STARTING
+    assert machine.supervisor.life.state is UnitState.STARTING
     machine.supervisor.process_is_ready("p", 100)
-    assert machine.supervisor.state is UnitState.READY
+    assert machine.supervisor.life.state is UnitState.READY
 
 
 async def test_a_process_elsewhere_may_be_ready_before_its_pid_is_known() -> None:
@@ -129,10 +129,10 @@ async def test_a_process_elsewhere_may_be_ready_before_its_pid_is_known() -> Non
     machine.supervisor.launch()
     machine.supervisor.process_is_ready("p", 5)
     machine.supervisor.process_is_ready("p", 6)
-    assert machine.supervisor.state is UnitState.STARTING
+    assert machine.supervisor.life.state is UnitState.STARTING
     machine.launched[0].has_pid(6)
     await asyncio.sleep(0)
-    assert machine.supervisor.state is UnitState.READY
+    assert machine.supervisor.life.state is UnitState.READY
 
 
 async def test_a_dead_rank_ends_the_others() -> None:
@@ -156,7 +156,7 @@ async def test_a_start_that_fails_says_why() -> None:
     machine.launched[0].end(3)
     with pytest.raises(StartupError, match=r"(?s)'s' could not be started: .*ended with code 3.*my last line"):
         await machine.supervisor.started
-    assert machine.supervisor.state is UnitState.FAILED
+    assert machine.supervisor.life.state is UnitState.FAILED
 
     machine = Machine()
     machine.supervisor.launch()
@@ -178,8 +178,8 @@ async def test_too_many_deaths_fail_the_unit() -> None:
     for number in range(3):
         unit.process_is_ready("p", 100 + number)
         machine.launched[number].end(1)
-        await until(lambda number=number: len(machine.launched) > number + 1 or unit.state is UnitState.FAILED)  # type: ignore[misc]
-    assert unit.state is UnitState.FAILED
+        await until(lambda number=number: len(machine.launched) > number + 1 or unit.life.state is UnitState.FAILED)  # type: ignore[misc]
+    assert unit.life.state is UnitState.FAILED
     assert machine.heard[-3:] == ["failed", "died", "given up"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from omni_core.errors import CodecError, RelayError, RelayFullError
 from omni_core.protocol.messages import DataReadyMessage, OmniRequest, StagePayload
 from omni_core.relay import transfer as transfer_module
-from omni_core.relay.transfer import Sent, Transfer
+from omni_core.relay.transfer import Encodings, Sent, Transfer
 
 
 class Control:
@@ -124,6 +124,29 @@ async def test_small_values_are_inline_and_sent_and_read_at_once() -> None:
         assert (sent.by, sent.waited) == ("inline", 0.0)
         assert sent.nbytes == len(message.header or b"") + len(message.inline or b"")
         assert str(at_once(transfer.read(message))) == str(value)
+
+
+async def test_a_value_for_several_stages_is_encoded_once() -> None:
+    transfer, control = make(MemoryRelay(room=2))
+    encodings: Encodings = {}
+    for value in (LARGE, LARGE, {"words": 1}):
+        at_once(transfer.send("peer", value, encodings, **MESSAGE))
+    first, second, other = (message.header for _, message, _ in control.sent)
+    assert first is second
+    assert other != first
+    assert len(encodings) == 2
+    for _, message, _ in control.sent[:2]:
+        np.testing.assert_array_equal(at_once(transfer.read(message))["samples"], LARGE["samples"])
+
+
+async def test_handles_of_gpu_memory_are_made_for_each_stage() -> None:
+    control = Control()
+    transfer = Transfer(control, OneRelay(MemoryRelay()), {"b": ["peer"]})  # type: ignore[arg-type]
+    encodings: Encodings = {}
+    for _ in range(2):
+        at_once(transfer.send("peer", {"words": 1}, encodings, **MESSAGE))
+    assert not encodings
+    assert control.sent[0][1].header is not control.sent[1][1].header
 
 
 async def test_a_value_beyond_the_configured_size_goes_by_the_relay() -> None:

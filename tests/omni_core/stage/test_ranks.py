@@ -208,7 +208,7 @@ async def test_a_follower_that_cannot_read_an_item_ends_its_stage() -> None:
         def finish(self, request_id: str, state: None) -> None: ...
 
     deaths: list[str] = []
-    follower = Follower("s", Idle(), lambda *error: None, lambda: deaths.append("s"))
+    follower = Follower(StageSpec(name="s"), Idle(), lambda *error: None, lambda: deaths.append("s"))
     follower.feed(ItemMessage("s", 1, b"\xc1"))
     assert deaths == ["s"]
 
@@ -230,7 +230,7 @@ async def test_a_follower_whose_scheduler_returns_by_itself_ends_its_stage(is_to
         def abort(self, request_id: str) -> None: ...
 
     deaths: list[str] = []
-    follower = Follower("s", Returns(), lambda *error: None, lambda: deaths.append("s"))
+    follower = Follower(StageSpec(name="s"), Returns(), lambda *error: None, lambda: deaths.append("s"))
     follower.start()
     if is_told:
         follower.stop()

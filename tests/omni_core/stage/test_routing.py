@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -32,9 +33,11 @@ def spec(**fields: Any) -> StageSpec:
     return StageSpec(name="a", factory="m:f", **fields)
 
 
-def route(spec: StageSpec, data: Any = None, chunks: dict[str, int] | None = None) -> Route:
+def route(
+    spec: StageSpec, data: Any = None, chunks: dict[str, int] | None = None, local: Collection[str] = ()
+) -> Route:
     active = ActiveRequest("r", 0.0, OmniRequest(), chunks_sent=chunks or {})
-    return Routing(spec).of_result(active, active.payload(data))
+    return Routing(spec, local).of_result(active, active.payload(data))
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +86,7 @@ def test_a_stream_that_would_never_end_is_an_error_that_names_both_stages() -> N
 
 
 def test_chunks_go_to_their_target_or_to_all() -> None:
-    routing = Routing(spec(next=["b"], stream_to=["c", "d"]))
+    routing = Routing(spec(next=["b"], stream_to=["c", "d"]), ())
     assert routing.of_chunk(None) == ["c", "d"]
     assert routing.of_chunk("d") == ["d"]
     with pytest.raises(ConfigError, match=r"for 'b', which stages\[a\].stream_to does not name; it names \['c', 'd'\]"):
@@ -92,7 +95,7 @@ def test_chunks_go_to_their_target_or_to_all() -> None:
 
 def test_a_chunk_without_any_possible_target_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"stage 'a' streams chunks, but .*stages\[a\].stream_to names no stage"):
-        Routing(spec(next=["b"])).of_chunk(None)
+        Routing(spec(next=["b"]), ()).of_chunk(None)
 
 
 def test_projections_make_the_payload_of_their_target() -> None:
@@ -109,10 +112,19 @@ def test_projections_make_the_payload_of_their_target() -> None:
 
 
 @pytest.mark.parametrize("data", [{"a": [1]}, [[1]]], ids=["dict", "list"])
-def test_targets_get_a_container_each_that_shares_its_values(data: Any) -> None:
-    first, second = (payload.data for _, payload in route(spec(next=["b", "c"]), data).payloads)
+def test_local_targets_get_a_container_each_that_shares_its_values(data: Any) -> None:
+    first, second = (payload.data for _, payload in route(spec(next=["b", "c"]), data, local=["b", "c"]).payloads)
     assert first == second
     assert first is not second
     assert next(iter(first.values() if isinstance(first, dict) else first)) is next(
         iter(second.values() if isinstance(second, dict) else second)
     )
+
+
+def test_stages_of_other_processes_share_a_payload_that_no_local_stage_gets() -> None:
+    targets = ["remote", "local", "far", "here"]
+    made = route(spec(next=targets), {"a": [1]}, local=["local", "here"])
+    remote, local, far, here = (payload for _, payload in made.payloads)
+    assert remote is far
+    assert len({id(each.data) for each in (remote, local, here)}) == 3
+    assert remote.data == local.data == here.data

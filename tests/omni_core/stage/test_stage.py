@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +39,8 @@ class Control:
     def send(self, endpoint: str, message: Any, work: tuple[str, str] | None = None) -> None:
         self.sent.setdefault(endpoint, []).append(message)
 
+    tell = send
+
     def is_behind(self, endpoint: str) -> bool:
         return endpoint in self.behind
 
@@ -56,10 +57,8 @@ class Recorded:
         self.outbox: MessageQueue[OutgoingMessage] = MessageQueue()
         self.aborted: list[str] = []
         self.error: BaseException | None = None
-        self.began = threading.Event()
 
     def start(self) -> None:
-        self.began.set()
         if self.error is not None:
             raise self.error
         while not self.inbox.closed:
@@ -366,20 +365,3 @@ async def test_a_scheduler_that_ends_by_itself_fails_its_requests_and_ends_the_p
     await asyncio.sleep(0)
     assert process.deaths == ["a"]
     assert process.errors() == [("r", "RuntimeError: its loop ended with SystemExit: 4")]
-
-
-async def test_the_schedulers_thread_uses_the_gpu_of_its_stage(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: list[tuple[int, str]] = []
-    cuda = SimpleNamespace(
-        is_available=lambda: True, set_device=lambda gpu: chosen.append((gpu, threading.current_thread().name))
-    )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    for name, gpu in (("a", 1), ("b", None)):
-        stage, scheduler = process.stage(name, gpu=gpu, terminal=True)
-        stage.start()
-        assert scheduler.began.wait(5)
-        stage.stop()
-        stage.join(5)
-    assert chosen == [(1, "scheduler-a")]

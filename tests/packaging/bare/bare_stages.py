@@ -15,3 +15,8 @@ def shout(payload: StagePayload) -> dict[str, list[str]]:
 
 def join(payload: StagePayload) -> str:
     return " ".join(payload.data["words"]) + "!"
+
+
+def echo(payload: StagePayload) -> str:
+    said: str = payload.request.inputs["messages"][-1]["content"]
+    return said

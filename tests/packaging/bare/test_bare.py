@@ -62,3 +62,30 @@ async def test_three_plain_functions_run_in_one_process(monkeypatch: pytest.Monk
     )
     async with open_pipeline(config) as client:
         assert await client.submit(OmniRequest(inputs={"text": "it works"})) == {"join": "IT WORKS!"}
+
+
+SCRIPT = """
+import omni_core as omni
+from omni_core.config.schema import PipelineConfig, StageConfig
+
+stage = StageConfig(name="echo", process="all", factory="bare_stages:echo", terminal=True)
+pipe = omni.open(PipelineConfig(model_path="none", stages=[stage]))
+reply = pipe.chat("hello")
+print(reply.text, bool(reply.audio), [piece.text for piece in pipe.chat("hello", stream=True)])
+try:
+    pipe.chat("hello", image=b"png")
+except omni.PluginError as error:
+    print(error)
+print(*(pid for unit in pipe.health().values() for pid in unit["pids"]))
+"""
+
+
+def test_a_script_that_closes_nothing_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    answer = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stderr == ""
+    said, missing, pids = answer.stdout.splitlines()
+    assert said == "hello False ['hello']"
+    assert "pip install omni-media" in missing
+    assert pids
+    assert not [pid for pid in pids.split() if Path("/proc", pid).exists()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
@@ -12,12 +13,13 @@ from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.completion import DoesNotFitError, Machine, placed
 from omni_core.config.devices import detect
 from omni_core.config.graph import mermaid, terminal
-from omni_core.config.loading import dump_json
+from omni_core.config.loading import dump_json, dump_yaml
 from omni_core.config.overrides import ResolvedConfig
 from omni_core.config.placement import plan
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import warnings
 from omni_core.plugins import load_plugins
+from omni_core.references import load
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -47,11 +49,29 @@ def _placed_here(config: PipelineConfig) -> PipelineConfig:
         return config
 
 
+def _completed(name: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return the completion of a value in a shell: a function of omni-terminal, if that is installed."""
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+        items: list[Any] = []
+        with suppress(Exception):  # a traceback would spoil the line that is being typed
+            items = load(f"omni_terminal.completion:{name}")(context, begun)
+        return items
+
+    return complete
+
+
+_OPTION: dict[str, Any] = {
+    "multiple": True,
+    "metavar": "NAME=VALUE",
+    "help": "A pipeline's option; see `omni pipelines`.",
+}
+_SETTING: dict[str, Any] = {"multiple": True, "metavar": "STAGE.FIELD=VALUE", "help": "Override one field."}
 _source: list[Callable[[Any], Any]] = [
-    click.argument("pipeline"),
-    click.option("--model", help="A checkpoint folder or hub id."),
-    click.option("--option", multiple=True, metavar="NAME=VALUE", help="A pipeline's option; see `omni pipelines`."),
-    click.option("--set", "settings", multiple=True, metavar="STAGE.FIELD=VALUE", help="Override one field."),
+    click.argument("pipeline", shell_complete=_completed("pipeline")),
+    click.option("--model", help="A checkpoint folder or hub id.", shell_complete=_completed("model")),
+    click.option("--option", shell_complete=_completed("option"), **_OPTION),
+    click.option("--set", "settings", shell_complete=_completed("setting"), **_SETTING),
     click.option("--config", "overlay", type=click.Path(exists=True, dir_okay=False), help="A YAML overlay."),
 ]
 
@@ -66,12 +86,13 @@ def with_source(function: F) -> F:
 @config.command()
 @with_source
 @click.option("--provenance", is_flag=True, help="Show the origin of every override instead.")
-def show(provenance: bool, **source: Any) -> None:
-    """Print the resolved config as JSON."""
+@click.option("--format", "form", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
+def show(provenance: bool, form: str, **source: Any) -> None:
+    """Print the resolved config, which `omni run` can read again."""
     resolved = resolve_config(**source)
     config = _placed_here(resolved.config)
     if not provenance:
-        click.echo(dump_json(config))
+        click.echo(dump_json(config) if form == "json" else dump_yaml(config).rstrip())
         return
     for path, (origin, before, now) in resolved.provenance.items():
         click.echo(f"{path}: {before!r} -> {now!r}  ({origin})")
@@ -80,7 +101,7 @@ def show(provenance: bool, **source: Any) -> None:
             if value != getattr(before, name):
                 click.echo(f"{now.name}.{name}: {getattr(before, name)!r} -> {value!r}  (chosen for this machine)")
     if not resolved.provenance and config == resolved.config:
-        click.echo("Everything is as the pipeline says.")
+        click.echo("No overrides.")
 
 
 @config.command()

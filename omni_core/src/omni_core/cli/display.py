@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from typing import Any
+from typing import Any, TextIO
 
 import click
-from rich.console import Console
-from rich.status import Status
 
 
 class Display:
@@ -15,13 +14,14 @@ class Display:
 
     Args:
         quiet: print no text (``--json`` prints the whole reply at the end).
+        text_to: where the reply's text goes instead of standard output.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, text_to: TextIO | None = None) -> None:
         self._quiet = quiet
-        self._console = Console(stderr=True, highlight=False)
-        self._live = self._console.is_terminal and sys.stdout.isatty()
-        self._status: Status | None = None
+        self._text = text_to or sys.stdout
+        self._live = sys.stderr.isatty()
+        self._shown = False
         self._states: dict[str, str] = {}
         self._open_line = False
 
@@ -33,22 +33,18 @@ class Display:
     def stage(self, name: str, state: str) -> None:
         """Show the progress of the start."""
         self._states[name] = state
-        ready = sum(each == "ready" for each in self._states.values())
-        waiting = [stage for stage, each in self._states.items() if each != "ready"]
         if self._live:
-            self._show(
-                f"starting: {ready} of {len(self._states)} stages ready"
-                + (f", waiting for {', '.join(waiting)}" if waiting else "")
-            )
+            self._show(progress(self._states))
         elif state != "starting" and not self._quiet:
+            ready = sum(each == "ready" for each in self._states.values())
             click.echo(f"[{ready}/{len(self._states)}] {name}: {state}", err=True)
 
     def text(self, piece: str) -> None:
         """Print a piece of the reply."""
         self.clear()
         if not self._quiet:
-            sys.stdout.write(piece)
-            sys.stdout.flush()
+            self._text.write(piece)
+            self._text.flush()
             self._open_line = not piece.endswith("\n")
 
     def audio(self, seconds: float) -> None:
@@ -57,23 +53,22 @@ class Display:
             self._show(f"speech: {seconds:.1f} s")
 
     def _show(self, line: str) -> None:
-        if self._status is None:
-            self._status = self._console.status(line)
-            self._status.start()
-        else:
-            self._status.update(line)
+        width = shutil.get_terminal_size().columns - 1
+        click.echo("\r\x1b[K" + line[:width], err=True, nl=False)
+        self._shown = True
 
     def clear(self) -> None:
         """Remove the status line."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
+        if self._shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+            self._shown = False
 
     def end_line(self) -> None:
+        """Begin a new line, if there is an unfinished one."""
         self.clear()
         if self._open_line:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            self._text.write("\n")
+            self._text.flush()
             self._open_line = False
 
     def __enter__(self) -> Display:
@@ -81,3 +76,10 @@ class Display:
 
     def __exit__(self, *exception: Any) -> None:
         self.end_line()
+
+
+def progress(states: dict[str, str]) -> str:
+    """Return the progress of a start as a line: ``starting: 2 of 8 stages ready, waiting for ...``."""
+    waiting = [stage for stage, state in states.items() if state != "ready"]
+    ready = f"starting: {len(states) - len(waiting)} of {len(states)} stages ready"
+    return ready + (f", waiting for {', '.join(waiting)}" if waiting else "")

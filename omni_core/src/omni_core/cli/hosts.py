@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from omni_core.cli.logs import log_options
 from omni_core.config.addresses import is_loopback, split_address
 from omni_core.errors import ConfigError
 
@@ -38,6 +39,7 @@ def key(file: Path) -> None:
 @hosts.command()
 @click.option("--listen", "address", required=True, metavar="tcp://HOST:PORT", help="An address of this host.")
 @click.option("--key", "key_file", type=click.Path(path_type=Path), help="The file that `omni hosts key` made.")
+@log_options
 def serve(address: str, key_file: Path | None) -> None:
     """Start and watch processes for the pipelines of hosts with the same key, until Ctrl-C.
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
 
 from omni_core import __version__
+from omni_core.cli.logs import group_log_options
 from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
 
 COMMANDS = {
@@ -21,9 +25,11 @@ COMMANDS = {
     "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and if it fits."),
     "profile": ("omni_core.cli.profile:profile", "Record where a running pipeline's time goes."),
     "hosts": ("omni_core.cli.hosts:hosts", "Let pipelines of other hosts run stages on this one."),
-    "doctor": ("omni_core.cli.doctor:doctor", "Look at this machine and the installation, and say what to do."),
 }
 """The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
+
+ELSEWHERE = dict.fromkeys(("batch", "chat", "doctor", "ps", "stop", "top"), "omni-terminal")
+"""Commands of our other distributions, for the advice to install them."""
 
 _FIELD = re.compile(
     r"^stages\[([^\]]+)\]\.(?!name|next|terminal|wait_for\b|stream_to)([A-Za-z_.]+):(?! unknown field)", re.MULTILINE
@@ -33,6 +39,20 @@ _FIELD = re.compile(
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are used. ``--help`` imports none of them."""
+
+    def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
+        """Run a command. With ``--json``, a deliberate error is a JSON document on standard output."""
+        given = list(sys.argv[1:] if args is None else args)
+        if "--json" not in given or os.environ.get("OMNI_DEBUG") == "1":
+            return super().main(given, *others, **extra)
+        try:
+            code = super().main(given, *others, **{**extra, "standalone_mode": False})
+        except (OmniError, click.ClickException, OSError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            click.echo(json.dumps({"error": error_document(error)}, default=str))
+            code = getattr(error, "exit_code", 1)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name, _ in _plugin_commands())]
@@ -47,6 +67,8 @@ class LazyGroup(click.Group):
         registry = load_plugins()
         if name not in registry.names("omni_commands"):
             unknown = f"no such command {name!r}" + did_you_mean(name, self.list_commands(context))
+            if name in ELSEWHERE:
+                unknown = f"the command {name!r} is not installed; try: pip install {ELSEWHERE[name]}"
             context.fail("; ".join([unknown, *registry.suspects()]))
         component, record = next(each for each in registry.components("omni_commands") if each[0].name == name)
         try:
@@ -77,6 +99,7 @@ def _plugin_commands() -> Iterator[tuple[str, str]]:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="omni")
+@group_log_options
 def omni() -> None:
     """Serve models that take text, images, audio and video and answer with text and speech."""
     folder = os.environ.get("TMPDIR")
@@ -90,6 +113,9 @@ def main(arguments: list[str] | None = None) -> Any:
     A deliberate error, or one of the operating system (a full disk, no permission), is a line on standard error and exit code 1;
     ``OMNI_DEBUG=1`` shows its traceback.
     """
+    if "_OMNI_COMPLETE" in os.environ:
+        with suppress(ImportError):  # it improves click's script for bash
+            import_module("omni_terminal.completion")
     try:
         return omni.main(args=arguments, prog_name="omni", standalone_mode=True)
     except (OmniError, OSError) as error:
@@ -100,6 +126,16 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def error_document(error: Exception) -> dict[str, Any]:
+    """Return an error as ``--json`` shows it: its type, its message, and the attributes that a caller may act on."""
+    message = error.format_message() if isinstance(error, click.ClickException) else described(error)
+    document = {"type": getattr(error, "error_type", type(error).__name__), "message": message}
+    for name in ("stage", "request_id", "retry_after"):
+        if getattr(error, name, None) is not None:
+            document[name] = getattr(error, name)
+    return document
 
 
 def _drop_output() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from omni_core.cli.config import resolve_config, with_source
 from omni_core.config.completion import DoesNotFitError, Machine, placed
@@ -27,21 +26,20 @@ def plan(gpus: int | None, gpu_memory: str | None, as_json: bool, **source: Any)
     if gpu_memory is not None and gpus is None:
         raise click.UsageError("--gpu-memory needs --gpus")
     config = resolve_config(**source).config
-    found, notes, devices = [], {}, _devices(gpus, gpu_memory)
+    notes, devices = dict[str, str](), _devices(gpus, gpu_memory)
     try:
         placement = placed(config, Machine(devices, here=gpus is None))
-        config, notes = placement.config, placement.notes
-        if gpus is None:
-            devices = devices or None  # a laptop is no reason to refuse the plan of a server
-        processes = planned_processes(config)
+        notes, processes = placement.notes, planned_processes(placement.config)
         here = [process for process in processes if process.host is None]
-        found = problems(here, devices)  # another host says at the start what it has
+        # Another host says at the start what it has. A laptop is no reason to refuse the plan of a server.
+        found = problems(here, devices if gpus is not None else devices or None)
     except DoesNotFitError as error:
         processes, found = [], [str(error)]
     if as_json:
         document = {"processes": [_plain(each) for each in processes], "notes": notes, "problems": found}
         click.echo(json.dumps(document, indent=2))
-    elif processes:
+        sys.exit(1 if found else 0)
+    if processes:
         _show(processes, notes, devices)
     if found:
         raise ConfigError("it does not fit:\n" + "\n".join(found))
@@ -54,16 +52,16 @@ def _devices(gpus: int | None, gpu_memory: str | None) -> list[int] | None:
 
 
 def _show(processes: list[PlannedProcess], notes: dict[str, str], devices: list[int] | None) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("stage", "process", "device", "memory"):
-        table.add_column(column, no_wrap=True)
+    rows = [("stage", "process", "device", "memory")]
     for process in processes:
         for stage in process.stages:
             gpu, budget = process.gpus.get(stage.name), process.budgets().get(stage.name)
             device = "cpu" if gpu is None else f"gpu {gpu}"
             device += "" if process.host is None else f" on {process.host}"
-            table.add_row(stage.name, process.name, device, "" if budget is None else str(budget))
-    Console(soft_wrap=True).print(table)
+            rows.append((stage.name, process.name, device, "" if budget is None else str(budget)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for name, note in notes.items():
         click.echo(f"{name}: {note}")
     for gpu, size in enumerate(devices or []):

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from shutil import get_terminal_size
+from textwrap import wrap
 
 import click
 
@@ -55,10 +57,16 @@ def list_() -> None:
         return
     width = max(len(record.name) for record in registry.records)
     for record in registry.records:
-        origin = f"{record.distribution} {record.version} ({described(record.levels)}, {record.seconds * 1e3:.0f} ms)"
+        origin = f"{record.distribution} {record.version} ({described(record.levels)})"
         click.echo(f"{record.name:{width}}  {record.status.value:12}  {origin}  {record.reason}".rstrip())
         for hook, components in record.components.items():
-            click.echo(f"{'':{width}}  {HOOKS[hook].kind}: {', '.join(component.name for component in components)}")
+            names = f"{HOOKS[hook].kind}: {', '.join(component.name for component in components)}"
+            indent = " " * (width + 2)
+            columns = get_terminal_size().columns
+            for line in wrap(
+                names, columns, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+            ):
+                click.echo(line)
         for line in record.warnings:
             click.echo(f"{'':{width}}  warning: {line}")
     for line in clashes(registry):

@@ -15,9 +15,17 @@ from omni_core.protocol.messages import ProfileDone
 @click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--seconds", type=click.FloatRange(0.01), default=5.0, show_default=True, help="How long to record.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("trace.json"), show_default=True)
-@click.option("--torch", multiple=True, metavar="STAGE", help="Record this stage's torch operations too; repeatable.")
+@click.option(
+    "--torch",
+    multiple=True,
+    metavar="STAGE",
+    help="Record this stage's torch operations too (about 50 MB a second); repeatable.",
+)
 def profile(run: Path | None, seconds: float, out: Path, torch: tuple[str, ...]) -> None:
-    """Record a running pipeline for a while. RUN is its folder (omni-... among the temporary files); not needed if only one runs."""
+    """Record a running pipeline for a while.
+
+    RUN is the pipeline's run folder, such as /tmp/omni-abc (see `omni ps`); optional if only one pipeline is running.
+    """
     done = asyncio.run(_record(run or only_run(), seconds, out.absolute(), torch))
     click.echo(f"{done.events} events in {out}; open it at https://ui.perfetto.dev")
     if done.dropped:

@@ -26,10 +26,12 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    from omni_core.references import load
+if not TYPE_CHECKING:  # or checkers would take any name for one of this module
 
-    for module, names in _MODULES.items():
-        if name in names:
-            return load(f"omni_core.client.{module}:{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        from omni_core.references import load
+
+        for module, names in _MODULES.items():
+            if name in names:
+                return load(f"omni_core.client.{module}:{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
@@ -13,9 +14,10 @@ from omni_core.client.calls import Calls
 from omni_core.client.messages import MediaPolicy, chat_request
 from omni_core.client.replies import Collector, Piece, Reply
 from omni_core.client.source import PipelineSource
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
-from omni_core.errors import InvalidRequestError, OmniError
+from omni_core.errors import ConfigError, InvalidRequestError, OmniError, did_you_mean
 from omni_core.launch.runner import MultiProcessPipelineRunner, Progress
 from omni_core.observe.profiler import ProfileSummary
 from omni_core.plugins import PluginRegistry
@@ -25,7 +27,7 @@ from omni_core.protocol.messages import OmniRequest
 class AsyncReplyStream(AsyncIterator[Piece]):
     """The pieces of a reply as they are made. Leaving the iteration aborts the request; ``reply`` is the whole, at the end."""
 
-    def __init__(self, pieces: AsyncIterator[Piece], collector: Collector) -> None:
+    def __init__(self, pieces: AsyncGenerator[Piece], collector: Collector) -> None:
         self._pieces, self._collector = pieces, collector
         self._reply: Reply | None = None
 
@@ -38,7 +40,7 @@ class AsyncReplyStream(AsyncIterator[Piece]):
 
     async def aclose(self) -> None:
         """Abort the request, unless it is finished."""
-        await self._pieces.aclose()  # type: ignore[attr-defined]
+        await self._pieces.aclose()
 
     @property
     def request_id(self) -> str:
@@ -94,17 +96,20 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
             collector.add(StreamEvent(stage, data, final=True))
         return collector.reply()
 
-    async def _pieces(self, asked: dict[str, Any], collector: Collector) -> AsyncIterator[Piece]:
+    async def _pieces(self, asked: dict[str, Any], collector: Collector) -> AsyncGenerator[Piece]:
         request = await chat_request(self.interface, self.media, **asked)
-        async for event in self.stream(request, collector.request_id):
-            for piece in collector.add(event):
-                yield piece
+        async with aclosing(
+            self._runner.coordinator.stream(evolve(request, stream=True), collector.request_id)
+        ) as events:
+            async for event in events:
+                for piece in collector.add(event):
+                    yield piece
 
     async def submit(self, request: OmniRequest, request_id: str | None = None) -> dict[str, Any]:
         """Return the results of a request's terminal stages by stage name. Cancelling the call aborts the request."""
         return await self._runner.coordinator.submit(_checked(request), request_id)
 
-    def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]:
+    def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Yield partial results and final ones as they come. Leaving the iteration aborts the request."""
         return self._runner.coordinator.stream(evolve(_checked(request), stream=True), request_id)
 
@@ -176,19 +181,25 @@ def open_async(
         ConfigError, PluginError: no such pipeline, or an invalid option. StartupError: from ``async with``; a stage did not become ready.
     """
     given: dict[str, Any] = {**options}
+    for name in given:
+        if name not in OpenOptions.__annotations__:
+            raise TypeError(f"no argument is called {name!r}{did_you_mean(name, OpenOptions.__annotations__)}")
     fields: dict[str, Any] = {
         name: given.pop(name) for name in ("max_in_flight", "retries", "request_timeout") if name in given
     }
+    settings = given.pop("set", {})
+    for name in fields.keys() & settings.keys():
+        raise ConfigError(f"{name}: given twice, here and in set; give it once")
     source = PipelineSource(
         pipeline if isinstance(pipeline, PipelineConfig) else str(pipeline),
         None if model is None else str(model),
         given.pop("options", {}),
-        {**given.pop("set", {}), **fields},
+        {**settings, **fields},
         given.pop("config", None),
         dashes="",
     )
     resolved = source.resolve(options.get("registry"))
-    return AsyncPipe(resolved.config, source.notices, **given)
+    return AsyncPipe(completed(resolved.config), source.notices, **given)
 
 
 def _checked(request: OmniRequest) -> OmniRequest:

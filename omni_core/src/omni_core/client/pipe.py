@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import signal
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from enum import Enum
@@ -52,6 +53,9 @@ class _LoopThread:
             raise
 
     def _run(self) -> None:
+        # Starting a process changes this thread's signal mask for a moment, after which the thread would take a Ctrl-C away from the
+        # main thread, which then would not wake up.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._serve())
@@ -91,18 +95,23 @@ class _LoopThread:
             future.cancel()
             raise
 
-    def iterate(self, values: AsyncIterator[T]) -> Iterator[T]:
-        """Yield what an asynchronous iterator yields. Closing or dropping the generator closes it."""
+    def iterate(self, values: AsyncIterator[T], close: Callable[[], Awaitable[None]]) -> Generator[T]:
+        """Yield what an asynchronous iterator yields. Closing or dropping the generator closes it too."""
 
         async def following() -> T | _End:
             return await anext(values, _End.END)
+
+        async def closing() -> None:
+            await close()
 
         try:
             while (value := self.wait(following())) is not _End.END:
                 yield value
         finally:
-            with suppress(RuntimeError):  # the loop is closed. Not waited for: garbage collection may run anywhere
-                asyncio.run_coroutine_threadsafe(values.aclose(), self._loop)  # type: ignore[attr-defined]
+            if (
+                not self._is_ending
+            ):  # else its request is aborted anyway. Not waited for: garbage collection may run anywhere
+                asyncio.run_coroutine_threadsafe(closing(), self._loop)
 
 
 class _End(Enum):
@@ -127,14 +136,14 @@ class ReplyStream(Iterator[Piece]):
 
     def __init__(self, thread: _LoopThread, stream: AsyncReplyStream) -> None:
         self._stream = stream
-        self._pieces = thread.iterate(stream)
+        self._pieces = thread.iterate(stream, stream.aclose)
 
     def __next__(self) -> Piece:
         return next(self._pieces)
 
     def close(self) -> None:
         """Abort the request, unless it is finished."""
-        self._pieces.close()  # type: ignore[attr-defined]
+        self._pieces.close()
 
     @property
     def request_id(self) -> str:
@@ -186,7 +195,8 @@ class Pipe(Calls[Reply, ReplyStream]):
 
     def stream(self, request: OmniRequest, request_id: str | None = None) -> Iterator[StreamEvent]:
         """Yield partial results and final ones as they come. Leaving the iteration aborts the request."""
-        return self._thread.iterate(self._pipe.stream(request, request_id))
+        events = self._pipe.stream(request, request_id)
+        return self._thread.iterate(events, events.aclose)
 
     def health(self) -> dict[str, dict[str, Any]]:
         """Return, by unit (a process, or the ranks of a stage): stages, state, restarts, reason of the last death, pids."""

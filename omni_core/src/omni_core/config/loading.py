@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from io import StringIO
 from operator import eq
 from pathlib import Path
 from types import UnionType
@@ -101,6 +102,14 @@ def load_config(path: str | Path) -> PipelineConfig:
 def dump_json(config: PipelineConfig) -> str:
     """Return the config as JSON, which is also YAML; :func:`load_config` reads it back equal."""
     return json.dumps(unstructure(config), indent=2)
+
+
+def dump_yaml(config: PipelineConfig) -> str:
+    """Return the config as YAML; :func:`load_config` reads it back equal."""
+    yaml, stream = YAML(typ="safe", pure=True), StringIO()
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False  # type: ignore[assignment]
+    yaml.dump(unstructure(config), stream)
+    return stream.getvalue()
 
 
 def _is_instance(kind: type) -> Callable[[Any, Any], Any]:

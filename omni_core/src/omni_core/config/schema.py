@@ -111,6 +111,9 @@ class StageConfig:
         replicas: how many processes (or groups of ranks) run this stage, each with all of its process group's stages. A
             request goes to one of them, in turn. ``gpu`` may list one device per replica and rank.
         affinity_key: requests whose ``metadata`` hold equal values under this key go to the same replica while it lives.
+        preload: modules that are imported once for all stages that name them, and shared by their processes: large libraries that
+            several of them import. A module that starts threads or uses a GPU when it is imported cannot be shared. torch is
+            shared without being named, if the stage's distribution requires it.
         startup_timeout: seconds until this stage must be ready.
         compute_timeout: seconds that one compute (a call of the stage's function) may take; then the stage's process is ended and
             restarted, and what it held fails. By default 600 for functions, and none for schedulers that do not report their computes.
@@ -139,6 +142,7 @@ class StageConfig:
     relay: RelayConfig | None = field(default=None, converter=_relay_config)
     replicas: int = 1
     affinity_key: str | None = None
+    preload: list[str] = field(factory=list)
     startup_timeout: float = 600.0
     compute_timeout: float | None = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from types import coroutine
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +34,16 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     """Call ``function`` in a thread, so that a long computation does not hold the event loop."""
     await in_task()
     return await asyncio.to_thread(function, *arguments)
+
+
+class Tasks(set[asyncio.Future[Any]]):
+    """Tasks that run beside their owner, which keeps them alive until they end."""
+
+    def start(self, work: Awaitable[Any]) -> None:
+        """Run ``work`` as a task."""
+        task = asyncio.ensure_future(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
 
 
 class Lanes(Generic[Key]):

@@ -28,12 +28,13 @@ class Peer:
     Attributes:
         endpoint: its address.
         connected: there is a connection to write to.
+        waiting: the frames that are not written in full, in order.
     """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.connected = False
-        self._waiting: deque[Frame] = deque()
+        self.waiting: deque[Frame] = deque()
         self._waiting_bytes = 0
         self._written = 0  # bytes of the first waiting frame
         self._failure: OmniError | None = None
@@ -50,48 +51,48 @@ class Peer:
         """
         if self._failure is not None:
             raise self._failure
-        if len(self._waiting) >= HIGH_WATER_MARK:
+        if len(self.waiting) >= HIGH_WATER_MARK:
             raise TransportError(f"{self.endpoint} has left {HIGH_WATER_MARK} messages unread; is its process stopped?")
-        if self._waiting or not self.connected:
+        if self.waiting or not self.connected:
             frame.own()
-        self._waiting.append(frame)
+        self.waiting.append(frame)
         self._waiting_bytes += frame.nbytes
 
     def pending(self) -> list[memoryview]:
         """The bytes to write next, in pieces: the rest of the first frame; empty if nothing can be written."""
-        if not self._waiting or not self.connected:
+        if not self.waiting or not self.connected:
             return []
-        first = self._waiting[0]
+        first = self.waiting[0]
         return first.after(self._written) if self._written else first.parts
 
     def wrote(self, count: int) -> bool:
         """``count`` bytes of :meth:`pending` were written. Return whether they were all."""
-        frame = self._waiting[0]
+        frame = self.waiting[0]
         if count and not self._written and frame.work is not None:
             self._reached.add(frame.work)
         self._written += count
         if self._written < frame.nbytes:
             frame.own()
             return False
-        self._waiting.popleft()
+        self.waiting.popleft()
         self._waiting_bytes -= frame.nbytes
         self._written = 0
         return True
 
     @property
     def is_behind(self) -> bool:
-        return len(self._waiting) > BACKLOG_MESSAGES or self._waiting_bytes > BACKLOG_BYTES
+        return len(self.waiting) > BACKLOG_MESSAGES or self._waiting_bytes > BACKLOG_BYTES
 
     def forget(self, request_id: str) -> None:
         """Drop what waits for a request that is over. A frame that is half written has to be finished."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        first = [self._waiting[0]] if self._written else []
-        rest = list(self._waiting)[len(first) :]
+        first = [self.waiting[0]] if self._written else []
+        rest = list(self.waiting)[len(first) :]
         kept = [frame for frame in rest if frame.work is None or frame.work[0] != request_id]
         if len(kept) < len(rest):
-            self._waiting = deque([*first, *kept])
-            self._waiting_bytes = sum(frame.nbytes for frame in self._waiting)
+            self.waiting = deque([*first, *kept])
+            self._waiting_bytes = sum(frame.nbytes for frame in self.waiting)
 
     # --- connections that come and go ------------------------------------------------------------------------------------
     def up(self) -> None:
@@ -114,8 +115,8 @@ class Peer:
         """Nothing will ever read what is sent: :meth:`push` raises ``error`` from now on. The work that waited is returned."""
         self.closed()
         self._failure = error
-        waiting = [frame.work for frame in self._waiting if frame.work is not None]
-        self._waiting.clear()
+        waiting = [frame.work for frame in self.waiting if frame.work is not None]
+        self.waiting.clear()
         self._waiting_bytes = 0
         return waiting
 

@@ -108,6 +108,13 @@ class ControlPlane:
         else:
             self._loop.call_soon_threadsafe(self._send_late, endpoint, made.own())
 
+    def tell(self, endpoint: str, message: Any) -> None:
+        """As :meth:`send`, for a message whose loss is logged and no error."""
+        try:
+            self.send(endpoint, message)
+        except OmniError as error:
+            logger.warning("a %s to %s was not sent: %s", type(message).__name__, endpoint, error)
+
     def _send(self, endpoint: str, made: Frame) -> None:
         if self._closed:
             return

@@ -50,7 +50,7 @@ class Sender:
         self._link = self._open_link(self)
         if self._link is not None:
             self.peer.up()
-            self._watch(bool(self.peer.pending()))
+            self._watch(bool(self.peer.waiting))
 
     def send(self, frame: Frame) -> None:
         self.peer.push(frame)
@@ -59,24 +59,20 @@ class Sender:
 
     def _flush(self) -> None:
         assert self._link is not None
-        more = True
-        for _ in range(_FRAMES_AT_ONCE):
-            parts = self.peer.pending()
-            if not parts:
-                more = False
-                break
+        peer, frames = self.peer, 0
+        while peer.waiting and frames < _FRAMES_AT_ONCE:
             try:
-                written = self._link.write(parts)
+                written = self._link.write(peer.pending())
             except BlockingIOError:
                 written = 0
             except OSError:
                 # The process has died, which its parent will tell. What is not written in full is its successor's.
                 self._drop_link()
                 return
-            if not self.peer.wrote(written):
+            if not peer.wrote(written):
                 break
-        if more is not self._watching:
-            self._watch(more)
+            frames += 1
+        self._watch(bool(peer.waiting))
         if self._waiting:
             self._let_send()
 

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import define
 
 from omni_core.coordinator.requests import TrackedRequest
 
 
-@frozen
+@define
 class Start:
     """Send the request to the entry stage as ``attempt_id``. If that raises, call ``start_failed`` of the machine."""
 
     request: TrackedRequest
 
 
-@frozen
+@define
 class Withdraw:
     """Tell every process to drop this attempt."""
 
     attempt_id: str
 
 
-@frozen
+@define
 class AskWaiting:
     """Ask every process what this attempt waits for, then call ``asked`` of the machine with their number."""
 
     attempt_id: str
 
 
-@frozen
+@define
 class Wake:
     """Tell the client that there is news."""
 
     request: TrackedRequest
 
 
-@frozen
+@define
 class Ended:
     """The request is over: free what belongs to it. Its state and error are set."""
 

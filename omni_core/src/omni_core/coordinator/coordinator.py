@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -92,6 +92,13 @@ class Coordinator:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._reads: Lanes[str] = Lanes(self._read_failed, threading.RLock())
+        self._performers: dict[type, Callable[[Any], None]] = {
+            Start: self._start,
+            Ended: self._end,
+            Wake: self._wake,
+            Withdraw: self._withdraw,
+            AskWaiting: self._ask,
+        }
         self.recorder: Recorder | None = None
         """Records requests while a profile is on."""
 
@@ -114,7 +121,7 @@ class Coordinator:
             raise tracked.error
         return {event.stage: event.data for event in tracked.events}
 
-    async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]:
+    async def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Run a request and yield its partial results (if ``request.stream``) and final ones as they come.
 
         Leaving the iteration early aborts the request. Raises as :meth:`submit`.
@@ -175,24 +182,21 @@ class Coordinator:
     # --- the runner ----------------------------------------------------------------------------------------------------
     def handle(self, message: CompleteMessage | StreamMessage) -> None:
         """Take a stage's message about a request. One for a request that has ended is dropped."""
+        is_final = isinstance(message, CompleteMessage)
         if isinstance(message, CompleteMessage) and message.error is not None:
             self.fail(message.request_id, message.error)
-        elif not self._machine.wants(
-            message.request_id, message.from_stage, final=isinstance(message, CompleteMessage)
-        ):
+        elif not self._machine.wants(message.request_id, message.from_stage, final=is_final):
             return
         elif message.has_tensors or len(self._reads):
-            try:
-                self._reads.run(message.request_id, partial(self._read, message))
-            except Exception as error:
-                self._read_failed(message.request_id, error)
+            self._reads.run(message.request_id, partial(self._read, message))
         else:
             self._take(message)
 
     def fail(self, attempt_id: str, info: ErrorInfo) -> None:
         """Fail a request for a reason that a stage or the runner knows."""
         if info.traceback and self._machine.attempt(attempt_id) is not None:
-            logger.info("request %s failed in stage %s\n%s", attempt_id, info.stage, info.traceback)
+            where = {"request_id": attempt_id, "stage": info.stage or ""}
+            logger.info("request %s failed in stage %s\n%s", attempt_id, info.stage, info.traceback, extra=where)
         self._perform(self._machine.failure(attempt_id, info, self._loop.time()))
 
     def process_lost(self, lost: Mapping[str, str], reason: str) -> None:
@@ -228,19 +232,18 @@ class Coordinator:
     # --- actions -------------------------------------------------------------------------------------------------------
     def _perform(self, actions: list[Action]) -> None:
         for action in actions:
-            if isinstance(action, Start):
-                self._start(action.request)
-            elif isinstance(action, Ended):
-                self._end(action.request)
-            elif isinstance(action, Wake):
-                _wake(action.request)
-            elif isinstance(action, Withdraw):
-                self._withdraw(action.attempt_id)
-            else:
-                self._ask(action)
-        self._set_timer()
+            self._performers[type(action)](action)
+        due = self._machine.next_timer()
+        if self._timer is not None:
+            if self._timer.when() == due:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = self._loop.call_at(due, self._ring)
 
-    def _start(self, tracked: TrackedRequest) -> None:
+    def _start(self, action: Start) -> None:
+        tracked = action.request
         attempt, request = tracked.attempt_id, tracked.request
         if self._machine.attempt(attempt) is not tracked:
             return  # it has ended since
@@ -259,31 +262,27 @@ class Coordinator:
         if not self._keeps_inputs:
             tracked.request = request.without_inputs()
 
-    def _withdraw(self, attempt_id: str) -> None:
-        if len(self._reads):
-            self._reads.cancel(attempt_id)
-        self._broadcast(AbortMessage(attempt_id))
+    def _withdraw(self, action: Withdraw) -> None:
+        self._reads.cancel(action.attempt_id)
+        self._broadcast(AbortMessage(action.attempt_id))
 
-    def _end(self, tracked: TrackedRequest) -> None:
+    def _end(self, action: Ended) -> None:
+        tracked = action.request
         if self._telemetry is not None:
             self._telemetry.end(tracked.request_id, tracked.state.value, tracked.error)
         if self.recorder is not None:
             self.recorder.end(tracked.attempt_id, "request", state=tracked.state.value)
-        _wake(tracked)
+        self._wake(action)
+
+    @staticmethod
+    def _wake(action: Wake | Ended) -> None:
+        waiter = action.request.waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def _ask(self, action: AskWaiting) -> None:
         processes = self._broadcast(WaitingRequest(action.attempt_id))
         self._perform(self._machine.asked(action.attempt_id, processes, self._loop.time()))
-
-    def _set_timer(self) -> None:
-        due = self._machine.next_timer()
-        if due is None and self._timer is None:
-            return
-        if self._timer is not None:
-            if self._timer.when() == due:
-                return
-            self._timer.cancel()
-        self._timer = None if due is None else self._loop.call_at(due, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
@@ -315,11 +314,6 @@ class Coordinator:
             self.recorder.slice(f"receive from {stage}", begin, attempt, flow, starts=False)
         final = isinstance(message, CompleteMessage)
         self._perform(self._machine.result(attempt, stage, data, final=final, now=self._loop.time()))
-
-
-def _wake(tracked: TrackedRequest) -> None:
-    if tracked.waiter is not None and not tracked.waiter.done():
-        tracked.waiter.set_result(None)
 
 
 def _digest(request: OmniRequest) -> bytes | None:

@@ -376,7 +376,7 @@ class RequestMachine:
         if tracked.is_over:
             return []
         was_running = self._attempts.pop(tracked.attempt_id, None) is not None
-        tracked.state, tracked.error = state, error
+        tracked.state, tracked.error, tracked.is_over = state, error, True
         self.counts[state.value] += 1
         del self._tracked[tracked.request_id]
         self._ended[tracked.request_id] = state

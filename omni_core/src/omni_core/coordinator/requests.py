@@ -50,6 +50,7 @@ class TrackedRequest:
         was_read: the client has seen a partial result, so that the request cannot run again.
         deadline_passed: the stages are being asked what they wait for; the request fails as soon as they have answered.
         waiter: resolved by the asyncio shell at news for the client.
+        is_over: it has ended; its state is one of the three ends.
     """
 
     request_id: str
@@ -73,7 +74,4 @@ class TrackedRequest:
     waiting_for: dict[str, str] = field(factory=dict)
     unanswered: int = 0
     waiter: asyncio.Future[None] | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.state not in (RequestState.PENDING, RequestState.RUNNING)
+    is_over: bool = False

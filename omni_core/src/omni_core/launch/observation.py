@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from omni_core.config.schema import PipelineConfig
+from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
 from omni_core.errors import ConfigError, OmniError, did_you_mean
@@ -21,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Tell = Callable[[str, Any], None]
 Statistics = dict[str, dict[str, dict[str, float]]]
 
 _PROFILE_SECONDS = 60.0
@@ -66,7 +66,6 @@ class Observation:
 
     Args:
         units: its units by name, as they are now.
-        tell: sends a message to an endpoint.
     """
 
     def __init__(
@@ -76,19 +75,17 @@ class Observation:
         units: Mapping[str, Supervisor],
         coordinator: Coordinator,
         control: ControlPlane,
-        tell: Tell,
     ) -> None:
         self._config = config
         self._directory = directory
         self._units = units
         self._coordinator = coordinator
         self._control = control
-        self._tell = tell
         self._since = asyncio.get_running_loop().time()
         self._statistics: Answers[dict[str, dict[str, float]]] = Answers()
         self._profiles: Answers[messages.ProfileReport] = Answers()
         self._is_profiling = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def handle(self, message: Any) -> bool:
         """Handle a message of a process or a status client. Returns False if it is for others."""
@@ -97,9 +94,9 @@ class Observation:
         elif isinstance(message, messages.ProfileReport):
             self._profiles.take(message.process, message)
         elif isinstance(message, messages.StatusRequest):
-            self._spawn(self._answer_status(message.endpoint))
+            self._tasks.start(self._answer_status(message.endpoint))
         elif isinstance(message, messages.ProfileRequest):
-            self._spawn(self._answer_profile(message))
+            self._tasks.start(self._answer_profile(message))
         else:
             return False
         return True
@@ -114,9 +111,9 @@ class Observation:
         return {
             name: {
                 "stages": unit.spec.stage_names,
-                "state": unit.state.value,
-                "restarts": unit.restarts,
-                "reason": unit.reason,
+                "state": unit.life.state.value,
+                "restarts": unit.life.restarts,
+                "reason": unit.life.reason,
                 "pids": [process.pid for process in unit.processes],
             }
             for name, unit in self._units.items()
@@ -132,8 +129,8 @@ class Observation:
         for unit in self._units.values():
             for process in unit.processes:
                 name = process.spec.name
-                counters[name] = {"process": {"restarts": float(unit.restarts)}}
-                if unit.state is UnitState.READY:
+                counters[name] = {"process": {"restarts": float(unit.life.restarts)}}
+                if unit.life.state is UnitState.READY:
                     questions[name] = self._question(process.spec.endpoint, messages.StatisticsRequest(name))
         for name, answer in (await self._statistics.ask(questions, timeout)).items():
             counters[name] |= answer
@@ -188,7 +185,7 @@ class Observation:
         self, message: Callable[[int], messages.ProfileMessage]
     ) -> tuple[list[messages.ProfileReport], list[str]]:
         """Send a message to every process that serves; the reports, and the names of processes with a problem or no answer."""
-        serving = [process for unit in self._units.values() if unit.serves for process in unit.spec.processes]
+        serving = [process for unit in self._units.values() if unit.life.serves for process in unit.spec.processes]
         questions = {each.name: self._question(each.endpoint, message(n)) for n, each in enumerate(serving)}
         reports = await self._profiles.ask(questions, _PROFILE_SECONDS)
         problems = {name: "no answer" for name in questions if name not in reports}
@@ -198,7 +195,7 @@ class Observation:
         return list(reports.values()), list(problems)
 
     def _question(self, endpoint: str, message: Any) -> Callable[[], None]:
-        return lambda: self._tell(endpoint, message)
+        return lambda: self._control.tell(endpoint, message)
 
     # --- status clients (``omni top``, ``omni profile``) ---------------------------------------------------------------
     async def _answer_status(self, endpoint: str) -> None:
@@ -218,11 +215,6 @@ class Observation:
         await self._tell_client(request.endpoint, done)
 
     async def _tell_client(self, endpoint: str, message: Any) -> None:
-        self._tell(endpoint, message)
+        self._control.tell(endpoint, message)
         await asyncio.sleep(_CLIENT_SECONDS)
         self._control.drop(endpoint)
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

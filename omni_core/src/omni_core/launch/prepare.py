@@ -6,6 +6,7 @@ Everything that needs the plugins is resolved here, in the parent, so that a chi
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -23,6 +24,7 @@ from omni_core.plugins import PluginRegistry
 from omni_core.plugins.registry import problem_of
 from omni_core.protocol.specs import KernelSpec, ProcessSpec, StageSpec, UnitSpec
 from omni_core.references import normalize, problem
+from omni_core.stage_logs import stage_environment
 
 logger = logging.getLogger(__name__)
 
@@ -31,19 +33,16 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 _FUNCTIONS = ("route_fn", "wait_for_fn", "merge_fn", "stream_done_to_fn")
-_REFERENCES = ("factory", "model_runner", "feedback", "scheduler", *_FUNCTIONS)
+_PARTS = ("factory", "model_runner", "feedback", "scheduler")
+_REFERENCES = (*_PARTS, *_FUNCTIONS)
 
 
 @frozen
 class PreparedPipeline:
     """The units to launch, and the facts that the coordinator needs."""
 
-    name: str
     units: list[UnitSpec]
-    entry_stage: str
-    terminal_stages: list[str]
     terminal_stages_fn: str | None
-    coordinator_endpoint: str
     routes: dict[str, str]
     stage_endpoints: dict[str, list[str]]
     replicated: list[ReplicatedGroup]
@@ -96,7 +95,8 @@ def prepare(
                     sends(other, process) and other.group != process.group and other.group in with_torch
                     for other in leaders
                 ),
-                env={**ENVIRONMENT, **config.env_defaults},
+                env={**ENVIRONMENT, **stage_environment(), **config.env_defaults},
+                preload=_preload([(stage, specs[stage.name]) for stage in process.stages]),
                 routes=addresses.routes(leader.host, planned),
                 keys=[] if keys is None else [keys.public, keys.secret],
             )
@@ -113,12 +113,8 @@ def prepare(
             )
         )
     return PreparedPipeline(
-        name=config.resolved_name,
         units=units,
-        entry_stage=config.resolved_entry_stage,
-        terminal_stages=config.terminal_stages,
         terminal_stages_fn=_projection(config.terminal_stages_fn, registry),
-        coordinator_endpoint=addresses.coordinator_endpoint,
         routes=addresses.routes(None, planned),
         stage_endpoints=stage_endpoints,
         replicated=[
@@ -127,6 +123,13 @@ def prepare(
             if stages[0].replicas > 1
         ],
     )
+
+
+def _preload(stages: list[tuple[StageConfig, StageSpec]]) -> list[str]:
+    """Return the modules to import before a process with these stages is forked, each once: torch first."""
+    parts = [part for _, spec in stages for part in (spec.factory, spec.model_runner, spec.feedback) if part]
+    torch = ["torch"] if any(map(needs_torch, parts)) else []
+    return list(dict.fromkeys([*torch, *(module for stage, _ in stages for module in stage.preload)]))
 
 
 def check_components(config: PipelineConfig, registry: PluginRegistry) -> None:
@@ -181,16 +184,12 @@ def _memory(process: PlannedProcess) -> list[dict[str, float | int | None]]:
 
 
 def _stage_spec(config: PipelineConfig, stage: StageConfig, registry: PluginRegistry) -> StageSpec:
+    given = {name: getattr(stage, name) for name in _PARTS} | {"scheduler": _scheduler(stage, registry)}
+    resolved: dict[str, Any] = {part: _part(stage, part, name, registry) for part, name in given.items()}
+    resolved |= {name: _projection(getattr(stage, name), registry) for name in _FUNCTIONS}
     return StageSpec(
         name=stage.name,
-        factory=_part(stage, "factory", stage.factory, registry),
-        model_runner=_part(stage, "model_runner", stage.model_runner, registry),
-        feedback=_part(stage, "feedback", stage.feedback, registry),
-        scheduler=_part(stage, "scheduler", _scheduler(stage, registry), registry),
-        route_fn=_projection(stage.route_fn, registry),
-        wait_for_fn=_projection(stage.wait_for_fn, registry),
-        merge_fn=_projection(stage.merge_fn, registry),
-        stream_done_to_fn=_projection(stage.stream_done_to_fn, registry),
+        **resolved,
         factory_args={**stage.factory_args, **config.runtime_overrides.get(stage.name, {})},
         next=stage.next_stages,
         terminal=stage.terminal,

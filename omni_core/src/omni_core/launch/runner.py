@@ -1,6 +1,7 @@
 """Runs a pipeline: launches its units from resolved specs, and connects coordinator, supervision and control plane.
 
-Serving uses this runner for one process and for many alike. Processes are fresh interpreters, never forks.
+Serving uses this runner for one process and for many alike. Processes are forks of a server of this run, which has no threads, or fresh
+interpreters; never forks of this process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
+from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.admission import admission
 from omni_core.coordinator.coordinator import Coordinator
@@ -64,7 +66,7 @@ class MultiProcessPipelineRunner:
         self._stop_timeout = stop_timeout
         self._units: dict[str, Supervisor] = {}
         self._unit_of: dict[str, Supervisor] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._directory: Path | None = None
         self._cleaner: DirectoryCleaner | None = None
         self._hosts: Hosts | None = None
@@ -90,7 +92,7 @@ class MultiProcessPipelineRunner:
     @property
     def control(self) -> ControlPlane:
         if self._control is None:
-            raise OmniError("the pipeline was not started, or was stopped")
+            raise OmniError("the pipeline was not started")
         return self._control
 
     @property
@@ -125,9 +127,8 @@ class MultiProcessPipelineRunner:
         if remote is not None:
             remote.routes.update(prepared.routes)
         self._coordinator = self._make_coordinator(prepared)
-        self._deaths = Deaths(self._coordinator, self._control, self._tell)
-        parts = self._units, self._coordinator, self._control, self._tell
-        self._observation = Observation(self._config, directory, *parts)
+        self._deaths = Deaths(self._coordinator, self._control)
+        self._observation = Observation(self._config, directory, self._units, self._coordinator, self._control)
         try:
             async with asyncio.timeout(self._startup_timeout):
                 for spec in prepared.units:
@@ -151,29 +152,30 @@ class MultiProcessPipelineRunner:
         self.control.keep(self.coordinator.attempts())
 
     def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
-        entry = prepared.stage_endpoints[prepared.entry_stage]
+        config = self._config
+        entry = prepared.stage_endpoints[config.resolved_entry_stage]
         heartbeat = self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
         return Coordinator(
-            entry_stage=prepared.entry_stage,
-            terminal_stages=prepared.terminal_stages,
+            entry_stage=config.resolved_entry_stage,
+            terminal_stages=config.terminal_stages,
             terminal_stages_fn=prepared.terminal_stages_fn,
             submit_to_stage=lambda message, request: self.control.send(
                 entry[request.placement.get(message.stage, 0)], message, (message.request_id, message.stage)
             ),
             broadcast=self._broadcast,
             place=ReplicaChoice(prepared.replicated, self._available_replicas),
-            max_in_flight=self._config.max_in_flight,
-            admit=admission(self._config, self._registry or load_plugins()),
-            retries=self._config.retries,
+            max_in_flight=config.max_in_flight,
+            admit=admission(config, self._registry or load_plugins()),
+            retries=config.retries,
             on_busy=heartbeat.begin,
-            telemetry=telemetry(prepared.name),
+            telemetry=telemetry(config.resolved_name),
         )
 
     def _available_replicas(self, group: str) -> list[int]:
         """The replicas of a process group that serve, else those that will, else none."""
         units = [unit for unit in self._units.values() if unit.spec.group == group]
-        chosen = [unit for unit in units if unit.state is UnitState.READY] or [
-            unit for unit in units if unit.state is not UnitState.FAILED
+        chosen = [unit for unit in units if unit.life.state is UnitState.READY] or [
+            unit for unit in units if unit.life.state is not UnitState.FAILED
         ]
         return [unit.spec.replica for unit in chosen]
 
@@ -191,7 +193,7 @@ class MultiProcessPipelineRunner:
         elif isinstance(message, messages.PeerDownReport):
             self._deaths.take(message)
         elif isinstance(message, messages.InFlightRequest):
-            self._tell(message.endpoint, messages.InFlightReport(list(self.coordinator.attempts())))
+            self.control.tell(message.endpoint, messages.InFlightReport(list(self.coordinator.attempts())))
         elif isinstance(message, messages.ReadyMessage):
             self._unit_of[message.process].process_is_ready(message.process, message.pid)
         elif isinstance(message, messages.ProcessFailedMessage):
@@ -199,19 +201,13 @@ class MultiProcessPipelineRunner:
         elif not any(each is not None and each.handle(message) for each in (self._observation, self._hosts)):
             logger.error("the coordinator cannot handle a %s", type(message).__name__)
 
-    def _tell(self, endpoint: str, message: Any) -> None:
-        try:
-            self.control.send(endpoint, message)
-        except OmniError as error:
-            logger.warning("a %s was not sent: %s", type(message).__name__, error)
-
     def _broadcast(self, message: Any) -> int:
         """Send a message to every process that serves or will; their number."""
         if self._stopping:
             return 0
-        told = [unit for unit in self._units.values() if unit.state is not UnitState.FAILED]
+        told = [unit for unit in self._units.values() if unit.life.state is not UnitState.FAILED]
         for unit in told:
-            self._tell(unit.spec.endpoint, message)
+            self.control.tell(unit.spec.endpoint, message)
         request_id = getattr(message, "request_id", None)
         if request_id is not None:
             self.control.forget(request_id)
@@ -222,13 +218,11 @@ class MultiProcessPipelineRunner:
     # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
     def unit_changed(self, unit: Supervisor) -> None:
         for name in unit.spec.stage_names:
-            self._on_progress(name, unit.state.value)
+            self._on_progress(name, unit.life.state.value)
 
     def unit_died(self, unit: Supervisor, reason: str) -> None:
         self._deaths.survivor_died(unit.spec)
-        task = asyncio.ensure_future(self._deaths.settle(unit, self._serving_but(unit), reason))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._deaths.settle(unit, self._serving_but(unit), reason))
 
     def unit_is_ready(self, unit: Supervisor) -> None:
         # Something may wait for it even at its first start: the failure of another unit.
@@ -236,34 +230,34 @@ class MultiProcessPipelineRunner:
             self.control.peer_is_up(process.endpoint)
         # Rank 0 may have begun before the others read their sockets; what it has for them waits until then.
         for follower in unit.spec.processes[1:]:
-            self._tell(unit.spec.endpoint, messages.PeerUpMessage(follower.endpoint))
+            self.control.tell(unit.spec.endpoint, messages.PeerUpMessage(follower.endpoint))
 
     def unit_is_back(self, unit: Supervisor) -> None:
         for other in self._serving_but(unit):
-            self._tell(other.spec.endpoint, messages.PeerUpMessage(unit.spec.endpoint))
+            self.control.tell(other.spec.endpoint, messages.PeerUpMessage(unit.spec.endpoint))
             # It may have come back while this one started too, and then has been announced to all but this one.
-            self._tell(unit.spec.endpoint, messages.PeerUpMessage(other.spec.endpoint))
+            self.control.tell(unit.spec.endpoint, messages.PeerUpMessage(other.spec.endpoint))
         for other in self._units.values():
-            if other.state is UnitState.FAILED:
-                self._tell(unit.spec.endpoint, self._failure_of(other))
+            if other.life.state is UnitState.FAILED:
+                self.control.tell(unit.spec.endpoint, self._failure_of(other))
 
     def unit_failed(self, unit: Supervisor, reason: str) -> None:
         message = self._failure_of(unit)
         for other in self._units.values():
-            if other is not unit and other.state is not UnitState.FAILED:
-                self._tell(other.spec.endpoint, message)
+            if other is not unit and other.life.state is not UnitState.FAILED:
+                self.control.tell(other.spec.endpoint, message)
         error = StageFailedError(unit.label, reason)
         for attempt, stage in self.control.peer_has_failed(unit.spec.endpoint, error):
             self.coordinator.fail(attempt, messages.ErrorInfo(stage, type(error).__name__, str(error)))
 
     def ping(self, process: ProcessSpec) -> None:
-        self._tell(process.endpoint, messages.PingMessage())
+        self.control.tell(process.endpoint, messages.PingMessage())
 
     def _failure_of(self, unit: Supervisor) -> messages.PeerFailedMessage:
-        return messages.PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.reason)
+        return messages.PeerFailedMessage(unit.spec.endpoint, unit.spec.stage_names, unit.life.reason)
 
     def _serving_but(self, unit: Supervisor) -> list[Supervisor]:
-        return [other for other in self._units.values() if other is not unit and other.serves]
+        return [other for other in self._units.values() if other is not unit and other.life.serves]
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -284,9 +278,9 @@ class MultiProcessPipelineRunner:
             for task in self._tasks:
                 task.cancel()
             for unit in self._units.values():
-                if unit.serves:
+                if unit.life.serves:
                     for process in unit.processes:
-                        self._tell(process.spec.endpoint, messages.ShutdownMessage())
+                        self.control.tell(process.spec.endpoint, messages.ShutdownMessage())
                 unit.begin_stop()
             await asyncio.gather(*(unit.finish_stop(self._stop_timeout) for unit in self._units.values()))
             self._units.clear()
@@ -295,7 +289,6 @@ class MultiProcessPipelineRunner:
                 await self._hosts.close()
             if self._control is not None:
                 self._control.close()
-                self._control = None
             if self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from omni_core.control.curve import CurveContext, CurveKeys, open_listener
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StartupError
 from omni_core.machines.addresses import MachineAddress, MachineAddresses
+from omni_core.processes.fork_server import ForkServer
 from omni_core.processes.process import Launch, StageProcess, SupervisedProcess
 from omni_core.protocol import machines
 from omni_core.protocol.codec import encode
@@ -44,6 +46,7 @@ class Hosts:
         self._others = {name: _Host(name, config.hosts[name]) for name in sorted(names)}
         self.keys: CurveKeys | None = None
         self._coordinator: socket.socket | None = None
+        self._forks = ForkServer()
 
     def remote_routes(self) -> RemoteRoutes | None:
         """The control plane's routes to the other hosts, if there are any.
@@ -88,8 +91,10 @@ class Hosts:
             other = self._others[host]
             return lambda spec, on_exit: other.launch(spec, numbers[spec.name], on_exit)
         if not self._listeners:
-            return StageProcess
-        return lambda spec, on_exit: StageProcess(spec, on_exit, self._listeners[numbers[spec.name]])
+            return partial(StageProcess, fork=self._forks.fork)
+        return lambda spec, on_exit: StageProcess(
+            spec, on_exit, self._listeners[numbers[spec.name]], fork=self._forks.fork
+        )
 
     def handle(self, message: Any) -> bool:
         """Handle a message of a host. Returns False if it is for others."""
@@ -104,7 +109,10 @@ class Hosts:
                 host.lost(reason)
 
     async def close(self) -> None:
-        """Tell every other host that the run is over, and wait briefly until it has heard: closing a socket drops what it holds."""
+        """End the fork server. Tell every other host that the run is over, and wait briefly until it has heard: closing a socket
+        drops what it holds.
+        """
+        self._forks.close()
         closing = [each for host in self._others.values() if (each := host.close()) is not None]
         if closing:
             await asyncio.wait(closing, timeout=_CLOSE_SECONDS)

@@ -18,8 +18,10 @@ from attrs import define, field
 from omni_core import __version__
 from omni_core.config.addresses import join_address, split_address
 from omni_core.control.curve import CurveContext, CurveKeys, open_listener
+from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane, RemoteRoutes
-from omni_core.errors import ConfigError, OmniError
+from omni_core.errors import ConfigError
+from omni_core.processes.fork_server import ForkServer
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.processes.run_directory import DirectoryCleaner, run_directory
 from omni_core.protocol import machines
@@ -38,6 +40,7 @@ class _Run:
     cleaner: DirectoryCleaner
     listeners: list[socket.socket]
     processes: dict[int, StageProcess] = field(factory=dict)
+    forks: ForkServer = field(factory=ForkServer)
 
 
 class HostServer:
@@ -55,7 +58,7 @@ class HostServer:
         self._listener = open_listener(self._host, port)
         self._routes: dict[str, str] = {}
         self._runs: dict[str, _Run] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Tasks()
         self._directory = run_directory(None)
         self._cleaner = DirectoryCleaner(self._directory)
         remote = RemoteRoutes(CurveContext(keys), self._listener, self._routes, self._runner_is_gone)
@@ -76,16 +79,10 @@ class HostServer:
             self._end(message)
         elif isinstance(message, machines.CloseRun):
             if message.run in self._runs:
-                self._tell(message.run, machines.RunClosed(message.run, self._runs[message.run].host))
+                self._control.tell(message.run, machines.RunClosed(message.run, self._runs[message.run].host))
             self._close_run(message.run)
         else:
             logger.error("a host cannot handle a %s", type(message).__name__)
-
-    def _tell(self, run: str, message: Any) -> None:
-        try:
-            self._control.send(run, message)
-        except OmniError as error:
-            logger.warning("a %s was not sent: %s", type(message).__name__, error)
 
     # --- runs --------------------------------------------------------------------------------------------------------
     def _open(self, message: machines.OpenRun) -> None:
@@ -97,11 +94,13 @@ class HostServer:
             listeners = [open_listener(self._host) for _ in range(message.processes)]
             directory = run_directory(None)
         except ConfigError as error:
-            self._tell(message.run, machines.RunOpened(message.run, message.host, problem=str(error)))
+            self._control.tell(message.run, machines.RunOpened(message.run, message.host, problem=str(error)))
             return
         self._runs[message.run] = _Run(message.run, message.host, directory, DirectoryCleaner(directory), listeners)
         listening = [join_address(*listener.getsockname()[:2]) for listener in listeners]
-        self._tell(message.run, machines.RunOpened(message.run, message.host, str(directory), self._host, listening))
+        self._control.tell(
+            message.run, machines.RunOpened(message.run, message.host, str(directory), self._host, listening)
+        )
         logger.warning("a run of %s begins here: %d processes", message.address, message.processes)
 
     def _runner_is_gone(self, run: str, reason: str) -> None:
@@ -112,14 +111,13 @@ class HostServer:
     def _close_run(self, name: str) -> None:
         run = self._runs.pop(name, None)
         if run is not None:
-            task = asyncio.ensure_future(self._finish(run))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.start(self._finish(run))
 
     async def _finish(self, run: _Run) -> None:
         for process in run.processes.values():
             process.kill()
         await asyncio.gather(*(process.ended for process in run.processes.values()))
+        run.forks.close()
         for listener in run.listeners:
             listener.close()
         await asyncio.to_thread(shutil.rmtree, run.directory, ignore_errors=True)
@@ -137,19 +135,24 @@ class HostServer:
         def ended(process: SupervisedProcess) -> None:
             run.processes.pop(number, None)
             assert process.code is not None
-            self._tell(run.name, machines.ProcessEnded(run.name, run.host, number, process.code))
+            self._control.tell(run.name, machines.ProcessEnded(run.name, run.host, number, process.code))
+
+        def launched(future: asyncio.Future[None]) -> None:
+            if not future.cancelled():
+                self._control.tell(run.name, machines.ProcessStarted(run.name, run.host, number, process.pid))
 
         def wrote(line: str) -> None:
-            self._tell(run.name, machines.ProcessWrote(run.name, run.host, number, line))
+            self._control.tell(run.name, machines.ProcessWrote(run.name, run.host, number, line))
 
         try:
             spec = decode(message.spec)
-            process = run.processes[number] = StageProcess(spec, ended, run.listeners[message.listener], wrote)
+            listener = run.listeners[message.listener]
+            process = run.processes[number] = StageProcess(spec, ended, listener, wrote, run.forks.fork)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            self._tell(run.name, machines.ProcessStarted(run.name, run.host, number, problem=problem))
+            self._control.tell(run.name, machines.ProcessStarted(run.name, run.host, number, problem=problem))
         else:
-            self._tell(run.name, machines.ProcessStarted(run.name, run.host, number, process.pid))
+            process.launched.add_done_callback(launched)
 
     def _end(self, message: machines.EndProcess) -> None:
         run = self._runs.get(message.run)

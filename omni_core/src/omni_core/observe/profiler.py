@@ -3,7 +3,7 @@
 Times are ``CLOCK_MONOTONIC``, which the processes of a host share. Format: Chrome's Trace Event Format, as Perfetto's importer reads
 it (https://ui.perfetto.dev; ``src/trace_processor/importers/json`` in its sources). A request has an asynchronous track in the client
 and in each stage, with its time queued and computing; sends and receives are slices of the thread that did them, joined by flow
-arrows. Off, profiling costs one attribute test per hop.
+arrows. When off, the cost is one attribute check per hop.
 
 The importer drops, or cuts off, what breaks its rules: a flow's id is an integer or a string of hexadecimal digits, unique with category
 and name, and the flow binds to the slice that is open on its thread then; slices of a thread, and spans of an asynchronous track, nest

@@ -31,13 +31,14 @@ def telemetry(pipeline: str) -> Telemetry | None:
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider):
         return None
-    return Telemetry(provider.get_tracer("omni", __version__), pipeline)
+    return Telemetry(trace, provider.get_tracer("omni", __version__), pipeline)
 
 
 class Telemetry:
     """The spans of one pipeline's requests. Called from the coordinator's event loop."""
 
-    def __init__(self, tracer: Any, pipeline: str) -> None:
+    def __init__(self, api: Any, tracer: Any, pipeline: str) -> None:
+        self._api = api
         self._tracer = tracer
         self._pipeline = pipeline
         self._spans: dict[str, Any] = {}
@@ -45,7 +46,6 @@ class Telemetry:
 
     def begin(self, request_id: str, request: OmniRequest) -> OmniRequest:
         """Open the span of a request; return the request with the context that its stages see."""
-        from opentelemetry import trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         propagator = TraceContextTextMapPropagator()
@@ -57,33 +57,29 @@ class Telemetry:
             return request
         self._spans[request_id] = span
         carrier: dict[str, str] = {}
-        propagator.inject(carrier, trace.set_span_in_context(span))
+        propagator.inject(carrier, self._api.set_span_in_context(span))
         return evolve(request, metadata={**request.metadata, **carrier})
 
     def stage(self, request_id: str, report: StageSpan) -> None:
         """Add the span of one stage."""
-        from opentelemetry import trace
-
         parent = self._spans.get(request_id) or self._ended.get(request_id)
         if parent is None:
             return
-        context = trace.set_span_in_context(parent)
+        context = self._api.set_span_in_context(parent)
         attributes = {"omni.stage": report.stage}
         span = self._tracer.start_span(report.stage, context, attributes=attributes, start_time=report.begin_ns)
         if report.error:
-            span.set_status(trace.StatusCode.ERROR, report.error)
+            span.set_status(self._api.StatusCode.ERROR, report.error)
         span.end(report.end_ns)
 
     def end(self, request_id: str, state: str, error: BaseException | None) -> None:
         """Close the span of a request."""
-        from opentelemetry import trace
-
         span = self._spans.pop(request_id, None)
         if span is None:
             return
         span.set_attribute("omni.state", state)
         if error is not None:
-            span.set_status(trace.StatusCode.ERROR, str(error))
+            span.set_status(self._api.StatusCode.ERROR, str(error))
         span.end()
         self._ended[request_id] = span
         if len(self._ended) > _REMEMBERED:

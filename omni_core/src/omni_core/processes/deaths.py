@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
@@ -31,38 +31,24 @@ _READ_ON_SECONDS = 0.02
 """Without survivors: the time to read what the process had sent before its death."""
 
 
-@frozen
-class LossReport:
-    """The knowledge about some requests at the death of a process.
-
-    Attributes:
-        reached: ``(request, stage)`` of which something was written to the process.
-        arrived: ``(request, stage of the process, receiving stage)`` to what has come there (see ``stage.Arrivals``).
-        completed: ``(request, terminal stage)`` whose result the coordinator has.
-        complete: True if every survivor has answered.
-    """
-
-    reached: set[tuple[str, str]] = field(factory=set)
-    arrived: dict[tuple[str, str, str], tuple[int, object]] = field(factory=dict)
-    completed: set[tuple[str, str]] = field(factory=set)
-    complete: bool = True
-
-
 @define
 class DeathReport:
-    """Collects the survivors' answers about one dead unit.
+    """The knowledge about the requests of one dead unit: what the parent knows, and the survivors' answers.
 
     Attributes:
         asked: the processes that are asked. requests: those of which the unit may have held something.
-        reached: what the parent itself had written to the unit.
+        completed: tells if the coordinator has the result of a request's terminal stage.
+        reached: ``(request, stage)`` of which something was written to the unit.
+        arrived: ``(request, stage of the unit, receiving stage)`` to what has come there (see ``stage.Arrivals``).
     """
 
     asked: set[str]
-    requests: list[str]
-    reached: set[tuple[str, str]]
+    requests: Sequence[str]
+    completed: Callable[[str, str], bool]
+    reached: set[tuple[str, str]] = field(factory=set)
+    arrived: dict[tuple[str, str, str], tuple[int, object]] = field(factory=dict)
     _answered: set[str] = field(factory=set)
     _dead: set[str] = field(factory=set)
-    _arrived: dict[tuple[str, str, str], tuple[int, object]] = field(factory=dict)
 
     @property
     def missing(self) -> set[str]:
@@ -74,33 +60,52 @@ class DeathReport:
         self._answered.add(report.process)
         self.reached.update((request, stage) for request, stage in report.reached)
         for request, source, here, seen, handed_to in report.arrived:
-            self._arrived[request, source, here] = (seen, handed_to)
+            self.arrived[request, source, here] = (seen, handed_to)
 
     def drop(self, process: str) -> None:
         """A process that was asked has died as well."""
         self._dead.add(process)
 
-    def losses(self, stages: Sequence[StageSpec], completed: Callable[[str, str], bool]) -> dict[str, str]:
-        """The lost requests, each with a stage of the unit (of ``stages``) that held it.
+    def lost(self, stages: Sequence[StageSpec]) -> dict[str, str]:
+        """The lost requests, each with a stage that held it, of the ``stages`` of the unit in pipeline order."""
+        holders = {request: self._holder(request, stages) for request in self.requests}
+        return {request: holder for request, holder in holders.items() if holder is not None}
 
-        ``completed`` tells if the coordinator has the result of a request's terminal stage.
-        """
-        done = {(each, stage.name) for each in self.requests for stage in stages if completed(each, stage.name)}
-        report = LossReport(self.reached, self._arrived, done, complete=self.asked <= self._answered)
-        return lost_requests(self.requests, stages, report)
+    def _holder(self, request: str, stages: Sequence[StageSpec]) -> str | None:
+        local = {stage.name for stage in stages}
+        reached: set[str] = set()
+        for stage in stages:
+            if self.asked - self._answered or (request, stage.name) in self.reached:
+                reached.add(stage.name)
+            if stage.name in reached:
+                results, streams = self._handed_to(request, stage)
+                reached |= local.intersection((*results, *streams))
+                # Stages of the same unit are checked by themselves.
+                wanted = [(name, PAYLOAD) for name in results] + [(name, DONE) for name in streams]
+                outside = [(name, bit) for name, bit in wanted if name not in local]
+                has_all = all(self._arrival(request, stage, name)[0] & bit for name, bit in outside)
+                if not (self.completed(request, stage.name) if stage.terminal else has_all):
+                    return stage.name
+        return None
+
+    def _handed_to(self, request: str, stage: StageSpec) -> tuple[Sequence[str], Sequence[str]]:
+        """The stages that get the result of ``stage`` and those whose stream ends, as far as it is known."""
+        for target in {*stage.next, *stage.stream_to}:
+            _, chosen = self._arrival(request, stage, target)
+            if isinstance(chosen, list):
+                return chosen[0], chosen[1]
+        return stage.next, stage.stream_to
+
+    def _arrival(self, request: str, stage: StageSpec, target: str) -> tuple[int, object]:
+        return self.arrived.get((request, stage.name, target), (0, None))
 
 
 class Deaths:
-    """Asks the survivors of each death, and tells the coordinator what is lost.
+    """Asks the survivors of each death, and tells the coordinator what is lost."""
 
-    Args:
-        tell: sends a message to an endpoint.
-    """
-
-    def __init__(self, coordinator: Coordinator, control: ControlPlane, tell: Callable[[str, Any], None]) -> None:
+    def __init__(self, coordinator: Coordinator, control: ControlPlane) -> None:
         self._coordinator = coordinator
         self._control = control
-        self._tell = tell
         self._numbers = count(1)
         self._open: dict[int, tuple[DeathReport, asyncio.Event]] = {}
 
@@ -131,11 +136,12 @@ class Deaths:
         unit = dead.spec
         reached = {work for process in unit.processes for work in self._control.peer_is_down(process.endpoint)}
         requests = [name for name, request in self._coordinator.attempts().items() if concerns(request, unit)]
-        report = DeathReport({other.spec.processes[0].name for other in survivors}, requests, reached)
+        asked = {other.spec.processes[0].name for other in survivors}
+        report = DeathReport(asked, requests, self._coordinator.completed, reached)
         number, is_complete = next(self._numbers), asyncio.Event()
         self._open[number] = report, is_complete
         for other in survivors:
-            self._tell(other.spec.endpoint, PeerDownMessage(number, unit.endpoint, unit.stage_names, requests))
+            self._control.tell(other.spec.endpoint, PeerDownMessage(number, unit.endpoint, unit.stage_names, requests))
         return self._settle(number, dead, reason)
 
     async def _settle(self, number: int, dead: Supervisor, reason: str) -> None:
@@ -147,57 +153,9 @@ class Deaths:
             logger.warning("no answer about the death of %s from %s", dead.label, ", ".join(sorted(report.missing)))
         finally:
             del self._open[number]
-        self._coordinator.process_lost(report.losses(dead.spec.stages, self._coordinator.completed), reason)
+        self._coordinator.process_lost(report.lost(dead.spec.stages), reason)
 
 
 def concerns(request: OmniRequest, unit: UnitSpec) -> bool:
     """Return whether a request that was placed on replicas may have something in this one."""
     return all(request.placement.get(name, unit.replica) == unit.replica for name in unit.stage_names)
-
-
-def lost_requests(requests: Iterable[str], stages: Sequence[StageSpec], report: LossReport) -> dict[str, str]:
-    """Return those of ``requests`` that the process of ``stages`` (in pipeline order) held, each with a stage that held it."""
-    lost = {}
-    for request in requests:
-        holder = _holder(request, stages, report)
-        if holder is not None:
-            lost[request] = holder
-    return lost
-
-
-def _holder(request: str, stages: Sequence[StageSpec], report: LossReport) -> str | None:
-    local = {stage.name for stage in stages}
-    reached: set[str] = set()
-    for stage in stages:
-        if not report.complete or (request, stage.name) in report.reached:
-            reached.add(stage.name)
-        if stage.name in reached:
-            targets = _handed_to(request, stage, report)
-            reached.update(name for names in targets for name in names if name in local)
-            if not _passed_on(request, stage, targets, local, report):
-                return stage.name
-    return None
-
-
-def _handed_to(request: str, stage: StageSpec, report: LossReport) -> tuple[Sequence[str], Sequence[str]]:
-    """The stages that get the result of ``stage`` and those whose stream ends, as far as it is known."""
-    for target in {*stage.next, *stage.stream_to}:
-        _, chosen = report.arrived.get((request, stage.name, target), (0, None))
-        if isinstance(chosen, list):
-            return chosen[0], chosen[1]
-    return stage.next, stage.stream_to
-
-
-def _passed_on(
-    request: str, stage: StageSpec, targets: tuple[Sequence[str], Sequence[str]], local: set[str], report: LossReport
-) -> bool:
-    if stage.terminal:
-        return (request, stage.name) in report.completed
-    wanted = [(name, PAYLOAD) for name in targets[0]] + [(name, DONE) for name in targets[1]]
-    for name, bit in wanted:
-        if name in local:
-            continue  # a stage of the same process, checked by itself
-        seen, _ = report.arrived.get((request, stage.name, name), (0, None))
-        if not seen & bit:
-            return False
-    return True

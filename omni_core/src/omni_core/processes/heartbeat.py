@@ -49,7 +49,7 @@ class Heartbeat:
         self._timer = None
         must_ping, self._must_ping = self._must_ping, False
         units = list(self._units.values())
-        if must_ping or self._has_work() or any(unit.must_be_watched for unit in units):
+        if must_ping or self._has_work() or any(unit.life.must_be_watched for unit in units):
             for unit in units:
                 unit.beat()
             self.begin()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-LONGEST_LINE = 4096
+LONGEST_LINE = 16_384
 """Bytes of a line that are kept."""
 
 MOST_LINES = 200

@@ -1,4 +1,5 @@
-"""The entry point of a stage process: ``python -m omni_core.processes.main DESCRIPTOR [LISTENER]``, a fresh interpreter.
+"""The entry point of a stage process: :func:`run` in a fork of the fork server, or ``python -m omni_core.processes.main DESCRIPTOR
+[LISTENER]``, a fresh interpreter.
 
 The launch spec is read from an inherited descriptor; a process that other hosts reach inherits its listening TCP socket too.
 Standard input stays open as long as the parent lives. The process imports only what its spec names.
@@ -7,30 +8,26 @@ Standard input stays open as long as the parent lives. The process imports only 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import logging
 import os
 import select
 import signal
 import socket
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from omni_core.control.plane import RemoteRoutes
 from omni_core.model_runner.kernels import install
+from omni_core.processes.parent import die_with_parent
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.stage_logs import enter_stage, mark_of, send_records
 
-_PR_SET_PDEATHSIG = 1
 
-
-def _die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent ends. The pipe tells of a parent that has ended already, or of one on a system
-    without that signal, which would go unnoticed until every stage is built.
+def _end_if_orphaned() -> None:
+    """End if the pipe tells of a parent that has ended already, or of one on a system without that signal, which would go unnoticed
+    until every stage is built.
     """
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     stdin = select.poll()
     stdin.register(0, select.POLLIN)
     if stdin.poll(0):
@@ -73,14 +70,20 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     loop.add_reader(0, worker.stopped.set)
     loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)
     current = [spec.name]
+
+    def begin(stage: str) -> None:
+        current[0] = stage
+        enter_stage(stage)
+
     try:
         _limit_gpu_memory(spec)
         install(spec.kernels)
-        worker.build(lambda name: current.__setitem__(0, name))
+        worker.build(begin)
     except BaseException as error:
         worker.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
         worker.close()
         return 1
+    enter_stage(spec.name)
     _limit_torch_threads()
     worker.start()
     if spec.expects_tensors:
@@ -92,21 +95,27 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     return worker.exit_code
 
 
-def main() -> None:
-    """Run one stage process until it is told to stop or its parent ends."""
+def run(document: int, listener: int | None = None) -> NoReturn:
+    """Be a stage process until it is told to stop or its parent ends.
+
+    Args:
+        document: a descriptor of its launch spec. listener: of its listening TCP socket, if other hosts reach it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    _die_with_parent()
-    logging.basicConfig(level=os.environ.get("OMNI_LOG_LEVEL", "WARNING"), format="%(levelname)s %(name)s: %(message)s")
-    with open(int(sys.argv[1]), "rb") as file:
+    die_with_parent()
+    _end_if_orphaned()
+    with open(document, "rb") as file:
         spec = decode(file.read())
     assert isinstance(spec, ProcessSpec)
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
-    code = asyncio.run(_serve(spec, int(sys.argv[2]) if len(sys.argv) > 2 else None))
+    send_records(spec.name, mark_of(spec.endpoint))
+    code = asyncio.run(_serve(spec, listener))
+    sys.stdout.flush()
     sys.stderr.flush()
     # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
     os._exit(code)
 
 
 if __name__ == "__main__":
-    main()
+    run(*map(int, sys.argv[1:]))

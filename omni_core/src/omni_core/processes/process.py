@@ -7,7 +7,6 @@ read line by line, and the last lines are kept for messages.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -15,13 +14,14 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
+from omni_core.processes.fork_server import wait_for, with_defaults
 from omni_core.processes.log_lines import LogLines
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
-
-logger = logging.getLogger(__name__)
+from omni_core.stage_logs import hand_on, mark_of
 
 KEPT_LOG_LINES = 40
 _SHOWN_LOG_LINES = 8
@@ -68,9 +68,8 @@ class SupervisedProcess(ABC):
         return "".join(f"\n  {line}" for line in list(self.log)[-_SHOWN_LOG_LINES:])
 
     def keep(self, line: str) -> None:
-        """Keep a line of its log."""
-        self.log.append(line)
-        logger.info("%s: %s", self.spec.name, line)
+        """Keep a line of its log, and hand it to the loggers of this process."""
+        self.log.extend(hand_on(self.spec.name, mark_of(self.spec.endpoint), line))
 
     @abstractmethod
     def say_stop(self) -> None:
@@ -93,6 +92,10 @@ Launch = Callable[[ProcessSpec, Callable[[SupervisedProcess], None]], Supervised
 """Starts a process; the second argument is called once, with it, when it has ended. Raises OSError: it cannot be started."""
 
 
+Fork = Callable[[ProcessSpec, Sequence[int]], asyncio.Future[int]]
+"""See :meth:`~omni_core.processes.fork_server.ForkServer.fork`."""
+
+
 class StageProcess(SupervisedProcess):
     """Starts ``spec``'s process on this machine.
 
@@ -100,6 +103,7 @@ class StageProcess(SupervisedProcess):
         on_exit: called once, with this object, when the process has ended and the rest of its log is read.
         listener: a listening TCP socket that other machines reach it by.
         on_line: called with each line of its log.
+        fork: makes it a fork (:meth:`ForkServer.fork`); where that fails, and by default, it is a fresh interpreter.
 
     Raises:
         OSError: the system cannot start another process.
@@ -111,50 +115,92 @@ class StageProcess(SupervisedProcess):
         on_exit: Callable[[SupervisedProcess], None],
         listener: socket.socket | None = None,
         on_line: Callable[[str], None] | None = None,
+        fork: Fork | None = None,
     ) -> None:
         super().__init__(spec)
         self._on_exit = on_exit
         self._on_line = on_line
         self._loop = asyncio.get_running_loop()
         self._lines = LogLines()
+        self._forking: asyncio.Future[int] | None = None
+        self._wait: Callable[[], int] | None = None
+        self._pidfd = -1
         document = os.memfd_create("omni-spec", 0)
-        inherited = [document] if listener is None else [document, listener.fileno()]
-        try:
-            os.write(document, encode(spec))
-            os.lseek(document, 0, os.SEEK_SET)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "omni_core.processes.main", *map(str, inherited)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                pass_fds=inherited,
-                # A process group of its own: a terminal's Ctrl-C reaches the parent, which ends its children in order.
-                process_group=0,
-                env={**os.environ, **{name: value for name, value in spec.env.items() if name not in os.environ}},
-            )
-        finally:
-            os.close(document)
-        try:
-            self._pidfd = os.pidfd_open(self._process.pid)
-        except OSError:  # no descriptor is left: a process that cannot be watched must not run
-            self._process.kill()
-            self._process.communicate()
-            raise
-        self.pid = self._process.pid
-        self.launched.set_result(None)
-        assert self._process.stderr is not None
-        self._errors = self._process.stderr.fileno()
+        stdin, self._stdin = os.pipe()
+        self._errors, stderr = os.pipe()
         os.set_blocking(self._errors, False)
+        self._own = [stdin, stderr, document]
+        self._listener = [] if listener is None else [listener.fileno()]
+        os.write(document, encode(spec))
+        os.lseek(document, 0, os.SEEK_SET)
+        try:
+            if fork is None:
+                self._spawn()
+            else:
+                self._forking = fork(spec, [*self._own, *self._listener])
+                self._forking.add_done_callback(self._forked)
+        except OSError:
+            self._close(self._stdin, self._errors)
+            raise
+
+    def _forked(self, forking: asyncio.Future[int]) -> None:
+        pid = 0 if forking.cancelled() or forking.exception() else forking.result()
+        try:
+            if pid:
+                self._begin(pid, partial(wait_for, pid))
+            elif forking.cancelled():
+                self._end(-signal.SIGKILL)
+            else:
+                self._spawn()
+        except OSError as error:
+            self.keep(f"it could not be started: {error}")
+            self._end(1)
+
+    def _spawn(self) -> None:
+        """Start a fresh interpreter."""
+        stdin, stderr, *inherited = [*self._own, *self._listener]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "omni_core.processes.main", *map(str, inherited)],
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=inherited,
+            # A process group of its own: a terminal's Ctrl-C reaches the parent, which ends its children in order.
+            process_group=0,
+            env=with_defaults(self.spec.env),
+        )
+        self._begin(process.pid, process.wait)
+
+    def _begin(self, pid: int, wait: Callable[[], int]) -> None:
+        """Watch the process, which runs."""
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:  # no descriptor is left: a process that cannot be watched must not run
+            os.kill(pid, signal.SIGKILL)
+            wait()
+            raise
+        self.pid, self._wait = pid, wait
+        self._close()
+        self.launched.set_result(None)
         self._loop.add_reader(self._errors, self._read_errors)
         self._loop.add_reader(self._pidfd, self._exited)
 
+    def _close(self, *descriptors: int) -> None:
+        """Close what only the process needs, and ``descriptors``."""
+        own, self._own = self._own, []
+        for descriptor in (*own, *descriptors):
+            os.close(descriptor)
+
     def say_stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
 
     def kill(self) -> None:
-        if self.running:
-            self._process.kill()
+        if self.pid and self.running:
+            os.kill(self.pid, signal.SIGKILL)
+        elif self._forking is not None:
+            self._forking.cancel()
 
     def _read_errors(self) -> bool:
         """Read a piece of its log. Returns False if there is none now."""
@@ -174,7 +220,8 @@ class StageProcess(SupervisedProcess):
                 self._on_line(line)
 
     def _exited(self) -> None:
-        self.code = self._process.wait()
+        assert self._wait is not None
+        code = self._wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         # Not until the end of the pipe: a grandchild may hold it open.
@@ -183,9 +230,12 @@ class StageProcess(SupervisedProcess):
                 break
         self._keep(self._lines.finish())
         self._loop.remove_reader(self._errors)
-        assert self._process.stdin is not None
-        assert self._process.stderr is not None
-        self._process.stdin.close()
-        self._process.stderr.close()
+        self._end(code)
+
+    def _end(self, code: int) -> None:
+        self.code = code
+        self._close(self._errors)
+        self.say_stop()
+        self.launched.cancel()
         self.ended.set_result(None)
         self._on_exit(self)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_core.control.framing import Work
-from omni_core.control.lanes import Lanes
+from omni_core.control.lanes import Lanes, Tasks
 from omni_core.control.plane import ControlPlane, RemoteRoutes
 from omni_core.errors import StageFailedError
 from omni_core.observe.profiler import DeviceRecorder, Recorder, flow_of
@@ -64,17 +64,21 @@ class Worker:
         self._memory = MemoryWatch()
         self._outbound.on_failure = self._check_memory
         self._torch_recorder: DeviceRecorder | None = None
-        self._writing: set[asyncio.Future[None]] = set()
+        self._writing = Tasks()
         self._handlers: dict[type, Callable[[Any], object]] = {
             messages.DataReadyMessage: self._on_data,
             messages.SubmitMessage: self._on_data,
             messages.AbortMessage: lambda message: self._abort(message.request_id),
             messages.WaitingRequest: self._on_waiting,
-            messages.StatisticsRequest: self._on_statistics,
-            ItemMessage: self._on_ranks,
-            WorkMessage: self._on_ranks,
+            messages.StatisticsRequest: lambda _: self.tell_coordinator(
+                messages.StageStatistics(spec.name, self._statistics())
+            ),
+            ItemMessage: lambda message: self._followers[message.stage].feed(message),
+            WorkMessage: lambda message: self._followers[message.stage].feed(message),
             RankError: lambda message: self._leaders[message.stage].take(message),
-            messages.PingMessage: self._on_ping,
+            messages.PingMessage: lambda _: self.tell_coordinator(
+                messages.PongMessage(spec.name, self._computes.computes())
+            ),
             messages.ProfileMessage: self._on_profile,
             messages.PeerDownMessage: self._on_peer_down,
             messages.PeerUpMessage: lambda message: self._control.peer_is_up(message.endpoint),
@@ -91,7 +95,7 @@ class Worker:
             self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
                 on_error = partial(self._rank_error, stage.name)
-                self._followers[stage.name] = Follower(stage.name, scheduler, on_error, self._scheduler_died)
+                self._followers[stage.name] = Follower(stage, scheduler, on_error, self._scheduler_died)
                 continue
             abort = scheduler.abort
             if self.spec.followers:
@@ -159,15 +163,6 @@ class Worker:
         found = {name: " and ".join(each) for name, each in waits.items() if each}
         self.tell_coordinator(messages.WaitingReport(message.attempt, found))
 
-    def _on_statistics(self, _: messages.StatisticsRequest) -> None:
-        self.tell_coordinator(messages.StageStatistics(self.spec.name, self._statistics()))
-
-    def _on_ping(self, _: messages.PingMessage) -> None:
-        self.tell_coordinator(messages.PongMessage(self.spec.name, self._computes.computes()))
-
-    def _on_ranks(self, message: ItemMessage | WorkMessage) -> None:
-        self._followers[message.stage].feed(message)
-
     def _on_peer_down(self, message: messages.PeerDownMessage) -> None:
         asked = set(message.requests)
         reached = [work for work in self._control.peer_is_down(message.endpoint) if work[0] in asked]
@@ -198,9 +193,7 @@ class Worker:
             for part in self._parts().values():
                 part.profile(None)
             torch, self._torch_recorder = self._torch_recorder, None
-            writing = asyncio.ensure_future(asyncio.to_thread(self._write_profile, recorder, torch, Path(message.path)))
-            self._writing.add(writing)
-            writing.add_done_callback(self._writing.discard)
+            self._writing.start(asyncio.to_thread(self._write_profile, recorder, torch, Path(message.path)))
 
     def _begin_profile(self, torch_stages: list[str]) -> None:
         self._outbound.recorder = Recorder(self.spec.name)

@@ -123,7 +123,6 @@ def encode_whole(value: Any, *, checked: bool = False) -> tuple[Body, bool]:
 
 def encode_split(
     value: Any,
-    *,
     same_gpu: bool = False,
     device: str = "cpu",
     checked: bool = False,
@@ -141,7 +140,7 @@ def encode_split(
         CodecError: as for :func:`encode`.
     """
     encoded = EncodedValue(b"")
-    encoder = _Encoder(out_of_band=encoded, same_gpu=same_gpu, device=device, apart_from=apart_from)
+    encoder = _Encoder(encoded, same_gpu, device, apart_from)
     encoded.header = encoder.document(value, checked)
     encoded.has_tensors = encoder.has_tensors
     return encoded

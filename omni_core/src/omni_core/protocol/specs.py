@@ -97,6 +97,7 @@ class ProcessSpec:
         expects_tensors: another process sends it payloads of a stage that computes with torch, so torch is imported in the
             background once the process is ready, before the first tensor arrives.
         env: environment defaults, set before any factory is imported; existing values take precedence.
+        preload: modules that it shares with others, imported once for all where processes are forked.
         routes: endpoint of each process on another host to the ``tcp://`` address that reaches it.
         keys: public and secret key of the run, where processes live on several hosts.
     """
@@ -116,6 +117,7 @@ class ProcessSpec:
     kernels: dict[str, list[KernelSpec]] = field(factory=dict)
     expects_tensors: bool = False
     env: dict[str, str] = field(factory=dict)
+    preload: list[str] = field(factory=list)
     routes: dict[str, str] = field(factory=dict)
     keys: list[str] = field(factory=list, repr=False)
 

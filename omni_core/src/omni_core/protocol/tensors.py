@@ -38,13 +38,13 @@ def import_torch() -> Any:
         ImportError: torch is not installed, or it is broken.
     """
     if "torch" not in sys.modules:
-        _load_libraries()
+        load_libraries()
     import torch  # waits for an import that another thread has begun
 
     return torch
 
 
-def _load_libraries() -> None:
+def load_libraries() -> None:
     """Load torch's libraries, as far as they are found. The import loads the rest and reports what is wrong."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

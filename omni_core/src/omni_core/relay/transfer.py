@@ -33,6 +33,10 @@ LARGE_HEADER_BYTES = 2**18
 """Bytes of an encoded value, those of its large tensors not counted, from which on it is decoded in a thread."""
 
 
+Encodings = dict[tuple[int, str], EncodedValue]
+"""Encoded values, by the ``id`` of the value and the device on which its bytes are gathered."""
+
+
 @define
 class Sent:
     """A value that was sent: its size in bytes, the relay it went by (or ``"inline"``), and seconds waited for the relay's pool."""
@@ -61,9 +65,12 @@ class Transfer:
         self._relays = relays
         self._same_gpu = same_gpu or {}
         self._inline_bytes = INLINE_BYTES if inline_bytes is None else inline_bytes
+        self._apart_from = min(self._inline_bytes + 1, OUT_OF_BAND_BYTES)
 
-    async def send(self, endpoint: str, value: Any, **message: Any) -> Sent:
+    async def send(self, endpoint: str, value: Any, encodings: Encodings | None = None, **message: Any) -> Sent:
         """Send ``value`` in a :class:`DataReadyMessage` made of ``message``.
+
+        A value for several stages is encoded once, if each call gets the same ``encodings`` and the value lives until the last.
 
         Waits while the relay's pool is full. Await :meth:`ControlPlane.room` before more of the same request is sent.
 
@@ -72,11 +79,15 @@ class Transfer:
             RelayError: the value can never fit the relay's pool, or no relay reaches the endpoint.
         """
         same_gpu = endpoint in self._same_gpu.get(message["stage"], ())
-        device, apart = self._relays.device_towards(endpoint), min(self._inline_bytes + 1, OUT_OF_BAND_BYTES)
-        if is_large(value):
-            encoded = await in_thread(lambda: encode_split(value, same_gpu=same_gpu, device=device, apart_from=apart))
-        else:
-            encoded = encode_split(value, same_gpu=same_gpu, device=device, checked=True, apart_from=apart)
+        device = self._relays.device_towards(endpoint)
+        encoded = None if encodings is None or same_gpu else encodings.get((id(value), device))
+        if encoded is None:
+            if is_large(value):
+                encoded = await in_thread(encode_split, value, same_gpu, device, False, self._apart_from)
+            else:
+                encoded = encode_split(value, same_gpu, device, True, self._apart_from)
+            if encodings is not None and not same_gpu:  # a handle is made for one reader
+                encodings[id(value), device] = encoded
         relay_metadata, inline, by, waited = None, None, "inline", 0.0
         if encoded.nbytes > self._inline_bytes:
             name, relay = self._relays.towards(endpoint)

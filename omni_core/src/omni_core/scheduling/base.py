@@ -168,7 +168,7 @@ class Scheduler(Protocol):
     ``stop`` and ``abort`` may be called from any thread. ``abort`` is idempotent, drops every state of the request as
     soon as the running step allows, and produces no message for it afterwards.
 
-    A request can hurt only itself: whatever its compute raises (``SystemExit`` and ``MemoryError`` included) becomes one
+    Failures are isolated: whatever a compute raises (``SystemExit`` and ``MemoryError`` included) becomes one
     ``error`` message for that request, and the loop goes on.
 
     A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread; and

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omni_core.control.lanes import in_thread
 from omni_core.control.plane import ControlPlane
-from omni_core.errors import TransportError
+from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, flow_of
 from omni_core.protocol.codec import encode_whole, is_large
 from omni_core.protocol.messages import (
@@ -23,12 +22,11 @@ from omni_core.protocol.messages import (
 )
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.relay.table import Relays
-from omni_core.relay.transfer import Transfer
+from omni_core.relay.transfer import Encodings, Transfer
+from omni_core.stage.requests import ActiveRequest
 
 if TYPE_CHECKING:
     from omni_core.stage.stage import Stage
-
-logger = logging.getLogger(__name__)
 
 
 class Outbound:
@@ -57,20 +55,30 @@ class Outbound:
         return replicas[0] if request is None or len(replicas) == 1 else replicas[request.placement[stage]]
 
     async def send(
-        self, source: str, target: str, request_id: str, request: OmniRequest | None, value: Any, **message: Any
-    ) -> int:
-        """Send a value to a stage of another process, and wait until more may be sent. Returns its size in bytes.
+        self,
+        source: str,
+        target: str,
+        active: ActiveRequest,
+        value: Any,
+        metrics: StageMetrics,
+        encodings: Encodings | None = None,
+        **message: Any,
+    ) -> None:
+        """Send a value to a stage of another process, and wait until more may be sent.
 
         Args:
+            metrics: count the message, its bytes and its time.
+            encodings: what the value was encoded to for other stages; see :meth:`Transfer.send`.
             message: further fields of the :class:`DataReadyMessage`.
 
         Raises:
             CodecError: something in the value cannot be sent.
         """
-        endpoint = self._endpoint(target, request)
+        endpoint, request_id = self._endpoint(target, active.request), active.request_id
+        active.sending_to = target
         begin = time.monotonic()
         sent = await self._transfer.send(
-            endpoint, value, request_id=request_id, stage=target, from_stage=source, **message
+            endpoint, value, encodings, request_id=request_id, stage=target, from_stage=source, **message
         )
         if self.recorder is not None:
             flow = flow_of(request_id, source, target, message.get("chunk_id"))
@@ -83,7 +91,8 @@ class Outbound:
                 self.recorder.instant(request_id, f"{source}: waited to send to {target}", source, waited=sent.waited)
         if self._control.is_behind(endpoint):
             await self._control.room(endpoint)
-        return sent.nbytes
+        active.sending_to = None
+        metrics.sent(target, sent.nbytes, time.monotonic() - begin)
 
     def end_stream(
         self, source: str, target: str, request_id: str, request: OmniRequest | None, handed_to: Any
@@ -97,7 +106,8 @@ class Outbound:
         begin = time.monotonic_ns()
         body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data, checked=True)
         if chunk_id is None:
-            self._tell_end(CompleteMessage(request_id, source, body, None, has_tensors))
+            message = CompleteMessage(request_id, source, body, None, has_tensors)
+            self._control.tell(self._spec.coordinator_endpoint, message)
         else:
             self.tell_coordinator(StreamMessage(request_id, source, chunk_id, body, has_tensors))
         if self.recorder is not None:
@@ -106,7 +116,7 @@ class Outbound:
 
     def fail(self, source: str, request_id: str, error: ErrorInfo) -> None:
         """Report the failure of a request to the coordinator, and free what the relays hold for it."""
-        self._tell_end(CompleteMessage(request_id, source, None, error))
+        self._control.tell(self._spec.coordinator_endpoint, CompleteMessage(request_id, source, None, error))
         self._relays.cleanup(request_id)
         self.on_failure(error)
 
@@ -118,9 +128,3 @@ class Outbound:
     def tell_coordinator(self, message: Any) -> None:
         """Send a control message to the coordinator. From any thread."""
         self._control.send(self._spec.coordinator_endpoint, message)
-
-    def _tell_end(self, message: CompleteMessage) -> None:
-        try:
-            self._control.send(self._spec.coordinator_endpoint, message)
-        except TransportError:
-            logger.exception("the coordinator does not read; the end of request %s is lost", message.request_id)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from omni_core.control.lanes import Lanes, Running
+from omni_core.control.lanes import Lanes
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
+from omni_core.relay.transfer import Encodings
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
 from omni_core.stage import mutation
 from omni_core.stage.outbound import Outbound
@@ -51,7 +51,7 @@ class Outputs:
         self._metrics = metrics
         self._complete = complete
         self._fail = fail
-        self._routing = Routing(spec)
+        self._routing = Routing(spec, outbound.local)
         self._lanes: Lanes[str] = Lanes(fail, outbound.lock, self._regulate)
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
@@ -103,7 +103,8 @@ class Outputs:
         for message in self._scheduler.outbox.drain():
             active = self._requests.get(message.request_id)
             if active is not None:
-                self._lanes.run(message.request_id, partial(self._hand_on, message, active))
+                hand_on = self._hand_on_chunk if message.type == "stream" else self._hand_on_end
+                self._lanes.run(message.request_id, partial(hand_on, message, active))
 
     def _regulate(self) -> None:
         """Let the scheduler begin new requests or not, after a change of what waits to be handed on. From any thread.
@@ -116,17 +117,8 @@ class Outputs:
             waiting = len(self._lanes) + len(self._scheduler.outbox)
             self._scheduler.inbox.hold(waiting >= MOST_OUTPUTS)
 
-    def _hand_on(self, message: OutgoingMessage, active: ActiveRequest) -> Running:
-        """The step that hands on one output."""
-        if message.type == "stream":
-            return self._hand_on_chunk(message, active)
-        return self._hand_on_end(message, active)
-
-    def _is_over(self, active: ActiveRequest) -> bool:
-        return self._requests.get(active.request_id) is not active or active.is_failing
-
     async def _hand_on_chunk(self, message: OutgoingMessage, active: ActiveRequest) -> None:
-        if self._is_over(active):
+        if active.is_over:
             return
         if message.target is None and self._spec.terminal:
             if active.request is not None and active.request.stream:
@@ -143,10 +135,12 @@ class Outputs:
                 local.receive_chunk(active.request_id, self._spec.name, value)
                 self._metrics.sent(target, 0, 0.0)
             else:
-                await self._send(target, active, value, is_stream=True, chunk_id=number)
+                await self._outbound.send(
+                    self._spec.name, target, active, value, self._metrics, is_stream=True, chunk_id=number
+                )
 
     async def _hand_on_end(self, message: OutgoingMessage, active: ActiveRequest) -> None:
-        if self._is_over(active):
+        if active.is_over:
             return
         if message.type == "error":
             self._fail(message.request_id, message.data)
@@ -160,6 +154,7 @@ class Outputs:
             route = self._routing.of_result(active, payload)
             for target in route.streams:
                 self._end_stream(target, active, route.handed_to)
+            encodings: Encodings | None = {} if len(route.payloads) > 1 else None
             for target, each in route.payloads:
                 local = self._outbound.local.get(target)
                 if local is not None:
@@ -167,16 +162,10 @@ class Outputs:
                     local.receive_payload(each, self._spec.name)
                     self._metrics.sent(target, 0, 0.0)
                 else:
-                    await self._send(target, active, each, handed_to=route.handed_to)
+                    await self._outbound.send(
+                        self._spec.name, target, active, each, self._metrics, encodings, handed_to=route.handed_to
+                    )
         self._complete(active)
-
-    async def _send(self, target: str, active: ActiveRequest, value: Any, **message: Any) -> None:
-        """Send a payload or a chunk to a stage of another process, by control message and relay."""
-        begin = time.monotonic()
-        active.sending_to = target
-        nbytes = await self._outbound.send(self._spec.name, target, active.request_id, active.request, value, **message)
-        active.sending_to = None
-        self._metrics.sent(target, nbytes, time.monotonic() - begin)
 
     def _end_stream(self, target: str, active: ActiveRequest, handed_to: Any) -> None:
         local = self._outbound.local.get(target)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import PurePosixPath
@@ -23,6 +22,7 @@ from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.registry import message, register
 from omni_core.protocol.specs import ProcessSpec, StageSpec
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage, Scheduler
+from omni_core.stage.thread import StageThread
 
 logger = logging.getLogger(__name__)
 
@@ -288,7 +288,7 @@ class Leader:
             self._on_death()
 
 
-class Follower:
+class Follower(StageThread):
     """A rank above 0: a scheduler without IO of its own.
 
     Args:
@@ -297,30 +297,14 @@ class Follower:
     """
 
     def __init__(
-        self, name: str, scheduler: Scheduler, on_error: Callable[[str, str], None], on_death: Callable[[], None]
+        self, spec: StageSpec, scheduler: Scheduler, on_error: Callable[[str, str], None], on_death: Callable[[], None]
     ) -> None:
-        self.name = name
-        self.scheduler = scheduler
+        super().__init__(spec, scheduler)
         self._on_death = on_death
         self._inbox = FollowerInbox(scheduler.abort)
         scheduler.inbox = self._inbox
         scheduler.outbox = ErrorOutbox(on_error)
         scheduler.outbox.on_put = self._discard
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"scheduler-{name}", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Ask the scheduler to stop after its running step."""
-        self._stopping = True
-        self.scheduler.stop()
-
-    def join(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds until it has. It may be in a collective that the other ranks have left."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
 
     def feed(self, message: ItemMessage | WorkMessage) -> None:
         """Take rank 0's next message."""
@@ -341,16 +325,8 @@ class Follower:
     def _discard(self) -> None:
         self.scheduler.outbox.drain()
 
-    def _run(self) -> None:
-        try:
-            self.scheduler.start()
-        except BaseException:
-            logger.exception("the scheduler of a rank of stage %r stopped", self.name)
-        else:
-            if not self._stopping:
-                logger.error("the scheduler of a rank of stage %r returned without being told to stop", self.name)
-        if not self._stopping:
-            self._on_death()
+    def ended(self, error: RuntimeError) -> None:
+        self._on_death()
 
 
 def with_rendezvous(processes: list[ProcessSpec], number: int) -> list[ProcessSpec]:

@@ -34,7 +34,7 @@ class ActiveRequest:
         chunks_sent: stream chunks sent so far, by target; ``""`` is the client.
         sending_to: the stage of another process to which a value is being sent.
         seals: marks of the objects handed to this stage by reference (see :mod:`omni_core.stage.mutation`).
-        is_failing: it has failed in another thread than the event loop's; nothing more of it is handed on.
+        is_over: it has ended, or has failed in another thread than the event loop's; nothing more of it is handed on.
         error: the name of the error that it failed with.
     """
 
@@ -46,7 +46,7 @@ class ActiveRequest:
     chunks_sent: dict[str, int] = field(factory=dict)
     sending_to: str | None = None
     seals: list[Seal] = field(factory=list)
-    is_failing: bool = False
+    is_over: bool = False
     error: str = ""
 
     def note(self, source: str, what: int, handed_to: Any) -> None:
@@ -106,6 +106,8 @@ class Requests:
     def end(self, request_id: str) -> ActiveRequest | None:
         """End a request, known or not. Returns it if it was active."""
         active = self._active.pop(request_id, None)
+        if active is not None:
+            active.is_over = True
         if request_id not in self._ended:
             self._ended[request_id] = active.arrived if active is not None else {}
             if len(self._ended) > self._remembered_ends:

@@ -30,10 +30,15 @@ class Route:
 
 
 class Routing:
-    """The routes of one stage: its ``route_fn``, ``stream_done_to_fn`` and projections, applied and checked."""
+    """The routes of one stage: its ``route_fn``, ``stream_done_to_fn`` and projections, applied and checked.
 
-    def __init__(self, spec: StageSpec) -> None:
+    Args:
+        local: the stages of its own process, which get a payload by reference.
+    """
+
+    def __init__(self, spec: StageSpec, local: Collection[str]) -> None:
         self._spec = spec
+        self._local = local
         self._route_fn = function(spec.route_fn)
         self._stream_done_to_fn = function(spec.stream_done_to_fn)
         self._projections = {target: load(reference) for target, reference in spec.project_payload.items()}
@@ -87,17 +92,20 @@ class Routing:
     def _projected(
         self, active: ActiveRequest, payload: StagePayload, targets: Sequence[str]
     ) -> list[tuple[str, StagePayload]]:
-        """Project the payload for each target. Several targets get a container each, which share its tensors."""
-        if len(targets) == 1 and targets[0] not in self._projections:
-            return [(targets[0], payload)]
+        """Project the payload for each target. Local ones get a container each, the others one together; all share its tensors."""
         projected = []
-        seen: set[int] = set()
+        seen: dict[int, StagePayload | None] = {}  # the payload of the stages that are not local
         for target in targets:
             projection = self._projections.get(target)
             each = payload if projection is None else active.payload(projection(payload))
-            if id(each.data) in seen and isinstance(each.data, dict | list):
-                each = StagePayload(each.request_id, each.request, each.data.copy())
-            seen.add(id(each.data))
+            if len(targets) > 1 and isinstance(each.data, dict | list):
+                container, is_local = id(each.data), target in self._local
+                shared = None if is_local else seen.get(container)
+                if shared is not None:
+                    each = shared
+                elif container in seen:
+                    each = StagePayload(each.request_id, each.request, each.data.copy())
+                seen[container] = seen.get(container) if is_local else each
             projected.append((target, each))
         return projected
 

@@ -7,14 +7,11 @@ fails that request, with this stage's name, and nothing else.
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from omni_core.errors import message_of
 from omni_core.observe.metrics import StageMetrics
 from omni_core.observe.profiler import Recorder, StageRecorder
 from omni_core.observe.telemetry import TRACEPARENT
@@ -28,11 +25,10 @@ from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import Outputs
 from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests
 from omni_core.stage.routing import function
+from omni_core.stage.thread import StageThread
 
-logger = logging.getLogger(__name__)
 
-
-class Stage:
+class Stage(StageThread):
     """One stage of a pipeline. Its methods run on the event loop of its process, or under the lock of ``outbound``.
 
     Args:
@@ -48,9 +44,7 @@ class Stage:
         on_scheduler_death: Callable[[], None],
         abort: Callable[[str], None] | None = None,
     ) -> None:
-        self.spec = spec
-        self.name = spec.name
-        self.scheduler = scheduler
+        super().__init__(spec, scheduler)
         self._on_scheduler_death = on_scheduler_death
         self._abort_in_scheduler = abort or scheduler.abort
         self._outbound = outbound
@@ -63,35 +57,14 @@ class Stage:
         self._phases: StageRecorder | None = None
         self._merge_fn = function(spec.merge_fn)
         self._wait_for_fn = function(spec.wait_for_fn)
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run_scheduler, name=f"scheduler-{self.name}", daemon=True)
 
     def start(self) -> None:
         """Begin to compute. Every stage of the process exists by now."""
         self._outputs.start()
-        self._thread.start()
+        super().start()
 
-    def stop(self) -> None:
-        """Ask the scheduler to stop after its running step."""
-        self._stopping = True
-        self.scheduler.stop()
-
-    def join(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds until the scheduler has stopped; not at all if it was never started."""
-        if self._thread.is_alive():
-            self._thread.join(timeout)
-
-    def _run_scheduler(self) -> None:
-        try:
-            _set_device(self.spec.gpu)
-            self.scheduler.start()
-            error = RuntimeError("its loop returned without being told to stop")
-        except BaseException as raised:
-            error = RuntimeError(f"its loop ended with {message_of(raised, with_type=True)}")
-            error.__cause__ = raised
-        if not self._stopping:
-            logger.error("the scheduler of stage %r: %s", self.name, error, exc_info=error)
-            self._loop.call_soon_threadsafe(self._scheduler_died, error)
+    def ended(self, error: RuntimeError) -> None:
+        self._loop.call_soon_threadsafe(self._scheduler_died, error)
 
     def _scheduler_died(self, error: RuntimeError) -> None:
         for request_id in self._requests:
@@ -236,7 +209,7 @@ class Stage:
         if threading.get_ident() != self._thread_id:
             # Later, on the loop: a scheduler's thread may hold its own locks. Until then nothing more of it is handed on.
             if active is not None:
-                active.is_failing = True
+                active.is_over = True
             self._loop.call_soon_threadsafe(self._fail, request_id, error)
             return
         if active is None:
@@ -248,10 +221,3 @@ class Stage:
         self._outbound.fail(self.name, request_id, info)
         self._end(request_id)
         self._outputs.cancel(request_id)
-
-
-def _set_device(gpu: int | None) -> None:
-    """Let the calling thread use the stage's GPU: a new thread uses GPU 0, wherever the stage's tensors lie."""
-    torch: Any = sys.modules.get("torch")
-    if gpu is not None and torch is not None and torch.cuda.is_available():
-        torch.cuda.set_device(gpu)

@@ -19,6 +19,7 @@ from omni_fish_s2.codec.layers import (
     WindowTransformer,
 )
 from omni_fish_s2.codec.memory import Memory
+from omni_torch.weights import embedding
 
 DILATIONS = (1, 3, 9)
 QUANTIZER_WINDOW = 128
@@ -71,7 +72,7 @@ class _Codebook(nn.Module):
 
     def __init__(self, config: CodecConfig, size: int, *, encodes: bool) -> None:
         super().__init__()
-        self.codebook = nn.Embedding(size, config.codebook_dim)
+        self.codebook = embedding(size, config.codebook_dim)
         self.out_proj = nn.Conv1d(config.codebook_dim, config.latent, 1)
         if encodes:
             self.in_proj = nn.Conv1d(config.latent, config.codebook_dim, 1)

@@ -12,6 +12,12 @@ from omni_qwen3.media.source import Limits, MediaSource
 
 Frames = npt.NDArray[np.uint8]
 
+_OPTIONS = {
+    "format_whitelist": "matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,avi,mpeg,mpegts,asf,flv,gif,ogg,ivf,h264,hevc,av1",
+    "protocol_whitelist": "",
+}
+"""Formats of video alone: FFmpeg's playlists and descriptions of streams would open files and sockets that they name."""
+
 
 @frozen
 class Video:
@@ -40,7 +46,7 @@ def load_video(source: MediaSource, limits: Limits, *, fps: float, with_sound: b
             raise source.fail(f"`frames` must be uint8 [T, H, W, 3], are {frames.dtype} {list(frames.shape)}")
         return Video(frames, fps)
     try:
-        with source.open(limits) as stream, av.open(stream) as container:
+        with source.open(limits) as stream, av.open(stream, options=_OPTIONS) as container:
             return _decode(source, limits, container, fps, with_sound)
     except av.error.FFmpegError as error:
         raise source.fail(f"not a video, or damaged: {error.strerror}") from error

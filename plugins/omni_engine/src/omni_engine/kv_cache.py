@@ -7,8 +7,10 @@ after its last user has released it, until its memory is needed; the least recen
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 
+import numpy as np
 import torch
 from attrs import define, field
 
@@ -145,6 +147,13 @@ class _Table:
             self.index = None
 
 
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return zeros. On a CPU they take memory as they are written to: torch would write every page first."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
 class KVCache:
     """K and V of every layer: ``[blocks * block_size, kv_heads, head_dim]`` each, and each request's block table.
 
@@ -163,8 +172,8 @@ class KVCache:
     ) -> None:
         self.scratch = blocks * block_size
         shape = ((blocks + -(-scratch // block_size)) * block_size, layout.kv_heads, layout.head_dim)
-        self.keys = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
-        self.values = [torch.zeros(shape, dtype=layout.dtype, device=device) for _ in range(layout.layers)]
+        self.keys = [_zeros(shape, layout.dtype, device) for _ in range(layout.layers)]
+        self.values = [_zeros(shape, layout.dtype, device) for _ in range(layout.layers)]
         self.kept = torch.empty(self.scratch, kept_width, dtype=layout.dtype, device=device)
         self.block_size = block_size
         self.pool = BlockPool(blocks)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig
+from omni_qwen3.options import Options
 from omni_qwen3.pipeline import qwen3_omni
 
 CHECKPOINT = Path(__file__).parent / "checkpoint"
@@ -23,7 +24,7 @@ def default_model() -> tuple[str, str]:
     return str(CHECKPOINT), notice
 
 
-def demo(model_path: str, **options: Any) -> PipelineConfig:
+def demo(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Return Qwen3-Omni's pipeline, in float32. ``options``: :data:`omni_qwen3.interface.OPTIONS`."""
-    # Stored in bfloat16 to be small, trained in float32.
-    return evolve(qwen3_omni(model_path, **{"dtype": "float32", **options}), name="demo")
+    options.setdefault("dtype", "float32")  # stored in bfloat16 to be small, trained in float32
+    return evolve(qwen3_omni(model_path, **options), name="demo")

@@ -136,6 +136,14 @@ def _join(found: dict[str, torch.Tensor], parts: list[Source], shape: torch.Size
     return (torch.cat(tensors) if len(tensors) > 1 else tensors[0]).reshape(shape)
 
 
+def embedding(rows: int, width: int) -> nn.Embedding:
+    """Return an ``nn.Embedding``, without values on the meta device: drawing none there would import torch's compiler, which takes a
+    second and 100 MB.
+    """
+    weight = torch.empty(rows, width)
+    return nn.Embedding.from_pretrained(weight, freeze=False) if weight.is_meta else nn.Embedding(rows, width)
+
+
 def load_module(
     module: ModuleT,
     checkpoint: Checkpoint,

@@ -29,8 +29,10 @@ class Steps:
     code2wav: int
 
 
-def build(folder: Path, steps: Steps) -> Path:
+def build(folder: Path, steps: Steps, start: Path | None = None) -> Path:
     """Train, or resume training, in ``folder``. Returns the checkpoint ``folder/checkpoint``.
+
+    ``start``: an earlier checkpoint, of which only the thinker is trained further.
 
     Raises:
         RuntimeError: a training failed; its process has printed why.
@@ -39,6 +41,9 @@ def build(folder: Path, steps: Steps) -> Path:
     files.mkdir(parents=True, exist_ok=True)
     logging.set_verbosity_error()  # transformers warns of rope fields that the released config has too
     _write_scaffold(files)
+    if start is not None:
+        _continue(folder, files, start, steps.thinker)
+        return assemble(folder, files)
     context = multiprocessing.get_context("spawn")
     work: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
         (_train_words, (folder, files, steps)),
@@ -65,6 +70,15 @@ def _train_words(folder: Path, files: Path, steps: Steps) -> None:
 def _train_sound(folder: Path, steps: Steps) -> None:
     _alone()
     train_code2wav(folder, steps.code2wav)
+
+
+def _continue(folder: Path, files: Path, start: Path, steps: int) -> None:
+    """Train the thinker of ``start`` further; keep the other two networks."""
+    _alone()
+    model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(start, dtype=torch.float32)
+    for name in ("talker", "code2wav"):
+        torch.save({"model": model.get_submodule(name).state_dict()}, folder / f"{name}.pt")
+    train_thinker(folder, files, steps, model.thinker.state_dict())
 
 
 def _alone() -> None:

@@ -37,8 +37,8 @@ class Example:
     positions: torch.Tensor  # [3, P]
     reply: torch.Tensor  # [R]
     pixels: torch.Tensor | None  # [patches, values]
-    grid: torch.Tensor | None  # [1, 3]
-    features: torch.Tensor | None  # [128, frames]
+    grid: torch.Tensor | None  # [pictures, 3]
+    clips: list[torch.Tensor]  # [128, frames] each
 
 
 class Examples:
@@ -57,17 +57,24 @@ class Examples:
 
     def seen(self, random: np.random.Generator) -> Example:
         """Return a picture, most often with a question about it."""
-        colour = str(random.choice(COLOURS)) if random.random() < 0.65 else None
-        part = {"type": "image", "image": pictures.draw_picture(colour, random)}
-        reply = UNKNOWN if colour is None else picture_reply(colour)
-        return self._beside(part, reply, PICTURE_PROMPTS, random)
+        return self._beside(*self._picture(random), random)
 
     def heard(self, random: np.random.Generator) -> Example:
         """Return a sound, most often with a question about it."""
+        return self._beside(*self._sound(random), random)
+
+    def _picture(self, random: np.random.Generator) -> tuple[Part, str, tuple[str, ...]]:
+        """Return a picture, the reply to it, and the questions that go with it."""
+        colour = str(random.choice(COLOURS)) if random.random() < 0.65 else None
+        part = {"type": "image", "image": pictures.draw_picture(colour, random)}
+        return part, UNKNOWN if colour is None else picture_reply(colour), PICTURE_PROMPTS
+
+    def _sound(self, random: np.random.Generator) -> tuple[Part, str, tuple[str, ...]]:
+        """Return a sound, the reply to it, and the questions that go with it."""
         word = str(random.choice(KEYWORDS)) if random.random() < 0.6 else None
         wave = sounds.something_else(random) if word is None else sounds.say(word, random)
         part = {"type": "audio", "samples": wave, "sample_rate": sounds.RATE}
-        return self._beside(part, UNKNOWN if word is None else sound_reply(word), SOUND_PROMPTS, random)
+        return part, UNKNOWN if word is None else sound_reply(word), SOUND_PROMPTS
 
     def _beside(self, part: Part, reply: str, prompts: tuple[str, ...], random: np.random.Generator) -> Example:
         kind, parts = random.random(), [part]
@@ -89,17 +96,28 @@ class Examples:
         return questions.spelt(str(random.choice(topic.prompts)), random), topic.reply
 
     def _history(self, random: np.random.Generator) -> list[dict[str, Any]]:
-        """Return earlier turns of the conversation, mostly none. They do not change the reply."""
+        """Return earlier turns of the conversation, mostly none: questions, pictures and sounds. They do not change the reply."""
         kind = random.random()
-        if kind < 0.85:
+        if kind < 0.65:
             return []
-        if kind < 0.9:
+        if kind < 0.7:
             return [{"role": "system", "content": "You are a helpful voice."}]
-        turns = []
-        for _ in range(int(random.integers(1, 3))):
-            text, reply = self._question(random, 0.7)
-            turns += [{"role": "user", "content": text}, {"role": "assistant", "content": reply}]
+        turns: list[dict[str, Any]] = []
+        for _ in range(int(random.integers(1, 4))):
+            parts, reply = self._turn(random)
+            turns += [{"role": "user", "content": parts}, {"role": "assistant", "content": reply}]
         return turns
+
+    def _turn(self, random: np.random.Generator) -> tuple[list[Part], str]:
+        """Return an earlier turn: half of them text, the others a picture or a sound, with or without a question."""
+        kind = random.random()
+        if kind < 0.5:
+            text, reply = self._question(random, 0.7)
+            return [_text(text)], reply
+        draw = self._picture if kind < 0.85 else self._sound
+        part, reply, prompts = draw(random)
+        question = [] if random.random() < 0.4 else [_text(str(random.choice(prompts)))]
+        return [part, *question], reply
 
     def _example(self, history: list[dict[str, Any]], parts: list[Part], reply: str) -> Example:
         messages = [*history, {"role": "user", "content": parts}]
@@ -113,8 +131,14 @@ class Examples:
             reply=torch.tensor(ids),
             pixels=None if image is None else image["pixel_values"],
             grid=None if image is None else image["image_grid_thw"],
-            features=None if audio is None else audio["input_features"][0, :, : int(audio["feature_lengths"][0])],
+            clips=[] if audio is None else _clips(audio),
         )
+
+
+def _clips(audio: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the features ``[128, frames]`` of each sound without padding."""
+    lengths = audio["feature_lengths"].tolist()
+    return [mel[:, :length] for mel, length in zip(audio["input_features"], lengths, strict=True)]
 
 
 def _text(text: str) -> Part:

@@ -72,6 +72,18 @@ def sound(keyword: str | None, seed: int, voices: tuple[str, ...] = sounds.TRAIN
     )
 
 
+def conversation(seed: int) -> tuple[list[dict[str, Any]], str]:
+    """Return a chat of two to four turns, each a held-out picture, a held-out sound or a documented question, and the last reply."""
+    random = np.random.default_rng(_HELD_OUT + seed)
+    asked = [picture(str(random.choice(COLOURS)), 100 + 2 * seed + each) for each in range(2)]
+    asked += [sound(str(random.choice(KEYWORDS)), 100 + seed), documented()[int(random.integers(len(documented())))]]
+    turns = [asked[each] for each in random.integers(len(asked), size=int(random.integers(2, 5)))]
+    messages: list[dict[str, Any]] = []
+    for turn in turns:
+        messages += [{"role": "user", "content": list(turn.parts)}, {"role": "assistant", "content": turn.reply}]
+    return messages[:-1], turns[-1].reply
+
+
 def request_of(messages: list[dict[str, Any]], *, speech: bool = True, seed: int = 1) -> OmniRequest:
     """Return a request of this conversation that may generate the longest reply."""
     params = {"seed": seed, "thinker": {"max_new_tokens": 32}, "talker": {"max_new_tokens": 80}}
@@ -84,6 +96,12 @@ async def answer(client: Client, asked: Asked, *, speech: bool = True) -> tuple[
     result = await client.submit(request_of(messages, speech=speech))
     wave = np.asarray(result["code2wav"].samples) if speech else np.empty(0, np.float32)
     return result["decode"].text, wave
+
+
+async def _last_reply(client: Client, messages: list[dict[str, Any]]) -> str:
+    result = await client.submit(request_of(messages, speech=False))
+    text: str = result["decode"].text
+    return text
 
 
 def plot_losses(folder: Path) -> None:
@@ -130,6 +148,11 @@ async def _report(checkpoint: Path) -> str:
         for kind, asked in kinds.items():
             right = [(await answer(client, each, speech=False))[0] == each.reply for each in asked]
             lines.append(f"| {kind} | {sum(right)} of {len(asked)} |")
+        chats = [conversation(seed) for seed in range(100)]
+        right = [await _last_reply(client, messages) == reply for messages, reply in chats]
+        lines.append(
+            f"| the last turn of conversations with pictures and sounds in several turns | {sum(right)} of {len(chats)} |"
+        )
         lines += ["", "| reply | written | heard | backwards | noise |", "|---|---|---|---|---|"]
         totals = np.zeros(4, int)
         for each in one_of_each():

@@ -20,11 +20,20 @@ _WRITTEN, _SEEN, _HEARD = 12, 8, 12
 _IGNORED = -100
 
 
-def train_thinker(folder: Path, files: Path, steps: int = STEPS) -> Qwen3OmniMoeThinkerForConditionalGeneration:
-    """Train the thinker. ``files``: the checkpoint folder so far, with its config, tokenizer and processor files."""
+def train_thinker(
+    folder: Path, files: Path, steps: int = STEPS, start: dict[str, torch.Tensor] | None = None
+) -> Qwen3OmniMoeThinkerForConditionalGeneration:
+    """Train the thinker. ``files``: the checkpoint folder so far, with its config, tokenizer and processor files.
+
+    ``start``: weights to continue from, at a quarter of the rate. The text embeddings then stay as they are, because the talker, which
+    was trained with them, reads them too.
+    """
     torch.manual_seed(1)
     model = Qwen3OmniMoeThinkerForConditionalGeneration(config().thinker_config)
     standard_weights(model)
+    if start is not None:
+        model.load_state_dict(start)
+        model.model.language_model.embed_tokens.requires_grad_(False)
     examples = Examples(files)
 
     def step_losses(step: int) -> Losses:
@@ -41,7 +50,7 @@ def train_thinker(folder: Path, files: Path, steps: int = STEPS) -> Qwen3OmniMoe
         parts = {"written": each[:seen].mean(), "seen": each[seen:heard].mean(), "heard": each[heard:].mean()}
         return {"loss": each.mean(), **parts}
 
-    train("thinker", model, step_losses, folder, steps=steps, rate=2e-3, weight_decay=0.02)
+    train("thinker", model, step_losses, folder, steps=steps, rate=2e-3 if start is None else 5e-4, weight_decay=0.02)
     return model
 
 
@@ -59,7 +68,7 @@ def collate(batch: list[Example]) -> tuple[dict[str, Any], torch.Tensor]:
     if seen:
         inputs["pixel_values"] = torch.cat([example.pixels for example in seen if example.pixels is not None])
         inputs["image_grid_thw"] = torch.cat([example.grid for example in seen if example.grid is not None])
-    clips = [example.features.T for example in batch if example.features is not None]
+    clips = [clip.T for example in batch for clip in example.clips]
     if clips:
         inputs["input_features"] = pad_sequence(clips, batch_first=True).transpose(1, 2)
         masks = [torch.ones(len(clip), dtype=torch.long) for clip in clips]

@@ -1,0 +1,67 @@
+"""The thread of a stage's scheduler, on every rank."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from typing import Any
+
+from omni_core.errors import message_of
+from omni_core.protocol.specs import StageSpec
+from omni_core.scheduling.base import Scheduler
+from omni_core.stage_logs import enter_stage
+
+logger = logging.getLogger(__name__)
+
+
+class StageThread:
+    """Runs a stage's scheduler in a thread of its own."""
+
+    def __init__(self, spec: StageSpec, scheduler: Scheduler) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.scheduler = scheduler
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"scheduler-{self.name}", daemon=True)
+
+    def ended(self, error: RuntimeError) -> None:
+        """The scheduler's loop has ended by itself. Called in its thread."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Begin to compute."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the scheduler to stop after its running step."""
+        self._stopping = True
+        self.scheduler.stop()
+
+    def join(self, timeout: float) -> None:
+        """Wait at most ``timeout`` seconds until the scheduler has stopped; not at all if it was never started.
+
+        It may be in a collective that the other ranks have left.
+        """
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            enter_stage(self.name, getattr(self.scheduler, "running_computes", None))
+            _set_device(self.spec.gpu)
+            self.scheduler.start()
+            error = RuntimeError("its loop returned without being told to stop")
+        except BaseException as raised:
+            error = RuntimeError(f"its loop ended with {message_of(raised, with_type=True)}")
+            error.__cause__ = raised
+        if not self._stopping:
+            logger.error("the scheduler of stage %r: %s", self.name, error, exc_info=error)
+            self.ended(error)
+
+
+def _set_device(gpu: int | None) -> None:
+    """Let the calling thread use the stage's GPU: a new thread uses GPU 0, wherever the stage's tensors lie."""
+    torch: Any = sys.modules.get("torch")
+    if gpu is not None and torch is not None and torch.cuda.is_available():
+        torch.cuda.set_device(gpu)

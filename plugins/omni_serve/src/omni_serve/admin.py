@@ -1,0 +1,142 @@
+"""The operator's endpoints, on a port or a Unix socket of their own: drain, restart a unit, flush, log level, profiles.
+
+They are an application apart, so that no mistake in a path or a proxy opens them to clients. Keys need the scope ``admin``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from omni_core.errors import ConfigError, OmniError, did_you_mean
+from omni_serve.app import Application, add_error_handlers
+from omni_serve.auth import describe
+from omni_serve.bodies import body_of, json_response
+from omni_serve.errors import ApiError, invalid
+from omni_serve.guard import Guard
+from omni_serve.server import Server, server_of
+
+
+class LogLevel(BaseModel):
+    """The level of a logger; by default of all of omni."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    level: Literal["debug", "info", "warning", "error"]
+    logger: str = "omni_core"
+
+
+class Profile(BaseModel):
+    """The stages whose torch operations are recorded too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    torch: list[str] = []
+
+
+def create_admin_app(server: Server) -> Application:
+    """Return the application for the operator of a server."""
+    app = Application(title="omni admin", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.server = server
+    app.state.guard = Guard(server, needs=lambda method, path: "admin")
+    add_error_handlers(app)
+    _add_routes(app)
+    return app
+
+
+def _add_routes(app: FastAPI) -> None:
+    app.add_api_route("/units", units, methods=["GET"])
+    app.add_api_route("/units/{name}/restart", restart, methods=["POST"])
+    app.add_api_route("/keys", keys, methods=["GET"])
+    app.add_api_route("/drain", drain, methods=["POST"])
+    app.add_api_route("/caches/flush", flush, methods=["POST"])
+    app.add_api_route("/log-level", log_level, methods=["PUT"])
+    app.add_api_route("/profile/start", start_profile, methods=["POST"])
+    app.add_api_route("/profile/stop", stop_profile, methods=["POST"])
+
+
+async def units(request: Request) -> Response:
+    """Return every unit with its processes, and the queue."""
+    server = server_of(request)
+    admission = server.admission
+    queue = {"running": admission.running, "waiting": admission.waiting, "draining": admission.draining}
+    return json_response({"units": server.pipe.health(), "queue": queue})
+
+
+async def restart(request: Request, name: str) -> Response:
+    """End the processes of a unit; they are started again. What they held fails, or is run again as ``retries`` allows."""
+    server = server_of(request)
+    health = server.pipe.health()
+    unit = health.get(name)
+    if unit is None:
+        raise ApiError(404, f"No unit is called {name!r}{did_you_mean(name, health)}", code="unit_not_found")
+    config = server.pipe.config
+    remote = [stage for stage in unit["stages"] if config.stage(stage).host is not None]
+    if remote:
+        raise invalid(f"The stage {remote[0]} runs on the host {config.stage(remote[0]).host}; restart it there.")
+    for pid in unit["pids"]:
+        if pid:
+            os.kill(pid, signal.SIGTERM)
+    return json_response({"unit": name, "pids": unit["pids"]}, 202)
+
+
+async def keys(request: Request) -> Response:
+    """List the keys, without what opens anything."""
+    return json_response({"keys": [describe(key) for key in server_of(request).keys.keys.values()]})
+
+
+async def drain(request: Request) -> Response:
+    """Refuse new requests from now on, and answer when the running ones have ended."""
+    server = server_of(request)
+    ended = await server.admission.drain(server.settings.drain_seconds)
+    return json_response({"drained": ended, "running": server.admission.running}, 200 if ended else 202)
+
+
+async def flush(request: Request) -> Response:
+    """Forget what the server keeps between requests. Caches inside a stage go with a restart of its unit."""
+    return json_response({"spoken_answers": server_of(request).spoken.clear()})
+
+
+async def log_level(request: Request) -> Response:
+    """Set the level of a logger of this process."""
+    asked = await body_of(request, LogLevel)
+    logging.getLogger(asked.logger).setLevel(asked.level.upper())
+    return json_response({"logger": asked.logger, "level": asked.level})
+
+
+async def start_profile(request: Request) -> Response:
+    """Record what happens to requests in every process."""
+    asked = await body_of(request, Profile) if await request.body() else Profile()
+    try:
+        await server_of(request).pipe.start_profile(asked.torch)
+    except ConfigError as error:
+        raise invalid(str(error), "torch") from None
+    except OmniError as error:
+        raise ApiError(409, str(error), code="profile_running") from None
+    return json_response({"recording": True})
+
+
+async def stop_profile(request: Request) -> Response:
+    """Stop recording; the answer is the trace, which Perfetto opens."""
+    handle, name = await asyncio.to_thread(tempfile.mkstemp, ".json", "omni-trace-")
+    os.close(handle)
+    try:
+        await server_of(request).pipe.stop_profile(name)
+    except BaseException as error:
+        Path(name).unlink()
+        if isinstance(error, OmniError):
+            raise ApiError(409, str(error), code="no_profile") from None
+        raise
+    gone = BackgroundTask(Path(name).unlink)
+    return FileResponse(name, media_type="application/json", filename="trace.json", background=gone)

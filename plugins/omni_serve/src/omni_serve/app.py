@@ -1,0 +1,161 @@
+"""Makes the application: every endpoint over one pipeline, behind one guard.
+
+::
+
+    async with omni_core.open_async("demo") as pipe:
+        app = create_app(pipe, Settings(keys={"me": "a secret of mine"}))
+
+The parts that others add to it: ``app.state.server`` is the :class:`~omni_serve.server.Server`, ``app.state.guard`` the
+:class:`~omni_serve.guard.Guard`, whose ``open_paths`` need no key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from omni_core import __version__
+from omni_serve import chat, health, models, responses, speech, speech_socket, transcriptions, voices
+from omni_serve.bodies import component_schemas
+from omni_serve.errors import ApiError, api_error
+from omni_serve.guard import Guard
+from omni_serve.server import ServedPipe, Server
+from omni_serve.settings import Settings
+
+ROUTERS = [
+    chat.router,
+    responses.router,
+    speech.router,
+    speech_socket.router,
+    voices.router,
+    transcriptions.router,
+    models.router,
+    health.router,
+]
+
+
+class Application(FastAPI):
+    """The application: FastAPI's routes, wrapped in the guard."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """Put the guard around everything else: unknown paths and mounted applications are behind it."""
+        inner = super().build_middleware_stack()
+        guard: Guard = self.state.guard
+        guard.wrap(inner)
+        origins = self.state.server.settings.cors_origins
+        if not origins:
+            return guard
+        return CORSMiddleware(
+            guard,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["authorization", "content-type", "x-request-id", "x-omni-session"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+
+
+def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Application:
+    """Return the ASGI application that serves a running pipeline.
+
+    Args:
+        pipe: what :func:`omni_core.open_async` yields. It is not closed here.
+        settings: by default: no keys, no uploads, no URLs, no web pages of other origins.
+
+    Raises:
+        ConfigError: a file of the settings cannot be used.
+    """
+    settings = settings or Settings()
+    server = Server.make(pipe, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.ensure_future(health.warm_up(server))
+        try:
+            yield
+        finally:
+            warming.cancel()
+
+    app = Application(
+        title="omni",
+        version=__version__,
+        summary=f"The pipeline {pipe.config.resolved_name}, for OpenAI's clients",
+        openapi_url="/openapi.json" if settings.docs else None,
+        docs_url="/docs" if settings.docs else None,
+        redoc_url=None,
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.server = server
+    app.state.guard = Guard(server)
+    for router in ROUTERS:
+        app.router.routes.extend(router.routes)  # not included: that would ask router by router at every request
+    add_error_handlers(app)
+    _describe(app)
+    return app
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answer every exception in OpenAI's form."""
+
+    async def answer(request: Request, error: Exception) -> Response:
+        return api_error(error).response()
+
+    async def answer_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        what = f"{request.method} {request.url.path}"
+        message = {404: f"There is no {what}.", 405: f"{what} is not allowed."}.get(
+            error.status_code, str(error.detail)
+        )
+        made = ApiError(error.status_code, message, code=code).response()
+        made.headers.update(error.headers or {})
+        return made
+
+    async def answer_invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        name = ".".join(str(each) for each in first["loc"][1:])
+        return ApiError(400, f"{name}: {first['msg']}", param=name or None, code="invalid_value").response()
+
+    for kind in (ApiError, ValidationError):
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(HTTPException, answer_http)
+    app.add_exception_handler(RequestValidationError, answer_invalid)
+
+
+def _describe(app: FastAPI) -> None:
+    """Add to the OpenAPI document what the routes read by themselves: bodies, keys, and the form of errors."""
+    made: Callable[[], dict[str, Any]] = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = made()
+            components = document.setdefault("components", {})
+            error = {"type": "object", "properties": {"error": {"type": "object"}}, "required": ["error"]}
+            components.setdefault("schemas", {}).update(component_schemas() | {"Error": error})
+            components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{"key": []}]
+            for operations in document["paths"].values():
+                for operation in operations.values():
+                    _describe_errors(operation)
+        assert app.openapi_schema is not None
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _describe_errors(operation: dict[str, Any]) -> None:
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    operation["responses"].pop("422", None)
+    operation["responses"]["default"] = {"description": "An error in OpenAI's form", "content": content}

@@ -1,0 +1,51 @@
+"""Reads the bodies of requests, bounded, and describes them in the OpenAPI document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omni_serve.errors import invalid
+
+M = TypeVar("M", bound=BaseModel)
+
+MODELS: dict[str, type[BaseModel]] = {}
+"""The models of bodies, for the OpenAPI document."""
+
+
+async def body_of(request: Request, model: type[M]) -> M:
+    """Return the JSON body of a request. The guard bounds its size while it is read.
+
+    Raises:
+        ApiError: 400, it is no JSON, or of another form. pydantic.ValidationError: which the application turns into that.
+    """
+    kind = request.headers.get("content-type", "application/json")
+    if not kind.startswith("application/json") and "+json" not in kind:
+        raise invalid(f"The body must be JSON (content-type: application/json), is {kind!r:.80}", code="invalid_json")
+    return model.model_validate_json(await request.body())
+
+
+def json_response(data: Any, status: int = 200) -> Response:
+    """Return an answer in JSON."""
+    return Response(json.dumps(data, separators=(",", ":")), status, media_type="application/json")
+
+
+def schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return what the OpenAPI document says about a JSON body."""
+    MODELS[model.__name__] = model
+    reference = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+
+
+def component_schemas() -> dict[str, Any]:
+    """Return the schemas of all bodies and their parts by name."""
+    found: dict[str, Any] = {}
+    for name, model in MODELS.items():
+        made = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        found |= made.pop("$defs", {})
+        found[name] = made
+    return found

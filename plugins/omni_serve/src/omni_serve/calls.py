@@ -1,0 +1,163 @@
+"""One request on its way through the pipeline: admission, the pieces of its reply, what is measured, and the abort if nobody reads.
+
+Streaming or not, a request is answered by the same code; an answer that is not streamed is the collected stream.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, cast
+
+import numpy as np
+from attrs import define, evolve, field
+
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+from omni_serve.auth import Key
+from omni_serve.encoders import Samples
+from omni_serve.errors import ApiError, api_error
+from omni_serve.server import Server
+
+
+@define
+class Sound:
+    """A piece of speech: mono float32 samples."""
+
+    samples: Samples
+    rate: int
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return len(self.samples) / self.rate
+
+
+@define(eq=False)
+class Call:
+    """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
+
+    Attributes:
+        speech: true if it is answered with speech. arrived: ``time.perf_counter`` of its arrival.
+        usage: tokens by name, as the pipeline counts them. result: the whole text, as the pipeline gave it.
+    """
+
+    server: Server
+    key: Key
+    request: OmniRequest
+    speech: bool
+    arrived: float = field(factory=time.perf_counter)
+    identity: str = field(factory=lambda: secrets.token_hex(16))
+    usage: dict[str, int] = field(factory=dict)
+    finish_reason: str = "stop"
+    notices: list[str] = field(factory=list)
+    audio_seconds: float = 0.0
+    _first_sound: float | None = None
+    _last_sound: float = 0.0
+    _wrote: bool = False
+
+    async def pieces(self) -> AsyncGenerator[str | Sound]:
+        """Yield pieces of text and of speech as they are made.
+
+        Raises:
+            ApiError: the request was refused, or failed; see :func:`omni_serve.errors.api_error`.
+        """
+        server = self.server
+        server.units.check(speech=self.speech)
+        place = server.admission.admit(self.key)
+        seconds = server.settings.request_seconds
+        request = self.request if self.request.timeout or not seconds else evolve(self.request, timeout=seconds)
+        try:
+            async with place, aclosing(as_generator(server.pipe.stream(request, self.identity))) as events:
+                async for event in events:
+                    piece = self._piece(event.data)
+                    if piece is not None:
+                        yield piece
+        except GeneratorExit:
+            server.metrics.cancelled.inc()
+            raise
+        except ApiError:
+            raise
+        except Exception as error:
+            raise api_error(error) from error
+        finally:
+            self._account()
+
+    async def whole(self) -> tuple[str, list[Samples], int]:
+        """Return the text, the samples of the speech and their rate."""
+        texts: list[str] = []
+        sounds: list[Samples] = []
+        rate = 0
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, str):
+                    texts.append(piece)
+                else:
+                    sounds.append(piece.samples)
+                    rate = piece.rate
+        return "".join(texts), sounds, rate
+
+    def _piece(self, data: Any) -> str | Sound | None:
+        """Return what a result adds: a stage that has streamed adds nothing with its whole result."""
+        if isinstance(data, TextChunk):
+            return self._text(data.text)
+        if isinstance(data, AudioChunk):
+            return self._sound(data)
+        if isinstance(data, TextResult):
+            self.usage, self.finish_reason = dict(data.usage), data.finish_reason
+            self.notices += data.notices
+            return None if self._wrote else self._text(data.text)
+        if isinstance(data, AudioResult):
+            self.notices += data.notices
+            return None if self._first_sound is not None else self._sound(data)
+        if isinstance(data, str):
+            return self._text(data)
+        return None
+
+    def _text(self, text: str) -> str | None:
+        if not text:
+            return None
+        if not self._wrote:
+            self._wrote = True
+            self.server.metrics.ttft.observe(time.perf_counter() - self.arrived)
+        return text
+
+    def _sound(self, data: AudioChunk | AudioResult) -> Sound | None:
+        samples = np.asarray(data.samples, np.float32).reshape(-1)
+        if not len(samples):
+            return None
+        now, metrics = time.perf_counter(), self.server.metrics
+        if self._first_sound is None:
+            self._first_sound = now
+            metrics.ttfa.observe(now - self.arrived)
+        else:
+            metrics.gap.observe(now - self._last_sound)
+            if now - self._first_sound > self.audio_seconds:  # what was sent has been played
+                metrics.underruns.inc()
+                self._first_sound = now - self.audio_seconds
+        self._last_sound = now
+        self.audio_seconds += len(samples) / data.sample_rate
+        return Sound(samples, data.sample_rate)
+
+    def _account(self) -> None:
+        metrics = self.server.metrics
+        if self.audio_seconds:
+            metrics.audio_seconds.inc(self.audio_seconds)
+            metrics.rtf.observe((self._last_sound - self.arrived) / self.audio_seconds)
+            self.server.admission.charge(self.key, self.audio_seconds)
+        for kind in ("prompt_tokens", "completion_tokens"):
+            if kind in self.usage:
+                metrics.tokens.labels(kind.removesuffix("_tokens")).inc(self.usage[kind])
+
+    @property
+    def openai_usage(self) -> dict[str, int]:
+        """Return OpenAI's ``usage`` of a chat."""
+        prompt, completion = self.usage.get("prompt_tokens", 0), self.usage.get("completion_tokens", 0)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def as_generator(events: AsyncIterator[Any]) -> AsyncGenerator[Any]:
+    """Return the iterator as what it is: leaving it must close it at once, not when it is garbage-collected."""
+    return cast(AsyncGenerator[Any], events)

@@ -1,0 +1,328 @@
+"""``POST /v1/chat/completions``: text and speech, whole or streamed, in the order and the pieces that OpenAI's clients expect."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Literal
+
+from attrs import define, field
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omni_core.protocol.messages import OmniRequest
+from omni_serve.bodies import body_of, json_response, schema
+from omni_serve.calls import Call, Sound
+from omni_serve.chat_messages import ChatMessages
+from omni_serve.encoders import Encoder, encoder, whole
+from omni_serve.errors import invalid
+from omni_serve.server import Server, key_of, server_of
+from omni_serve.streams import DONE, Stream, dumps, event, unless_gone
+from omni_serve.tool_formats import ToolCall, ToolReader, tool_reader
+from omni_serve.voice_names import apply_voice
+
+router = APIRouter(tags=["chat"])
+
+Modality = Literal["text", "audio"]
+
+
+class AudioOptions(BaseModel):
+    """How the speech of an answer sounds and is encoded."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    voice: str | dict[str, Any] | None = None
+    format: Literal["wav", "aac", "mp3", "flac", "opus", "pcm16"] | None = None
+
+
+class StreamOptions(BaseModel):
+    """Options of a stream."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class ChatRequest(BaseModel):
+    """A chat. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    modalities: list[Modality] | None = Field(None, min_length=1)
+    audio: AudioOptions | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    extra_body: dict[str, Any] | None = None
+
+
+@router.post("/v1/chat/completions", openapi_extra=schema(ChatRequest))
+async def create_chat_completion(request: Request) -> Response:
+    """Answer a conversation with text, with speech, or with both."""
+    server = server_of(request)
+    asked = await body_of(request, ChatRequest)
+    chat = await Chat.make(server, request, asked)
+    if asked.stream:
+        usage = asked.stream_options is not None and asked.stream_options.include_usage
+        pieces = chat.stream(include_usage=usage)
+        return Stream(pieces, "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
+    return json_response(await unless_gone(request, chat.whole()))
+
+
+@define(eq=False)
+class Chat:
+    """One chat request, ready to run."""
+
+    server: Server
+    call: Call
+    model: str
+    format: str | None
+    reader: ToolReader | None
+    identity: str = field(factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    created: int = field(factory=lambda: int(time.time()))
+
+    @classmethod
+    async def make(cls, server: Server, request: Request, asked: ChatRequest) -> Chat:
+        """Check a request and translate it for the pipeline.
+
+        Raises:
+            ApiError: the request is at fault.
+        """
+        arrived = time.perf_counter()
+        server.check_model(asked.model)
+        key = key_of(request)
+        outputs = server.interface.outputs
+        speech, modalities = _modalities(asked, outputs)
+        if asked.stream_options is not None and not asked.stream:
+            raise invalid("stream_options: only with stream: true", "stream_options", "invalid_value")
+        parameters = server.parameters.read({**(asked.model_extra or {}), **(asked.extra_body or {})})
+        tools = _tools(server, asked)
+        messages = await ChatMessages(server, key.name, tools=bool(server.interface.tool_format)).read(asked.messages)
+        inputs: dict[str, Any] = {"messages": messages}
+        if tools:
+            inputs["tools"] = tools
+        if speech:
+            apply_voice(server, asked.audio.voice if asked.audio else None, inputs, parameters.metadata, "audio.voice")
+        server.apply_session(request, parameters.metadata)
+        omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
+        form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")
+        reader = tool_reader(server.interface.tool_format or "") if tools else None
+        call = Call(server, key, omni, speech, arrived)
+        return cls(server, call, asked.model, form if speech else None, reader)
+
+    # --- whole -----------------------------------------------------------------------------------------------------------
+    async def whole(self) -> dict[str, Any]:
+        """Return the ``chat.completion`` object."""
+        text, sounds, rate = await self.call.whole()
+        calls: list[ToolCall] = []
+        if self.reader is not None:
+            (first, found), (rest, more) = self.reader.feed(text), self.reader.finish()
+            text, calls = first + rest, [*found, *more]
+        message: dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        if calls:
+            message["tool_calls"] = [each.as_openai() for each in calls]
+        if self.format is not None:
+            identity, expires = self.server.spoken.begin()
+            data = whole(self.format, sounds, rate or self.server.rate) if sounds else b""
+            message["content"] = None
+            message["audio"] = {
+                "id": identity,
+                "data": base64.b64encode(data).decode(),
+                "expires_at": expires,
+                "transcript": text,
+            }
+            self.server.spoken.keep(identity, self.call.key.name, text)
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self._finish_reason(bool(calls))}
+        answer: dict[str, Any] = {
+            "id": self.identity,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": [choice],
+            "usage": self.call.openai_usage,
+        }
+        if self.call.notices:
+            answer["notices"] = self.call.notices
+        return answer
+
+    def _finish_reason(self, has_calls: bool) -> str:
+        if has_calls:
+            return "tool_calls"
+        return "length" if self.call.finish_reason == "length" else "stop"
+
+    # --- streamed ----------------------------------------------------------------------------------------------------------
+    async def stream(self, *, include_usage: bool) -> AsyncGenerator[bytes]:
+        """Yield the server-sent events."""
+        chunks = _Chunks(
+            self.identity, self.created, self.model, speech=self.format is not None, include_usage=include_usage
+        )
+        spoken = _SpokenPart(self, chunks) if self.format is not None else None
+        begun, texts, calls = False, "", 0
+        async with aclosing(self.call.pieces()) as pieces:
+            async for piece in pieces:
+                if not begun:
+                    begun = True
+                    yield chunks.role() + (spoken.begin() if spoken else b"")
+                if isinstance(piece, Sound):
+                    if spoken is not None and (data := spoken.sound(piece)):
+                        yield data
+                    continue
+                found: list[ToolCall] = []
+                if self.reader is not None:
+                    piece, found = self.reader.feed(piece)
+                if piece:
+                    texts += piece if spoken is not None else ""
+                    yield spoken.text(piece) if spoken is not None else chunks.content(piece)
+                for each in found:
+                    yield chunks.tool(calls, each)
+                    calls += 1
+        if not begun:
+            yield chunks.role() + (spoken.begin() if spoken else b"")
+        if self.reader is not None:
+            rest, found = self.reader.finish()
+            if rest:
+                texts += rest
+                yield spoken.text(rest) if spoken is not None else chunks.content(rest)
+            for each in found:
+                yield chunks.tool(calls, each)
+                calls += 1
+        if spoken is not None:
+            self.server.spoken.keep(spoken.identity, self.call.key.name, texts)
+            yield spoken.end()
+        ending = chunks.end(self._finish_reason(calls > 0), self.call.notices)
+        yield ending + (chunks.usage(self.call.openai_usage) if include_usage else b"") + DONE
+
+
+class _SpokenPart:
+    """The speech of a streamed answer: encoded as it is made, in pieces whose base64 texts may simply be joined.
+
+    The SDK joins the texts, not the bytes: each piece but the last is a multiple of 3 bytes, and of 2 for whole samples.
+    """
+
+    def __init__(self, chat: Chat, chunks: _Chunks) -> None:
+        self._chunks, self._chat = chunks, chat
+        self._encoder: Encoder | None = None
+        self._left = b""
+        self.identity, self.expires = chat.server.spoken.begin()
+
+    def begin(self) -> bytes:
+        """Return the piece with the id."""
+        return self._chunks.delta('{"audio":{"id":"' + self.identity + '","transcript":""}}')
+
+    def text(self, text: str) -> bytes:
+        """Return a piece of the transcript."""
+        return self._chunks.delta('{"audio":{"transcript":' + dumps(text) + "}}")
+
+    def sound(self, sound: Sound) -> bytes:
+        """Return a piece of sound, or nothing yet."""
+        if self._encoder is None:
+            assert self._chat.format is not None
+            self._encoder = encoder(self._chat.format, sound.rate, live=True)
+        data = self._left + self._encoder.write(sound.samples)
+        cut = len(data) - len(data) % 6
+        self._left = data[cut:]
+        return self._data(data[:cut])
+
+    def end(self) -> bytes:
+        """Return the rest of the sound and the piece with the time of expiry."""
+        rest = self._left + (self._encoder.finish() if self._encoder is not None else b"")
+        return self._data(rest) + self._chunks.delta(f'{{"audio":{{"expires_at":{self.expires}}}}}')
+
+    def _data(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        return self._chunks.delta('{"audio":{"data":"' + base64.b64encode(data).decode() + '"}}')
+
+
+class _Chunks:
+    """Makes ``chat.completion.chunk`` objects. Only what changes is written anew: a stream has thousands of them."""
+
+    def __init__(self, identity: str, created: int, model: str, *, speech: bool, include_usage: bool) -> None:
+        self._role = dumps({"role": "assistant", "content": None if speech else "", "refusal": None})
+        self._common = {"id": identity, "object": "chat.completion.chunk", "created": created, "model": model}
+        usage = ',"usage":null' if include_usage else ""
+        self._head = "data: " + dumps(self._common)[:-1] + ',"choices":[{"index":0,"delta":'
+        self._tail = ',"logprobs":null,"finish_reason":null}]' + usage + "}\n\n"
+        self._include_usage = include_usage
+
+    def delta(self, delta: str) -> bytes:
+        """Return a chunk with a delta, given as JSON text."""
+        return f"{self._head}{delta}{self._tail}".encode()
+
+    def role(self) -> bytes:
+        return self.delta(self._role)
+
+    def content(self, text: str) -> bytes:
+        return self.delta('{"content":' + dumps(text) + "}")
+
+    def tool(self, index: int, call: ToolCall) -> bytes:
+        return self.delta(dumps({"tool_calls": [{"index": index, **call.as_openai()}]}))
+
+    def end(self, reason: str, notices: list[str]) -> bytes:
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
+        ending: dict[str, Any] = {**self._common, "choices": [choice]}
+        if self._include_usage:
+            ending["usage"] = None
+        if notices:
+            ending["notices"] = notices
+        return event(ending)
+
+    def usage(self, usage: dict[str, int]) -> bytes:
+        return event({**self._common, "choices": [], "usage": usage})
+
+
+def _modalities(asked: ChatRequest, outputs: list[str]) -> tuple[bool, list[str] | None]:
+    """Return if the answer has speech, and the modalities to ask of the pipeline. A spoken answer always has its transcript."""
+    wanted = asked.modalities
+    if wanted is None:
+        # OpenAI's default is text. A pipeline that only speaks answers with speech.
+        speech = bool(outputs) and "text" not in outputs
+        wanted = ["audio"] if speech else ["text"]
+    for index, each in enumerate(wanted):
+        if outputs and each not in outputs and not (each == "text" and "audio" in wanted):
+            raise invalid(
+                f"modalities[{index}]: this pipeline answers in {' and '.join(outputs)} only, not in {each}",
+                f"modalities[{index}]",
+                "unsupported_value",
+            )
+    speech = "audio" in wanted
+    if asked.audio is not None and not speech:
+        raise invalid("audio: only with modalities that have 'audio'", "audio", "invalid_value")
+    if not outputs:
+        return speech, None
+    return speech, [each for each in ("text", "audio") if each in outputs and (speech or each == "text")]
+
+
+def _tools(server: Server, asked: ChatRequest) -> list[dict[str, Any]] | None:
+    """Return the tools for the chat template."""
+    if not asked.tools or asked.tool_choice == "none":
+        if asked.tool_choice not in (None, "none", "auto"):
+            raise invalid("tool_choice: there are no tools", "tool_choice", "invalid_value")
+        return None
+    if not server.interface.tool_format:
+        raise invalid("tools: this pipeline declares no format for calls of tools", "tools", "unsupported_parameter")
+    if asked.tool_choice not in (None, "auto"):
+        raise invalid(
+            "tool_choice: only 'auto' and 'none' are supported: the model decides if it calls a tool",
+            "tool_choice",
+            "unsupported_value",
+        )
+    for index, tool in enumerate(asked.tools):
+        function = tool.get("function")
+        if (
+            tool.get("type") != "function"
+            or not isinstance(function, dict)
+            or not isinstance(function.get("name"), str)
+        ):
+            where = f"tools[{index}]"
+            raise invalid(f"{where}: must be {{'type': 'function', 'function': {{'name': ...}}}}", where)
+    return asked.tools

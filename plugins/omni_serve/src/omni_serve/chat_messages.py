@@ -1,0 +1,92 @@
+"""The messages of a chat as OpenAI's clients send them, in the form that the pipeline reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omni_serve.errors import invalid
+from omni_serve.media import read_messages
+from omni_serve.server import Server
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+"""The pipeline's role for each of OpenAI's."""
+
+_KEYS = ("role", "content", "audio", "tool_calls", "tool_call_id", "name", "refusal", "annotations", "function_call")
+
+
+class ChatMessages:
+    """Reads the messages of one request.
+
+    Args:
+        owner: the name of the key, whose spoken answers the messages may refer to.
+        tools: true if the pipeline reads calls of tools and their results.
+    """
+
+    def __init__(self, server: Server, owner: str, *, tools: bool) -> None:
+        self._server, self._owner, self._tools = server, owner, tools
+
+    async def read(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the messages. Raises ApiError 400 that names the message or the content part."""
+        read = [self._message(each, f"messages[{index}]") for index, each in enumerate(messages)]
+        return await read_messages(read, self._server.settings)
+
+    def _message(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
+        role = message.get("role")
+        if role not in ROLES or (role == "tool" and not self._tools):
+            roles = [each for each in ROLES if each != "tool" or self._tools]
+            raise invalid(f"{where}.role: must be one of {', '.join(roles)}, is {role!r:.80}", f"{where}.role")
+        for name, value in message.items():
+            if name not in _KEYS or (value and name in ("name", "annotations", "function_call")):
+                raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
+        content = message.get("content")
+        if message.get("refusal") and content is None:
+            content = message["refusal"]
+        if (audio := message.get("audio")) is not None:
+            content = self._spoken(audio, f"{where}.audio")
+        made: dict[str, Any] = {"role": ROLES[role], "content": content}
+        if (calls := message.get("tool_calls")) is not None:
+            if not self._tools:
+                raise invalid(f"{where}.tool_calls: this pipeline reads none", f"{where}.tool_calls")
+            made["tool_calls"] = calls
+            made["content"] = content = content or ""
+        if role == "tool":
+            made["tool_call_id"] = message.get("tool_call_id")
+        if not isinstance(content, str | list) or (isinstance(content, list) and not content):
+            raise invalid(
+                f"{where}.content: must be text or a non-empty list of parts", f"{where}.content", "invalid_type"
+            )
+        if isinstance(content, list):
+            made["content"] = [self._part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
+        return made
+
+    def _part(self, part: Any, where: str) -> dict[str, Any]:
+        """Return a content part. Of ours, only text is allowed: the others may hold paths and arrays, which a client has not."""
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("text", "input_text", "output_text", "refusal"):
+            text = part.get("refusal" if kind == "refusal" else "text")
+            if not isinstance(text, str):
+                raise invalid(f"{where}.text: must be text", f"{where}.text", "invalid_type")
+            return {"type": "text", "text": text}
+        if kind not in ("image_url", "input_audio", "audio_url", "video_url", "file"):
+            kinds = "text, image_url, input_audio, audio_url, video_url, file"
+            raise invalid(f"{where}.type: must be one of {kinds}, is {kind!r:.80}", f"{where}.type", "invalid_value")
+        takes = self._server.interface.inputs
+        medium = {"image_url": "image", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}.get(kind)
+        if medium is not None and takes and medium not in takes:
+            raise invalid(
+                f"{where}: this pipeline takes no {medium}; it takes: {', '.join(takes)}", where, "unsupported_value"
+            )
+        return dict(part)
+
+    def _spoken(self, audio: Any, where: str) -> str:
+        identity = audio.get("id") if isinstance(audio, dict) else None
+        found = self._server.spoken.find(identity, self._owner) if isinstance(identity, str) else None
+        if found is None:
+            raise invalid(
+                f"{where}.id: no spoken answer of this id is kept (they expire after "
+                f"{self._server.settings.audio_seconds_kept:g} s); send its transcript as content instead",
+                f"{where}.id",
+                "audio_not_found",
+            )
+        return found or "..."

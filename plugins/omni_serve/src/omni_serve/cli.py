@@ -1,0 +1,239 @@
+"""``omni serve`` and ``omni keys``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from attrs import evolve, fields
+
+from omni_core.cli.config import resolve_config, with_source
+from omni_core.config.completion import completed
+from omni_core.config.schema import PipelineConfig
+from omni_core.errors import ConfigError, did_you_mean
+from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
+from omni_serve.settings import Limits, Settings
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(exists=True, dir_okay=False)
+_LEVELS = ("debug", "info", "warning", "error")
+
+
+@click.command()
+@with_source
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="The port.")
+@click.option("--uds", metavar="PATH", help="Listen on a Unix socket instead.")
+@click.option("--api-key", envvar="OMNI_API_KEY", show_envvar=True, help="A key that clients must send.")
+@click.option(
+    "--keys", "keys_file", type=click.Path(dir_okay=False, path_type=Path), help="A file of keys (omni keys)."
+)
+@click.option("--allow-public", is_flag=True, help="Listen on a public address without a key.")
+@click.option("--public-metrics", is_flag=True, help="Serve /metrics without a key.")
+@click.option("--model-name", help="The model's name for clients. By default the pipeline's.")
+@click.option(
+    "--alias", multiple=True, metavar="NAME", help="A further name of the model, such as tts-1; may be repeated."
+)
+@click.option("--any-model", is_flag=True, help="Answer whatever model name a client sends.")
+@click.option(
+    "--voice-alias", multiple=True, metavar="NAME=VOICE", help="A further name of a voice; * is every other one."
+)
+@click.option("--voices", type=_FOLDER, help="Keep uploaded voices in this folder. By default uploads are refused.")
+@click.option("--fetch-urls", is_flag=True, help="Fetch media that requests name by public URLs.")
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="A web page's origin that may use this server.")
+@click.option("--tls-cert", type=_FILE, help="The certificate, as PEM.")
+@click.option("--tls-key", type=_FILE, help="The certificate's private key.")
+@click.option(
+    "--concurrent", default=128, show_default=True, type=click.IntRange(1), help="Requests in the pipeline at once."
+)
+@click.option("--queued", default=1024, show_default=True, type=click.IntRange(0), help="Requests that may wait.")
+@click.option(
+    "--request-seconds", default=600.0, show_default=True, type=click.FloatRange(0), help="Deadline; 0: none."
+)
+@click.option("--limit", multiple=True, metavar="NAME=NUMBER", help="A limit on requests, such as audio_seconds=60.")
+@click.option(
+    "--drain-seconds",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="For running requests, at SIGTERM.",
+)
+@click.option("--admin", metavar="ADDRESS", help="The operator's endpoints: HOST:PORT, or the path of a Unix socket.")
+@click.option("--no-warm-up", is_flag=True, help="Be ready without running the pipeline's warm-up requests.")
+@click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="What is logged.")
+def serve(pipeline: str, **options: Any) -> None:
+    """Serve PIPELINE to OpenAI's clients: a registered name, a checkpoint folder, a hub id or a config file."""
+    from omni_serve.listening import is_loopback, open_socket  # loads the web framework
+
+    settings = _settings(options)
+    address = options["uds"] or f"{options['host']}:{options['port']}"
+    if bool(options["tls_cert"]) != bool(options["tls_key"]):
+        raise click.UsageError("--tls-cert and --tls-key: give both")
+    is_local = options["uds"] is not None or is_loopback(options["host"])
+    if not is_local and not (settings.keys or settings.keys_file) and not options["allow_public"]:
+        raise click.UsageError(
+            f"--host {options['host']} lets other machines in without a key: give --api-key or --keys, or --allow-public"
+        )
+    ring = KeyRing.open(settings.keys_file, settings.keys)  # a mistake in the file is found before anything starts
+    listener = open_socket(address)
+    admin = open_socket(options["admin"]) if options["admin"] else None
+    if options["admin"] and "/" not in options["admin"]:
+        host = options["admin"].rpartition(":")[0]
+        if not is_loopback(host or "127.0.0.1") and ring.is_open:
+            raise click.UsageError(f"--admin {options['admin']} lets other machines in without a key")
+    logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    chosen = (options[each] for each in ("model", "option", "settings", "overlay"))
+    config = completed(resolve_config(pipeline, *chosen).config)
+    try:
+        asyncio.run(_serve(config, options, settings, listener, admin))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(128 + signal.SIGINT)
+    finally:
+        for each in (options["uds"], options["admin"]):
+            if each and "/" in each:
+                Path(each).unlink(missing_ok=True)
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    from omni_serve.listening import LOOPBACK_HOSTS, is_loopback
+
+    return Settings(
+        model=options["model_name"],
+        aliases=options["alias"],
+        any_model=options["any_model"],
+        voice_aliases=dict(_pair("--voice-alias", each) for each in options["voice_alias"]),
+        limits=_limits(options["limit"]),
+        concurrent=options["concurrent"],
+        queued=options["queued"],
+        request_seconds=options["request_seconds"] or None,
+        keys_file=options["keys_file"],
+        keys={"command line": options["api_key"]} if options["api_key"] else {},
+        public_metrics=options["public_metrics"],
+        voices_dir=options["voices"],
+        fetch_urls=options["fetch_urls"],
+        cors_origins=options["cors"],
+        drain_seconds=options["drain_seconds"],
+        warm_up=not options["no_warm_up"],
+        hosts=LOOPBACK_HOSTS if not options["uds"] and is_loopback(options["host"]) else (),
+    )
+
+
+def _pair(option: str, text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise click.UsageError(f"{option} {text}: must be NAME=VALUE")
+    return name, value
+
+
+def _limits(texts: tuple[str, ...]) -> Limits:
+    known = {each.name: each for each in fields(Limits)}
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, value = _pair("--limit", text)
+        if name not in known:
+            raise click.UsageError(f"--limit {name}: no such limit{did_you_mean(name, known)}")
+        try:
+            given[name] = int(value) if isinstance(known[name].default, int) else float(value)
+        except ValueError:
+            raise click.UsageError(f"--limit {name}: must be a number, is {value!r}") from None
+        if given[name] <= 0:
+            raise click.UsageError(f"--limit {name}: must be above 0, is {value}")
+    return Limits(**given)
+
+
+async def _serve(
+    config: PipelineConfig, options: dict[str, Any], settings: Settings, listener: Any, admin: Any
+) -> None:
+    from omni_core import open_async
+    from omni_serve.admin import create_admin_app
+    from omni_serve.app import create_app
+    from omni_serve.listening import signals, web_server
+
+    task = asyncio.current_task()
+    assert task is not None
+    with signals(task.cancel):
+        # The queue before the pipeline is ours: it is fair, and what is in it can be given up.
+        config = evolve(config, max_in_flight=max(config.max_in_flight, settings.concurrent))
+        pipe = open_async(config, on_progress=lambda stage, state: click.echo(f"{stage}: {state}", err=True))
+        async with pipe:
+            app = create_app(pipe, settings)
+            tls = {"cert": options["tls_cert"], "key": options["tls_key"]}
+            servers = [(web_server(app, drain_seconds=settings.drain_seconds, **tls), listener)]
+            if admin is not None:
+                servers.append((web_server(create_admin_app(app.state.server), drain_seconds=1), admin))
+
+            def end() -> None:
+                app.state.server.admission.draining = True
+                for server, _ in servers:
+                    server.end()
+
+            with signals(end):
+                _announce(app.state.server.model, listener, options)
+                await asyncio.gather(*(server.serve(sockets=[each]) for server, each in servers))
+
+
+def _announce(model: str, listener: Any, options: dict[str, Any]) -> None:
+    """Say where to call."""
+    scheme = "https" if options["tls_cert"] else "http"
+    if options["uds"]:
+        click.echo(f"Serving {model} at {options['uds']}", err=True)
+        return
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    click.echo(f"Serving {model} at {scheme}://{host}:{port}/v1", err=True)
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and remove the API keys of a server. The file holds hashes: a key is shown once."""
+
+
+_keys_file = click.option(
+    "--file", "path", type=click.Path(dir_okay=False, path_type=Path), default="omni-keys.json", show_default=True
+)
+_NUMBER = click.FloatRange(0, min_open=True)
+
+
+@keys.command()
+@click.argument("name")
+@_keys_file
+@click.option(
+    "--scope", multiple=True, type=click.Choice(SCOPES), help="What it opens. By default inference and voices."
+)
+@click.option("--requests-per-minute", type=_NUMBER)
+@click.option("--audio-seconds-per-minute", type=_NUMBER, help="Seconds of speech.")
+@click.option("--concurrent", type=click.IntRange(1), help="Requests at once.")
+@click.option("--share", type=_NUMBER, default=1.0, show_default=True, help="Its share when requests wait.")
+def add(name: str, path: Path, scope: tuple[str, ...], **limits: Any) -> None:
+    """Make a key called NAME and print it."""
+    ring = KeyRing.open(path) if path.exists() else KeyRing(path=path)
+    secret = ring.add(name, scope or ("inference", "voices"), KeyLimits(**limits))
+    ring.save()
+    click.echo(secret)
+
+
+@keys.command("list")
+@_keys_file
+def list_keys(path: Path) -> None:
+    """List the keys."""
+    for key in KeyRing.open(path).keys.values():
+        shown = describe(key)
+        limits = ", ".join(f"{each}={value:g}" for each, value in shown["limits"].items() if value is not None)
+        click.echo(f"{key.name}: {', '.join(key.scopes)} ({limits})")
+
+
+@keys.command()
+@click.argument("name")
+@_keys_file
+def remove(name: str, path: Path) -> None:
+    """Remove the key called NAME; a running server reads the file again when it starts."""
+    ring = KeyRing.open(path)
+    if name not in ring.keys:
+        raise ConfigError(f"{path}: no key is called {name!r}{did_you_mean(name, ring.keys)}")
+    del ring.keys[name]
+    ring.save()

@@ -1,0 +1,147 @@
+"""Errors in OpenAI's form: ``{"error": {"message", "type", "param", "code"}}``, with the status and headers that its clients act on.
+
+``x-should-retry: false`` stops a client from repeating what cannot succeed; ``retry-after`` says when it may.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from omni_core.errors import (
+    InvalidRequestError,
+    OverloadedError,
+    RequestAbortedError,
+    RequestFailedError,
+    RequestTimeoutError,
+    StageFailedError,
+    message_of,
+)
+
+logger = logging.getLogger(__name__)
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    499: "request_cancelled",
+}
+"""OpenAI's ``type`` by status; the others are ``server_error``."""
+
+_RETRIES_HELP = (408, 409, 429, 503)
+
+
+class ApiError(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: of HTTP. message: what is wrong and what to do. code: for programs. param: the path in the request.
+        retry_after: seconds until the client should try again. details: further keys of the error, such as the failed ``unit``.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.retry_after = retry_after
+        self.details = dict(details or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The whole body, as data."""
+        error = {
+            "message": self.message,
+            "type": TYPES.get(self.status, "server_error"),
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": {**error, **self.details}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers about trying again."""
+        headers = {"x-should-retry": "true" if self.status in _RETRIES_HELP else "false"}
+        if self.retry_after is not None:
+            headers["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+            headers["retry-after-ms"] = str(max(1, math.ceil(self.retry_after * 1000)))
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return headers
+
+    def response(self) -> Response:
+        """Return the answer."""
+        return Response(json.dumps(self.body), self.status, self.headers, media_type="application/json")
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the error of a request that is itself at fault."""
+    return ApiError(400, message, param=param, code=code)
+
+
+_PATH = re.compile(r"^(?:inputs\.)?((?:messages|references|params|metadata|modalities)[\w.\[\]]*)(?: \(.*?\))?: ")
+
+
+def api_error(error: BaseException) -> ApiError:
+    """Return the answer for an exception of the pipeline, or of our own code (which is logged)."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValidationError):
+        return _of_validation(error)
+    if isinstance(error, InvalidRequestError):
+        text = str(error.message) if isinstance(error, RequestFailedError) else str(error)
+        found = _PATH.match(text)
+        path = found.group(1) if found else None
+        return invalid(text, path.removeprefix("params.") if path else None, "invalid_value")
+    if isinstance(error, OverloadedError):
+        return ApiError(429, str(error), code="overloaded", retry_after=error.retry_after)
+    if isinstance(error, RequestTimeoutError):
+        # A second attempt would take as long.
+        return ApiError(504, str(error), code="timeout", details={"stage": error.stage})
+    if isinstance(error, StageFailedError):
+        return ApiError(503, str(error), code="unit_failed", retry_after=30, details={"unit": error.stage})
+    if isinstance(error, RequestFailedError):
+        if error.error_type == "StageFailedError":
+            return ApiError(503, error.message, code="unit_failed", retry_after=30, details={"unit": error.stage})
+        return ApiError(500, str(error), code="stage_failed", details={"stage": error.stage})
+    if isinstance(error, RequestAbortedError):
+        return ApiError(499, str(error), code="request_cancelled")
+    logger.error("an error of the server", exc_info=error)
+    return ApiError(500, f"The server failed: {message_of(error, with_type=True)}", code="internal_error")
+
+
+def _of_validation(error: ValidationError) -> ApiError:
+    """Return the first problem of a request's body, with its path."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ""
+    for each in first["loc"]:
+        if isinstance(each, int):
+            path += f"[{each}]"
+        elif re.fullmatch(r"[a-z_]\w*", str(each)):  # not the name of a branch of a union
+            path += f".{each}" if path else str(each)
+    if first["type"] == "json_invalid":
+        return invalid(
+            f"The body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"
+        )
+    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
+    return invalid(f"{path or 'body'}: {first['msg'][:1].lower()}{first['msg'][1:]}", path or None, code)

@@ -1,0 +1,101 @@
+"""Which waiting request runs next: start-time fair queuing over keys, without IO. Time and events come in, decisions go out."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+from attrs import define, field
+
+T = TypeVar("T")
+
+
+@define
+class _Line(Generic[T]):
+    """The waiting requests of one key. ``turn``: its virtual time; the key with the smallest one is next."""
+
+    share: float
+    turn: float
+    waiting: deque[T] = field(factory=deque)
+
+
+@define
+class FairQueue(Generic[T]):
+    """Hands out ``room`` places to keys in proportion to their shares, whatever each of them sends.
+
+    A key that has waited gets no credit for the time before: its virtual time begins at that of the queue.
+    """
+
+    room: int
+    running: int = 0
+    waiting: int = 0
+    _now: float = 0.0
+    _lines: dict[str, _Line[T]] = field(factory=dict)
+
+    def enter(self, key: str, share: float, request: T) -> bool:
+        """Take a request. Returns true if it runs at once; otherwise :meth:`leave` returns it when its turn has come."""
+        if self.running < self.room and not self.waiting:
+            self.running += 1
+            return True
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(share, self._now)
+        line.waiting.append(request)
+        self.waiting += 1
+        return False
+
+    def give_up(self, key: str, request: T) -> bool:
+        """Remove a waiting request. Returns false if it does not wait any more."""
+        line = self._lines.get(key)
+        if line is None or request not in line.waiting:
+            return False
+        line.waiting.remove(request)
+        self.waiting -= 1
+        self._forget(key, line)
+        return True
+
+    def leave(self) -> T | None:
+        """Free a place; return the request that gets it, or ``None``."""
+        self.running -= 1
+        if not self.waiting or self.running >= self.room:
+            return None
+        key, line = min(self._lines.items(), key=lambda item: item[1].turn)
+        request = line.waiting.popleft()
+        self.waiting -= 1
+        self.running += 1
+        self._now = line.turn
+        line.turn += 1.0 / line.share
+        self._forget(key, line)
+        return request
+
+    def _forget(self, key: str, line: _Line[T]) -> None:
+        if not line.waiting:
+            del self._lines[key]
+
+
+@define
+class Bucket:
+    """A budget that refills steadily, up to one minute's worth. It may be overdrawn, for what is known only afterwards."""
+
+    per_minute: float
+    level: float = field(init=False)
+    _at: float | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.level = self.per_minute
+
+    def wait(self, amount: float, now: float) -> float:
+        """Return the seconds until ``amount`` is there; 0: now."""
+        self._refill(now)
+        missing = min(amount, self.per_minute) - self.level
+        return max(0.0, missing * 60.0 / self.per_minute)
+
+    def take(self, amount: float, now: float) -> None:
+        """Take ``amount``."""
+        self._refill(now)
+        self.level -= amount
+
+    def _refill(self, now: float) -> None:
+        if self._at is not None:
+            self.level = min(self.per_minute, self.level + (now - self._at) * self.per_minute / 60.0)
+        self._at = now

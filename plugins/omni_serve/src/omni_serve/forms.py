@@ -1,0 +1,49 @@
+"""Multipart bodies: bounded uploads, and their description in the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+
+from omni_serve.errors import ApiError, invalid
+
+_FIELDS = 64
+_FIELD_BYTES = 1 << 20
+
+
+async def read_form(request: Request) -> FormData:
+    """Return the form of a request. Raises ApiError 400 if it is none."""
+    kind = request.headers.get("content-type", "")
+    if not kind.startswith(("multipart/form-data", "application/x-www-form-urlencoded")):
+        raise invalid(
+            f"The body must be a form (content-type: multipart/form-data), is {kind!r:.80}", code="invalid_form"
+        )
+    try:
+        return await request.form(max_files=4, max_fields=_FIELDS, max_part_size=_FIELD_BYTES)
+    except (MultiPartException, HTTPException, ValueError, KeyError) as error:
+        problem = getattr(error, "message", None) or getattr(error, "detail", None) or str(error)
+        raise invalid(f"The form cannot be read: {problem}", code="invalid_form") from None
+
+
+async def upload(file: UploadFile, field: str, most_mib: float) -> bytes:
+    """Return the content of an uploaded file. Raises ApiError: 413, it is larger; 400, it is empty."""
+    data = await file.read(int(most_mib * 2**20) + 1)
+    if len(data) > most_mib * 2**20:
+        raise ApiError(413, f"{field}: over the limit of {most_mib:g} MiB", code="media_too_large", param=field)
+    if not data:
+        raise invalid(f"{field}: the file is empty", field, "invalid_value")
+    return data
+
+
+def form_schema(fields: dict[str, str], required: list[str]) -> dict[str, Any]:
+    """Return what the OpenAPI document says about a form: its fields and their types, ``binary`` for a file."""
+    properties = {
+        name: {"type": "string", "format": "binary"} if kind == "binary" else {"type": kind}
+        for name, kind in fields.items()
+    }
+    form = {"type": "object", "properties": properties, "required": required}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}

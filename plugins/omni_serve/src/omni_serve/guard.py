@@ -1,0 +1,199 @@
+"""The one gate before every route, HTTP and WebSocket, known or not: keys and scopes, sizes, request ids, counts.
+
+It is ASGI middleware and not a dependency of routes: a route that somebody adds later, or mounts, is behind it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omni_serve.auth import ANYONE, Key, presented
+from omni_serve.errors import ApiError, api_error
+from omni_serve.server import Server
+
+logger = logging.getLogger(__name__)
+
+_SAFE_ID = re.compile(rb"[\w.:-]{1,128}")
+
+_BODY_SECONDS = 60.0
+"""The time that a client has to send a whole body."""
+
+
+class Guard:
+    """Lets requests through to the application that it wraps.
+
+    Attributes:
+        open_paths: need no key. open_prefixes: likewise everything below.
+    """
+
+    def __init__(self, server: Server, needs: Callable[[str, str], str] | None = None) -> None:
+        self._app: ASGIApp | None = None
+        self._needs = needs or scope_needed
+        self._hosts = {each.encode() for each in server.settings.hosts}
+        self._origins = {each.encode() for each in server.settings.cors_origins}
+        self._server = server
+        self._most = int(server.settings.limits.body_mib * 2**20)
+        self.open_paths = {"/health", "/health/ready"}
+        self.open_prefixes: tuple[str, ...] = ()
+        if server.settings.public_metrics:
+            self.open_paths.add("/metrics")
+
+    def wrap(self, app: ASGIApp) -> None:
+        """Guard this application."""
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, or answer with an error."""
+        assert self._app is not None
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._http(scope, receive, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._app is not None
+        try:
+            if self._server.admission.draining:
+                raise ApiError(503, "The server is shutting down.", code="draining", retry_after=5)
+            scope["omni.key"] = self._key(scope)
+        except ApiError as error:
+            await _deny(error, scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self._app is not None
+        begun = time.perf_counter()
+        identity = _request_id(scope)
+        scope["omni.request_id"] = identity.decode()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", identity)]
+            await send(message)
+
+        try:
+            scope["omni.key"] = self._key(scope)
+            await self._app(scope, self._bounded(scope, receive), send_with_id)
+        except ApiError as error:
+            if not status:
+                await error.response()(scope, receive, send_with_id)
+        except Exception as error:
+            if status:
+                raise
+            await api_error(error).response()(scope, receive, send_with_id)
+        finally:
+            metrics = self._server.metrics
+            endpoint = getattr(scope.get("route"), "path", "other")
+            metrics.requests.labels(endpoint, str(scope.get("omni.status") or status)).inc()
+            metrics.duration.labels(endpoint).observe(time.perf_counter() - begun)
+
+    def _key(self, scope: Scope) -> Key | None:
+        """Return the key of a request; ``None`` for an open path without one."""
+        ring, path = self._server.keys, scope["path"]
+        self._check_caller(scope, is_open=ring.is_open)
+        if ring.is_open:
+            return ANYONE
+        given = presented(scope["headers"])
+        key = ring.find(given) if given else None
+        if key is None:
+            if path in self.open_paths or (self.open_prefixes and path.startswith(self.open_prefixes)):
+                return None
+            if given:
+                raise ApiError(401, "The API key is not valid.", code="invalid_api_key")
+            raise ApiError(401, "An API key is needed: send 'Authorization: Bearer KEY'.", code="missing_api_key")
+        needed = self._needs(scope.get("method", "GET"), path)
+        if not key.may(needed) and path not in self.open_paths:
+            raise ApiError(
+                403,
+                f"The key {key.name!r} has no scope {needed!r}.",
+                code="insufficient_scope",
+                details={"scope": needed},
+            )
+        return key
+
+    def _check_caller(self, scope: Scope, *, is_open: bool) -> None:
+        """Refuse web pages of other origins where no key protects the server, and names of hosts that are not ours.
+
+        Browsers send forms and open WebSockets across origins without asking, and follow a name that leads to this machine.
+        """
+        if not (is_open or self._hosts):
+            return
+        host = origin = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+        if self._hosts and host and re.sub(rb":\d+$", b"", host) not in self._hosts:
+            raise ApiError(421, "This server is not called by that name (see the setting `hosts`).", code="wrong_host")
+        if is_open and origin and origin not in self._origins and origin.partition(b"://")[2] != host:
+            raise ApiError(403, "Web pages of other origins may not use this server.", code="cross_origin")
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """Return ``receive``, which raises for a body that is too large or comes too slowly."""
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
+        if length.isdigit() and int(length) > self._most:
+            raise self._too_large(int(length))
+        left, whole, until = self._most, False, 0.0
+
+        async def bounded() -> Message:
+            nonlocal left, whole, until
+            if whole:
+                return await receive()
+            until = until or asyncio.get_running_loop().time() + _BODY_SECONDS
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(408, f"The body took longer than {_BODY_SECONDS:g} s.", code="body_timeout") from None
+            whole = not message.get("more_body", False)
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise self._too_large(self._most - left)
+            return message
+
+        return bounded
+
+    def _too_large(self, size: int) -> ApiError:
+        limit = self._server.settings.limits.body_mib
+        return ApiError(
+            413, f"The body has {size / 2**20:.1f} MiB or more; the limit is {limit:g} MiB.", code="too_large"
+        )
+
+
+def scope_needed(method: str, path: str) -> str:
+    """Return the scope that a request needs."""
+    if path == "/metrics":
+        return "metrics"
+    if method in ("POST", "DELETE") and path.startswith(("/v1/audio/voices", "/v1/audio/voice_consents")):
+        return "voices"
+    return "inference"
+
+
+def _request_id(scope: Scope) -> bytes:
+    """Return the client's own id if it is harmless, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
+            return bytes(value)
+    return b"req_" + secrets.token_hex(12).encode()
+
+
+async def _deny(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse a WebSocket: with the error as an answer of HTTP where the server can do that."""
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
+        return
+    await error.response()(scope, receive, send)

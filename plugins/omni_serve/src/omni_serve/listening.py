@@ -1,0 +1,163 @@
+"""The web server: sockets that are opened before the pipeline starts, connections that are bounded, a drain at SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from omni_core.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+HEADER_SECONDS = 15.0
+"""The time that a client has to send the headers of a request."""
+
+CONNECTIONS = 8192
+"""Open connections; further ones get status 503."""
+
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, which also ends connections that do not finish their headers."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for headers."""
+        super().connection_made(transport)
+        self._wait()
+
+    def on_message_begin(self) -> None:
+        """Begin to wait for the headers of a further request."""
+        super().on_message_begin()
+        self._wait()
+
+    def on_headers_complete(self) -> None:
+        """Wait no more."""
+        self._wait_no_more()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._wait_no_more()
+        self._late = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+    def _wait_no_more(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn in an event loop of ours, which handles the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+    def end(self) -> None:
+        """Accept nothing more, finish what runs; at the second call, end at once."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def web_server(app: Any, *, drain_seconds: float, cert: str | None = None, key: str | None = None) -> WebServer:
+    """Return a server for an application."""
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        ws="websockets-sansio",
+        ws_max_size=1 << 20,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=max(1, round(drain_seconds)),
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+    )
+    return WebServer(config)
+
+
+def open_socket(address: str) -> socket.socket:
+    """Return a listening socket: ``HOST:PORT``, or the path of a Unix socket, which only its owner may use.
+
+    Raises:
+        ConfigError: the address is malformed, in use or not allowed.
+    """
+    if "/" in address:
+        return _open_unix(Path(address))
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"{address}: must be HOST:PORT or the path of a socket")
+    host = host.strip("[]") or "127.0.0.1"
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, int(port)), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(f"{address}: cannot listen: {error.strerror or error}") from error
+
+
+def _open_unix(path: Path) -> socket.socket:
+    if path.is_socket():
+        probe = socket.socket(socket.AF_UNIX)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink()  # nobody listens: left behind by a server that was killed
+        else:
+            raise ConfigError(f"{path}: another server listens there")
+        finally:
+            probe.close()
+    listener = socket.socket(socket.AF_UNIX)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"{path}: cannot listen: {error.strerror}") from error
+    finally:
+        os.umask(mask)
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@contextmanager
+def signals(end: Callable[[], object]) -> Iterator[None]:
+    """Call ``end`` at SIGTERM and SIGINT."""
+    loop = asyncio.get_running_loop()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(each, end)
+    try:
+        yield
+    finally:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)

@@ -1,0 +1,165 @@
+"""The parameters of a request: OpenAI's names, our extensions, and what the pipeline declares, brought together.
+
+A parameter that is not honoured is an error that names it. Exceptions are those that change nothing: values that are the default
+anyway (``n: 1``), and bookkeeping for OpenAI's own platform (``user``, ``prompt_cache_key``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from omni_core.config.schema import PipelineConfig
+from omni_core.errors import did_you_mean
+from omni_core.interface import SEED, Interface, Parameter
+from omni_serve.errors import invalid
+
+LENGTHS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_new_tokens")
+"""Names for the longest reply. A pipeline declares one of them."""
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "response_format": ({"type": "text"},),
+    "text": ({"format": {"type": "text"}}, {}),
+    "logit_bias": ({},),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "reasoning_effort": ("none",),
+    "reasoning": ({"effort": "none"}, {}),
+    "verbosity": ("medium",),
+    "parallel_tool_calls": (True,),
+    "truncation": ("disabled",),
+    "background": (False,),
+    "include": ([],),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "chat_template_kwargs": ({},),
+}
+"""Values that change nothing, by parameter: accepted where the pipeline does not know the parameter."""
+
+BOOKKEEPING = frozenset(
+    {
+        "user",
+        "metadata",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "prompt_cache_options",
+        "client_metadata",
+    }
+)
+"""What OpenAI's platform uses to sort and cache requests; without effect on a reply there, too."""
+
+
+@frozen
+class Parameters:
+    """What goes into a request of the pipeline."""
+
+    params: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class ParameterNames:
+    """The names that a pipeline's interface, OpenAI and we have for parameters; made once per server."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        interface = config.interface or Interface()
+        self._groups = {group.name: group for group in interface.groups}
+        by_role = {group.role: group.name for group in reversed(interface.groups)}
+        stages = {stage: by_role[role] for role, stage in interface.roles.items() if role in by_role}
+        self._group_of = {**by_role, **stages, **{name: name for name in self._groups}}
+        plain = interface.plain_group.parameters if interface.plain_group is not None else []
+        seeded = any(each.name == SEED for group in interface.groups for each in group.parameters)
+        self._params = {name for each in (*interface.params, *plain) for name in each.names if name != SEED}
+        self._params |= {SEED} if seeded else set()
+        self._metadata = {name for each in interface.metadata for name in each.names}
+        self._length = next((name for each in plain for name in each.names if name in LENGTHS), None)
+
+    @property
+    def known(self) -> list[str]:
+        """Return the names for messages."""
+        return sorted({*self._params, *self._metadata, *LENGTHS, *NEUTRAL, "stage_sampling", "mm_processor_kwargs"})
+
+    def read(self, given: Mapping[str, Any]) -> Parameters:
+        """Return the parameters of a request. ``None`` means: not given.
+
+        Raises:
+            ApiError: 400, a parameter is not honoured by this pipeline, or given twice.
+        """
+        params: dict[str, Any] = {}
+        metadata: dict[str, Any] = {}
+        length: str | None = None
+        for name, value in given.items():
+            if value is None or name in BOOKKEEPING:
+                continue
+            if name in LENGTHS and self._length is not None:
+                if length is not None:
+                    raise invalid(f"{name}: given twice, here and as {length}", name, "invalid_value")
+                params[self._length], length = value, name
+            elif name in self._params:
+                params[name] = value
+            elif name == "stage_sampling":
+                self._stages(value, params)
+            elif name == "mm_processor_kwargs":
+                self._media(value, metadata)
+            elif name in self._metadata:
+                metadata[name] = value
+            elif not _is_neutral(name, value):
+                raise self._unknown(name, value)
+        return Parameters(params, metadata)
+
+    def _stages(self, value: Any, params: dict[str, Any]) -> None:
+        """Take ``{"thinker": {...}}``: parameters by group, by stage or by role."""
+        where = "stage_sampling"
+        if not isinstance(value, Mapping):
+            raise invalid(f"{where}: must be a mapping of stages to their parameters", where, "invalid_type")
+        for name, group in value.items():
+            if name not in self._group_of:
+                raise invalid(
+                    f"{where}.{name}: no stage of this name has parameters{did_you_mean(name, self._group_of)}",
+                    f"{where}.{name}",
+                    "unknown_parameter",
+                )
+            if not isinstance(group, Mapping):
+                raise invalid(f"{where}.{name}: must be a mapping of parameters", f"{where}.{name}", "invalid_type")
+            params.setdefault(self._group_of[name], {}).update(group)
+
+    def _media(self, value: Any, metadata: dict[str, Any]) -> None:
+        where = "mm_processor_kwargs"
+        if not isinstance(value, Mapping):
+            raise invalid(f"{where}: must be a mapping", where, "invalid_type")
+        for name, each in value.items():
+            if name not in self._metadata:
+                raise invalid(
+                    f"{where}.{name}: this pipeline does not read it{did_you_mean(name, self._metadata)}",
+                    f"{where}.{name}",
+                    "unknown_parameter",
+                )
+            metadata[name] = each
+
+    def _unknown(self, name: str, value: Any) -> Exception:
+        if name in NEUTRAL:
+            others = " or ".join(repr(each) for each in NEUTRAL[name])
+            return invalid(f"{name}: only {others} is supported here, is {value!r:.80}", name, "unsupported_value")
+        return invalid(
+            f"{name}: this server does not honour this parameter{did_you_mean(name, self.known)}",
+            name,
+            "unsupported_parameter",
+        )
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    return any(type(each) in (type(value), float) and each == value for each in NEUTRAL.get(name, ()))
+
+
+def choices_of(interface: Interface, name: str) -> list[str]:
+    """Return the declared choices of a key of the metadata."""
+    found: Parameter | None = next((each for each in interface.metadata if name in each.names), None)
+    return list(found.choices) if found is not None else []

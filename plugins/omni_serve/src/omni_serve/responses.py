@@ -1,0 +1,251 @@
+"""``POST /v1/responses``: text and calls of tools in the form of OpenAI's newer API. It is a chat in other words: nothing is kept here,
+so that a request brings the whole conversation (``previous_response_id`` is refused).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from attrs import define, field
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omni_serve.bodies import body_of, json_response, schema
+from omni_serve.chat import Chat, ChatRequest
+from omni_serve.errors import invalid
+from omni_serve.response_items import messages_of, tools_of
+from omni_serve.server import server_of
+from omni_serve.streams import Stream, event, unless_gone
+from omni_serve.tool_formats import ToolCall
+
+router = APIRouter(tags=["responses"])
+
+
+class ResponsesRequest(BaseModel):
+    """A conversation. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+
+
+@router.post("/v1/responses", openapi_extra=schema(ResponsesRequest))
+async def create_response(request: Request) -> Response:
+    """Answer a conversation with text or calls of tools."""
+    server = server_of(request)
+    asked = await body_of(request, ResponsesRequest)
+    for name in ("previous_response_id", "conversation"):
+        if getattr(asked, name) is not None:
+            raise invalid(
+                f"{name}: this server keeps no responses; send the whole conversation as input",
+                name,
+                "unsupported_parameter",
+            )
+    if "text" not in server.interface.outputs and server.interface.outputs:
+        raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
+    chat_request = ChatRequest.model_validate(
+        {
+            **(asked.model_extra or {}),
+            "model": asked.model,
+            "messages": messages_of(asked.input, asked.instructions),
+            "modalities": ["text"],
+            "tools": tools_of(asked.tools),
+            "tool_choice": asked.tool_choice,
+        }
+    )
+    answer = _Answer(asked, await Chat.make(server, request, chat_request))
+    if asked.stream:
+        return Stream(answer.stream(), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
+    return json_response(await unless_gone(request, answer.whole()))
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+@define(eq=False)
+class _Answer:
+    """One response while it is made."""
+
+    asked: ResponsesRequest
+    chat: Chat
+    identity: str = field(factory=lambda: _new_id("resp"))
+    created: int = field(factory=lambda: int(time.time()))
+    output: list[dict[str, Any]] = field(factory=list)
+    _number: int = 0
+
+    async def whole(self) -> dict[str, Any]:
+        """Return the finished ``response`` object."""
+        async with aclosing(self.stream()) as events:
+            async for _ in events:
+                pass
+        return self._object(self._status)
+
+    async def stream(self) -> AsyncGenerator[bytes]:
+        """Yield the events; at their end ``output`` is complete."""
+        yield self._event("response.created", response=self._object("in_progress"))
+        yield self._event("response.in_progress", response=self._object("in_progress"))
+        reader, message = self.chat.reader, _Message(self)
+        async with aclosing(self.chat.call.pieces()) as pieces:
+            async for piece in pieces:
+                if not isinstance(piece, str):
+                    continue
+                found: list[ToolCall] = []
+                if reader is not None:
+                    piece, found = reader.feed(piece)
+                for each in message.text(piece):
+                    yield each
+                for call in found:
+                    for each in [*message.end(), *self._tool(call)]:
+                        yield each
+        if reader is not None:
+            rest, found = reader.finish()
+            for each in message.text(rest):
+                yield each
+            for call in found:
+                for each in [*message.end(), *self._tool(call)]:
+                    yield each
+        if not self.output and not message.is_open:
+            for each in message.begin():
+                yield each
+        for each in message.end():
+            yield each
+        kind = "response.completed" if self._status == "completed" else "response.incomplete"
+        yield self._event(kind, response=self._object(self._status))
+
+    @property
+    def _status(self) -> str:
+        return "incomplete" if self.chat.call.finish_reason == "length" else "completed"
+
+    def _tool(self, call: ToolCall) -> list[bytes]:
+        item = {
+            "type": "function_call",
+            "id": _new_id("fc"),
+            "call_id": call.identity,
+            "name": call.name,
+            "arguments": call.arguments,
+            "status": "completed",
+        }
+        index = len(self.output)
+        self.output.append(item)
+        place = {"item_id": item["id"], "output_index": index}
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        return [
+            self._event("response.output_item.added", output_index=index, item=begun),
+            self._event("response.function_call_arguments.delta", **place, delta=call.arguments),
+            self._event("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments),
+            self._event("response.output_item.done", output_index=index, item=item),
+        ]
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._number += 1
+        return event({"type": kind, "sequence_number": self._number - 1, **fields}, kind)
+
+    def _object(self, status: str) -> dict[str, Any]:
+        extra = self.asked.model_extra or {}
+        finished = status != "in_progress"
+        usage = self.chat.call.openai_usage
+        tokens = {
+            "input_tokens": usage["prompt_tokens"],
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": usage["completion_tokens"],
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage["total_tokens"],
+        }
+        return {
+            "id": self.identity,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "instructions": self.asked.instructions,
+            "max_output_tokens": extra.get("max_output_tokens"),
+            "metadata": extra.get("metadata") or {},
+            "model": self.asked.model,
+            "output": list(self.output) if finished else [],
+            "parallel_tool_calls": True,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": extra.get("temperature"),
+            "text": {"format": {"type": "text"}},
+            "tool_choice": self.asked.tool_choice or "auto",
+            "tools": self.asked.tools or [],
+            "top_p": extra.get("top_p"),
+            "truncation": "disabled",
+            "usage": tokens if finished else None,
+        }
+
+
+class _Message:
+    """The message in a response: opened by its first text, closed before a call of a tool and at the end."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self._answer = answer
+        self._item: dict[str, Any] | None = None
+        self._text = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._item is not None
+
+    def begin(self) -> list[bytes]:
+        """Open it."""
+        answer = self._answer
+        self._item = {
+            "type": "message",
+            "id": _new_id("msg"),
+            "role": "assistant",
+            "status": "in_progress",
+            "content": [],
+        }
+        self._text = ""
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        index = len(answer.output)
+        return [
+            answer._event("response.output_item.added", output_index=index, item=self._item),
+            answer._event("response.content_part.added", **self._place(), part=part),
+        ]
+
+    def text(self, text: str) -> list[bytes]:
+        """Add text."""
+        if not text:
+            return []
+        begun = [] if self._item is not None else self.begin()
+        self._text += text
+        delta = self._answer._event("response.output_text.delta", **self._place(), delta=text, logprobs=[])
+        return [*begun, delta]
+
+    def end(self) -> list[bytes]:
+        """Close it, if it is open."""
+        if self._item is None:
+            return []
+        answer, index = self._answer, len(self._answer.output)
+        part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
+        done = {**self._item, "status": "completed", "content": [part]}
+        place = self._place()
+        answer.output.append(done)
+        self._item = None
+        return [
+            answer._event("response.output_text.done", **place, text=self._text, logprobs=[]),
+            answer._event("response.content_part.done", **place, part=part),
+            answer._event("response.output_item.done", output_index=index, item=done),
+        ]
+
+    def _place(self) -> dict[str, Any]:
+        assert self._item is not None
+        return {"item_id": self._item["id"], "output_index": len(self._answer.output), "content_index": 0}

@@ -1,0 +1,126 @@
+"""What all endpoints share: the pipeline, what it offers, the keys, the queue, the metrics, the voices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from attrs import define, field
+from starlette.requests import HTTPConnection
+
+from omni_core.config.schema import PipelineConfig
+from omni_core.coordinator import StreamEvent
+from omni_core.errors import did_you_mean
+from omni_core.interface import Interface
+from omni_core.protocol.messages import OmniRequest
+from omni_serve.auth import Key, KeyRing
+from omni_serve.encoders import PCM_RATE
+from omni_serve.errors import ApiError
+from omni_serve.limits import Admission
+from omni_serve.metrics import Metrics
+from omni_serve.parameters import ParameterNames
+from omni_serve.settings import Settings
+from omni_serve.spoken import SpokenAnswers
+from omni_serve.units import Units
+from omni_serve.voice_store import VoiceStore
+
+
+class ServedPipe(Protocol):
+    """The part of :class:`omni_core.AsyncPipe` that a server uses."""
+
+    config: PipelineConfig
+
+    def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]: ...
+
+    async def abort(self, request_id: str) -> None: ...
+
+    def health(self) -> dict[str, dict[str, Any]]: ...
+
+    async def statistics(self) -> dict[str, dict[str, dict[str, float]]]: ...
+
+    async def start_profile(self, torch: Sequence[str] = ()) -> None: ...
+
+    async def stop_profile(self, path: str | Path) -> Any: ...
+
+
+@define(eq=False)
+class Server:
+    """One served pipeline."""
+
+    pipe: ServedPipe
+    settings: Settings
+    keys: KeyRing
+    admission: Admission
+    metrics: Metrics
+    units: Units
+    spoken: SpokenAnswers
+    voices: VoiceStore | None
+    interface: Interface
+    parameters: ParameterNames
+    model: str
+    created: int = field(factory=lambda: int(time.time()))
+    warm: bool = False
+
+    @classmethod
+    def make(cls, pipe: ServedPipe, settings: Settings) -> Server:
+        """Make the shared state of an application.
+
+        Raises:
+            ConfigError: the keys or the folder of voices cannot be used.
+        """
+        config = pipe.config
+        return cls(
+            pipe=pipe,
+            settings=settings,
+            keys=KeyRing.open(settings.keys_file, settings.keys),
+            admission=(admission := Admission(settings)),
+            metrics=Metrics(config.resolved_name, admission),
+            units=Units(config, pipe.health),
+            spoken=SpokenAnswers(settings.audio_seconds_kept, settings.audio_answers_kept),
+            voices=VoiceStore(settings.voices_dir) if settings.voices_dir is not None else None,
+            interface=config.interface or Interface(),
+            parameters=ParameterNames(config),
+            model=settings.model or config.name or Path(config.model_path).name,
+        )
+
+    @property
+    def models(self) -> list[str]:
+        """The model names that clients may ask for."""
+        return [self.model, *self.settings.aliases]
+
+    @property
+    def rate(self) -> int:
+        """The sample rate of the pipeline's speech, where no sound has told it."""
+        return self.interface.sample_rate or PCM_RATE
+
+    def apply_session(self, connection: HTTPConnection, metadata: dict[str, Any]) -> None:
+        """Send all requests of a session (``x-omni-session``) to the replicas that hold its caches."""
+        session = connection.headers.get("x-omni-session")
+        if session:
+            for stage in self.pipe.config.stages:
+                if stage.affinity_key is not None:
+                    metadata.setdefault(stage.affinity_key, session)
+
+    def check_model(self, name: str) -> None:
+        """Raise ApiError 404 if no model of this name is served."""
+        if not self.settings.any_model and name not in self.models:
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist{did_you_mean(name, self.models, listing='this server has')}",
+                code="model_not_found",
+                param="model",
+            )
+
+
+def server_of(connection: HTTPConnection) -> Server:
+    """Return the server of a request or a WebSocket."""
+    server: Server = connection.app.state.server
+    return server
+
+
+def key_of(connection: HTTPConnection) -> Key:
+    """Return the key that the guard has found."""
+    key: Key = connection.scope["omni.key"]
+    return key

@@ -1,0 +1,88 @@
+"""Everything about a server that its operator may choose. Plain data: the command line and embedding applications fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import field, frozen
+
+
+@frozen(kw_only=True)
+class Limits:
+    """Bounds on what one request may bring. Media are checked by their headers, before they are decoded.
+
+    Attributes:
+        body_mib: a whole request.
+        media_mib: one image, recording or video, as it arrives.
+        media_parts: images, recordings and videos in one request.
+        image_pixels: width times height.
+        audio_seconds, video_seconds: length.
+        text_characters: of all texts of a request.
+        speech_characters: of a text to speak, 4,096 in OpenAI's API.
+        upload_mib: a recording of a voice, or of a consent.
+    """
+
+    body_mib: float = 64.0
+    media_mib: float = 32.0
+    media_parts: int = 64
+    image_pixels: int = 50_000_000
+    audio_seconds: float = 600.0
+    video_seconds: float = 600.0
+    text_characters: int = 1_000_000
+    speech_characters: int = 4096
+    upload_mib: float = 10.0
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How a pipeline is served.
+
+    Attributes:
+        model: the name that clients see; by default the pipeline's.
+        aliases: further names of the model: ``("tts-1",)``.
+        any_model: answer whatever model name a request has. Many clients have one built in.
+        voice_aliases: further names of voices, ``{"alloy": "ethan"}``; ``*`` stands for every other name, ``default`` for the pipeline's
+            own choice.
+        limits: see :class:`Limits`.
+        concurrent: requests that are in the pipeline at once; more wait in the queue.
+        queued: requests that may wait; more get status 429.
+        queue_seconds: how long one may wait before it gets status 503.
+        request_seconds: the deadline of a request in the pipeline; ``None``: none.
+        keys_file: API keys, as ``omni keys add`` writes them.
+        keys: API keys by name, for one run; kept as hashes only.
+        public_metrics: ``/metrics`` needs no key.
+        voices_dir: uploaded voices are kept here, across restarts. ``None``: uploads are refused.
+        audio_seconds_kept: how long a spoken answer can be referred to by its id.
+        audio_answers_kept: how many of them.
+        fetch_urls: media may be named by http and https URLs, which are fetched from public addresses only.
+        hosts: the host names by which clients may call, against web pages that lead a name of theirs to this machine. Empty: any.
+        cors_origins: origins of web pages that may use this server.
+        ping_seconds: a comment is sent when a stream of events was silent for so long.
+        drain_seconds: how long running requests may take after SIGTERM.
+        warm_up: run the pipeline's declared requests before the server says that it is ready.
+        docs: serve ``/openapi.json`` and the page ``/docs``.
+    """
+
+    model: str | None = None
+    aliases: tuple[str, ...] = ()
+    any_model: bool = False
+    voice_aliases: Mapping[str, str] = field(factory=dict)
+    limits: Limits = field(factory=Limits)
+    concurrent: int = 128
+    queued: int = 1024
+    queue_seconds: float = 60.0
+    request_seconds: float | None = 600.0
+    keys_file: Path | None = None
+    keys: Mapping[str, str] = field(factory=dict, repr=False)
+    public_metrics: bool = False
+    voices_dir: Path | None = None
+    audio_seconds_kept: float = 3600.0
+    audio_answers_kept: int = 4096
+    fetch_urls: bool = False
+    hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    ping_seconds: float = 15.0
+    drain_seconds: float = 30.0
+    warm_up: bool = True
+    docs: bool = True

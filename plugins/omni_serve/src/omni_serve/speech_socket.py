@@ -1,0 +1,146 @@
+"""``WS /v1/audio/speech/stream``: text arrives in pieces, as a language model writes it, and is spoken sentence by sentence.
+
+The client sends ``session.config`` with the options of ``/v1/audio/speech``, then ``input.text`` as often as it likes, then
+``input.done``. The server answers ``session.started``, for each sentence ``audio.start``, binary frames and ``audio.done``, and at the
+end ``session.done``. All frames together are one file. ``error`` ends the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from omni_core.errors import did_you_mean
+from omni_serve.encoders import media_type
+from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.sentences import SentenceCutter
+from omni_serve.server import Server, server_of
+from omni_serve.speech import Speaker, SpeechOptions
+
+router = APIRouter()
+
+CONFIG_SECONDS = 10.0
+"""The time until the first message must have come."""
+
+IDLE_SECONDS = 300.0
+"""The longest time between two messages of a client."""
+
+_EVENTS = ("session.config", "input.text", "input.done")
+
+
+_event = TypeAdapter(dict[str, Any])
+
+
+@router.websocket("/v1/audio/speech/stream")
+async def speak_stream(socket: WebSocket) -> None:
+    """Speak a text that arrives in pieces."""
+    server = server_of(socket)
+    await socket.accept()
+    try:
+        await _Session(server, socket).run()
+        await socket.close()
+    except WebSocketDisconnect:
+        pass
+    except BaseExceptionGroup as group:
+        await _end(socket, group)
+    except Exception as error:
+        await _end(socket, error)
+
+
+class _Session:
+    """One connection: a reader that cuts sentences, and a speaker that takes them one by one."""
+
+    def __init__(self, server: Server, socket: WebSocket) -> None:
+        self._server, self._socket = server, socket
+        self._sentences: asyncio.Queue[str | None] = asyncio.Queue()
+        self._characters = 0
+
+    async def run(self) -> None:
+        """Serve the connection until ``input.done`` and the last sound."""
+        kind, config = await self._receive(CONFIG_SECONDS)
+        if kind != "session.config":
+            raise invalid(f"{kind}: the first message must be session.config", "type")
+        options = SpeechOptions.model_validate({"response_format": "pcm", **config})
+        speaker = Speaker(self._server, self._socket, options)
+        await self._socket.send_json(
+            {
+                "type": "session.started",
+                "response_format": options.response_format,
+                "media_type": media_type(options.response_format),
+            }
+        )
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(self._read())
+            await self._speak(speaker)
+            reading.cancel()
+
+    async def _read(self) -> None:
+        cutter = SentenceCutter()
+        most = self._server.settings.limits.text_characters
+        while True:
+            kind, fields = await self._receive(IDLE_SECONDS)
+            if kind == "input.text":
+                text = fields.get("text")
+                if not isinstance(text, str):
+                    raise invalid("text: must be text", "text", "invalid_type")
+                self._characters += len(text)
+                if self._characters > most:
+                    raise ApiError(413, f"text: over the limit of {most} characters", param="text")
+                for sentence in cutter.feed(text):
+                    self._sentences.put_nowait(sentence)
+            elif kind == "input.done":
+                for sentence in cutter.finish():
+                    self._sentences.put_nowait(sentence)
+                self._sentences.put_nowait(None)
+                break
+            else:
+                raise invalid(f"type: no event is called {kind!r}{did_you_mean(kind, _EVENTS)}", "type")
+        # What comes after it is not read, but the end of the connection is noticed.
+        while True:
+            await self._socket.receive_text()
+
+    async def _speak(self, speaker: Speaker) -> None:
+        count = 0
+        while (sentence := await self._sentences.get()) is not None:
+            await self._socket.send_json({"type": "audio.start", "sentence_index": count, "sentence_text": sentence})
+            total = 0
+            async with aclosing(speaker.encoded(speaker.call(sentence), last=False)) as pieces:
+                async for piece in pieces:
+                    total += len(piece)
+                    await self._socket.send_bytes(piece)
+            await self._socket.send_json({"type": "audio.done", "sentence_index": count, "total_bytes": total})
+            count += 1
+        if rest := speaker.finish():
+            await self._socket.send_bytes(rest)
+        await self._socket.send_json({"type": "session.done", "total_sentences": count})
+
+    async def _receive(self, seconds: float) -> tuple[str, dict[str, Any]]:
+        try:
+            async with asyncio.timeout(seconds):
+                text = await self._socket.receive_text()
+        except TimeoutError:
+            raise ApiError(408, f"nothing has come for {seconds:g} s", code="idle_timeout") from None
+        except KeyError:
+            raise invalid("messages must be JSON text", code="invalid_json") from None
+        fields = _event.validate_json(text)
+        kind = fields.pop("type", None)
+        return str(kind), fields
+
+
+async def _end(socket: WebSocket, error: BaseException) -> None:
+    """Tell the client why the session ends, if it still listens."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, WebSocketDisconnect) or socket.application_state is not WebSocketState.CONNECTED:
+        return
+    made = api_error(error)
+    try:
+        await socket.send_json({"type": "error", **made.body})
+        await socket.close(1008 if made.status < 500 else 1011)
+    except (WebSocketDisconnect, RuntimeError):
+        pass  # it is gone

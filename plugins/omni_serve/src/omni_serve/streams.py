@@ -1,0 +1,165 @@
+"""Answers that are sent while they are made, and the watch over clients that go away.
+
+Starlette cancels the generators of streams when a client disconnects, but not handlers that answer at the end: :func:`unless_gone`
+does. An answer's status is sent with its first bytes, so that what fails before is an error of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from omni_serve.errors import ApiError, api_error
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HEADERS_AFTER = 2.0
+"""Seconds after which the status of a stream is sent although there is nothing to send yet."""
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """Await ``work``; cancel it when the client goes away.
+
+    Raises:
+        ApiError: 499, the client is gone. What ``work`` raises.
+    """
+    watch = _Watch(request.receive)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if watch.uncancelled():
+            raise ApiError(499, "The client has closed the connection.", code="request_cancelled") from None
+        raise
+    finally:
+        watch.stop()
+
+
+class _Watch:
+    """Cancels the task that made it when the client disconnects."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._task = asyncio.current_task()
+        self._gone = False
+        self._watcher = asyncio.ensure_future(self._watch(receive))
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def uncancelled(self) -> bool:
+        """Return whether the cancellation was this watch's, and take it back."""
+        if self._gone and self._task is not None:
+            self._task.uncancel()
+        return self._gone
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._watcher.cancel()
+
+
+class Stream(Response):
+    """An answer in pieces. ``pieces`` is closed at once when the client goes away, which aborts the request in every stage.
+
+    Args:
+        events: pieces are server-sent events: an error is one too, and comments keep an idle connection open.
+        ping_seconds: between such comments.
+    """
+
+    def __init__(
+        self,
+        pieces: AsyncGenerator[bytes],
+        media_type: str,
+        *,
+        events: bool = False,
+        ping_seconds: float = 15.0,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.status_code = 200
+        self.background = None
+        self.body = b""
+        self._pieces, self._events, self._ping_seconds = pieces, events, ping_seconds
+        self._raw = [(b"content-type", media_type.encode())]
+        self._raw += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+        self._raw += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        self._begun = False
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        watch = _Watch(receive)
+        beat = asyncio.ensure_future(self._beat(send))
+        try:
+            async with aclosing(self._pieces) as pieces:
+                async for piece in pieces:
+                    self._sent = asyncio.get_running_loop().time()
+                    await self._send(send, piece)
+            await self._send(send, b"", last=True)
+        except asyncio.CancelledError:
+            if not watch.uncancelled():
+                raise
+            scope["omni.status"] = 499
+        except Exception as error:
+            await self._fail(api_error(error), scope, receive, send)
+        finally:
+            watch.stop()
+            beat.cancel()
+
+    async def _send(self, send: Send, data: bytes, *, last: bool = False) -> None:
+        async with self._lock:
+            if not self._begun:
+                self._begun = True
+                await send({"type": "http.response.start", "status": 200, "headers": self._raw})
+            await send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    async def _beat(self, send: Send) -> None:
+        """Send the status when it takes long, and comments in a stream of events."""
+        loop = asyncio.get_running_loop()
+        self._sent = loop.time()
+        await asyncio.sleep(HEADERS_AFTER)
+        if not self._begun:
+            await self._send(send, b"")
+        while self._events:
+            due = self._sent + self._ping_seconds
+            if due > loop.time():
+                await asyncio.sleep(due - loop.time())
+            else:
+                self._sent = loop.time()
+                await self._send(send, b": ping\n\n")
+
+    async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["omni.status"] = error.status
+        if not self._begun:
+            self._begun = True
+            await error.response()(scope, receive, send)
+        elif self._events:
+            await self._send(send, event(error.body), last=True)
+        else:
+            # The end of the body is left out: the client sees that the sound is cut, not that it is complete.
+            logger.warning("a stream of sound was cut: %s", error.message)
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """Return a server-sent event with JSON data."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {dumps(data)}\n\n".encode()
+
+
+def dumps(data: Any) -> str:
+    """Return compact JSON."""
+    return json.dumps(data, separators=(",", ":"))
+
+
+DONE = b"data: [DONE]\n\n"

@@ -1,0 +1,162 @@
+"""Uploaded voices and consents: a folder for each, named by an id that we make, written as a whole or not at all.
+
+What clients call a voice is data inside; it never becomes a part of a path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import cattrs
+from attrs import asdict, define, field, frozen
+
+from omni_core.errors import ConfigError
+
+_ID = re.compile(r"(?:voice|cons)_[0-9a-f]{24}")
+
+NAME = re.compile(r"\w[\w .,'()-]{0,63}")
+"""A name that clients may give."""
+
+
+@frozen
+class Voice:
+    """An uploaded voice: a recording, and the words that are said in it."""
+
+    id: str
+    name: str
+    created_at: int
+    text: str | None = None
+    consent: str | None = None
+    owner: str = ""
+    folder: Path = field(default=Path(), repr=False)
+
+    def reference(self) -> dict[str, Any]:
+        """Return it as a reference of a request. Pipelines cache voices by their content."""
+        made: dict[str, Any] = {"data": (self.folder / "recording").read_bytes()}
+        return made if self.text is None else {**made, "text": self.text}
+
+    def as_openai(self) -> dict[str, Any]:
+        """Return OpenAI's ``audio.voice`` object."""
+        return {
+            "id": self.id,
+            "object": "audio.voice",
+            "created_at": self.created_at,
+            "name": self.name,
+            "type": "audio_sample",
+        }
+
+
+@frozen
+class Consent:
+    """The recording in which a speaker agrees to the use of the voice."""
+
+    id: str
+    name: str
+    created_at: int
+    language: str
+    owner: str = ""
+    folder: Path = field(default=Path(), repr=False)
+
+    def as_openai(self) -> dict[str, Any]:
+        """Return OpenAI's ``audio.voice_consent`` object."""
+        return {
+            "id": self.id,
+            "object": "audio.voice_consent",
+            "created_at": self.created_at,
+            "language": self.language,
+            "name": self.name,
+        }
+
+
+@define
+class VoiceStore:
+    """The folder of a server's voices and consents. Several servers must not share it."""
+
+    path: Path
+    voices: dict[str, Voice] = field(factory=dict, init=False)
+    consents: dict[str, Consent] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Read what is there; leave out folders of writes that were interrupted."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = sorted(self.path.iterdir())
+        except OSError as error:
+            raise ConfigError(f"voices_dir: {self.path} cannot be used: {error.strerror}") from error
+        for folder in found:
+            if folder.name.startswith(".new-"):
+                shutil.rmtree(folder, ignore_errors=True)
+            elif _ID.fullmatch(folder.name) and (folder / "voice.json").is_file():
+                self._read(folder)
+
+    def _read(self, folder: Path) -> None:
+        try:
+            data = json.loads((folder / "voice.json").read_bytes())
+            data["folder"] = folder
+            if folder.name.startswith("voice_"):
+                self.voices[folder.name] = cattrs.structure(data, Voice)
+            else:
+                self.consents[folder.name] = cattrs.structure(data, Consent)
+        except Exception as error:
+            raise ConfigError(f"voices_dir: {folder}/voice.json cannot be read: {error}; remove the folder") from error
+
+    def find(self, name: str) -> Voice | None:
+        """Return a voice by its id or its name."""
+        return self.voices.get(name) or next((each for each in self.voices.values() if each.name == name), None)
+
+    def names(self) -> list[str]:
+        """Return the names of all voices."""
+        return [voice.name for voice in self.voices.values()]
+
+    def add_voice(self, name: str, recording: bytes, text: str | None, consent: str | None, owner: str) -> Voice:
+        """Keep a voice."""
+        identity = f"voice_{secrets.token_hex(12)}"
+        voice = Voice(identity, name, int(time.time()), text, consent, owner, self.path / identity)
+        self._write(voice, recording)
+        self.voices[identity] = voice
+        return voice
+
+    def add_consent(self, name: str, language: str, recording: bytes, owner: str) -> Consent:
+        """Keep a consent."""
+        identity = f"cons_{secrets.token_hex(12)}"
+        consent = Consent(identity, name, int(time.time()), language, owner, self.path / identity)
+        self._write(consent, recording)
+        self.consents[identity] = consent
+        return consent
+
+    def rename(self, consent: Consent) -> None:
+        """Write a consent again, under another name."""
+        from omni_serve.auth import write_atomically
+
+        write_atomically(consent.folder / "voice.json", _described(consent))
+        self.consents[consent.id] = consent
+
+    def remove(self, item: Voice | Consent) -> None:
+        """Delete a voice or a consent; first out of sight as a whole, then its files."""
+        hidden = self.path / f".new-{item.id}"
+        os.replace(item.folder, hidden)
+        self.voices.pop(item.id, None)
+        self.consents.pop(item.id, None)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+    def _write(self, item: Voice | Consent, recording: bytes) -> None:
+        temporary = Path(tempfile.mkdtemp(dir=self.path, prefix=".new-"))
+        try:
+            (temporary / "recording").write_bytes(recording)
+            (temporary / "voice.json").write_bytes(_described(item))
+            os.replace(temporary, item.folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def _described(item: Voice | Consent) -> bytes:
+    return json.dumps({key: value for key, value in asdict(item).items() if key != "folder"}).encode()

@@ -1,0 +1,218 @@
+"""``/v1/audio/voices`` and ``/v1/audio/voice_consents``: uploaded voices, as OpenAI's SDK has them, and a list of all voices."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from attrs import evolve
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+from starlette.datastructures import FormData, UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omni_serve.bodies import body_of, json_response, schema
+from omni_serve.errors import ApiError, invalid
+from omni_serve.forms import form_schema, read_form, upload
+from omni_serve.media import check_media
+from omni_serve.server import Server, key_of, server_of
+from omni_serve.settings import Limits
+from omni_serve.voice_names import voice_names
+from omni_serve.voice_store import NAME, Consent, Voice, VoiceStore
+
+router = APIRouter(tags=["voices"])
+
+_LANGUAGE_LENGTH = 35
+
+
+@router.get("/v1/audio/voices")
+async def list_voices(request: Request) -> Response:
+    """List the pipeline's own voices and the uploaded ones."""
+    server = server_of(request)
+    own = [
+        {"id": name, "object": "audio.voice", "created_at": server.created, "name": name, "type": "built_in"}
+        for name in voice_names(server)
+    ]
+    uploaded = [each.as_openai() for each in server.voices.voices.values()] if server.voices is not None else []
+    return json_response({"object": "list", "data": [*own, *uploaded], "has_more": False})
+
+
+@router.post(
+    "/v1/audio/voices",
+    openapi_extra=form_schema(
+        {"name": "string", "audio_sample": "binary", "consent": "string", "text": "string", "type": "string"},
+        ["name", "audio_sample"],
+    ),
+)
+async def create_voice(request: Request) -> Response:
+    """Upload a recording of a voice. ``text``, the words that are said in it, is our extension."""
+    server = server_of(request)
+    store = _store(server)
+    form = await read_form(request)
+    if "reference" not in server.interface.inputs:
+        known = ", ".join(voice_names(server))
+        raise invalid(
+            "This pipeline cannot speak with an uploaded voice" + (f"; its voices are: {known}" if known else ""),
+            code="unsupported_operation",
+        )
+    if form.get("type") == "prompt" or "prompt" in form:
+        raise invalid("type: voices are made from recordings here, not from prompts", "type", "unsupported_value")
+    name = _name(form)
+    if store.find(name) is not None or name.casefold() in [each.casefold() for each in voice_names(server)]:
+        raise ApiError(409, f"name: there is a voice called {name!r} already", code="voice_exists", param="name")
+    consent = form.get("consent")
+    if consent is not None and consent not in store.consents:
+        raise invalid(f"consent: no consent has the id {consent!r:.80}", "consent", "consent_not_found")
+    text = form.get("text")
+    if server.interface.reference_text and not (isinstance(text, str) and text.strip()):
+        raise invalid(
+            "text: needed beside the recording: the words that are said in it", "text", "missing_required_parameter"
+        )
+    data = await _recording(server, form, "audio_sample")
+    voice = store.add_voice(
+        name, data, str(text) if text else None, str(consent) if consent else None, key_of(request).name
+    )
+    return json_response(voice.as_openai())
+
+
+@router.get("/v1/audio/voices/{voice_id}")
+async def retrieve_voice(request: Request, voice_id: str) -> Response:
+    """Return one uploaded voice."""
+    return json_response(_voice(server_of(request), voice_id).as_openai())
+
+
+@router.delete("/v1/audio/voices/{voice_id}")
+async def delete_voice(request: Request, voice_id: str) -> Response:
+    """Delete an uploaded voice."""
+    server = server_of(request)
+    _store(server).remove(voice := _voice(server, voice_id))
+    return json_response({"id": voice.id, "object": "audio.voice.deleted", "deleted": True})
+
+
+@router.get("/v1/audio/voice_consents")
+async def list_consents(request: Request, after: str | None = None, limit: int = 20) -> Response:
+    """List consents, the newest first."""
+    if not 1 <= limit <= 100:
+        raise invalid("limit: must be 1 to 100", "limit", "invalid_value")
+    server = server_of(request)
+    consents = list(server.voices.consents.values())[::-1] if server.voices is not None else []
+    ids = [each.id for each in consents]
+    if after is not None and after not in ids:
+        raise invalid(f"after: no consent has the id {after!r:.80}", "after", "consent_not_found")
+    begin = ids.index(after) + 1 if after is not None else 0
+    page = consents[begin : begin + limit]
+    return json_response(
+        {
+            "object": "list",
+            "data": [each.as_openai() for each in page],
+            "first_id": page[0].id if page else None,
+            "last_id": page[-1].id if page else None,
+            "has_more": begin + limit < len(consents),
+        }
+    )
+
+
+@router.post(
+    "/v1/audio/voice_consents",
+    openapi_extra=form_schema(
+        {"name": "string", "language": "string", "recording": "binary"}, ["name", "language", "recording"]
+    ),
+)
+async def create_consent(request: Request) -> Response:
+    """Upload the recording of a consent."""
+    server = server_of(request)
+    store = _store(server)
+    form = await read_form(request)
+    language = form.get("language")
+    if (
+        not isinstance(language, str)
+        or not 2 <= len(language) <= _LANGUAGE_LENGTH
+        or not language.replace("-", "").isalnum()
+    ):
+        raise invalid("language: must be a language tag such as en-US", "language", "invalid_value")
+    data = await _recording(server, form, "recording")
+    consent = store.add_consent(_name(form), language, data, key_of(request).name)
+    return json_response(consent.as_openai())
+
+
+@router.get("/v1/audio/voice_consents/{consent_id}")
+async def retrieve_consent(request: Request, consent_id: str) -> Response:
+    """Return one consent."""
+    return json_response(_consent(server_of(request), consent_id).as_openai())
+
+
+class ConsentUpdate(BaseModel):
+    """The new name of a consent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+
+
+@router.post("/v1/audio/voice_consents/{consent_id}", openapi_extra=schema(ConsentUpdate))
+async def update_consent(request: Request, consent_id: str) -> Response:
+    """Rename a consent."""
+    server = server_of(request)
+    asked = await body_of(request, ConsentUpdate)
+    consent = evolve(_consent(server, consent_id), name=_checked_name(asked.name))
+    _store(server).rename(consent)
+    return json_response(consent.as_openai())
+
+
+@router.delete("/v1/audio/voice_consents/{consent_id}")
+async def delete_consent(request: Request, consent_id: str) -> Response:
+    """Delete a consent; voices that were made with it stay."""
+    server = server_of(request)
+    _store(server).remove(consent := _consent(server, consent_id))
+    return json_response({"id": consent.id, "object": "audio.voice_consent", "deleted": True})
+
+
+def _store(server: Server) -> VoiceStore:
+    if server.voices is None:
+        raise ApiError(
+            403,
+            "This server keeps no uploaded voices; its operator allows them with --voices FOLDER.",
+            code="uploads_off",
+        )
+    return server.voices
+
+
+def _voice(server: Server, identity: str) -> Voice:
+    voice = server.voices.voices.get(identity) if server.voices is not None else None
+    if voice is None:
+        raise ApiError(404, f"No uploaded voice has the id {identity!r:.80}.", code="voice_not_found", param="voice_id")
+    return voice
+
+
+def _consent(server: Server, identity: str) -> Consent:
+    consent = server.voices.consents.get(identity) if server.voices is not None else None
+    if consent is None:
+        raise ApiError(404, f"No consent has the id {identity!r:.80}.", code="consent_not_found", param="consent_id")
+    return consent
+
+
+def _name(form: FormData) -> str:
+    return _checked_name(form.get("name"))
+
+
+def _checked_name(name: Any) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise invalid(
+            "name: must begin with a letter or digit and have at most 64 letters, digits, blanks and .,'()-_",
+            "name",
+            "invalid_value",
+        )
+    return name
+
+
+async def _recording(server: Server, form: FormData, field: str) -> bytes:
+    file = form.get(field)
+    if not isinstance(file, UploadFile):
+        raise invalid(f"{field}: a file is needed", field, "missing_required_parameter")
+    limits = server.settings.limits
+    data = await upload(file, field, limits.upload_mib)
+    longest = float(server.interface.limits.get("max_reference_seconds", limits.audio_seconds))
+    bounds = Limits(media_mib=limits.upload_mib, audio_seconds=longest)
+    await asyncio.to_thread(check_media, "audio", data, field, bounds)
+    return data

@@ -1,0 +1,57 @@
+"""The ``omni`` group: errors of every command as JSON, and advice about commands that are not installed."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from omni_core.cli.main import ELSEWHERE, error_document, omni
+from omni_core.errors import ConfigError, OverloadedError, RequestFailedError
+from omni_core.plugins import PluginRegistry
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "kind", "words"),
+    [
+        (["plan", "nothing-like-it", "--json"], 1, "PluginError", "no pipeline is called 'nothing-like-it'"),
+        (["plan", "--json"], 2, "MissingParameter", "Missing argument 'PIPELINE'"),
+        (["plan", "x", "--jsn", "--json"], 2, "NoSuchOption", "'--json'"),
+        (["plan", "x.yaml", "--gpu-memory", "1GiB", "--json"], 2, "UsageError", "--gpu-memory needs --gpus"),
+        (["rnu", "--json"], 2, "UsageError", "did you mean 'run'?"),
+        (["run", "nothing-like-it", "--text", "x", "--json"], 1, "PluginError", "no pipeline is called"),
+    ],
+)
+def test_json_errors_are_json(arguments: list[str], code: int, kind: str, words: str) -> None:
+    answer = CliRunner().invoke(omni, arguments)
+    assert answer.exit_code == code, answer.output
+    assert answer.stderr == ""
+    error = json.loads(answer.stdout)["error"]
+    assert error["type"] == kind
+    assert words in error["message"]
+
+
+def test_json_of_what_succeeds_is_untouched() -> None:
+    answer = CliRunner().invoke(omni, ["plan", "--json", "--help"])
+    assert (answer.exit_code, answer.stdout.split()[0]) == (0, "Usage:")
+
+
+def test_an_error_keeps_what_a_caller_may_act_on() -> None:
+    failed = RequestFailedError("r-1", "decoder", "ValueError", "no")
+    assert error_document(failed) == {
+        "type": "ValueError", "message": str(failed), "stage": "decoder", "request_id": "r-1",
+    }  # fmt: skip
+    assert error_document(OverloadedError("full", 2.5))["retry_after"] == 2.5
+    assert error_document(click.UsageError("wrong")) == {"type": "UsageError", "message": "wrong"}
+    wrong = error_document(ConfigError("stages[decoder].gpu_memory: too much"))
+    assert wrong["message"] == "stages[decoder].gpu_memory: (--set decoder.gpu_memory=...) too much"
+
+
+def test_a_command_of_another_distribution_is_named_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omni_core.plugins.load_plugins", lambda: PluginRegistry([]))
+    for name, distribution in ELSEWHERE.items():
+        answer = CliRunner().invoke(omni, [name])
+        assert answer.exit_code == 2
+        assert f"the command {name!r} is not installed; try: pip install {distribution}" in answer.stderr

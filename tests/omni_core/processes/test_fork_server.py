@@ -1,0 +1,185 @@
+"""Processes that are forks of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from attrs import evolve
+
+from omni_core.processes import fork_main
+from omni_core.processes.fork_server import ForkServer
+from omni_core.processes.process import StageProcess, SupervisedProcess
+from omni_core.protocol.specs import ProcessSpec
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ForkServer]:
+    made = ForkServer()
+    yield made
+    made.close()
+    assert not psutil.Process().children()
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> ProcessSpec:
+    sockets = {name: f"ipc://{tmp_path}/{name}" for name in ("p", "coordinator")}
+    return ProcessSpec(
+        name="p", stages=[], endpoint=sockets["p"], coordinator_endpoint=sockets["coordinator"], stage_endpoints={}
+    )
+
+
+def start(spec: ProcessSpec, server: ForkServer) -> StageProcess:
+    return StageProcess(spec, lambda process: None, fork=server.fork)
+
+
+async def is_a_fork(pid: int) -> bool:
+    """Return whether a process becomes a fork: it takes its name a moment after it has begun."""
+    for _ in range(500):
+        if psutil.Process(pid).name() == "omni:p":
+            return True
+        await asyncio.sleep(0.01)
+    return False
+
+
+def pid_of(server: ForkServer) -> int:
+    assert server._process is not None
+    return server._process.pid
+
+
+async def stop(*processes: SupervisedProcess) -> None:
+    for process in processes:
+        process.say_stop()
+        await process.ended
+
+
+async def test_a_fork_is_a_child_of_this_process_with_a_group_and_a_name_of_its_own(
+    server: ForkServer, spec: ProcessSpec
+) -> None:
+    process = start(spec, server)
+    await process.launched
+    assert await is_a_fork(process.pid)
+    assert psutil.Process(process.pid).ppid() == os.getpid()
+    assert os.getpgid(process.pid) == process.pid
+    await stop(process)
+    assert process.code == 0
+
+
+async def test_the_signal_that_kills_a_fork_is_known(server: ForkServer, spec: ProcessSpec) -> None:
+    process = start(spec, server)
+    await process.launched
+    os.kill(process.pid, signal.SIGTERM)  # it may not handle it yet, or end in order
+    await process.ended
+    assert process.code in (0, -signal.SIGTERM)
+    process = start(spec, server)
+    await process.launched
+    process.kill()
+    await process.ended
+    assert process.reason.endswith("was killed by signal 9 (SIGKILL)")
+
+
+async def test_the_last_words_of_a_fork_are_kept(server: ForkServer, spec: ProcessSpec) -> None:
+    process = start(evolve(spec, endpoint="ipc:///does/not/exist"), server)
+    await process.ended
+    assert process.code == 1
+    assert "Error" in process.last_lines
+
+
+async def test_forks_outlive_their_server_and_the_next_one_gets_a_new_one(
+    server: ForkServer, spec: ProcessSpec, tmp_path: Path
+) -> None:
+    first = start(spec, server)
+    await first.launched
+    psutil.Process(pid_of(server)).kill()
+    second = start(evolve(spec, endpoint=f"ipc://{tmp_path}/second"), server)
+    await second.launched
+    assert first.running
+    assert second.running
+    third = start(evolve(spec, endpoint=f"ipc://{tmp_path}/third"), server)
+    await third.launched
+    assert await is_a_fork(third.pid)
+    await stop(first, second, third)
+
+
+async def test_a_fork_that_is_not_wanted_any_more_is_ended(server: ForkServer, spec: ProcessSpec) -> None:
+    process = start(spec, server)
+    process.kill()
+    await process.ended
+    assert process.code == -signal.SIGKILL
+    other = start(spec, server)
+    await other.launched
+    assert {each.pid for each in psutil.Process().children()} == {other.pid, pid_of(server)}
+    await stop(other)
+
+
+async def test_another_environment_gets_another_server(
+    server: ForkServer, spec: ProcessSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.start({})
+    first = pid_of(server)
+    server.start({})
+    assert pid_of(server) == first
+    monkeypatch.setenv("OMNI_TEST_PLACE", "elsewhere")
+    server.start({})
+    assert pid_of(server) != first
+
+
+async def test_a_module_that_starts_a_thread_is_not_shared(
+    server: ForkServer,
+    spec: ProcessSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    (tmp_path / "busy_module.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        process = start(evolve(spec, preload=["busy_module"]), server)
+        await process.launched
+    assert "1 threads were started by an import of busy_module" in caplog.text
+    assert "omni_core.processes.main" in psutil.Process(process.pid).cmdline()
+    await stop(process)
+
+
+async def test_a_module_that_cannot_be_shared_is_named(
+    server: ForkServer, spec: ProcessSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        process = start(evolve(spec, preload=["no_such_module"]), server)
+        await process.launched
+    assert "preload: no_such_module cannot be imported: ModuleNotFoundError" in caplog.text
+    assert await is_a_fork(process.pid)
+    await stop(process)
+
+
+async def test_a_process_that_needs_no_import_does_not_wait_for_one(
+    server: ForkServer, spec: ProcessSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(1.0)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    slow = start(evolve(spec, endpoint=f"ipc://{tmp_path}/slow", preload=["slow_module"]), server)
+    quick = start(spec, server)
+    await asyncio.wait([slow.launched, quick.launched], return_when=asyncio.FIRST_COMPLETED)
+    assert quick.launched.done()
+    assert not slow.launched.done()
+    await slow.launched
+    await stop(slow, quick)
+
+
+def test_a_process_with_threads_is_not_forked() -> None:
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait)
+    thread.start()
+    try:
+        assert "threads were started" in fork_main.obstacle()
+    finally:
+        go_on.set()
+        thread.join()

@@ -1,0 +1,140 @@
+"""A pipeline of plain functions for the tests of the server: it says back what it is told, as text and as a tone per word."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import InvalidRequestError
+from omni_core.interface import SPEECH, TEXT, Interface, Parameter, ParameterGroup
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+
+RATE = 24_000
+
+_SAMPLING = [
+    Parameter("temperature", "number", "sampling temperature", 0.0, 0, 2),
+    Parameter("max_new_tokens", "integer", "longest reply", 1000, 1, 10_000, aliases=["max_tokens"]),
+    Parameter("stop", "strings", "ends the text", maximum=4),
+    Parameter("seed", "integer", "seed", minimum=0, maximum=2**31),
+]
+INTERFACE = Interface(
+    roles={TEXT: "write", SPEECH: "speak"},
+    inputs=["text", "image", "audio", "video", "reference"],
+    outputs=["text", "audio"],
+    groups=[
+        ParameterGroup("writer", TEXT, "text", _SAMPLING),
+        ParameterGroup("speaker", SPEECH, "speech", _SAMPLING[:1]),
+    ],
+    metadata=[
+        Parameter("speaker", "string", "the voice", choices=["low", "high"]),
+        Parameter("use_audio_in_video", "boolean", "sound of videos", False),
+        Parameter("pause", "number", "seconds between two words, for tests", 0.0, 0, 100),
+    ],
+    voices=["low", "high"],
+    sample_rate=RATE,
+    tool_format="tagged-json",
+    reference_text=True,
+    prompts={"transcription": "Write down what is said.", "speech": "{text}"},
+    warmup=[{"inputs": {"messages": [{"role": "user", "content": "warm"}]}, "modalities": ["text"]}],
+)
+
+
+def understand(payload: StagePayload) -> dict[str, Any]:
+    """Return the words of the reply. ``fail`` and ``refuse`` are commands of the tests."""
+    inputs, request = payload.request.inputs, payload.request
+    texts, media = [], []
+    for message in inputs["messages"]:
+        content = message["content"]
+        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            if part["type"] == "text":
+                texts.append((message["role"], part["text"]))
+            else:
+                media.append(f"{part['type']}:{len(part['data'])}")
+    last = texts[-1][1] if texts else ""
+    if last == "fail":
+        raise RuntimeError("told to fail")
+    if last == "refuse":
+        raise InvalidRequestError("messages[0].content: refused")
+    words = [*last.split(), *media]
+    if last == "history":
+        words = [f"{role}={text}" for role, text in texts[:-1]]
+    if last == "params":
+        words = [json.dumps({"params": request.params, "metadata": request.metadata}, sort_keys=True)]
+    if inputs.get("tools"):
+        call = {"name": inputs["tools"][0]["function"]["name"], "arguments": {"text": last}}
+        words = ["So:", f"<tool_call>{json.dumps(call)}</tool_call>"]
+    if inputs.get("references"):
+        words.append(f"like:{inputs['references'][0]['text']}")
+    prompt = sum(len(text.split()) for _, text in texts)
+    return {"words": words, "prompt_tokens": prompt}
+
+
+def write(payload: StagePayload) -> Generator[TextChunk, None, TextResult]:
+    """Stream the words."""
+    params = payload.request.params.get("writer", {})
+    words = payload.data["words"]
+    most = params.get("max_new_tokens", 1000)
+    said, pause = "", payload.request.metadata.get("pause", 0.0)
+    reason = "stop" if len(words) <= most else "length"
+    for index, word in enumerate(words[:most]):
+        piece = word if not index else f" {word}"
+        if any(stop in said + piece for stop in params.get("stop", ())):
+            break
+        said += piece
+        if pause:
+            time.sleep(pause)
+        yield TextChunk(piece)
+    usage = {"prompt_tokens": payload.data["prompt_tokens"], "completion_tokens": len(words[:most])}
+    return TextResult(said, [], reason, usage)
+
+
+def tone(word: str, speaker: str | None = None) -> np.ndarray:
+    """Return 0.1 s of a tone and an odd number of samples more, so that borders of pieces fall anywhere."""
+    pitch = 220 * (2 if speaker == "high" else 1) * (1 + len(word) % 5)
+    return (0.5 * np.sin(2 * np.pi * pitch * np.arange(RATE // 10 + len(word)) / RATE)).astype(np.float32)
+
+
+def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
+    """Stream a tone for each word."""
+    pieces, pause = [], payload.request.metadata.get("pause", 0.0)
+    for word in payload.data["words"]:
+        pieces.append(tone(word, payload.request.metadata.get("speaker")))
+        if pause:
+            time.sleep(pause)
+        if word == "explode":
+            raise RuntimeError("told to explode")
+        yield AudioChunk(pieces[-1], RATE)
+    return AudioResult(np.concatenate(pieces) if pieces else np.zeros(0, np.float32), RATE)
+
+
+def route(request_id: str, payload: StagePayload) -> list[str]:
+    """Choose the stages that the wanted modalities need."""
+    return terminals(payload.request)
+
+
+def terminals(request: OmniRequest) -> list[str]:
+    wanted = request.modalities or ["text", "audio"]
+    return [stage for kind, stage in (("text", "write"), ("audio", "speak")) if kind in wanted]
+
+
+def speaking_pipeline(interface: Interface = INTERFACE) -> PipelineConfig:
+    """Return the pipeline, in one process."""
+    stages = [
+        StageConfig(name="understand", process="p", factory="serve_stages:understand", next=["write", "speak"],
+                    route_fn="serve_stages:route"),
+        StageConfig(name="write", process="p", factory="serve_stages:write", terminal=True),
+        StageConfig(name="speak", process="p", factory="serve_stages:speak", terminal=True),
+    ]  # fmt: skip
+    return PipelineConfig(
+        model_path="none",
+        name="tones",
+        stages=stages,
+        terminal_stages_fn="serve_stages:terminals",
+        interface=interface,
+    )

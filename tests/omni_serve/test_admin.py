@@ -1,0 +1,117 @@
+"""The operator's endpoints: only there, only with the scope admin."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+from omni_serve_clients import http_client
+from serve_stages import speaking_pipeline
+
+from omni_core import AsyncPipe, open_async
+from omni_serve import Settings, create_app
+from omni_serve.admin import create_admin_app
+from omni_serve.app import Application
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(scope="module")
+def public(pipe: AsyncPipe) -> Application:
+    return create_app(pipe, Settings(drain_seconds=5))
+
+
+@pytest.fixture(scope="module")
+def admin(public: Application) -> httpx2.AsyncClient:
+    return http_client(create_admin_app(public.state.server))
+
+
+async def test_it_is_not_on_the_public_port(public: Application) -> None:
+    async with http_client(public) as http:
+        for path in ("/units", "/drain", "/profile/start", "/caches/flush", "/log-level"):
+            assert (await http.post(path)).status_code == 404
+
+
+async def test_it_needs_the_scope(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(keys={"mine": "the secret"}))
+    ring = app.state.server.keys
+    key = ring.add("operator", ["admin"])
+    admin_app = create_admin_app(app.state.server)
+    for headers, status in (
+        ({}, 401),
+        ({"authorization": "Bearer the secret"}, 403),
+        ({"authorization": f"Bearer {key}"}, 200),
+    ):
+        async with http_client(admin_app, headers=headers) as http:
+            assert (await http.get("/units")).status_code == status
+            if status == 200:
+                shown = (await http.get("/keys")).text
+                assert "operator" in shown
+                assert ring.keys["operator"].digest not in shown
+
+
+async def test_units_and_caches_and_log_levels(admin: httpx2.AsyncClient, public: Application) -> None:
+    shown = (await admin.get("/units")).json()
+    assert shown["units"]["p"]["state"] == "ready"
+    assert shown["queue"] == {"running": 0, "waiting": 0, "draining": False}
+    public.state.server.spoken.keep("audio_1", "anyone", "text")
+    assert (await admin.post("/caches/flush")).json() == {"spoken_answers": 1}
+    try:
+        answer = await admin.put("/log-level", json={"level": "debug", "logger": "omni_serve.test"})
+        assert answer.json() == {"logger": "omni_serve.test", "level": "debug"}
+        assert logging.getLogger("omni_serve.test").level == logging.DEBUG
+    finally:
+        logging.getLogger("omni_serve.test").setLevel(logging.NOTSET)
+    answer = await admin.put("/log-level", json={"level": "loud"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "level")
+
+
+async def test_a_profile_is_downloaded(admin: httpx2.AsyncClient, public: Application) -> None:
+    assert (await admin.post("/profile/stop")).status_code == 409
+    assert (await admin.post("/profile/start", json={"torch": ["wirte"]})).json()["error"]["param"] == "torch"
+    assert (await admin.post("/profile/start")).status_code == 200
+    assert (await admin.post("/profile/start")).status_code == 409
+    async with http_client(public) as http:
+        await http.post("/v1/audio/speech", json={"model": "tones", "input": "one"})
+    answer = await admin.post("/profile/stop")
+    assert "attachment" in answer.headers["content-disposition"]
+    events = json.loads(answer.content)
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    assert any("speak" in str(event.get("name")) for event in events)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def own_pipe(pipe: AsyncPipe, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncPipe]:
+    """A pipeline that a test may hurt."""
+    async with open_async(speaking_pipeline()) as own:
+        yield own
+
+
+async def test_a_unit_is_restarted(own_pipe: AsyncPipe) -> None:
+    app = create_app(own_pipe, Settings())
+    body: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "one"}]}
+    async with http_client(create_admin_app(app.state.server)) as admin, http_client(app) as http:
+        assert (await admin.post("/units/q/restart")).status_code == 404
+        answer = await admin.post("/units/p/restart")
+        assert answer.status_code == 202
+        async with asyncio.timeout(30):
+            while (await admin.get("/units")).json()["units"]["p"]["restarts"] == 0:
+                await asyncio.sleep(0.05)
+            while own_pipe.health()["p"]["state"] != "ready":
+                await asyncio.sleep(0.05)
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_a_drain(admin: httpx2.AsyncClient, public: Application) -> None:
+    answer = await admin.post("/drain")
+    assert (answer.status_code, answer.json()) == (200, {"drained": True, "running": 0})
+    async with http_client(public) as http:
+        answer = await http.post("/v1/audio/speech", json={"model": "tones", "input": "one"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+        assert (await http.get("/health")).status_code == 200

@@ -1,0 +1,250 @@
+"""Chat completions, by OpenAI's own client and by plain requests."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import av
+import httpx2
+import numpy as np
+import openai
+import pytest
+from PIL import Image
+from serve_stages import RATE, tone
+
+from omni_serve.encoders import pcm16, whole
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+USER = {"role": "user", "content": "one two"}
+SPOKEN: dict[str, Any] = {"modalities": ["text", "audio"], "audio": {"voice": "low", "format": "pcm16"}}
+SOUND = pcm16(np.concatenate([tone("one", "low"), tone("two", "low")]))
+
+
+async def ask(client: openai.AsyncOpenAI, text: Any = "one two", **options: Any) -> Any:
+    message = {"role": "user", "content": text}
+    return await client.chat.completions.create(model="tones", messages=[message], **options)
+
+
+async def test_a_text_answer(client: openai.AsyncOpenAI) -> None:
+    answer = await ask(client)
+    assert answer.choices[0].message.content == "one two"
+    assert answer.choices[0].finish_reason == "stop"
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (2, 2, 4)
+    assert answer._request_id.startswith("req_")
+
+
+@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus", "aac", "pcm16"])
+async def test_a_spoken_answer_in_every_format(client: openai.AsyncOpenAI, form: str) -> None:
+    answer = await ask(client, modalities=["text", "audio"], audio={"voice": "low", "format": form})
+    audio = answer.choices[0].message.audio
+    assert answer.choices[0].message.content is None
+    assert audio.transcript == "one two"
+    data = base64.b64decode(audio.data, validate=True)
+    if form == "pcm16":
+        assert data == SOUND
+        return
+    with av.open(io.BytesIO(data)) as file:
+        samples = sum(frame.samples for frame in file.decode(audio=0)) / file.streams.audio[0].rate
+    assert samples == pytest.approx(len(SOUND) / 2 / RATE, abs=0.06)
+
+
+async def test_a_spoken_stream_is_joined_by_the_sdk_to_the_sound_of_the_whole(client: openai.AsyncOpenAI) -> None:
+    async with client.chat.completions.stream(
+        model="tones", messages=[USER], stream_options={"include_usage": True}, **SPOKEN
+    ) as stream:
+        final = await stream.get_final_completion()
+    audio = final.choices[0].message.audio
+    assert audio is not None
+    assert base64.b64decode(audio.data, validate=True) == SOUND
+    assert audio.transcript == "one two"
+    assert audio.id.startswith("audio_")
+    assert final.usage is not None
+    assert final.usage.total_tokens == 4
+
+
+async def test_the_order_of_a_spoken_stream(client: openai.AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(
+        model="tones", messages=[USER], stream=True, stream_options={"include_usage": True}, **SPOKEN
+    )
+    chunks = [chunk async for chunk in stream]
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert deltas[0].role == "assistant"
+    assert (deltas[1].audio.id is not None, deltas[1].audio.transcript, deltas[1].audio.data) == (True, "", None)
+    middle = [delta.audio for delta in deltas[2:-2]]
+    assert "".join(audio.transcript or "" for audio in middle) == "one two"
+    pieces = [base64.b64decode(audio.data, validate=True) for audio in middle if audio.data]
+    assert b"".join(pieces) == SOUND
+    assert [len(piece) % 6 for piece in pieces[:-1]] == [0] * (len(pieces) - 1)
+    assert deltas[-2].audio.expires_at is not None
+    assert deltas[-2].audio.data is None
+    assert deltas[-1].audio is None
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 2
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+async def test_a_text_stream(client: openai.AsyncOpenAI) -> None:
+    stream = await client.chat.completions.create(model="tones", messages=[USER], stream=True)
+    chunks = [chunk async for chunk in stream]
+    assert [chunk.choices[0].delta.content for chunk in chunks] == ["", "one", " two", None]
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_a_turn_refers_to_an_earlier_answer_by_its_id(client: openai.AsyncOpenAI) -> None:
+    first = await ask(client, **SPOKEN)
+    identity = first.choices[0].message.audio.id
+    history = [USER, {"role": "assistant", "audio": {"id": identity}}, {"role": "user", "content": "history"}]
+    answer = await client.chat.completions.create(model="tones", messages=history)  # type: ignore[arg-type]
+    assert answer.choices[0].message.content == "user=one two assistant=one two"
+
+
+async def test_an_unknown_answer_is_named(client: openai.AsyncOpenAI) -> None:
+    history = [USER, {"role": "assistant", "audio": {"id": "audio_x"}}, USER]
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(model="tones", messages=history)  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.param) == ("audio_not_found", "messages[1].audio.id")
+
+
+async def test_stop_length_and_seed_reach_the_stage_that_writes(client: openai.AsyncOpenAI) -> None:
+    assert (await ask(client, "a b c", stop=["c"])).choices[0].message.content == "a b"
+    cut = await ask(client, "a b c", max_completion_tokens=2)
+    assert (cut.choices[0].message.content, cut.choices[0].finish_reason) == ("a b", "length")
+    told = await ask(
+        client, "params", seed=7, temperature=0.5, extra_body={"stage_sampling": {"speaker": {"temperature": 1.5}}}
+    )
+    read = json.loads(told.choices[0].message.content)
+    assert read["params"] == {"writer": {"temperature": 0.5, "seed": 7}, "speaker": {"temperature": 1.5}}
+    told = await ask(client, "params", extra_body={"mm_processor_kwargs": {"use_audio_in_video": True}})
+    assert json.loads(told.choices[0].message.content)["metadata"] == {"use_audio_in_video": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "words"),
+    [
+        ({"n": 2}, "n", "only 1"),
+        ({"logprobs": True}, "logprobs", "only False"),
+        ({"logit_bias": {"1": 2}}, "logit_bias", "only {}"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty", "only 0"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "only"),
+        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
+        ({"audio": {"voice": "low", "format": "wav"}}, "audio", "modalities"),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "hihg"}}, "audio.voice", "did you mean 'high'"),
+        ({"temperature": 3}, "temperature", "0 to 2"),
+        ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        ({"max_tokens": 1, "max_completion_tokens": 2}, None, "given twice"),
+        ({"stage_sampling": {"wirter": {}}}, "stage_sampling.wirter", "did you mean 'writer'"),
+        ({"mm_processor_kwargs": {"fps": 1}}, "mm_processor_kwargs.fps", "does not read"),
+        ({"modalities": ["video"]}, "modalities[0]", "text"),
+        ({"messages": [{"role": "tool", "content": "x", "name": "y"}]}, "messages[0].name", "not read"),
+        ({"messages": [{"role": "judge", "content": "x"}]}, "messages[0].role", "one of"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", "non-empty"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "path": "/etc/passwd"}]}]},
+         "messages[0].content[0].type", "one of"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]}]},
+         "messages[0].content[0].image_url.url", "must be a URL"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]}]},
+         "messages[0].content[0].image_url.url", "cannot be named"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://localhost/x"}}]}]},
+         "messages[0].content[0].image_url.url", "not fetched"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "!", "format": "wav"}}]}]},
+         "messages[0].content[0].input_audio.data", "base64"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]}]},
+         "messages[0].content[0]", "not a recording"),
+        ({"messages": []}, "messages", "at least 1"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_honoured_is_named(
+    http: httpx2.AsyncClient, given: dict[str, Any], param: str | None, words: str
+) -> None:
+    answer = await http.post("/v1/chat/completions", json={"model": "tones", "messages": [USER], **given})
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["type"] == "invalid_request_error"
+    assert words in error["message"]
+    if param is not None:
+        assert error["param"] == param
+    assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_what_changes_nothing_is_accepted(http: httpx2.AsyncClient) -> None:
+    given = {"n": 1, "user": "me", "store": False, "logprobs": False, "top_logprobs": None, "service_tier": "auto"}
+    given |= {"metadata": {"a": "b"}, "response_format": {"type": "text"}, "presence_penalty": 0, "tool_choice": "auto"}
+    answer = await http.post("/v1/chat/completions", json={"model": "tones", "messages": [USER], **given})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_media_reach_the_pipeline(client: openai.AsyncOpenAI) -> None:
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "PNG")
+    picture, sound = stream.getvalue(), whole("wav", [tone("x")], RATE)
+    parts = [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(picture).decode()}},
+        {"type": "input_audio", "input_audio": {"data": base64.b64encode(sound).decode(), "format": "wav"}},
+    ]
+    answer = await ask(client, parts)
+    assert answer.choices[0].message.content == f"look image:{len(picture)} audio:{len(sound)}"
+
+
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+
+
+async def test_calls_of_tools_are_read_out_of_the_text(client: openai.AsyncOpenAI) -> None:
+    answer = await ask(client, "rain", tools=[TOOL])
+    message = answer.choices[0].message
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert message.tool_calls[0].function.name == "look_up"
+    assert json.loads(message.tool_calls[0].function.arguments) == {"text": "rain"}
+    assert message.content.strip() == "So:"
+    history = [USER, message.model_dump(), {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "wet"}]
+    answer = await client.chat.completions.create(model="tones", messages=history)  # type: ignore[arg-type]
+    assert answer.choices[0].message.content == "wet"
+
+
+async def test_calls_of_tools_are_streamed(client: openai.AsyncOpenAI) -> None:
+    async with client.chat.completions.stream(model="tones", messages=[USER], tools=[TOOL]) as stream:  # type: ignore[list-item]
+        final = await stream.get_final_completion()
+    calls = final.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].function.name == "look_up"
+    assert final.choices[0].finish_reason == "tool_calls"
+
+
+async def test_a_failure_in_a_stage_names_the_stage(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.InternalServerError) as caught:
+        await ask(client, "fail")
+    assert caught.value.code == "stage_failed"
+    assert caught.value.body["stage"] == "understand"  # type: ignore[index]
+    assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_what_a_stage_refuses_is_the_client_s_error(client: openai.AsyncOpenAI) -> None:
+    for stream in (False, True):  # nothing was sent yet: the status tells it in both
+        with pytest.raises(openai.BadRequestError) as caught:
+            await ask(client, "refuse", stream=stream)
+        assert caught.value.param == "messages[0].content"
+
+
+async def test_an_unknown_model_and_an_alias(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.chat.completions.create(model="tonse", messages=[USER])
+    assert "did you mean 'tones'" in str(caught.value)
+    assert caught.value.code == "model_not_found"
+    answer = await client.chat.completions.create(model="tts-1", messages=[USER])
+    assert answer.model == "tts-1"
+
+
+async def test_a_body_that_is_no_json(http: httpx2.AsyncClient) -> None:
+    kind = {"content-type": "application/json"}
+    answer = await http.post("/v1/chat/completions", content=b'{"model": ', headers=kind)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+    answer = await http.post("/v1/chat/completions", content=b"{}", headers={"content-type": "text/plain"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+    answer = await http.post("/v1/chat/completions", content=b"{}", headers=kind)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")

@@ -1,0 +1,105 @@
+"""Encoders whose state goes on: a stream's sound is that of the whole, and nothing is lost at borders or at the end."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omni_serve.encoders import FORMATS, encoder, pcm16, wav_header, whole
+
+RATE = 24_000
+SOUND = (0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)).astype(np.float32)
+
+
+def decoded(data: bytes) -> tuple[np.ndarray[Any, Any], int]:
+    with av.open(io.BytesIO(data)) as file:
+        rate = file.streams.audio[0].rate
+        resampler = av.AudioResampler("flt", "mono", rate)
+        frames = [each for frame in file.decode(audio=0) for each in resampler.resample(frame)]
+    return np.concatenate([frame.to_ndarray().reshape(-1) for frame in frames]), rate
+
+
+def streamed(
+    name: str, sizes: list[int], sound: np.ndarray[Any, Any] = SOUND, rate: int = RATE, speed: float = 1.0
+) -> bytes:
+    made, data, at = encoder(name, rate, live=True, speed=speed), b"", 0
+    for size in [*sizes, len(sound)]:
+        data += made.write(sound[at : at + size])
+        at += size
+    return data + made.finish()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_borders_of_pieces_do_not_matter(name: str) -> None:
+    several, one = streamed(name, [7, 1, 0, 4000, 333]), streamed(name, [])
+    if name == "opus":  # pages of an Ogg stream have a random number and end where pieces do
+        assert np.array_equal(decoded(several)[0], decoded(one)[0])
+    else:
+        assert several == one
+
+
+@pytest.mark.parametrize("name", ["wav", "flac"])
+def test_lossless_formats_lose_nothing(name: str) -> None:
+    for data in (streamed(name, [100, 5000]), whole(name, [SOUND[:100], SOUND[100:]], RATE)):
+        samples, rate = decoded(data)
+        assert rate == RATE
+        assert np.array_equal((samples * 32768).round(), np.frombuffer(pcm16(SOUND), "<i2"))
+
+
+@pytest.mark.parametrize("name", ["mp3", "opus", "aac"])
+@pytest.mark.parametrize("rate", [24_000, 44_100])
+def test_lossy_formats_sound_alike_and_are_complete(name: str, rate: int) -> None:
+    sound = (0.5 * np.sin(2 * np.pi * 440 * np.arange(rate) / rate)).astype(np.float32)
+    samples, out = decoded(streamed(name, [1000] * 20, sound, rate))
+    assert len(samples) / out == pytest.approx(1.0, abs=0.08)
+    middle = samples[out // 4 : 3 * out // 4]
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    assert np.argmax(spectrum) * out / len(middle) == pytest.approx(440, abs=3)
+    # No clicks: what is not the tone is quiet everywhere.
+    tone = np.argmax(spectrum)
+    assert np.delete(spectrum, range(tone - 30, tone + 30)).max() < spectrum.max() * 0.01
+
+
+def test_pcm_is_at_24_khz_whatever_the_pipeline_has() -> None:
+    sound = np.zeros(44_100, np.float32)
+    assert len(streamed("pcm", [10_000], sound, 44_100)) == 2 * 24_000
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 1.5, 4.0])
+def test_speed_changes_the_length_and_not_the_pitch(speed: float) -> None:
+    samples, rate = decoded(streamed("wav", [1000] * 20, speed=speed))
+    assert len(samples) / rate == pytest.approx(1 / speed, rel=0.05)
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    assert np.argmax(spectrum) * rate / len(samples) == pytest.approx(440, abs=12)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_silence_of_no_samples_is_a_valid_file(name: str) -> None:
+    data = encoder(name, RATE, live=True).finish()
+    if name in ("pcm", "pcm16"):
+        assert data == b""
+    else:
+        with av.open(io.BytesIO(data)) as file:
+            assert file.streams.audio
+
+
+def test_a_stream_s_header_says_that_its_length_is_unknown() -> None:
+    assert streamed("wav", [])[:44] == wav_header(RATE, None)
+    assert wav_header(RATE, None)[40:] == b"\xff\xff\xff\xff"
+    assert whole("wav", [SOUND], RATE)[:44] == wav_header(RATE, 2 * len(SOUND))
+
+
+def test_loud_sound_is_clipped_not_wrapped() -> None:
+    assert pcm16(np.array([2.0, -2.0], np.float32)) == np.array([32767, -32767], "<i2").tobytes()
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 5000), max_size=8), st.sampled_from(["pcm", "wav", "flac"]))
+def test_any_pieces(sizes: list[int], name: str) -> None:
+    assert streamed(name, sizes) == streamed(name, [])

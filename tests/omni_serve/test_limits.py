@@ -1,0 +1,143 @@
+"""Limits of keys and of the server: who waits, who is refused, and what the answer says."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+from attrs import evolve
+from omni_serve_clients import http_client, request_to
+
+from omni_core import AsyncPipe
+from omni_serve import Settings, create_app
+from omni_serve.app import Application
+from omni_serve.auth import KeyLimits
+from omni_serve.settings import Limits
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SLOW: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "a b c"}], "pause": 0.3}
+FAST: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "a"}]}
+
+
+def limited(
+    pipe: AsyncPipe, of_key: KeyLimits | None = None, **settings: Any
+) -> tuple[Application, httpx2.AsyncClient]:
+    """An application with one key that has limits."""
+    app = create_app(pipe, Settings(keys={"mine": "the secret"}, **settings))
+    ring = app.state.server.keys
+    ring.keys["mine"] = evolve(ring.keys["mine"], limits=of_key or KeyLimits())
+    return app, http_client(app, headers={"authorization": "Bearer the secret"})
+
+
+async def test_requests_per_minute(pipe: AsyncPipe) -> None:
+    _, http = limited(pipe, KeyLimits(requests_per_minute=2))
+    statuses = [(await http.post("/v1/chat/completions", json=FAST)).status_code for _ in range(3)]
+    assert statuses == [200, 200, 429]
+    answer = await http.post("/v1/chat/completions", json=FAST)
+    assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+    assert 1 <= int(answer.headers["retry-after"]) <= 30
+    assert answer.headers["x-should-retry"] == "true"
+    assert (await http.get("/v1/models")).status_code == 200  # it costs nothing
+
+
+async def test_seconds_of_speech_per_minute(pipe: AsyncPipe) -> None:
+    _, http = limited(pipe, KeyLimits(audio_seconds_per_minute=0.15))
+    body = {"model": "tones", "input": "one two", "response_format": "pcm"}
+    assert (await http.post("/v1/audio/speech", json=body)).status_code == 200
+    answer = await http.post("/v1/audio/speech", json=body)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert "seconds of speech" in answer.json()["error"]["message"]
+
+
+async def test_concurrent_requests_of_a_key(pipe: AsyncPipe) -> None:
+    app, http = limited(pipe, KeyLimits(concurrent=1))
+    first = request_to(app, "/v1/chat/completions", SLOW, authorization="Bearer the secret")
+    while app.state.server.admission.running == 0:
+        await asyncio.sleep(0.01)
+    answer = await http.post("/v1/chat/completions", json=FAST)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "concurrent_requests_exceeded")
+    await first.task
+    assert (await http.post("/v1/chat/completions", json=FAST)).status_code == 200
+
+
+async def test_the_queue_is_bounded_in_length_and_time(pipe: AsyncPipe) -> None:
+    app, http = limited(pipe, concurrent=1, queued=1, queue_seconds=0.2)
+    first = request_to(app, "/v1/chat/completions", SLOW, authorization="Bearer the secret")
+    while app.state.server.admission.running == 0:
+        await asyncio.sleep(0.01)
+    waiting = asyncio.ensure_future(http.post("/v1/chat/completions", json=FAST))
+    while app.state.server.admission.waiting == 0:
+        await asyncio.sleep(0.01)
+    full = await http.post("/v1/chat/completions", json=FAST)
+    assert (full.status_code, full.json()["error"]["code"]) == (429, "overloaded")
+    late = await waiting
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout")
+    assert late.headers["x-should-retry"] == "true"
+    await first.task
+    assert (app.state.server.admission.running, app.state.server.admission.waiting) == (0, 0)
+
+
+async def test_the_deadline_of_a_request(pipe: AsyncPipe) -> None:
+    _, http = limited(pipe, request_seconds=0.2)
+    answer = await http.post("/v1/chat/completions", json=SLOW)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
+
+
+async def test_draining_refuses_new_requests_and_finishes_the_running(pipe: AsyncPipe) -> None:
+    app, http = limited(pipe)
+    app.state.server.warm = True
+    first = request_to(app, "/v1/chat/completions", SLOW, authorization="Bearer the secret")
+    while app.state.server.admission.running == 0:
+        await asyncio.sleep(0.01)
+    draining = asyncio.ensure_future(app.state.server.admission.drain(10))
+    await asyncio.sleep(0)
+    answer = await http.post("/v1/chat/completions", json=FAST)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "draining")
+    assert (await http.get("/health/ready")).json()["status"] == "draining"
+    assert await draining
+    assert (await first.receive())["status"] == 200
+
+
+async def test_bodies_are_bounded_before_and_while_they_are_read(pipe: AsyncPipe) -> None:
+    _, http = limited(pipe, limits=Limits(body_mib=0.01))
+    kind = {"content-type": "application/json"}
+    answer = await http.post("/v1/chat/completions", content=b"x" * 20_000, headers=kind)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+    async def pieces() -> Any:
+        for _ in range(20):
+            yield b"x" * 1000
+
+    answer = await http.post("/v1/chat/completions", content=pieces(), headers=kind)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+
+async def test_web_pages_of_others_and_other_names_are_refused(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(hosts=("test",), cors_origins=("http://friend",)))
+    async with http_client(app) as http:
+        for headers, status in (
+            ({}, 200),
+            ({"origin": "http://test"}, 200),
+            ({"origin": "http://friend"}, 200),
+            ({"origin": "http://evil"}, 403),
+            ({"origin": "null"}, 403),
+            ({"host": "evil"}, 421),
+            ({"host": "test:8000"}, 200),
+        ):
+            assert (await http.get("/v1/models", headers=headers)).status_code == status, headers
+        asked = {"origin": "http://friend", "access-control-request-method": "POST"}
+        allowed = await http.options("/v1/chat/completions", headers=asked)
+        assert allowed.headers["access-control-allow-origin"] == "http://friend"
+    async with http_client(create_app(pipe, Settings())) as http:
+        refused = await http.options("/v1/chat/completions", headers={**asked, "origin": "http://test"})
+        assert "access-control-allow-origin" not in refused.headers
+
+
+async def test_request_ids(http: httpx2.AsyncClient) -> None:
+    assert (await http.get("/health", headers={"x-request-id": "mine-1"})).headers["x-request-id"] == "mine-1"
+    for bad in ("a b", "x" * 200, "<script>"):
+        assert (await http.get("/health", headers={"x-request-id": bad})).headers["x-request-id"].startswith("req_")
+    assert (await http.get("/nowhere")).headers["x-request-id"].startswith("req_")

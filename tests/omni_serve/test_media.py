@@ -1,0 +1,109 @@
+"""Hostile media are refused by their headers, before anything is decoded."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from PIL import Image
+
+from omni_serve.encoders import wav_header, whole
+from omni_serve.errors import ApiError
+from omni_serve.media import check_media
+from omni_serve.settings import Limits
+
+LIMITS = Limits(image_pixels=1_000_000, audio_seconds=2.0, video_seconds=2.0, media_mib=1.0)
+
+
+def png(width: int, height: int, content: bytes = b"") -> bytes:
+    """A PNG whose header says a size, whatever its content has."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", content) + chunk(b"IEND", b"")
+
+
+def image(form: str, size: tuple[int, int] = (8, 8)) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", size).save(stream, form)
+    return stream.getvalue()
+
+
+SECOND = np.zeros(24_000, np.float32)
+SVG = b"<svg xmlns='http://www.w3.org/2000/svg'><image href='file:///etc/passwd'/></svg>"
+M3U8 = b"#EXTM3U\n#EXTINF:10,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n"
+CONCAT = b"ffconcat version 1.0\nfile /etc/passwd\n"
+SDP = b"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n"
+
+HOSTILE = [
+    ("image", b"x", 400),
+    ("image", b"", 400),
+    ("image", SVG, 400),
+    ("image", image("PNG")[:20], 400),
+    ("image", png(50_000, 50_000, zlib.compress(bytes(1000))), 413),
+    ("image", png(2_000_000_000, 2_000_000_000), 413),
+    ("image", image("PNG", (2000, 2000)), 413),
+    ("image", image("GIF", (2000, 2000)), 413),
+    ("image", image("TIFF", (1001, 1000)), 413),
+    ("image", b"\x00" * 2_000_000, 413),
+    ("image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9999999 9999999\n%%EndComments\n", 413),
+    ("image", whole("wav", [SECOND], 24_000), 400),
+    ("audio", b"x" * 100, 400),
+    ("audio", b"", 400),
+    ("audio", image("PNG"), 400),
+    ("audio", image("JPEG"), 400),
+    ("audio", M3U8, 400),
+    ("audio", CONCAT, 400),
+    ("audio", SDP, 400),
+    ("audio", b"RIFF" + b"\xff" * 40, 400),
+    ("audio", whole("wav", [SECOND] * 3, 24_000), 413),
+    ("audio", whole("flac", [SECOND] * 3, 24_000), 413),
+    ("audio", whole("mp3", [SECOND] * 3, 24_000), 413),
+    ("audio", whole("opus", [SECOND] * 3, 24_000), 413),
+    ("audio", wav_header(1, 4_000_000) + bytes(100), 413),
+    ("video", b"x", 400),
+    ("video", M3U8, 400),
+    ("video", CONCAT, 400),
+    ("video", whole("wav", [SECOND], 24_000), 400),
+    ("video", b"\x00\x00\x00\x18ftypmp42" + bytes(100), 400),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "status"), HOSTILE)
+def test_hostile_files_are_refused(kind: str, data: bytes, status: int) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_media(kind, data, "messages[0].content[0]", LIMITS)
+    assert caught.value.status == status, caught.value.message
+    assert caught.value.param == "messages[0].content[0]"
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
+def test_good_images_pass(form: str) -> None:
+    check_media("image", image(form), "x", LIMITS)
+
+
+@pytest.mark.parametrize("form", ["wav", "mp3", "flac", "opus", "aac"])
+def test_good_recordings_pass(form: str) -> None:
+    check_media("audio", whole(form, [SECOND], 24_000), "x", LIMITS)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(("kind", "data", "status"), HOSTILE)
+async def test_they_never_are_an_error_of_the_server(
+    http: httpx2.AsyncClient, kind: str, data: bytes, status: int
+) -> None:
+    url = f"data:application/octet-stream;base64,{base64.b64encode(data).decode()}"
+    part: dict[str, Any] = {"type": f"{kind}_url", f"{kind}_url": {"url": url}}
+    body = {"model": "tones", "messages": [{"role": "user", "content": [part]}]}
+    answer = await http.post("/v1/chat/completions", json=body)
+    assert answer.status_code in (200, 400, 413)  # the server's own limits are wider
+    if answer.status_code == 400:
+        assert answer.json()["error"]["param"].startswith("messages[0].content[0]")

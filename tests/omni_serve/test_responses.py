@@ -1,0 +1,88 @@
+"""The responses endpoint, by OpenAI's own client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TOOL: Any = {"type": "function", "name": "look_up", "parameters": {"type": "object"}, "strict": False}
+
+
+async def test_a_text(client: openai.AsyncOpenAI) -> None:
+    answer = await client.responses.create(model="tones", input="one two", instructions="Be brief.")
+    assert (answer.output_text, answer.status) == ("one two", "completed")
+    assert answer.usage is not None
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (4, 2)
+    cut = await client.responses.create(model="tones", input="one two", max_output_tokens=1)
+    assert (cut.status, cut.output_text) == ("incomplete", "one")
+    assert cut.incomplete_details is not None
+    assert cut.incomplete_details.reason == "max_output_tokens"
+
+
+async def test_a_conversation(client: openai.AsyncOpenAI) -> None:
+    items: Any = [
+        {"role": "user", "content": [{"type": "input_text", "text": "one"}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "two", "annotations": []}],
+        },
+        {"role": "user", "content": "history"},
+    ]
+    answer = await client.responses.create(model="tones", input=items)
+    assert answer.output_text == "user=one assistant=two"
+
+
+async def test_the_events_of_a_stream(client: openai.AsyncOpenAI) -> None:
+    stream = await client.responses.create(model="tones", input="one two", stream=True)
+    events = [each async for each in stream]
+    assert [each.type for each in events] == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+        "response.output_text.delta", "response.output_text.delta", "response.output_text.done",
+        "response.content_part.done", "response.output_item.done", "response.completed",
+    ]  # fmt: skip
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    assert events[-1].response.output_text == "one two"
+    async with client.responses.stream(model="tones", input="one two") as helper:
+        assert (await helper.get_final_response()).output_text == "one two"
+
+
+async def test_calls_of_tools_and_their_results(client: openai.AsyncOpenAI) -> None:
+    answer = await client.responses.create(model="tones", input="rain", tools=[TOOL])
+    call = answer.output[-1]
+    assert call.type == "function_call"
+    assert (call.name, json.loads(call.arguments)) == ("look_up", {"text": "rain"})
+    items: Any = [
+        {"role": "user", "content": "rain"},
+        call.model_dump(exclude={"status"}),
+        {"type": "function_call_output", "call_id": call.call_id, "output": "wet"},
+    ]
+    assert (await client.responses.create(model="tones", input=items)).output_text == "wet"
+    async with client.responses.stream(model="tones", input="rain", tools=[TOOL]) as stream:
+        kinds = [event.type async for event in stream]
+    assert "response.function_call_arguments.done" in kinds
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "c"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"store": True}, "store"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": [{"type": "reasoning", "id": "x"}]}, "input[0].type"),
+        ({"input": []}, "input"),
+        ({"reasoning": {"effort": "high"}}, "reasoning"),
+        ({"text": {"format": {"type": "json_object"}}}, "text"),
+    ],
+)
+async def test_what_is_not_offered_is_named(http: httpx2.AsyncClient, given: dict[str, Any], param: str) -> None:
+    answer = await http.post("/v1/responses", json={"model": "tones", "input": "one", **given})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text

@@ -1,0 +1,136 @@
+"""Speech from text: formats, events, speed, voices, and text that arrives in pieces."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import av
+import httpx2
+import numpy as np
+import openai
+import pytest
+from omni_serve_clients import socket_to
+from serve_stages import RATE, tone
+
+from omni_serve.app import Application
+from omni_serve.encoders import pcm16
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SOUND = pcm16(np.concatenate([tone("one"), tone("two")]))
+
+
+def seconds(data: bytes) -> float:
+    with av.open(io.BytesIO(data)) as file:
+        return sum(frame.samples for frame in file.decode(audio=0)) / float(file.streams.audio[0].rate)
+
+
+@pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac", "wav"])
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+async def test_every_format_as_sound_and_as_events(http: httpx2.AsyncClient, form: str, speed: float) -> None:
+    body = {"model": "tones", "input": "one two", "response_format": form, "speed": speed}
+    plain = await http.post("/v1/audio/speech", json=body)
+    assert plain.status_code == 200
+    assert seconds(plain.content) == pytest.approx(len(SOUND) / 2 / RATE / speed, abs=0.08)
+    events = await http.post("/v1/audio/speech", json={**body, "stream_format": "sse"})
+    assert events.headers["content-type"] == "text/event-stream"
+    read = [json.loads(line[6:]) for line in events.text.split("\n") if line.startswith("data: ")]
+    assert [each["type"] for each in read[:-1]] == ["speech.audio.delta"] * (len(read) - 1)
+    streamed = b"".join(base64.b64decode(each["audio"]) for each in read[:-1])
+    if form == "opus":  # an Ogg stream has a random number
+        assert len(streamed) == len(plain.content)
+    else:
+        assert streamed == plain.content
+    assert read[-1] == {
+        "type": "speech.audio.done",
+        "usage": {"input_tokens": 2, "output_tokens": 2, "total_tokens": 4},
+    }
+
+
+async def test_the_sdk_gets_pcm(client: openai.AsyncOpenAI) -> None:
+    answer = await client.audio.speech.create(model="tts-1", voice="default", input="one two", response_format="pcm")
+    assert answer.content == SOUND
+    async with client.audio.speech.with_streaming_response.create(
+        model="tones", voice={"id": "high"}, input="one two", response_format="pcm"
+    ) as streamed:
+        data = b"".join([piece async for piece in streamed.iter_bytes()])
+    assert data == pcm16(np.concatenate([tone("one", "high"), tone("two", "high")]))
+
+
+async def test_mp3_is_the_default(client: openai.AsyncOpenAI) -> None:
+    answer = await client.audio.speech.create(model="tones", voice="low", input="one")
+    assert answer.response.headers["content-type"] == "audio/mpeg"
+    with av.open(io.BytesIO(answer.content)) as file:
+        assert file.format.name == "mp3"
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({"input": "x" * 4097}, "input"),
+        ({"input": " "}, "input"),
+        ({"speed": 5}, "speed"),
+        ({"response_format": "ogg"}, "response_format"),
+        ({"stream_format": "chunks"}, "stream_format"),
+        ({"instructions": "sing"}, "instructions"),
+        ({"voice": "alloy"}, "voice"),
+        ({"voice": {"id": "voice_1"}}, "voice.id"),
+        ({"language": "en"}, "language"),
+    ],
+)
+async def test_what_is_not_honoured_is_named(http: httpx2.AsyncClient, given: dict[str, Any], param: str) -> None:
+    answer = await http.post("/v1/audio/speech", json={"model": "tones", "input": "one", "voice": "low", **given})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+async def test_text_in_pieces_is_spoken_sentence_by_sentence(app: Application) -> None:
+    async with socket_to(app, "/v1/audio/speech/stream") as socket:
+        await socket.send_json({"type": "session.config", "model": "tones", "voice": "low"})
+        assert (await socket.receive_json())["type"] == "session.started"
+        await socket.send_json({"type": "input.text", "text": "One tw"})
+        await socket.send_json({"type": "input.text", "text": "o. And thr"})
+        assert await socket.receive_json() == {
+            "type": "audio.start",
+            "sentence_index": 0,
+            "sentence_text": "One two.",
+        }  # before the text has ended
+        await socket.send_json({"type": "input.text", "text": "ee"})
+        await socket.send_json({"type": "input.done"})
+        sound, kinds = b"", []
+        while not kinds or kinds[-1] != "session.done":
+            message = await socket.receive()
+            if message.get("bytes"):
+                sound += message["bytes"]
+            else:
+                kinds.append(json.loads(message["text"])["type"])
+        words = ["One", "two.", "And", "three"]
+        assert sound == pcm16(np.concatenate([tone(word, "low") for word in words]))
+        assert kinds == ["audio.done", "audio.start", "audio.done", "session.done"]
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        (["{}"], "session.config"),
+        (["{"], "JSON"),
+        (['{"type": "session.config"}'], "model"),
+        (['{"type": "session.config", "model": "x"}'], "does not exist"),
+        (['{"type": "session.config", "model": "tones"}', '{"type": "input.txt"}'], "did you mean 'input.text'"),
+        (['{"type": "session.config", "model": "tones"}', '{"type": "input.text", "text": 1}'], "must be text"),
+        (['{"type": "session.config", "model": "tones"}', '{"type": "input.text", "text": "fail"}',
+          '{"type": "input.done"}'], "told to fail"),
+    ],
+)  # fmt: skip
+async def test_a_mistake_ends_the_session_with_an_error(app: Application, messages: list[str], words: str) -> None:
+    async with socket_to(app, "/v1/audio/speech/stream") as socket:
+        for message in messages:
+            await socket.send_text(message)
+        while (told := await socket.receive_json())["type"] != "error":
+            pass
+        assert words in told["error"]["message"]
+        assert (await socket.receive())["type"] == "websocket.close"

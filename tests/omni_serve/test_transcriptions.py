@@ -1,0 +1,74 @@
+"""Recordings written down by a prompt of the pipeline's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from attrs import evolve
+from omni_serve_clients import http_client
+from serve_stages import INTERFACE, RATE, tone
+
+from omni_core import AsyncPipe
+from omni_serve import Settings, create_app
+from omni_serve.encoders import whole
+from omni_serve.settings import Limits
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+RECORDING = whole("wav", [tone("x")], RATE)
+TEXT = f"Write down what is said. audio:{len(RECORDING)}"
+
+
+async def test_the_sdk_gets_the_text(client: openai.AsyncOpenAI) -> None:
+    answer = await client.audio.transcriptions.create(model="tones", file=("a.wav", RECORDING))
+    assert answer.text == TEXT
+    assert answer.usage is not None
+    assert answer.usage.type == "tokens"
+    plain = await client.audio.transcriptions.create(model="tones", file=("a.wav", RECORDING), response_format="text")
+    assert plain == TEXT + "\n"
+
+
+async def test_the_text_is_streamed(client: openai.AsyncOpenAI) -> None:
+    stream = await client.audio.transcriptions.create(model="tones", file=("a.wav", RECORDING), stream=True)
+    events = [each async for each in stream]
+    assert "".join(each.delta for each in events if each.type == "transcript.text.delta") == TEXT
+    assert events[-1].type == "transcript.text.done"
+    assert events[-1].text == TEXT
+
+
+async def test_language_and_style_are_told(client: openai.AsyncOpenAI) -> None:
+    answer = await client.audio.transcriptions.create(
+        model="tones", file=("a.wav", RECORDING), language="de", prompt="Straße"
+    )
+    assert "The language is: de." in answer.text
+    assert "Straße" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("data", "file", "param"),
+    [
+        ({"model": "tones", "response_format": "srt"}, RECORDING, "response_format"),
+        ({"model": "tones", "timestamp_granularities[]": "word"}, RECORDING, "timestamp_granularities[]"),
+        ({"model": "tones", "temperature": "warm"}, RECORDING, "temperature"),
+        ({"model": "tones"}, b"not a sound", "file"),
+        ({"model": "tones"}, b"", "file"),
+        ({}, RECORDING, "model"),
+    ],
+)
+async def test_mistakes_are_named(http: httpx2.AsyncClient, data: dict[str, Any], file: bytes, param: str) -> None:
+    answer = await http.post("/v1/audio/transcriptions", data=data, files={"file": ("a.wav", file)})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+async def test_limits_and_pipelines_that_cannot(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(limits=Limits(audio_seconds=0.05)))
+    files, data = {"file": ("a.wav", RECORDING)}, {"model": "tones"}
+    async with http_client(app) as http:
+        answer = await http.post("/v1/audio/transcriptions", data=data, files=files)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "media_too_large")
+        app.state.server.interface = evolve(INTERFACE, prompts={})
+        answer = await http.post("/v1/audio/transcriptions", data=data, files=files)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_operation")

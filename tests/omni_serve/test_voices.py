@@ -1,0 +1,128 @@
+"""Uploaded voices and consents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from attrs import evolve
+from omni_serve_clients import http_client
+from serve_stages import INTERFACE, RATE, tone
+
+from omni_core import AsyncPipe
+from omni_core.errors import ConfigError
+from omni_serve import Settings, create_app
+from omni_serve.encoders import whole
+from omni_serve.settings import Limits
+from omni_serve.voice_store import VoiceStore
+
+RECORDING = whole("wav", [tone("x")], RATE)
+
+
+def form(**given: Any) -> dict[str, Any]:
+    return {
+        "data": {"name": "Anna", "text": "hello", **given},
+        "files": {"audio_sample": ("a.wav", RECORDING, "audio/wav")},
+    }
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_voice_from_upload_to_deletion(client: openai.AsyncOpenAI, http: httpx2.AsyncClient) -> None:
+    consent = await client.audio.voice_consents.create(
+        name="Anna agrees", language="en-US", recording=("c.wav", RECORDING)
+    )
+    voice = await client.audio.voices.create(
+        name="Anna", audio_sample=("a.wav", RECORDING), consent=consent.id, extra_body={"text": "hello there"}
+    )
+    assert (voice.object, voice.name, voice.type) == ("audio.voice", "Anna", "audio_sample")
+    listed = (await http.get("/v1/audio/voices")).json()["data"]
+    assert [each["name"] for each in listed] == ["low", "high", "Anna"]
+    for asked in ({"id": voice.id}, "Anna"):
+        answer = await client.chat.completions.create(
+            model="tones",
+            messages=[{"role": "user", "content": "one"}],
+            modalities=["text", "audio"],
+            audio={"voice": asked, "format": "wav"},  # type: ignore[typeddict-item]
+        )
+        assert answer.choices[0].message.audio.transcript == "one like:hello there"  # type: ignore[union-attr]
+    assert (await http.post("/v1/audio/voices", **form())).status_code == 409
+    deleted = await client.audio.voices.delete(voice.id)
+    assert (deleted.object, deleted.deleted) == ("audio.voice.deleted", True)
+    with pytest.raises(openai.NotFoundError):
+        await client.audio.voices.delete(voice.id)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_consents(client: openai.AsyncOpenAI) -> None:
+    consents = [
+        await client.audio.voice_consents.create(name=f"c{number}", language="de", recording=("c.wav", RECORDING))
+        for number in range(3)
+    ]
+    page = await client.audio.voice_consents.list(limit=2)
+    assert [each.name for each in page.data] == ["c2", "c1"]
+    assert [each.name async for each in client.audio.voice_consents.list(limit=2)][:3] == ["c2", "c1", "c0"]
+    assert (await client.audio.voice_consents.update(consents[0].id, name="other")).name == "other"
+    assert (await client.audio.voice_consents.retrieve(consents[0].id)).name == "other"
+    for each in consents:
+        assert (await client.audio.voice_consents.delete(each.id)).deleted
+    with pytest.raises(openai.NotFoundError):
+        await client.audio.voice_consents.retrieve(consents[0].id)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        (form(name="../../etc/passwd"), "name"),
+        (form(name=""), "name"),
+        (form(name="x" * 65), "name"),
+        (form(name="low\x00"), "name"),
+        (form(text=""), "text"),
+        (form(consent="cons_1"), "consent"),
+        ({"data": {"name": "B", "type": "prompt", "prompt": "deep"}}, "type"),
+        ({"data": {"name": "B", "text": "x"}, "files": {"other": ("a", b"x")}}, "audio_sample"),
+        ({"data": {"name": "B", "text": "x"}, "files": {"audio_sample": ("a", b"no sound")}}, "audio_sample"),
+        ({"data": {"name": "B", "text": "x"}, "files": {"audio_sample": ("a", b"")}}, "audio_sample"),
+    ],
+)
+async def test_mistakes_are_named(http: httpx2.AsyncClient, given: dict[str, Any], param: str) -> None:
+    if "files" not in given:
+        given = {"data": given["data"], "files": {"ignored": ("a", b"x")}}
+    answer = await http.post("/v1/audio/voices", **given)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_uploads_are_bounded_and_may_be_off(pipe: AsyncPipe, tmp_path: Path) -> None:
+    small = create_app(pipe, Settings(voices_dir=tmp_path, limits=Limits(upload_mib=0.001)))
+    async with http_client(small) as http:
+        answer = await http.post("/v1/audio/voices", **form())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "media_too_large")
+    async with http_client(create_app(pipe, Settings())) as http:
+        answer = await http.post("/v1/audio/voices", **form())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "uploads_off")
+    app = create_app(pipe, Settings(voices_dir=tmp_path))
+    app.state.server.interface = evolve(INTERFACE, inputs=["text"])
+    async with http_client(app) as http:
+        answer = await http.post("/v1/audio/voices", **form())
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_operation")
+
+
+def test_voices_outlive_the_server_and_interrupted_writes_do_not(tmp_path: Path) -> None:
+    store = VoiceStore(tmp_path)
+    voice = store.add_voice("Anna", b"sound", "hello", None, "mine")
+    consent = store.add_consent("yes", "en", b"sound", "mine")
+    (tmp_path / ".new-x").mkdir()
+    again = VoiceStore(tmp_path)
+    assert again.find("Anna") == voice
+    assert again.consents == {consent.id: consent}
+    assert voice.reference() == {"data": b"sound", "text": "hello"}
+    assert not (tmp_path / ".new-x").exists()
+    again.remove(voice)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [consent.id]
+    (consent.folder / "voice.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"voice\.json cannot be read"):
+        VoiceStore(tmp_path)
