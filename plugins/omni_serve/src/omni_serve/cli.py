@@ -165,7 +165,8 @@ async def _serve(
             tls = {"cert": options["tls_cert"], "key": options["tls_key"]}
             servers = [(web_server(app, drain_seconds=settings.drain_seconds, **tls), listener)]
             if admin is not None:
-                servers.append((web_server(create_admin_app(app.state.server), drain_seconds=1), admin))
+                operator = create_admin_app(app.state.server, keyless="/" in options["admin"])
+                servers.append((web_server(operator, drain_seconds=1), admin))
 
             def end() -> None:
                 app.state.server.admission.draining = True
