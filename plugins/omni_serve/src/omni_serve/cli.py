@@ -13,6 +13,7 @@ import click
 from attrs import evolve, fields
 
 from omni_core.cli.config import resolve_config, with_source
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, did_you_mean
 from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
@@ -87,7 +88,7 @@ def serve(pipeline: str, **options: Any) -> None:
             raise click.UsageError(f"--admin {options['admin']} lets other machines in without a key")
     logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     chosen = (options[each] for each in ("model", "option", "settings", "overlay"))
-    config = resolve_config(pipeline, *chosen).config
+    config = completed(resolve_config(pipeline, *chosen).config)
     try:
         asyncio.run(_serve(config, options, settings, listener, admin))
     except (KeyboardInterrupt, asyncio.CancelledError):
