@@ -185,6 +185,12 @@ class Interface:
         by_role = {group.role: group for group in reversed(self.groups)}
         return by_role.get(TEXT) or by_role.get(SPEECH)
 
+    @property
+    def parameter_names(self) -> set[str]:
+        """The names that may be keys of ``params``, and those within its groups."""
+        parameters = [*self.params, *(each for group in self.groups for each in group.parameters)]
+        return {group.name for group in self.groups} | {name for each in parameters for name in each.names}
+
     def check_params(self, params: Any) -> dict[str, Any]:
         """Return a request's ``params`` with every value of a group in that group, under its own name.
 

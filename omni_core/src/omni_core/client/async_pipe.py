@@ -12,8 +12,9 @@ from attrs import evolve
 
 from omni_core.client.calls import Calls
 from omni_core.client.messages import MediaPolicy, chat_request
-from omni_core.client.replies import Collector, Piece, Reply
+from omni_core.client.replies import Collector, Piece, Reply, import_numpy_soon
 from omni_core.client.source import PipelineSource
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
 from omni_core.errors import ConfigError, InvalidRequestError, OmniError, did_you_mean
@@ -79,6 +80,8 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
         self._runner = MultiProcessPipelineRunner(config, registry, on_progress, startup_timeout=startup_timeout)
 
     async def __aenter__(self) -> Self:
+        if self.interface is not None and "audio" in self.interface.outputs:
+            import_numpy_soon()
         await self._runner.start()
         return self
 
@@ -198,7 +201,7 @@ def open_async(
         dashes="",
     )
     resolved = source.resolve(options.get("registry"))
-    return AsyncPipe(resolved.config, source.notices, **given)
+    return AsyncPipe(completed(resolved.config), source.notices, **given)
 
 
 def _checked(request: OmniRequest) -> OmniRequest:
