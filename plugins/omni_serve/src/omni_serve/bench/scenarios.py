@@ -181,7 +181,7 @@ def _prompt(path: Path, number: int, row: Mapping[Any, Any]) -> Prompt:
             file = path.parent / cells[column]
             if not file.is_file():
                 raise ConfigError(f"{path}:{number}: {column}: there is no file {file}")
-            prompt = evolve(prompt, **{column: file})
+            prompt = evolve(prompt, image=file) if column == "image" else evolve(prompt, audio=file)
     return prompt
 
 
