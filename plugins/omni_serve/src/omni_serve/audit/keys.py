@@ -29,7 +29,8 @@ async def key_coverage(subject: Subject) -> str:
             paths = None
         if not isinstance(paths, dict):
             raise NotOffered("there is no /openapi.json to list the routes")
-        count, leaks, public = 0, [], []
+        count = 0
+        leaks, public = list[str](), list[str]()
         for path, operations in paths.items():
             for method in operations:
                 if method not in _METHODS:
@@ -51,7 +52,7 @@ async def key_coverage(subject: Subject) -> str:
 async def _status(anybody: httpx2.AsyncClient, method: str, path: str) -> int:
     # Only the status is read: a route that streams for ever must not hold the audit up.
     url = re.sub(r"\{[^}]*\}", NO_SUCH, path)
-    body = None if method == "get" else {}
+    body: dict[str, str] | None = None if method == "get" else {}
     async with anybody.stream(method.upper(), url, json=body) as answer:
         return answer.status_code
 

@@ -172,8 +172,7 @@ class Subject:
         """Return the seconds that a short request takes."""
         path, body = self.any_model_request()
         begun = time.perf_counter()
-        options = {"timeout": timeout} if timeout is not None else {}
-        answer = await self.remote.http.post(path, json=body, **options)
+        answer = await self.remote.http.post(path, json=body, timeout=timeout or self.remote.http.timeout)
         if answer.status_code != 200:
             raise Fault(f"a probe is answered with {answer.status_code}: {message_of(answer)}")
         return time.perf_counter() - begun
@@ -210,7 +209,7 @@ def samples(data: bytes) -> Samples:
     """
     if len(data) % 2:
         raise Fault(f"16-bit sound has {len(data)} bytes, an odd number")
-    return np.frombuffer(data, "<i2").astype(np.float32) / 32768
+    return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
 
 
 def compare(whole: bytes, streamed: bytes) -> str:

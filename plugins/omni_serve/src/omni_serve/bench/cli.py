@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from attrs import evolve
 
 from omni_core.errors import ConfigError
 from omni_serve.bench.scenarios import SCENARIOS, parse_mix, prompts_for
@@ -46,7 +47,13 @@ def bench() -> None:
 @click.option("--rate", metavar="R,...", help="Open loop: requests per second at random times; each number is a run.")
 @click.option("--requests", default=50, show_default=True, type=click.IntRange(1), help="Requests of a run.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), help="End a run after so many seconds.")
-@click.option("--warm-up", default=1, show_default=True, type=click.IntRange(0), help="Requests that are not counted.")
+@click.option(
+    "--warm-up",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0),
+    help="Requests of each scenario that are not counted.",
+)
 @click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Seconds.")
 @click.option("--sample-rate", default=24_000, show_default=True, type=click.IntRange(1), help="Of the server's PCM.")
 @click.option("--seed", default=0, show_default=True, help="Of the requests and their times.")
@@ -113,8 +120,9 @@ async def _run(url: str, loads: list[Any], mix: Any, prompts: Any, extra: Any, o
             max_tokens=options["max_tokens"],
             extra=extra,
         )
-        if options["warm_up"]:
-            first = await Generator(remote, workload, options["warm_up"], seed=options["seed"] - 1).run(Load(None, 1))
+        for name in mix if options["warm_up"] else ():
+            only = evolve(workload, weights={name: 1.0})
+            first = await Generator(remote, only, options["warm_up"], seed=options["seed"] - 1).run(Load(None, 1))
             if first.interrupted:
                 raise KeyboardInterrupt
         runs: list[Run] = []
