@@ -97,7 +97,8 @@ TEST_TOOLS = [
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
 # Clients of the server.
 TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
-COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "packaging"]
+COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_testing"]
+COMPUTE += ["omni_terminal", "omni_serve", "packaging"]
 """Folders of tests that compute more than they wait, and run two at a time; the others check how soon something happens."""
 # For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]

@@ -1,7 +1,7 @@
 """Records docs/pictures/terminal.svg from a real run in a terminal: ``python docs/pictures/terminal.py``.
 
 The commands below are typed into a shell in a pseudo-terminal, a terminal emulator (pyte) keeps the screen, and rich draws
-what is on it at the end. Needs omni-qwen3-demo, omni-terminal, pyte and rich.
+what is on it at the end. Needs omni-qwen3-demo, omni-terminal, Pillow, pyte and rich.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pyte
+from PIL import Image
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
@@ -24,8 +25,10 @@ PROMPT = "$ "
 
 TYPED = [
     ('omni run demo --text "What is your name?" --out reply.wav', PROMPT),
-    ("omni run demo", "> "),
+    ("omni run demo --out turn.wav", "> "),
     ("Tell me a story.", "> "),
+    ("/image red.png", "[red.png] > "),
+    ("What do you see?", "> "),
     ("/quit", PROMPT),
 ]
 """What is typed, and what the last line begins with when the answer is complete."""
@@ -59,6 +62,7 @@ def record(folder: str) -> pyte.Screen:
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     ours, theirs = pty.openpty()
+    screen.write_process_input = lambda data: os.write(ours, data.encode())  # answers to questions about the cursor
     size = {"COLUMNS": str(COLUMNS), "LINES": str(LINES), "TERM": "xterm-256color", "PS1": PROMPT}
     subprocess.run(["stty", "rows", str(LINES), "cols", str(COLUMNS)], stdin=theirs, check=True)
     shell = subprocess.Popen(
@@ -123,6 +127,7 @@ def color(name: str) -> str | None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
+        Image.new("RGB", (64, 64), (200, 20, 20)).save(Path(folder) / "red.png")
         Path(__file__).with_name("terminal.svg").write_text(drawn(record(folder)))
 
 

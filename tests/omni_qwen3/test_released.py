@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneratio
 sys.path.insert(0, str(Path(__file__).parent))
 
 from released import RELEASED
+from released_files import ENCODERS, released_shapes
 
 from omni_qwen3.checkpoint import sources
 from omni_qwen3.config import QwenConfig, parse_config, read_config
@@ -97,6 +99,10 @@ def test_every_tensor_of_the_released_config_is_accounted_for() -> None:
     expected = on_disk(reference)
     assert len(expected) > 27_000
     account(parse_config(RELEASED), reference, expected)
+    others = tuple(name.removesuffix("all") for name in ENCODERS)
+    assert released_shapes(RELEASED) == {name: each for name, each in expected.items() if not name.startswith(others)}
+    for prefix, (values,) in zip(others, ENCODERS.values(), strict=True):
+        assert sum(prod(each) for name, each in expected.items() if name.startswith(prefix)) == values
 
 
 @pytest.mark.parametrize("shape", "abc")

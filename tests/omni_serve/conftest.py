@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx2
 import openai
 import pytest
 import pytest_asyncio
-from omni_serve_clients import http_client
+from omni_serve_clients import SECRET, http_client
 from serve_stages import speaking_pipeline
 
 from omni_core import AsyncPipe, open_async
@@ -47,3 +51,45 @@ def client(app: Application) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(
         api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=20
     )
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``omni serve demo`` in a process of its own; the address of its API. SIGTERM must end it in order."""
+    folder = tmp_path_factory.mktemp("demo")
+    log = folder / "log"
+    arguments = [
+        "serve",
+        "demo",
+        "--option",
+        "processes=one",
+        "--port",
+        "0",
+        "--api-key",
+        SECRET,
+        "--log-level",
+        "warning",
+    ]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "omni_core.cli", *arguments],
+            stderr=output,
+            stdout=output,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        address = ""
+        while not address:
+            assert process.poll() is None, log.read_text()
+            address = next(
+                (line.split()[-1] for line in log.read_text().splitlines() if line.startswith("Serving ")), ""
+            )
+            if not address:
+                time.sleep(0.1)
+        yield address
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0, log.read_text()
+        assert "Traceback" not in log.read_text()
+    finally:
+        process.kill()
+        process.wait()

@@ -56,6 +56,13 @@ async def test_it_needs_the_scope(pipe: AsyncPipe) -> None:
                 assert ring.keys["operator"].digest not in shown
 
 
+async def test_a_socket_of_the_owner_needs_none(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(keys={"mine": "the secret"}))
+    async with http_client(create_admin_app(app.state.server, keyless=True)) as http:
+        assert (await http.get("/units")).status_code == 200
+        assert (await http.get("/units", headers={"origin": "http://evil"})).status_code == 403
+
+
 async def test_units_and_caches_and_log_levels(admin: httpx2.AsyncClient, public: Application) -> None:
     shown = (await admin.get("/units")).json()
     assert shown["units"]["p"]["state"] == "ready"

@@ -94,7 +94,7 @@ async def test_disconnects_at_random_moments_leave_nothing(pipe: AsyncPipe, app:
     chance = random.Random(1)
 
     async def one() -> None:
-        body = {**LONG, "stream": chance.random() < 0.5, **(SPOKEN if chance.random() < 0.5 else {}), "pause": 0.0}
+        body = {**LONG, "stream": chance.random() < 0.5, **(SPOKEN if chance.random() < 0.5 else {}), "pause": 0.001}
         connection = request_to(app, "/v1/chat/completions", body)
         await asyncio.sleep(chance.random() * 0.1)
         await gone(connection)

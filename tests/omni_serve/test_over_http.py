@@ -6,13 +6,9 @@ import asyncio
 import base64
 import io
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+import socket
 import wave
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -20,57 +16,13 @@ import openai
 import pytest
 import pytest_asyncio
 import websockets
-from omni_serve_clients import running_server
+from omni_serve_clients import SECRET, running_server
 
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app, listening
 
 QUESTION: Any = [{"role": "user", "content": "Say hello."}]
 REPLY = "Hello, nice to meet you."
-SECRET = "the-secret-of-the-demo"
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``omni serve demo`` in a process of its own; the address of its API. SIGTERM must end it in order."""
-    pytest.importorskip("omni_qwen3_demo")
-    folder = tmp_path_factory.mktemp("demo")
-    log = folder / "log"
-    arguments = [
-        "serve",
-        "demo",
-        "--option",
-        "processes=one",
-        "--port",
-        "0",
-        "--api-key",
-        SECRET,
-        "--log-level",
-        "warning",
-    ]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "omni_core.cli", *arguments],
-            stderr=output,
-            stdout=output,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-    try:
-        address = ""
-        while not address:
-            assert process.poll() is None, log.read_text()
-            address = next(
-                (line.split()[-1] for line in log.read_text().splitlines() if line.startswith("Serving ")), ""
-            )
-            if not address:
-                time.sleep(0.1)
-        yield address
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, log.read_text()
-        assert "Traceback" not in log.read_text()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_the_blocking_client(demo: str) -> None:
@@ -145,6 +97,22 @@ async def address(pipe: AsyncPipe) -> AsyncIterator[str]:
 
 
 @pytest.mark.asyncio(loop_scope="session")
+async def test_small_pieces_are_sent_at_once(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without TCP_NODELAY each answer is 40 ms late."""
+    seen: list[int] = []
+    made = listening.BoundedProtocol.connection_made
+
+    def connection_made(self: Any, transport: Any) -> None:
+        seen.append(transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        made(self, transport)
+
+    monkeypatch.setattr(listening.BoundedProtocol, "connection_made", connection_made)
+    async with httpx2.AsyncClient() as http:
+        await http.get(f"http://{address}/health")
+    assert seen == [1]
+
+
+@pytest.mark.asyncio(loop_scope="session")
 async def test_headers_that_never_end(address: str) -> None:
     host, port = address.split(":")
     for begun in (b"", b"GET /health HTTP/1.1\r\nx: y\r\n", b"GET /health HTTP/1.1\r\nhost: x\r\n\r\nGET /"):
@@ -165,9 +133,9 @@ async def test_a_websocket_over_a_socket(address: str) -> None:
     assert refused.value.response.status_code == 401
     assert json.loads(refused.value.response.body)["error"]["code"] == "missing_api_key"
     protocols: Any = ["realtime", f"openai-insecure-api-key.{SECRET}"]
-    async with websockets.connect(url, additional_headers={"Authorization": f"Bearer {SECRET}"}) as socket:
-        await socket.send(json.dumps({"type": "session.config", "model": "tones"}))
-        assert json.loads(await socket.recv())["type"] == "session.started"
+    async with websockets.connect(url, additional_headers={"Authorization": f"Bearer {SECRET}"}) as opened:
+        await opened.send(json.dumps({"type": "session.config", "model": "tones"}))
+        assert json.loads(await opened.recv())["type"] == "session.started"
     async with websockets.connect(url, subprotocols=protocols):
         pass
 

@@ -191,12 +191,15 @@ class PipelineComponent(Component):
         architectures: the ``architectures`` (or the ``model_type``) in the ``config.json`` of the checkpoints for which this pipeline is
             the one to run: ``omni run FOLDER`` finds it by them.
         interface: what it offers: request parameters, modalities, voices. The config gets it where the target sets none.
+        config_folder_fn: ``(model) -> folder``: fetches the ``config.json`` of a checkpoint that is no folder here (a hub id), so that
+            ``omni run MODEL`` finds the pipeline; called in the parent.
     """
 
     options: dict[str, str] = field(factory=dict, kw_only=True)
     default_model: Reference | None = field(default=None, kw_only=True)
     architectures: tuple[str, ...] = field(default=(), kw_only=True)
     interface: Interface | None = field(default=None, kw_only=True)
+    config_folder_fn: Reference | None = field(default=None, kw_only=True)
 
 
 @frozen

@@ -159,8 +159,8 @@ class Interface:
         sample_rate: of its speech, in Hz.
         reference_text: a recording of a voice needs the words that are said in it.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
-        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a recording;
-            ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
+        prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a
+            recording; ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
         warmup: requests that a server sends before it is ready, as fields of an ``OmniRequest``.
     """
 
@@ -184,6 +184,12 @@ class Interface:
         """The group whose parameters may be given at the top level of ``params``."""
         by_role = {group.role: group for group in reversed(self.groups)}
         return by_role.get(TEXT) or by_role.get(SPEECH)
+
+    @property
+    def parameter_names(self) -> set[str]:
+        """The names that may be keys of ``params``, and those within its groups."""
+        parameters = [*self.params, *(each for group in self.groups for each in group.parameters)]
+        return {group.name for group in self.groups} | {name for each in parameters for name in each.names}
 
     def check_params(self, params: Any) -> dict[str, Any]:
         """Return a request's ``params`` with every value of a group in that group, under its own name.

@@ -8,8 +8,8 @@ ARCHITECTURES = ("fish_qwen3_omni",)
 
 OPTIONS = {
     "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
-    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
-    "gpu": "a GPU for every stage, as a number; by default the CPU",
+    "dtype": "weights of every stage: auto (default: the checkpoint's; on a CPU without bfloat16 float32), float32, bfloat16, float16",
+    "gpu": "auto (default: the GPUs of this machine, if there are any), the number of one for every stage, or none",
     "initial_chunk": "frames (46 ms each) in the first piece of sound",
     "chunk": "frames in every later piece of sound",
     "segment_bytes": "maximum size of a segment, in bytes; longer texts are split at sentences",

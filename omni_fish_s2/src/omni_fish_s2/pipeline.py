@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Unpack
 
 from attrs import evolve
 
+from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_fish_s2.interface import INTERFACE, OPTIONS
 from omni_fish_s2.options import Options
-from omni_torch.checkpoints import resolve_checkpoint
+from omni_torch.hub import config_folder
 from omni_torch.pipeline_options import DTYPES, check_options
-
-_FILES = ("*.json", "*.safetensors", "codec.pth")
-"""The checkpoint files that are read, and downloaded."""
-
-GPU_MEMORY_GIB = {"preprocessing": 2, "semantic_ar": 14, "vocoder": 2}
-"""Each stage's share of a GPU for the released checkpoint, in 16-bit weights: the weights (0.4, 8.5 and 0.4 GiB) plus
-the rest for KV cache and activations; twice as much in float32. Computed from the released config, not measured on a
-GPU. Override with ``--set STAGE.gpu_memory=...``.
-"""
+from omni_torch.placement import device_of
 
 _TEXT = ("segment_bytes", "max_characters", "max_reference_seconds", "voices_kept", "max_context")
 
@@ -31,9 +25,11 @@ def fish_s2(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         name: given[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in given
     }
     return PipelineConfig(
-        model_path=resolve_checkpoint(model_path, _FILES),
+        model_path=config_folder(model_path) if Path(model_path).expanduser().is_dir() else model_path,
         name="fish-s2",
-        stages=speech_stages(**given),
+        stages=speech_stages(**{"gpu": AUTO, **given}),
+        placement_fn="omni_fish_s2.memory:place",
+        fetch_fn="omni_fish_s2.memory:fetch",
         interface=evolve(INTERFACE, limits={**INTERFACE.limits, **limits}),
     )
 
@@ -55,19 +51,18 @@ def speech_stages(
         reference, reference_text: with a text stream, the voice of every request: a recording and its transcript.
         options: see :data:`omni_fish_s2.interface.OPTIONS`.
     """
-    check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))
+    check_options(options, OPTIONS, dtype=(AUTO, *DTYPES), processes=("separate", "one"))
     processes = options.get("processes", "separate")
     voice = {"text_stream": text_stream or None, "reference": reference, "reference_text": reference_text}
 
+    gpu = device_of(options.get("gpu"))
+
     def arguments(*names: str, **own: Any) -> dict[str, Any]:
-        given = {name: options[name] for name in ("dtype", *names) if name in options}
+        given = {name: options[name] for name in ("dtype", *names) if name in options and options[name] != AUTO}
         return given | {name: value for name, value in {"model_path": model_path, **own}.items() if value is not None}
 
     def place(stage: str) -> dict[str, Any]:
-        wide = options.get("dtype", "float32") == "float32"
-        budget = f"{GPU_MEMORY_GIB[stage] * (2 if wide else 1)}GiB"
-        process = "pipeline" if processes == "one" else stage
-        return {"process": process, "gpu": options.get("gpu"), "gpu_memory": budget}
+        return {"process": "pipeline" if processes == "one" else stage, "gpu": gpu}
 
     return [
         StageConfig(

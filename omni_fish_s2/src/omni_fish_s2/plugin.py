@@ -16,6 +16,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             options=OPTIONS,
             architectures=ARCHITECTURES,
             interface=INTERFACE,
+            config_folder_fn="omni_torch.hub:config_folder",
             default_model="omni_fish_s2.tiny_checkpoint:default_model",
             conformance="omni_fish_s2.conformance:SpeechConformance",
         )

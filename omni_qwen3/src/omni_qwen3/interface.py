@@ -18,8 +18,8 @@ ARCHITECTURES = ("Qwen3OmniMoeForConditionalGeneration", "qwen3_omni_moe")
 
 OPTIONS = {
     "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
-    "dtype": "weights of every stage: float32 (default), bfloat16, float16",
-    "gpu": "a GPU for every network stage, as a number; by default the CPU",
+    "dtype": "weights of every stage: auto (default: the checkpoint's; on a CPU without bfloat16 float32), float32, bfloat16, float16",
+    "gpu": "auto (default: the GPUs of this machine, if there are any), the number of one for every network stage, or none",
     "initial_chunk": "codec frames (80 ms each) in the first piece of sound",
     "chunk": "codec frames in every later piece of sound",
     "max_image_pixels": "largest image, in pixels",

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Unpack
 
+from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface
 from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE, interface_of
 from omni_qwen3.options import Options, TextOptions
-from omni_torch.checkpoints import resolve_checkpoint
+from omni_torch.hub import config_folder
 from omni_torch.pipeline_options import DTYPES, check_options
+from omni_torch.placement import device_of
 
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
 _NETWORKS = ["transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe"]
 """Imported once for the stages that use transformers' networks: it takes seconds and 150 MB."""
-
-_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
-"""The checkpoint files that are read, and downloaded."""
-
-GPU_MEMORY_GIB = {"thinker": 61, "talker_ar": 8, "code2wav": 2, "image_encoder": 3, "audio_encoder": 3}
-"""Each stage's share of a GPU for the released 30B-A3B checkpoint, in 16-bit weights: the weights (57, 6, 0.4, 1.1, 1.2
-GiB) plus the rest for KV cache and activations; twice as much in float32. Together they leave room on an 80 GB GPU for
-the five CUDA contexts. Computed from the released config, not measured on a GPU. Override with ``--set
-STAGE.gpu_memory=...``.
-"""
 
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
 
@@ -89,10 +82,11 @@ class _Options:
     """The validated options of a pipeline, and their effect on its stages."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        check_options(options, OPTIONS, dtype=DTYPES, processes=("separate", "one"))
+        check_options(options, OPTIONS, dtype=(AUTO, *DTYPES), processes=("separate", "one"))
         self._options = options
         self._processes = options.get("processes", "separate")
-        self.network = self.take("dtype")
+        self._gpu = device_of(options.get("gpu", AUTO))
+        self.network = {} if options.get("dtype", AUTO) == AUTO else self.take("dtype")
 
     def take(self, *names: str) -> dict[str, Any]:
         """The given options of these names, as factory arguments."""
@@ -101,21 +95,19 @@ class _Options:
     def place(self, stage: str, *, network: bool = True) -> dict[str, Any]:
         """The process and the device of a stage."""
         process = "pipeline" if self._processes == "one" else stage
-        if not network:
-            return {"process": process}
-        wide = self._options.get("dtype", "float32") == "float32"
-        budget = f"{GPU_MEMORY_GIB[stage] * (2 if wide else 1)}GiB"
-        return {"process": process, "gpu": self._options.get("gpu"), "gpu_memory": budget}
+        return {"process": process, "gpu": self._gpu} if network else {"process": process}
 
     def pipeline(
         self, model_path: str, name: str, stages: list[StageConfig], terminals: str | None, interface: Interface
     ) -> PipelineConfig:
-        folder = resolve_checkpoint(model_path, _FILES)
+        folder = config_folder(model_path)
         return PipelineConfig(
-            model_path=folder,
+            model_path=folder if Path(model_path).expanduser().is_dir() else model_path,
             name=name,
             stages=stages,
             terminal_stages_fn=terminals,
+            placement_fn="omni_qwen3.memory:place",
+            fetch_fn="omni_qwen3.memory:fetch",
             interface=interface_of(folder, interface, self.take(*_LIMITS)),
         )
 

@@ -20,6 +20,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             default_model=default,
             architectures=ARCHITECTURES,
             interface=SPEECH_INTERFACE,
+            config_folder_fn="omni_torch.hub:config_folder",
             conformance=f"{_SUITES}:SpeechConformance",
         ),
         PipelineComponent(

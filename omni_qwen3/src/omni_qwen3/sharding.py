@@ -11,11 +11,8 @@ from attrs import evolve
 from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import PartOf
 from omni_qwen3.config import DecoderConfig
+from omni_qwen3.memory import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES
 from omni_torch.tensor_parallel import Part, TensorParallel
-
-_BY_ROWS = ("q_proj.weight", "gate_proj.weight", "up_proj.weight")
-_BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
-_KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
 
 
 def local_config(config: DecoderConfig, parallel: TensorParallel) -> DecoderConfig:
@@ -46,11 +43,11 @@ def part_of(config: DecoderConfig, parallel: TensorParallel) -> PartOf:
     def part(name: str) -> Part | None:
         if parallel.size == 1:
             return None
-        if name.endswith(_BY_ROWS):
+        if name.endswith(BY_ROWS):
             return parallel.part(0)
-        if name.endswith(_BY_COLUMNS):
+        if name.endswith(BY_COLUMNS):
             return parallel.part(1)
-        if name.endswith(_KEYS_AND_VALUES):
+        if name.endswith(KEYS_AND_VALUES):
             return Part(0, parallel.rank * parts // parallel.size, parts)
         return None
 

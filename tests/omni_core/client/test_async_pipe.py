@@ -44,6 +44,12 @@ async def test_a_speech_model_says_a_text(stages: ModuleType, run_folder: Path) 
         assert [type(piece) async for piece in pipe.speak("hi", stream=True, modalities=["audio"])] == [omni.AudioPiece]
 
 
+async def test_a_pipeline_that_answers_is_asked_to_read_aloud(stages: ModuleType, run_folder: Path) -> None:
+    interface = evolve(stages.INTERFACE, prompts={"speech": "Read: {text}"})
+    async with omni.open_async(stages.chat_pipeline(run_folder, interface=interface)) as pipe:
+        assert (await pipe.speak("good morning")).text == "Read: good morning"
+
+
 async def test_wrong_arguments_fail_before_anything_is_started(stages: ModuleType, tmp_path: Path) -> None:
     config = stages.chat_pipeline(tmp_path)
     with pytest.raises(omni.ConfigError, match="retries: must not be negative"):

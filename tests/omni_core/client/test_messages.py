@@ -39,6 +39,14 @@ async def test_keywords_are_parameters_or_metadata() -> None:
         await asked(temperature=1, params={"temperature": 2})
 
 
+@pytest.mark.parametrize(
+    ("name", "near"), [("speeker", "speaker"), ("voise", "voice"), ("timout", "timeout"), ("prioritty", "priority")]
+)
+async def test_a_misspelt_argument_is_named(name: str, near: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name}: no such argument or parameter; did you mean '{near}'"):
+        await asked(**{name: "x"})
+
+
 async def test_a_voice_is_a_name_or_recordings() -> None:
     recordings = [Recording(b"wav", "its words"), Recording(([0.0, 0.5], 8000))]
     request = await asked(voice=recordings)

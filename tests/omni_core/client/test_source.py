@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from omni_core.client import source
 from omni_core.client.source import PipelineSource
@@ -89,25 +91,27 @@ def test_invalid_pipeline_sources_are_errors(registry: PluginRegistry, tmp_path:
     assert not PipelineSource("owner/name").exists()
 
 
-def test_a_hub_id_finds_its_pipeline(registry: PluginRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("huggingface_hub")
-    checkpoint(tmp_path / "owner", architectures=["OneModel"])
+def fetched(model: str) -> str:
+    """What a pipeline names to fetch the config of a checkpoint that is no folder here."""
+    if FETCHED is None:
+        raise ConfigError(f"{model}: no such repository")
+    return FETCHED
 
-    def fetched(name: str, file: str) -> str:
-        if name != "owner/name":
-            raise OSError("no such checkpoint\nand more")
-        return str(tmp_path / "owner" / file)
 
-    monkeypatch.setattr(hub, "hf_hub_download", fetched)
-    found = PipelineSource("owner/name")
-    assert found.interface() == DECLARED
-    assert found.resolve().config.model_path == "owner/name"
-    with pytest.raises(
-        PluginError, match=r"OSError: no such checkpoint\). Or name its pipeline: omni run PIPELINE --model a/b"
-    ):
-        PipelineSource("a/b").resolve()
-    with pytest.raises(PluginError, match=r"nor a hub id \(OWNER/NAME\)"):
-        PipelineSource("a/b/c").resolve()
+FETCHED: str | None = None
+
+
+@pytest.mark.parametrize("model", ["owner/name", "owner/name@v1.2"])
+def test_a_hub_id_finds_its_pipeline_by_the_config_that_a_plugin_fetches(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str
+) -> None:
+    own = evolve(component("one", "OneModel"), config_folder_fn=f"{__name__}:fetched")
+    record = PluginRecord("plugin", "distribution", "1", "module", components={"omni_pipelines": [own]})
+    monkeypatch.setattr(source, "load_plugins", lambda: PluginRegistry([record]))
+    with pytest.raises(PluginError, match=f"as a hub id it cannot be read \\({model}: no such repository"):
+        PipelineSource(model).resolve()
+    monkeypatch.setattr(sys.modules[__name__], "FETCHED", checkpoint(tmp_path / "model", model_type="OneModel"))
+    assert PipelineSource(model).resolve().config.model_path == model
 
 
 def test_settings_and_the_overlay_may_be_mappings(registry: PluginRegistry, tmp_path: Path) -> None:

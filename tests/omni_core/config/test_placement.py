@@ -74,7 +74,7 @@ def test_fusing_merges_process_groups() -> None:
         ([{"stream_to": ["c"]}, {}, {}], [["a", "b"]], "fused_stages[0]: 'a' streams to 'c'; it may reach 'b' only"),
         ([{}, {}, {}], [["a", "c"]], "fused_stages[0]: ['a', 'c'] are not adjacent"),
         ([{}, {"tp_size": 2}], [["a", "b"]], "fused_stages[0]: tensor parallel stages cannot be fused"),
-        ([{"gpu": -1}], [], "stages[a].gpu: must be a device number from 0 on, is -1"),
+        ([{"gpu": -1}], [], "stages[a].gpu: must be a device number from 0 on, or auto, is -1"),
         ([{"gpu": 0, "gpu_memory": "lots"}], [], "stages[a].gpu_memory: 'lots' is no amount of memory"),
         ([{"gpu": 0, "gpu_memory": 1.5}], [], "stages[a].gpu_memory: 1.5 is no share"),
     ],
@@ -97,7 +97,7 @@ def test_an_impossible_placement_is_invalid(
         ([{"gpu": 0, "gpu_memory": "4GiB"}, {"gpu": 0, "gpu_memory": 0.5}], [8 * GIB], []),
         ([{"gpu": 0, "gpu_memory": "4GiB"}, {"gpu": 0, "gpu_memory": "40GiB"}], None, []),
         ([{"gpu": 2}], [8 * GIB] * 2, ["stages[a].gpu", "GPU 2", "has 2 (0 to 1)"]),
-        ([{"gpu": 0}], [], ["stages[a].gpu", "this host has none", "leave it away for the CPU"]),
+        ([{"gpu": 0}], [], ["stages[a].gpu", "this host has none", "to null for the CPU"]),
         ([{"gpu": 0}, {"gpu": 0}], None, ["stages[a].gpu_memory: required", "processes a, b share GPU 0"]),
         (
             [{"gpu": 0, "gpu_memory": "3GiB"}, {"gpu": 0, "gpu_memory": 0.7}],
@@ -132,7 +132,7 @@ def test_sizes(text: str, nbytes: int) -> None:
 
 
 async def test_a_pipeline_that_does_not_fit_starts_nothing(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.launch.prepare.detect", lambda: [8 * GIB])
+    monkeypatch.setattr("omni_core.config.completion.detect", lambda: [8 * GIB])
     config = line({"gpu": 0, "gpu_memory": "6GiB"}, {"gpu": 0, "gpu_memory": "6GiB"})
     states: list[str] = []
     with pytest.raises(ConfigError, match=r"stages\[a\]\.gpu_memory"):

@@ -66,7 +66,7 @@ def test_unregistered_references_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_device_is_the_stage_s_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.launch.prepare.check", lambda *_: None)
+    monkeypatch.setattr("omni_core.config.completion.check", lambda *_: None)
     made = spec(tmp_path, installed(), factory="mine.stage:make", gpu=2)
     assert (made.gpu, made.injected["device"]) == (2, "cuda:2")
 

@@ -43,7 +43,7 @@ RELAYS = Installed(
 
 def devices(monkeypatch: pytest.MonkeyPatch, backend: str, **fields: Any) -> dict[str, str]:
     """Return the device of the relay, by process; both stages compute on GPUs."""
-    monkeypatch.setattr("omni_core.launch.prepare.detect", lambda: None)
+    monkeypatch.setattr("omni_core.config.completion.detect", lambda: None)
     config = PipelineConfig(
         model_path="none",
         relay_backend=backend,

@@ -11,6 +11,9 @@ from typing import Any
 import httpx2
 from starlette.types import ASGIApp, Message
 
+SECRET = "the-secret-of-the-demo"
+"""The key of the demo's server."""
+
 
 def http_client(app: ASGIApp, **options: Any) -> httpx2.AsyncClient:
     """Return a client of an application."""

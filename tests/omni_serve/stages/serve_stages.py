@@ -107,6 +107,8 @@ def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
     pieces, pause = [], payload.request.metadata.get("pause", 0.0)
     for word in payload.data["words"]:
         pieces.append(tone(word, payload.request.metadata.get("speaker")))
+        if word == "unequal":
+            pieces[-1] = pieces[-1] * np.float32(time.time() % 1)
         if pause:
             time.sleep(pause)
         if word == "explode":

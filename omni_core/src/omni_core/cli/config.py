@@ -7,12 +7,16 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import click
+from attrs import asdict
 
 from omni_core.client.source import PipelineSource, parse_options
+from omni_core.config.completion import DoesNotFitError, Machine, placed
+from omni_core.config.devices import detect
 from omni_core.config.graph import mermaid, terminal
 from omni_core.config.loading import dump_json, dump_yaml
 from omni_core.config.overrides import ResolvedConfig
 from omni_core.config.placement import plan
+from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import warnings
 from omni_core.plugins import load_plugins
 from omni_core.references import load
@@ -34,6 +38,15 @@ def resolve_config(
     for notice in source.notices:
         click.echo(notice, err=True)
     return resolved
+
+
+def _placed_here(config: PipelineConfig) -> PipelineConfig:
+    """Return the config with what is chosen for this machine; where it does not fit, as it was, with a warning."""
+    try:
+        return placed(config, Machine(detect())).config
+    except DoesNotFitError as error:
+        click.echo(f"Warning: left open, because it does not fit this machine: {error}", err=True)
+        return config
 
 
 def _completed(name: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
@@ -77,12 +90,17 @@ def with_source(function: F) -> F:
 def show(provenance: bool, form: str, **source: Any) -> None:
     """Print the resolved config, which `omni run` can read again."""
     resolved = resolve_config(**source)
+    config = _placed_here(resolved.config)
     if not provenance:
-        click.echo(dump_json(resolved.config) if form == "json" else dump_yaml(resolved.config).rstrip())
+        click.echo(dump_json(config) if form == "json" else dump_yaml(config).rstrip())
         return
     for path, (origin, before, now) in resolved.provenance.items():
         click.echo(f"{path}: {before!r} -> {now!r}  ({origin})")
-    if not resolved.provenance:
+    for before, now in zip(resolved.config.stages, config.stages, strict=True):
+        for name, value in asdict(now, recurse=False).items():
+            if value != getattr(before, name):
+                click.echo(f"{now.name}.{name}: {getattr(before, name)!r} -> {value!r}  (chosen for this machine)")
+    if not resolved.provenance and config == resolved.config:
         click.echo("No overrides.")
 
 
@@ -95,7 +113,7 @@ def validate(**source: Any) -> None:
     resolved = resolve_config(**source)
     check_components(resolved.config, load_plugins())
     stages = resolved.config.stages
-    processes = plan(resolved.config)
+    processes = plan(_placed_here(resolved.config))
     for line in warnings(resolved.config):
         click.echo(f"Warning: {line}", err=True)
     click.echo(f"{resolved.config.resolved_name}: {len(stages)} stages in {len(processes)} processes, valid")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from omni_core.cli.config import resolve_config, with_source
+from omni_core.config.completion import DoesNotFitError, Machine, placed
 from omni_core.config.devices import detect
 from omni_core.config.placement import PlannedProcess, gib, parse_bytes, problems
 from omni_core.config.placement import plan as planned_processes
@@ -25,25 +26,32 @@ def plan(gpus: int | None, gpu_memory: str | None, as_json: bool, **source: Any)
     if gpu_memory is not None and gpus is None:
         raise click.UsageError("--gpu-memory needs --gpus")
     config = resolve_config(**source).config
-    processes = planned_processes(config)
-    devices = _devices(gpus, gpu_memory)
-    here = [process for process in processes if process.host is None]
-    found = problems(here, devices)  # another host says at the start what it has
+    notes, devices = dict[str, str](), _devices(gpus, gpu_memory)
+    try:
+        placement = placed(config, Machine(devices, here=gpus is None))
+        notes, processes = placement.notes, planned_processes(placement.config)
+        here = [process for process in processes if process.host is None]
+        # Another host says at the start what it has. A laptop is no reason to refuse the plan of a server.
+        found = problems(here, devices if gpus is not None else devices or None)
+    except DoesNotFitError as error:
+        processes, found = [], [str(error)]
     if as_json:
-        click.echo(json.dumps({"processes": [_plain(each) for each in processes], "problems": found}, indent=2))
+        document = {"processes": [_plain(each) for each in processes], "notes": notes, "problems": found}
+        click.echo(json.dumps(document, indent=2))
         sys.exit(1 if found else 0)
-    _show(processes, devices)
+    if processes:
+        _show(processes, notes, devices)
     if found:
         raise ConfigError("it does not fit:\n" + "\n".join(found))
 
 
 def _devices(gpus: int | None, gpu_memory: str | None) -> list[int] | None:
     if gpus is None:
-        return detect() or None  # a laptop is no reason to refuse the plan of a server
+        return detect()
     return [parse_bytes(gpu_memory) if gpu_memory is not None else 2**63] * gpus
 
 
-def _show(processes: list[PlannedProcess], devices: list[int] | None) -> None:
+def _show(processes: list[PlannedProcess], notes: dict[str, str], devices: list[int] | None) -> None:
     rows = [("stage", "process", "device", "memory")]
     for process in processes:
         for stage in process.stages:
@@ -54,6 +62,8 @@ def _show(processes: list[PlannedProcess], devices: list[int] | None) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for name, note in notes.items():
+        click.echo(f"{name}: {note}")
     for gpu, size in enumerate(devices or []):
         there = [process for process in processes if process.host is None and process.gpu == gpu]
         budgets = [each for process in there for each in process.budgets().values()]

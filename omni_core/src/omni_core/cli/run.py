@@ -23,6 +23,7 @@ from omni_core.cli.request_command import (
     source_of,
     with_request,
 )
+from omni_core.config.completion import completed
 from omni_core.plugins import load_plugins
 
 MOST_INPUT = 16 * 2**20
@@ -71,7 +72,6 @@ def run(context: click.Context, /, **options: Any) -> None:
     system = [{"role": "system", "content": options["system"]}] if options["system"] else []
     messages: list[dict[str, Any]] = [*system, {"role": "user", "content": parts}]
     with signals_named():
-        # Outside the event loop, which would hear of a signal only after a download.
         config = source.resolve().config
         outputs = config.interface.outputs if config.interface is not None else []
         if out is not None and outputs and "audio" not in outputs:
@@ -80,6 +80,7 @@ def run(context: click.Context, /, **options: Any) -> None:
         from omni_core.coordinator.admission import admission
 
         admission(config, load_plugins())(request.request(messages))  # a wrong value fails before the stages start
+        config = completed(config)  # outside the event loop: a download must hear of Ctrl-C
         work = one_reply(config, source.notices, request, messages, out, trace, as_json=as_json)
         asyncio.run(until_terminated(work))
 

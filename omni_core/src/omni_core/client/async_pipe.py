@@ -14,6 +14,7 @@ from omni_core.client.calls import Calls
 from omni_core.client.messages import MediaPolicy, chat_request
 from omni_core.client.replies import Collector, Piece, Reply
 from omni_core.client.source import PipelineSource
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
 from omni_core.errors import ConfigError, InvalidRequestError, OmniError, did_you_mean
@@ -198,7 +199,7 @@ def open_async(
         dashes="",
     )
     resolved = source.resolve(options.get("registry"))
-    return AsyncPipe(resolved.config, source.notices, **given)
+    return AsyncPipe(completed(resolved.config), source.notices, **given)
 
 
 def _checked(request: OmniRequest) -> OmniRequest:

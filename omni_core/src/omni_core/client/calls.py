@@ -78,11 +78,11 @@ class Calls(ABC, Generic[Whole, Streamed]):
     ) -> Streamed: ...
     # fmt: on
     def speak(self, text: str, *, stream: bool = False, request_id: str | None = None, **asked: Any) -> Any:
-        """Say a text, with a model that speaks what it is given. Arguments and reply are those of :meth:`chat`."""
+        """Say a text. A pipeline that answers is asked to read it aloud. Arguments and reply are those of :meth:`chat`."""
         if self.interface is not None and TEXT in self.interface.roles:
-            raise InvalidRequestError(
-                "speak: this pipeline answers in its own words, and its spoken answer is chat(...).audio; a speech model says a text"
-            )
+            if "speech" not in self.interface.prompts:
+                raise InvalidRequestError("speak: this pipeline answers in its own words; use chat(...).audio")
+            text = self.interface.prompts["speech"].replace("{text}", text)
         return self._ask(request_id, {"messages": text, **asked}, stream=stream)
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from attrs import frozen
@@ -12,6 +13,8 @@ from omni_core.interface import VOICE, Interface
 from omni_core.protocol.messages import OmniRequest
 
 KINDS = ("image", "audio", "video")
+
+_ARGUMENTS = (*KINDS, "system", "modalities", "voice", "stream", "timeout", "request_id", "params", "metadata")
 
 
 @frozen
@@ -85,6 +88,9 @@ async def chat_request(
     keys = {VOICE, *(name for each in (interface.metadata if interface else ()) for name in each.names)}
     given: dict[str, Any] = {"params": dict(params or {}), "metadata": dict(metadata or {})}
     for name, value in more.items():
+        near = get_close_matches(name, [*_ARGUMENTS, *keys], 1, 0.75)
+        if near and name not in keys and interface is not None and name not in interface.parameter_names:
+            raise InvalidRequestError(f"{name}: no such argument or parameter; did you mean {near[0]!r}?")
         target = "metadata" if name in keys else "params"
         if name in given[target]:
             raise InvalidRequestError(f"{name}: given twice, here and in {target}; give it once")

@@ -19,7 +19,7 @@ from omni_core.interface import Interface
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.references import load
 
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
 
 
 @define
@@ -120,7 +120,7 @@ class PipelineSource:
             if folder.is_dir():
                 return _serving(name, folder / "config.json", registry)
             if _HUB_ID.fullmatch(name):
-                return _serving(name, _config_from_hub(name), registry)
+                return _serving(name, _config_of(name, registry), registry)
             if "/" in name:
                 raise PluginError(f"{name} is neither a pipeline nor a folder nor a hub id (OWNER/NAME)")
         try:
@@ -131,18 +131,23 @@ class PipelineSource:
         return component
 
 
-def _config_from_hub(name: str) -> Path:
-    """Return the ``config.json`` of a checkpoint of the hub; only that file is fetched."""
-    try:
-        from huggingface_hub import hf_hub_download
+def _config_of(name: str, registry: PluginRegistry) -> Path:
+    """Return the ``config.json`` of a checkpoint that is no folder here, from the first pipeline that can find it.
 
-        return Path(hf_hub_download(name, "config.json"))
-    except Exception as error:  # no client of the hub, no such checkpoint, no network
-        first = str(error).strip().partition("\n")[0]
-        raise PluginError(
-            f"{name} is neither a pipeline nor a folder, and as a hub id it cannot be read ({type(error).__name__}: {first}). "
-            f"Or name its pipeline: omni run PIPELINE --model {name}"
-        ) from error
+    Raises:
+        PluginError: none can.
+    """
+    components = [each for each, _ in registry.components("omni_pipelines") if isinstance(each, PipelineComponent)]
+    problem = "no installed pipeline fetches checkpoints"
+    for finder in dict.fromkeys(each.config_folder_fn for each in components if each.config_folder_fn):
+        try:
+            return Path(load(finder)(name)) / "config.json"
+        except ConfigError as error:
+            problem = str(error)
+    raise PluginError(
+        f"{name} is neither a pipeline nor a folder, and as a hub id it cannot be read ({problem}). "
+        f"Or name its pipeline: omni run PIPELINE --model {name}"
+    )
 
 
 def _serving(name: str, path: Path, registry: PluginRegistry) -> PipelineComponent:

@@ -9,7 +9,7 @@ from io import StringIO
 from operator import eq
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import cattrs
@@ -135,8 +135,14 @@ def _is_any_of(kinds: type | UnionType, expected: str, *, listed: bool = False) 
     return check
 
 
+def _or_auto(otherwise: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda value, kind: value if value == "auto" else otherwise(value, kind)
+
+
 _UNIONS = {
-    int | list[int] | None: _is_any_of(int, "a GPU number, a list of them", listed=True),
+    int | list[int] | Literal["auto"] | None: _or_auto(
+        _is_any_of(int, "a GPU number, a list of them, auto", listed=True)
+    ),
     str | list[str] | None: _is_any_of(str, "a stage name, a list of them", listed=True),
     str | float | None: _is_any_of(str | int | float, 'a size such as "20GiB", a share such as 0.5'),
     int | float | None: _is_any_of(int | float, "a number"),

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from attrs import field, frozen
 
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
+
+AUTO: Final = "auto"
+"""The ``gpu`` of a stage whose device is chosen later; no process of it has one yet."""
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -129,7 +133,9 @@ def plan(config: PipelineConfig) -> list[PlannedProcess]:
 
 
 def _gpu(stage: StageConfig, replica: int, rank: int) -> int | None:
-    return stage.gpu[replica * stage.tp_size + rank] if isinstance(stage.gpu, list) else stage.gpu
+    if isinstance(stage.gpu, list):
+        return stage.gpu[replica * stage.tp_size + rank]
+    return stage.gpu if isinstance(stage.gpu, int) else None
 
 
 def problems(processes: Sequence[PlannedProcess], devices: Sequence[int] | None = None) -> list[str]:
@@ -151,7 +157,7 @@ def _missing_devices(processes: Sequence[PlannedProcess], devices: Sequence[int]
     for process in processes:
         for stage, gpu in process.gpus.items():
             if gpu >= len(devices):
-                yield f"stages[{stage}].gpu: GPU {gpu} is wanted, {there}; set it to one of them, or leave it away for the CPU"
+                yield f"stages[{stage}].gpu: GPU {gpu} is wanted, {there}; set it to one of them, or to null for the CPU"
 
 
 def _device_problems(processes: Sequence[PlannedProcess], devices: Sequence[int] | None) -> Iterator[str]:

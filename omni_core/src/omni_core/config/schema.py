@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from attrs import field, fields, frozen
 
@@ -82,8 +82,8 @@ class StageConfig:
         factory: what builds the stage's scheduler in its process. A callable that returns a ``Scheduler``, or a function from
             payload to data; or such a function itself, if its only required parameter is called ``payload``.
         factory_args: arguments of the factory, or of the parts: each key belongs to the one part whose signature has it. Every
-            callable that accepts them also gets ``model_path``, ``device``, ``stage_name``, ``replica``, ``tp_rank``, ``tp_size``
-            and ``tp_rendezvous``, unless they are set here.
+            callable that accepts them also gets ``model_path``, ``device``, ``gpu_memory``, ``stage_name``, ``replica``,
+            ``tp_rank``, ``tp_size`` and ``tp_rendezvous``, unless they are set here.
         model_runner: in place of ``factory``: a callable that returns a ``ModelRunner``; a registered name or a dotted path.
         feedback: the runner's ``FeedbackStrategy``, for runners that take one: a callable that returns it.
         scheduler: the scheduler that drives the runner, such as ``engine`` or ``sglang``. By default the installed one with the
@@ -92,6 +92,7 @@ class StageConfig:
         terminal: the result goes to the client.
         route_fn: ``(request_id, payload) -> str | list[str]``: those of ``next`` that get this request's result.
         gpu: the GPU's number, as ``CUDA_VISIBLE_DEVICES`` leaves them; a list for ranks and replicas, one per process. ``None``: the CPU.
+            ``"auto"``: the pipeline's ``placement_fn`` chooses, and ``tp_size`` with it if that is 1.
         gpu_memory: how much memory of each of its devices the stage may use: a size (``"20GiB"``) or a share (``0.5``). Required
             where several processes share a device; torch's allocator is held to it.
         tp_size: tensor parallel ranks, one process each.
@@ -127,7 +128,7 @@ class StageConfig:
     next: str | list[str] | None = None
     terminal: bool = False
     route_fn: str | None = None
-    gpu: int | list[int] | None = None
+    gpu: int | list[int] | Literal["auto"] | None = None
     gpu_memory: str | float | None = None
     host: str | None = None
     tp_size: int = 1
@@ -190,6 +191,9 @@ class PipelineConfig:
         hosts: other hosts by name, and the address where ``omni hosts serve`` listens there, ``tcp://HOST:PORT``.
         terminal_stages_fn: ``(request) -> list[str] | None``: the terminal stages whose results this request is answered with. ``None``
             or no function: all.
+        placement_fn: ``(config, machine) -> Placement`` (:mod:`omni_core.config.completion`): chooses, in the parent, what the config
+            leaves open: the devices of stages with ``gpu: auto``, budgets, dtypes. It sees the config after all overrides.
+        fetch_fn: ``(model_path) -> folder``: downloads the checkpoint, in the parent, before the first process starts.
         config_cls: the name of the class that wrote a saved config. Kept, not used.
         restart: what happens when a process dies.
         retries: how often a request that a dying process held is run again from its beginning, as long as the client has
@@ -210,6 +214,8 @@ class PipelineConfig:
     endpoints: EndpointsConfig = field(factory=EndpointsConfig)
     hosts: dict[str, str] = field(factory=dict)
     terminal_stages_fn: str | None = None
+    placement_fn: str | None = None
+    fetch_fn: str | None = None
     config_cls: str | None = None
     restart: RestartConfig = field(factory=RestartConfig)
     retries: int = 0

@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 from omni_core.config.addresses import split_address
-from omni_core.config.placement import Budget, process_groups
+from omni_core.config.placement import AUTO, Budget, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -155,7 +155,9 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
         if stage.tp_size > 1 and isinstance(stage.gpu, int):
             yield f"{path}.gpu: a tensor parallel stage needs a list of {stage.tp_size} devices"
         if isinstance(stage.gpu, bool) or any(gpu < 0 for gpu in _gpus(stage)):
-            yield f"{path}.gpu: must be a device number from 0 on, is {stage.gpu!r}"
+            yield f"{path}.gpu: must be a device number from 0 on, or auto, is {stage.gpu!r}"
+        elif stage.gpu == AUTO and config.placement_fn is None:
+            yield f"{path}.gpu: this pipeline has no `placement_fn` that could choose a device; give its number"
         if stage.gpu_memory is not None:
             try:
                 Budget.parse(stage.gpu_memory)
@@ -170,7 +172,7 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
             if len({getattr(stage, name) for stage in stages}) > 1:
                 named = ", ".join(f"{stage.name}: {getattr(stage, name) or unset}" for stage in stages)
                 yield f"process {group!r}: its stages have different `{name}` ({named}); make them equal"
-        places = {tuple(stage.gpu) if isinstance(stage.gpu, list) else stage.gpu for stage in stages} - {None}
+        places = {tuple(stage.gpu) if isinstance(stage.gpu, list) else stage.gpu for stage in stages} - {None, AUTO}
         if len(places) > 1:
             named = ", ".join(f"{stage.name}: {stage.gpu}" for stage in stages if stage.gpu is not None)
             yield f"process {group!r}: its stages name different GPUs ({named}); a process may use one at most"
@@ -199,7 +201,9 @@ def _hosts(config: PipelineConfig) -> Iterator[str]:
 
 
 def _gpus(stage: StageConfig) -> list[int]:
-    return stage.gpu if isinstance(stage.gpu, list) else [] if stage.gpu is None else [stage.gpu]
+    if isinstance(stage.gpu, list):
+        return stage.gpu
+    return [stage.gpu] if isinstance(stage.gpu, int) else []
 
 
 def _fusion(config: PipelineConfig) -> Iterator[str]:

@@ -10,10 +10,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from omni_core.config.devices import detect
-from omni_core.config.placement import PlannedProcess, check, plan, process_groups
+from omni_core.config.completion import completed
+from omni_core.config.placement import PlannedProcess, plan, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.config.validation import validate
 from omni_core.control.curve import CurveKeys
 from omni_core.coordinator.replicas import ReplicatedGroup
 from omni_core.errors import ConfigError, PluginError
@@ -57,11 +56,8 @@ def prepare(
     Raises:
         ConfigError: the config is invalid; PluginError: it names a component that no plugin provides.
     """
-    validate(config)
+    config = completed(config)
     planned = plan(config)
-    here = [process for process in planned if process.host is None]
-    if any(process.gpus for process in here):
-        check(here, detect())
     endpoints = addresses.endpoints(planned)
     leaders = [process for process in planned if process.rank == 0]
     stage_endpoints: dict[str, list[str]] = {}
@@ -163,7 +159,10 @@ def _placed(spec: StageSpec, stage: StageConfig, process: PlannedProcess) -> Sta
     """Complete ``spec`` for one replica and rank: its GPU, and what its factory or parts may ask for."""
     gpu = process.gpus.get(stage.name)
     device = "cpu" if gpu is None else f"cuda:{gpu}"
+    budget = process.budgets().get(stage.name)
+    memory = None if budget is None else budget.share if budget.nbytes is None else budget.nbytes
     place = {"device": device, "replica": process.replica, "tp_rank": process.rank, "tp_size": stage.tp_size}
+    place["gpu_memory"] = memory
     return evolve(spec, gpu=gpu, injected={**spec.injected, **place})
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import validate
 from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.admission import admission
@@ -115,7 +115,7 @@ class MultiProcessPipelineRunner:
             raise
 
     async def _start(self) -> None:
-        validate(self._config)
+        self._config = await asyncio.to_thread(completed, self._config)  # may download a checkpoint
         directory = self._directory = run_directory(self._config.endpoints.base_path)
         self._cleaner = DirectoryCleaner(directory)
         self._hosts = Hosts(self._config, directory)

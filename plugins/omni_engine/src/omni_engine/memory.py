@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
+
+from omni_core.errors import ConfigError
+from omni_torch.machine import available_memory
 
 
 def available_bytes(device: torch.device) -> int:
@@ -12,26 +13,13 @@ def available_bytes(device: torch.device) -> int:
     control group leave.
 
     Raises:
-        OSError: the device is the CPU and the system has no ``/proc/meminfo``.
+        ConfigError: the device is the CPU and the system does not say how much memory is free.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
         return min(free, allowed - torch.cuda.memory_reserved(device))
-    (line,) = [each for each in Path("/proc/meminfo").read_text().splitlines() if each.startswith("MemAvailable:")]
-    return min(int(line.split()[1]) * 1024, _control_group_bytes())
-
-
-def _control_group_bytes() -> int:
-    """Return the bytes that this process's control group (version 2) still allows; a huge number if it sets no limit."""
-    least = 2**63
-    try:
-        own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-        folder = Path("/sys/fs/cgroup") / own.lstrip("/")
-        for each in (folder, *folder.parents):
-            limit = each / "memory.max"
-            if limit.is_file() and (text := limit.read_text().strip()) != "max":
-                least = min(least, int(text) - int((each / "memory.current").read_text()))
-    except (OSError, ValueError):
-        return least
-    return max(0, least)
+    free_here = available_memory()
+    if free_here is None:
+        raise ConfigError("kv_fraction: this system does not say how much memory is free; give kv_cache_mb instead")
+    return free_here

@@ -14,6 +14,8 @@ from omni_engine.graphs import DecodeGraphs
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
 from omni_torch.autoregressive_loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
+from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
+from omni_torch.cache_size import default_blocks
 from omni_torch.graphs import Graphs, Recorder, padded
 from omni_torch.packing import packed_batch
 
@@ -36,7 +38,8 @@ class EngineScheduler(LoopedScheduler):
         max_batch_tokens: positions computed in one step, over all requests.
         chunk_size: positions of one prompt computed in one step.
         block_size: positions per cache block.
-        kv_cache_mb: the cache's size in MiB, all layers together; it never grows. By default 512.
+        kv_cache_mb: the cache's size in MiB, all layers together; it never grows. By default, on a GPU, what weights and one step leave
+            of ``gpu_memory``; on a CPU 512 MiB, or one request of ``max_context``, but at most a quarter of the free memory.
         kv_fraction: its size as a share of the device's free memory, instead.
         kv_blocks: its size in blocks, instead.
         prefix_cache: true if requests with equal prefixes share their KV blocks.
@@ -46,6 +49,7 @@ class EngineScheduler(LoopedScheduler):
             the runner's, and :data:`DEFAULT_CONTEXT` if it has none.
         cuda_graphs: true if decode steps are recorded on a GPU and replayed; a recorder in tests, for any device. By default
             true for a stage of one rank: sums over ranks are untested inside a graph.
+        gpu_memory: the stage's budget on its GPU: bytes, or a share of the GPU.
         tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
     """
 
@@ -53,8 +57,8 @@ class EngineScheduler(LoopedScheduler):
         self,
         runner: ModelRunner,
         *,
-        max_running: int = 32,
-        max_batch_tokens: int = 2048,
+        max_running: int = MAX_RUNNING,
+        max_batch_tokens: int = MAX_BATCH_TOKENS,
         chunk_size: int = 512,
         block_size: int = 16,
         kv_cache_mb: int | None = None,
@@ -65,6 +69,7 @@ class EngineScheduler(LoopedScheduler):
         patience: int = 64,
         attention: str = "auto",
         cuda_graphs: bool | type[Recorder] | None = None,
+        gpu_memory: int | float | None = None,
         tp_size: int = 1,
     ) -> None:
         options = {"max_running": max_running, "max_batch_tokens": max_batch_tokens, "chunk_size": chunk_size}
@@ -82,8 +87,15 @@ class EngineScheduler(LoopedScheduler):
         layout = runner.model.kv_layout
         if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
             block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
-            budget = _cache_bytes(runner.device, kv_cache_mb, kv_blocks, kv_fraction)
-            kv_blocks = max(1, min(budget // block_bytes, max_running * -(-max_context // block_size)))
+            asked = _asked_bytes(runner.device, kv_cache_mb, kv_blocks, kv_fraction)
+            longest = -(-max_context // block_size)
+            if asked is not None:
+                kv_blocks = max(1, asked // block_bytes)
+            else:
+                kv_blocks = default_blocks(
+                    runner, block_bytes, block_size, longest, max_batch_tokens, max_running, gpu_memory
+                )
+            kv_blocks = min(kv_blocks, max_running * longest)
         backend = choose(attention, runner.device, layout, block_size)
         graphs = (
             None
@@ -202,16 +214,16 @@ class EngineScheduler(LoopedScheduler):
         result.sampled += sampled
 
 
-def _cache_bytes(
+def _asked_bytes(
     device: torch.device, kv_cache_mb: int | None, kv_blocks: int | None, kv_fraction: float | None
-) -> int:
-    """Return the cache's size in bytes from the one option that sets it."""
+) -> int | None:
+    """Return the cache's size in bytes from the one option that sets it; ``None`` if none does."""
     given = {"kv_cache_mb": kv_cache_mb, "kv_blocks": kv_blocks, "kv_fraction": kv_fraction}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise ConfigError(f"{' and '.join(named)}: give one of them; each says how large the KV cache is")
     if kv_fraction is None:
-        return (512 if kv_cache_mb is None else kv_cache_mb) * 2**20
+        return None if kv_cache_mb is None else kv_cache_mb * 2**20
     if not 0 < kv_fraction <= 1:
         raise ConfigError(f"kv_fraction: must be above 0 and at most 1, is {kv_fraction}")
     return int(available_bytes(device) * kv_fraction)

@@ -25,5 +25,6 @@ def default_model() -> tuple[str, str]:
 
 
 def demo(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
-    """Return Qwen3-Omni's pipeline. ``options``: :data:`omni_qwen3.interface.OPTIONS`."""
+    """Return Qwen3-Omni's pipeline, in float32. ``options``: :data:`omni_qwen3.interface.OPTIONS`."""
+    options.setdefault("dtype", "float32")  # stored in bfloat16 to be small, trained in float32
     return evolve(qwen3_omni(model_path, **options), name="demo")

@@ -45,11 +45,11 @@ class Profile(BaseModel):
     torch: list[str] = []
 
 
-def create_admin_app(server: Server) -> Application:
-    """Return the application for the operator of a server."""
+def create_admin_app(server: Server, *, keyless: bool = False) -> Application:
+    """Return the application for the operator of a server; ``keyless``: on a Unix socket, which only its owner can open."""
     app = Application(title="omni admin", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.server = server
-    app.state.guard = Guard(server, needs=lambda method, path: "admin")
+    app.state.guard = Guard(server, needs=lambda method, path: "admin", keyless=keyless)
     add_error_handlers(app)
     _add_routes(app)
     return app

@@ -89,7 +89,8 @@ class KeyRing:
         for name, key in (given or {}).items():
             if len(key) < 8:
                 raise ConfigError(f"the API key {name!r} has {len(key)} characters; at least 8 are needed")
-            ring.keys[name] = Key(name=name, digest=digest(key), created=int(time.time()))
+            scopes = ("inference", "voices", "metrics")
+            ring.keys[name] = Key(name=name, digest=digest(key), scopes=scopes, created=int(time.time()))
         return ring
 
     @property

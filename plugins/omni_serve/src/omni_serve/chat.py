@@ -16,17 +16,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omni_core.protocol.messages import OmniRequest
-from omni_serve.bodies import body_of, json_response, schema
+from omni_serve.bodies import RawRoute, body_of, dumps, json_response, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.chat_messages import ChatMessages
 from omni_serve.encoders import Encoder, encoder, whole
 from omni_serve.errors import invalid
 from omni_serve.server import Server, key_of, server_of
-from omni_serve.streams import DONE, Stream, dumps, event, unless_gone
+from omni_serve.streams import DONE, Stream, event, unless_gone
 from omni_serve.tool_formats import ToolCall, ToolReader, tool_reader
 from omni_serve.voice_names import apply_voice
 
-router = APIRouter(tags=["chat"])
+router = APIRouter(route_class=RawRoute, tags=["chat"])
 
 Modality = Literal["text", "audio"]
 

@@ -13,6 +13,7 @@ import click
 from attrs import evolve, fields
 
 from omni_core.cli.config import resolve_config, with_source
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, did_you_mean
 from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
@@ -87,7 +88,7 @@ def serve(pipeline: str, **options: Any) -> None:
             raise click.UsageError(f"--admin {options['admin']} lets other machines in without a key")
     logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     chosen = (options[each] for each in ("model", "option", "settings", "overlay"))
-    config = resolve_config(pipeline, *chosen).config
+    config = completed(resolve_config(pipeline, *chosen).config)
     try:
         asyncio.run(_serve(config, options, settings, listener, admin))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -164,7 +165,8 @@ async def _serve(
             tls = {"cert": options["tls_cert"], "key": options["tls_key"]}
             servers = [(web_server(app, drain_seconds=settings.drain_seconds, **tls), listener)]
             if admin is not None:
-                servers.append((web_server(create_admin_app(app.state.server), drain_seconds=1), admin))
+                operator = create_admin_app(app.state.server, keyless="/" in options["admin"])
+                servers.append((web_server(operator, drain_seconds=1), admin))
 
             def end() -> None:
                 app.state.server.admission.draining = True

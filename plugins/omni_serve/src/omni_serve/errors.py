@@ -36,6 +36,7 @@ TYPES = {
     408: "timeout_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    421: "invalid_request_error",
     429: "rate_limit_error",
     499: "request_cancelled",
 }

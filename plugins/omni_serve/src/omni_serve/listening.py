@@ -111,11 +111,17 @@ def open_socket(address: str) -> socket.socket:
     if not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{address}: must be HOST:PORT or the path of a socket")
     host = host.strip("[]") or "127.0.0.1"
+    # With its protocol named: asyncio sends small pieces at once (TCP_NODELAY) only on such sockets, and on those that they accept.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, int(port)), family=family, backlog=2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
+        listener.listen(2048)
     except OSError as error:
+        listener.close()
         raise ConfigError(f"{address}: cannot listen: {error.strerror or error}") from error
+    return listener
 
 
 def _open_unix(path: Path) -> socket.socket:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_serve.bodies import body_of, json_response, schema
+from omni_serve.bodies import RawRoute, body_of, json_response, schema
 from omni_serve.chat import Chat, ChatRequest
 from omni_serve.errors import invalid
 from omni_serve.response_items import messages_of, tools_of
@@ -24,7 +24,7 @@ from omni_serve.server import server_of
 from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.tool_formats import ToolCall
 
-router = APIRouter(tags=["responses"])
+router = APIRouter(route_class=RawRoute, tags=["responses"])
 
 
 class ResponsesRequest(BaseModel):

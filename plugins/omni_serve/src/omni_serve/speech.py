@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from omni_core.interface import TEXT
 from omni_core.protocol.messages import OmniRequest
-from omni_serve.bodies import body_of, schema
+from omni_serve.bodies import RawRoute, body_of, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.encoders import Encoder, encoder, media_type
 from omni_serve.errors import invalid
@@ -26,7 +26,7 @@ from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event
 from omni_serve.voice_names import apply_voice
 
-router = APIRouter(tags=["speech"])
+router = APIRouter(route_class=RawRoute, tags=["speech"])
 
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 

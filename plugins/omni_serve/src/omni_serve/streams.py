@@ -7,7 +7,6 @@ does. An answer's status is sent with its first bytes, so that what fails before
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
@@ -17,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omni_serve.bodies import dumps
 from omni_serve.errors import ApiError, api_error
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 HEADERS_AFTER = 2.0
 """Seconds after which the status of a stream is sent although there is nothing to send yet."""
+
+WATCH_AFTER = 0.05
+"""Seconds after which the connection of a running request is watched. A task for every short request would cost more than its answer."""
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
@@ -45,15 +48,20 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 
 
 class _Watch:
-    """Cancels the task that made it when the client disconnects."""
+    """Cancels the task that made it when the client disconnects. It begins a little later: most answers are sent before."""
 
     def __init__(self, receive: Receive) -> None:
         self._task = asyncio.current_task()
         self._gone = False
-        self._watcher = asyncio.ensure_future(self._watch(receive))
+        self._receive = receive
+        self._watcher: asyncio.Future[None] | None = None
+        self._begin = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start)
 
-    async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
+    def _start(self) -> None:
+        self._watcher = asyncio.ensure_future(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
         self._gone = True
         if self._task is not None:
@@ -67,7 +75,9 @@ class _Watch:
 
     def stop(self) -> None:
         """Watch no more."""
-        self._watcher.cancel()
+        self._begin.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
 
 
 class Stream(Response):
@@ -100,11 +110,14 @@ class Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         watch = _Watch(receive)
-        beat = asyncio.ensure_future(self._beat(send))
+        loop = asyncio.get_running_loop()
+        self._sent = loop.time()
+        beating: list[asyncio.Future[None]] = []
+        beat = loop.call_later(HEADERS_AFTER, lambda: beating.append(asyncio.ensure_future(self._beat(send))))
         try:
             async with aclosing(self._pieces) as pieces:
                 async for piece in pieces:
-                    self._sent = asyncio.get_running_loop().time()
+                    self._sent = loop.time()
                     await self._send(send, piece)
             await self._send(send, b"", last=True)
         except asyncio.CancelledError:
@@ -116,6 +129,8 @@ class Stream(Response):
         finally:
             watch.stop()
             beat.cancel()
+            for each in beating:
+                each.cancel()
 
     async def _send(self, send: Send, data: bytes, *, last: bool = False) -> None:
         async with self._lock:
@@ -127,8 +142,6 @@ class Stream(Response):
     async def _beat(self, send: Send) -> None:
         """Send the status when it takes long, and comments in a stream of events."""
         loop = asyncio.get_running_loop()
-        self._sent = loop.time()
-        await asyncio.sleep(HEADERS_AFTER)
         if not self._begun:
             await self._send(send, b"")
         while self._events:
@@ -155,11 +168,6 @@ def event(data: Any, name: str | None = None) -> bytes:
     """Return a server-sent event with JSON data."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {dumps(data)}\n\n".encode()
-
-
-def dumps(data: Any) -> str:
-    """Return compact JSON."""
-    return json.dumps(data, separators=(",", ":"))
 
 
 DONE = b"data: [DONE]\n\n"

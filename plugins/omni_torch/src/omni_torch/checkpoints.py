@@ -1,13 +1,12 @@
-"""Finds checkpoints (a local folder, a hub id that is downloaded, a folder made here) and reads and validates their config files.
+"""Reads and validates the config files of checkpoints, and keeps folders made here.
 
-Nothing here imports torch. :mod:`omni_torch.weights` reads the tensors.
+Nothing here imports torch. :mod:`omni_torch.hub` finds and downloads checkpoints, :mod:`omni_torch.weights` reads the tensors.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,34 +15,6 @@ from typing import Any, TypeVar
 from omni_core.errors import ConfigError
 
 LoadedT = TypeVar("LoadedT")
-
-
-def resolve_checkpoint(model: str, files: Sequence[str]) -> str:
-    """Return the local folder of a checkpoint: ``model`` itself, or that of a hub id, downloaded with a progress bar if needed.
-
-    Called in the parent before any stage starts, so that a download does not count against a start-up time-out. Downloading
-    needs ``huggingface_hub``, which model distributions depend on.
-
-    Args:
-        files: patterns of the files to download.
-
-    Raises:
-        ConfigError: neither a folder with a ``config.json`` nor a repository that can be reached.
-    """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder} is not a checkpoint: it has no config.json")
-        return str(folder)
-    if folder.is_absolute() or not re.fullmatch(r"[\w.-]+/[\w.-]+", model):
-        raise ConfigError(f"--model {model!r} is neither an existing folder nor a hub id of the form 'owner/name'")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return str(snapshot_download(model, allow_patterns=list(files)))
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise ConfigError(f"{model!r} is not a local folder and could not be downloaded: {error}") from error
 
 
 def written_once(name: str, write: Callable[[Path], object]) -> str:

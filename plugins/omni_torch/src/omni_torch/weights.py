@@ -17,12 +17,10 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints import read_json
+from omni_torch.headers import INDEX, SINGLE
 from omni_torch.tensor_parallel import Part
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 
 Source = tuple[str, tuple[int, ...] | None]
 """The name of an on-disk tensor and the shape that it must have; ``None``: only the number of rows of all sources is known."""

@@ -22,6 +22,7 @@ from omni_core.cli.request_command import (
     source_of,
     with_request,
 )
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.plugins import load_plugins
 from omni_terminal.batch.journal import Journal
@@ -57,8 +58,8 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
     with signals_named():
         from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
 
-        resolved = pipeline.resolve()
-        admission(resolved.config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
+        config = pipeline.resolve().config
+        admission(config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
         journal = Journal(target)
         try:
             left = journal.resume(read_lines(source))
@@ -67,12 +68,13 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
                     click.echo(f"{target} holds {journal.done} of {total} answers; going on", err=True)
                 for notice in pipeline.notices:
                     click.echo(notice, err=True)
-                speaks = resolved.config.interface is None or "audio" in resolved.config.interface.outputs
+                speaks = config.interface is None or "audio" in config.interface.outputs
                 if not speaks or request.modalities == ["text"]:
                     audio_dir = None
                 else:
                     audio_dir = audio_dir or target.with_name(f"{target.stem}-audio")
-                work = _answered(resolved.config, request, options, left, journal, total, audio_dir)
+                config = completed(config)  # outside the event loop: a download must hear of Ctrl-C
+                work = _answered(config, request, options, left, journal, total, audio_dir)
                 try:
                     asyncio.run(until_terminated(work))
                 except BaseException:

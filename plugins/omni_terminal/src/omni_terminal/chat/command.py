@@ -22,6 +22,7 @@ from omni_core.cli.request_command import (
     source_of,
     with_request,
 )
+from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.plugins import load_plugins
 from omni_terminal.sound_device import Player, open_sounddevice
@@ -60,6 +61,7 @@ def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **o
             if outputs and "audio" not in outputs:
                 raise click.UsageError(f"{flag} is for speech; {source.name} answers in {', '.join(outputs)} only")
         admission(config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
+        config = completed(config)  # outside the event loop: a download must hear of Ctrl-C
         work = converse(config, source.notices, request, system=options["system"], out=out, player=player, mic=mic)
         asyncio.run(until_terminated(work))
 

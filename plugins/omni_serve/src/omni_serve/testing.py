@@ -1,0 +1,183 @@
+"""The suite that shows that a pipeline can be served: subclass it in a test of the pipeline's distribution.
+
+::
+
+    class TestServing(ServingConformance):
+        def config(self):
+            return my_pipeline("tiny-checkpoint")
+
+It needs ``pip install 'omni-serve[test]'``. Every test sends requests to the application without a socket, as a client would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import av
+import httpx2
+import numpy as np
+
+from omni_core import AsyncPipe, open_async
+from omni_core.config.schema import PipelineConfig
+from omni_core.interface import TEXT, Interface
+from omni_serve.app import Application, create_app
+from omni_serve.settings import Settings
+
+Client = httpx2.AsyncClient
+
+
+class ServingConformance:
+    """Tests of a pipeline behind the server. What it does not declare is not asked for, but must be refused in order.
+
+    Attributes:
+        text: a message that it answers. seed: makes its answers equal, where its interface has a ``seed``.
+    """
+
+    text = "Hello."
+    seed = 1
+
+    def config(self) -> PipelineConfig:
+        """Return the pipeline, on a small checkpoint."""
+        raise NotImplementedError
+
+    def test_it_declares_what_a_server_needs(self) -> None:
+        interface = self._interface
+        assert interface.outputs, "interface.outputs: name the modalities that it answers in: text, audio"
+        assert "text" in interface.inputs, "interface.inputs: a chat begins with text"
+        if "audio" in interface.outputs:
+            assert interface.sample_rate, "interface.sample_rate: the rate of its speech"
+
+    def test_it_becomes_ready_and_shows_what_it_can(self) -> None:
+        async def check(http: Client, app: Application) -> None:
+            from omni_serve.health import warm_up
+
+            await warm_up(app.state.server)
+            assert (await http.get("/health/ready")).json()["status"] == "ready"
+            [model] = (await http.get("/v1/models")).json()["data"]
+            assert model["capabilities"]["outputs"] == self._interface.outputs
+
+        self._run(check)
+
+    def test_a_streamed_answer_equals_the_whole(self) -> None:
+        async def check(http: Client, app: Application) -> None:
+            for body in self._chats():
+                whole = (await _post(http, body)).json()["choices"][0]["message"]
+                text, sound = _joined((await _post(http, {**body, "stream": True})).text)
+                spoken = whole.get("audio")
+                assert text == (whole["content"] if spoken is None else spoken["transcript"])
+                if spoken is not None:
+                    assert spoken["data"], "there is no sound in a spoken answer"
+                    assert sound == spoken["data"], "the streamed sound is not the whole one's, byte for byte"
+
+        self._run(check)
+
+    def test_speech_is_a_file_of_each_format(self) -> None:
+        interface = self._interface
+        if "audio" not in interface.outputs or (TEXT in interface.roles and "speech" not in interface.prompts):
+            return
+
+        async def check(http: Client, app: Application) -> None:
+            lengths = {}
+            for form in ("mp3", "opus", "aac", "flac", "wav"):
+                asked = {"model": app.state.server.model, "input": self.text, "response_format": form, **self._seeded}
+                answer = await http.post("/v1/audio/speech", json=asked)
+                assert answer.status_code == 200, answer.text
+                with av.open(io.BytesIO(answer.content)) as file:
+                    lengths[form] = sum(each.samples for each in file.decode(audio=0)) / file.streams.audio[0].rate
+            assert max(lengths.values()) - min(lengths.values()) < 0.2, lengths
+
+        self._run(check)
+
+    def test_what_it_does_not_know_is_refused(self) -> None:
+        async def check(http: Client, app: Application) -> None:
+            for change in (
+                {"no_such_parameter": 1},
+                {"modalities": ["smell"]},
+                {"messages": [{"role": "user", "content": [{"type": "no_such_part"}]}]},
+            ):
+                answer = await http.post("/v1/chat/completions", json={**self._chats()[0], **change})
+                assert answer.status_code == 400, f"{change}: {answer.text}"
+                assert answer.json()["error"]["message"]
+
+        self._run(check)
+
+    def test_it_takes_the_media_that_it_declares(self) -> None:
+        from PIL import Image
+
+        from omni_serve.encoders import whole
+
+        picture = io.BytesIO()
+        Image.new("RGB", (64, 64), "red").save(picture, "PNG")
+        sound = whole("wav", [np.zeros(16_000, np.float32)], 16_000)
+        media = {"image": ("image/png", picture.getvalue()), "audio": ("audio/wav", sound)}
+
+        async def check(http: Client, app: Application) -> None:
+            for kind, (mime, data) in media.items():
+                url = f"data:{mime};base64,{base64.b64encode(data).decode()}"
+                parts = [{"type": f"{kind}_url", f"{kind}_url": {"url": url}}, {"type": "text", "text": self.text}]
+                body = {**self._chats()[0], "messages": [{"role": "user", "content": parts}]}
+                answer = await http.post("/v1/chat/completions", json=body)
+                expected = 200 if kind in self._interface.inputs else 400
+                assert answer.status_code == expected, f"{kind}: {answer.text}"
+
+        self._run(check)
+
+    # --- driving ---------------------------------------------------------------------------------------------------------
+    @property
+    def _interface(self) -> Interface:
+        found = self.config().interface
+        assert found is not None, "the config has no interface: set it, or declare it on the pipeline's component"
+        return found
+
+    @property
+    def _seeded(self) -> dict[str, Any]:
+        seeded = any(each.name == "seed" for group in self._interface.groups for each in group.parameters)
+        return {"seed": self.seed} if seeded else {}
+
+    def _chats(self) -> list[dict[str, Any]]:
+        """Return a chat for each way of answering."""
+        outputs = self._interface.outputs
+        base = {"model": "served", "messages": [{"role": "user", "content": self.text}], **self._seeded}
+        chats: list[dict[str, Any]] = [{**base, "modalities": ["text"]}] if "text" in outputs else []
+        if "audio" in outputs:
+            chats.append({**base, "modalities": ["text", "audio"], "audio": {"format": "pcm16"}})
+        return chats
+
+    def _run(self, check: Callable[[Client, Application], Awaitable[None]]) -> None:
+        async def run() -> None:
+            async with open_async(self.config()) as pipe:
+                await self._check(pipe, check)
+
+        asyncio.run(run())
+
+    async def _check(self, pipe: AsyncPipe, check: Callable[[Client, Application], Awaitable[None]]) -> None:
+        app = create_app(pipe, Settings(model="served"))
+        transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
+        async with Client(transport=transport, base_url="http://served", timeout=120) as http:
+            await check(http, app)
+
+
+async def _post(http: Client, body: dict[str, Any]) -> httpx2.Response:
+    answer = await http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def _joined(stream: str) -> tuple[str, str]:
+    """Return the text and the base64 sound of a stream of chunks, joined as the SDK joins them."""
+    text = sound = ""
+    for line in stream.split("\n"):
+        if line.startswith("data: {"):
+            event = json.loads(line[6:])
+            assert "error" not in event, event
+            for choice in event["choices"]:
+                delta = choice["delta"]
+                spoken = delta.get("audio") or {}
+                text += (delta.get("content") or "") + (spoken.get("transcript") or "")
+                sound += spoken.get("data") or ""
+    return text, sound

@@ -1,0 +1,113 @@
+"""Reads the headers of safetensors files: name, dtype and shape of every tensor, none of the data. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from omni_core.errors import ConfigError
+from omni_torch.checkpoints import read_json
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+LARGEST_HEADER = 100_000_000
+"""Bytes: the limit that the format sets."""
+
+_ITEM_BYTES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+"""The names of the dtypes that networks compute in, by the format's."""
+
+
+@frozen
+class TensorInfo:
+    """A tensor of a checkpoint: its dtype as the format names it (``BF16``) and how many values it has."""
+
+    dtype: str
+    values: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return its size on disk."""
+        return self.values * _ITEM_BYTES.get(self.dtype, 1)
+
+
+Tensors = Mapping[str, TensorInfo]
+"""The tensors of a checkpoint by name."""
+
+
+def parse_header(raw: Any, where: str) -> dict[str, TensorInfo]:
+    """Return the tensors that a file's header lists.
+
+    Raises:
+        ConfigError: it is no header of the format.
+    """
+    try:
+        return {
+            name: TensorInfo(str(each["dtype"]), prod(map(int, each["shape"])))
+            for name, each in raw.items()
+            if name != "__metadata__"
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where} cannot be read: its header is not that of a safetensors file ({error!r})") from None
+
+
+def read_header(path: Path) -> dict[str, TensorInfo]:
+    """Read the header of one file.
+
+    Raises:
+        ConfigError: the file is missing, or is no safetensors file.
+    """
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if length > LARGEST_HEADER:
+                raise ValueError(f"a header of {length} bytes")
+            return parse_header(json.loads(file.read(length)), str(path))
+    except FileNotFoundError:
+        raise ConfigError(f"the shard {path} is missing; download the checkpoint again") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the shard {path} cannot be read: {error}") from error
+
+
+def shards(folder: Path) -> list[str]:
+    """Return the names of a checkpoint's safetensors files.
+
+    Raises:
+        ConfigError: there are no weights, or the index is invalid.
+    """
+    if (folder / INDEX).is_file():
+        return shards_of(read_json(folder / INDEX), str(folder / INDEX))
+    if (folder / SINGLE).is_file():
+        return [SINGLE]
+    raise ConfigError(f"{folder} holds no weights: neither {INDEX} nor {SINGLE}")
+
+
+def shards_of(index: Mapping[str, Any], where: str) -> list[str]:
+    """Return the files that an index names. Raises as :func:`shards`."""
+    names = index.get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(each, str) for each in names.values()):
+        raise ConfigError(f"{where} cannot be read: its weight_map must say which file holds each tensor")
+    return sorted(set(names.values()))
+
+
+def read_headers(folder: str | Path) -> dict[str, TensorInfo]:
+    """Read the headers of all files of a checkpoint folder. Raises as :func:`shards` and :func:`read_header`."""
+    found: dict[str, TensorInfo] = {}
+    for name in shards(Path(folder)):
+        found |= read_header(Path(folder) / name)
+    return found
+
+
+def main_dtype(tensors: Iterable[TensorInfo]) -> str | None:
+    """Return the dtype that most of the values have, as torch names it; ``None`` if networks do not compute in it."""
+    counts: dict[str, int] = {}
+    for each in tensors:
+        counts[each.dtype] = counts.get(each.dtype, 0) + each.values
+    return DTYPES.get(max(counts, key=counts.__getitem__)) if counts else None

@@ -1,0 +1,11 @@
+"""Registers the commands about checkpoints that every model shares."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import Component, hookimpl
+
+
+@hookimpl
+def omni_commands() -> list[Component]:
+    """Return the commands by name."""
+    return [Component("pull", "omni_torch.commands:pull", "Download a checkpoint from the hub.")]

@@ -1,0 +1,50 @@
+"""The suite for other pipelines passes for good ones, and bites."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from attrs import evolve
+from serve_stages import INTERFACE, speaking_pipeline
+
+from omni_core.config.schema import PipelineConfig
+from omni_serve.testing import ServingConformance
+
+STAGES = os.path.join(os.path.dirname(__file__), "stages")
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([STAGES, os.environ.get("PYTHONPATH", "")]))
+
+
+class TestTones(ServingConformance):
+    def config(self) -> PipelineConfig:
+        return speaking_pipeline()
+
+
+class TestTextOnly(ServingConformance):
+    def config(self) -> PipelineConfig:
+        return speaking_pipeline(evolve(INTERFACE, inputs=["text"], outputs=["text"], warmup=[]))
+
+
+class _Silent(ServingConformance):
+    """It declares speech, but its stream has another sound than its whole answer."""
+
+    text = "unequal"
+
+    def config(self) -> PipelineConfig:
+        return speaking_pipeline()
+
+
+class _Undeclared(ServingConformance):
+    def config(self) -> PipelineConfig:
+        return speaking_pipeline(evolve(INTERFACE, sample_rate=None))
+
+
+def test_it_bites() -> None:
+    with pytest.raises(AssertionError, match="byte for byte"):
+        _Silent().test_a_streamed_answer_equals_the_whole()
+    with pytest.raises(AssertionError, match="sample_rate"):
+        _Undeclared().test_it_declares_what_a_server_needs()
