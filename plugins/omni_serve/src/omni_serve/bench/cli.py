@@ -92,7 +92,7 @@ def bench_serve(url: str, **options: Any) -> None:
         sys.exit(128 + signal.SIGINT)
     report = Report(url, model, mix, objectives, runs, started)
     console = Console()
-    report.show(console if console.is_terminal else Console(width=200))
+    report.show(console if console.is_terminal else Console(width=160))
     if options["json_file"] is not None:
         options["json_file"].write_text(json.dumps(report.as_data(), indent=1) + "\n")
     if options["html_file"] is not None:
