@@ -15,7 +15,7 @@ from omni_serve.audit.checks import CHECKS, Check, Result, run_check
 from omni_serve.audit.checks import audit as run_audit
 from omni_serve.audit.cli import audit
 from omni_serve.audit.subject import Subject
-from omni_serve.remote import Remote
+from omni_serve.remote import Remote, UnreachableError
 
 
 async def results_of(address: str, key: str | None, prompt: str, grace: float) -> dict[str, Result]:
@@ -76,6 +76,12 @@ async def test_each_mistake_is_found_by_its_own_check(mistake: str) -> None:
             task.cancel()
     assert {name for name, each in found.items() if each.verdict == "fail"} == MISTAKES[mistake]
     assert all(each.why for each in found.values())
+
+
+async def test_a_server_that_serves_nothing_cannot_be_audited() -> None:
+    async with running_server(Small("").app()) as address, Remote(f"http://{address}", KEY) as remote:
+        with pytest.raises(UnreachableError, match=r"serves neither chats nor speech.*404: no such model"):
+            await Subject.meet(remote, "another", None, "hello", 1.0)
 
 
 async def test_a_check_that_breaks_is_a_failure() -> None:

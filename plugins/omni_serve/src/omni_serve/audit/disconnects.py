@@ -42,7 +42,7 @@ async def _leave(subject: Subject, *, whole: bool) -> None:
 
 
 def _long(subject: Subject, *, stream: bool) -> tuple[str, dict[str, Any]]:
-    path, body = subject.any_model_request()
+    path, body = subject.any_request()
     if path == SPEECH:
         return path, {**body, "input": _LONG[:1500]}
     return CHAT, {**body, "messages": [{"role": "user", "content": _LONG}], "stream": stream}

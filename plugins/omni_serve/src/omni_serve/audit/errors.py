@@ -38,14 +38,14 @@ def in_form(answer: httpx2.Response, status: int, *, names: str | None = None, c
 
 async def unknown_model(subject: Subject) -> str:
     """Ask for a model that is not there."""
-    path, body = subject.any_model_request()
+    path, body = subject.any_request()
     error = in_form(await subject.remote.http.post(path, json={**body, "model": NO_SUCH}), 404, code=True)
     return f"404 {error['code']}"
 
 
 async def missing_key(subject: Subject) -> str:
     """Leave out what a request needs."""
-    path, body = subject.any_model_request()
+    path, body = subject.any_request()
     name = "messages" if path == CHAT else "input"
     error = in_form(await subject.remote.http.post(path, json={"model": body["model"]}), 400, names=name)
     return f"400, param {error['param']!r}, code {error['code']!r}"
@@ -53,7 +53,7 @@ async def missing_key(subject: Subject) -> str:
 
 async def wrong_type(subject: Subject) -> str:
     """Send a text where a list or an object belongs."""
-    path, body = subject.any_model_request()
+    path, body = subject.any_request()
     name, value = ("messages", "not a list") if path == CHAT else ("input", {"not": "a text"})
     error = in_form(await subject.remote.http.post(path, json={**body, name: value}), 400, names=name)
     return f"400, param {error['param']!r}, code {error['code']!r}"
@@ -61,7 +61,7 @@ async def wrong_type(subject: Subject) -> str:
 
 async def unknown_parameter(subject: Subject) -> str:
     """Send a parameter that nobody knows: it must not be ignored in silence."""
-    path, body = subject.any_model_request()
+    path, body = subject.any_request()
     name = "omni_audit_no_such_parameter"
     answer = await subject.remote.http.post(path, json={**body, name: 1})
     if answer.status_code == 200:
@@ -72,7 +72,7 @@ async def unknown_parameter(subject: Subject) -> str:
 
 async def bad_json(subject: Subject) -> str:
     """Send half a document."""
-    path, _ = subject.any_model_request()
+    path, _ = subject.any_request()
     headers = {"content-type": "application/json"}
     in_form(await subject.remote.http.post(path, content=b'{"model": ', headers=headers), 400)
     return "400"
@@ -102,7 +102,7 @@ async def wrong_key(subject: Subject) -> str:
     async with subject.remote.without_key() as anybody:
         if (await anybody.get("/v1/models")).status_code == 200:
             raise NotOffered("the server asks for no key")
-        path, body = subject.any_model_request()
+        path, body = subject.any_request()
         headers = {"authorization": f"Bearer {NO_SUCH}"}
         error = in_form(await anybody.post(path, json=body, headers=headers), 401)
         in_form(await anybody.post(path, json=body), 401)

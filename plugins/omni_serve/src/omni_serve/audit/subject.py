@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from attrs import define, field, frozen
 
-from omni_serve.remote import DONE, Remote, events
+from omni_serve.remote import DONE, Remote, UnreachableError, events
 
 Samples = npt.NDArray[np.float32]
 
@@ -69,7 +69,7 @@ class Subject:
         """Find out what a server offers.
 
         Raises:
-            UnreachableError: nobody is there, or the key is refused.
+            UnreachableError: nobody is there, the key is refused, or nothing is offered.
         """
         found = await remote.model(model)
         voices = (found.get("capabilities") or {}).get("voices") or ["alloy"]
@@ -77,6 +77,8 @@ class Subject:
         subject.chat = await subject._try(CHAT, subject.chat_body())
         subject.chat_audio = await subject._try(CHAT, subject.chat_body(sound=True))
         subject.speech = await subject._try(SPEECH, subject.speech_body())
+        if None not in (subject.chat, subject.chat_audio, subject.speech):
+            raise UnreachableError(f"{remote.url}: serves neither chats nor speech: {CHAT} answers {subject.chat}")
         for path, fixed in ((CHAT, subject.chat_fixed), (SPEECH, subject.speech_fixed)):
             body = subject.chat_body() if path == CHAT else subject.speech_body()
             if (subject.chat if path == CHAT else subject.speech) is None:
@@ -111,19 +113,18 @@ class Subject:
             raise NotOffered(f"{SPEECH} is refused with {self.speech}")
 
     def any_request(self) -> tuple[str, dict[str, Any]]:
-        """Return the path and the body of a request that succeeds."""
+        """Return the path and the body of a request that succeeds: a chat, one with speech, or a text to speak."""
         if self.chat is None:
             return CHAT, self.chat_body()
-        self.need_speech()
-        return SPEECH, self.speech_body()
-
-    def any_model_request(self) -> tuple[str, dict[str, Any]]:
-        """Return the same, also where chats have speech only."""
-        return (CHAT, self.chat_body(sound=True)) if self.chat_audio is None and self.chat else self.any_request()
+        return (CHAT, self.chat_body(sound=True)) if self.chat_audio is None else (SPEECH, self.speech_body())
 
     # --- asking --------------------------------------------------------------------------------------------------------
     async def _try(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
-        answer = await self.remote.http.post(path, json=body)
+        try:
+            answer = await self.remote.http.post(path, json=body)
+        except httpx2.TransportError as error:
+            what = str(error) or type(error).__name__
+            raise UnreachableError(f"{self.remote.url}{path}: no answer to a plain request: {what}") from None
         return None if answer.status_code == 200 else Refusal(answer.status_code, message_of(answer))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> httpx2.Response:
@@ -170,7 +171,7 @@ class Subject:
 
     async def timed_probe(self, timeout: float | None = None) -> float:
         """Return the seconds that a short request takes."""
-        path, body = self.any_model_request()
+        path, body = self.any_request()
         begun = time.perf_counter()
         answer = await self.remote.http.post(path, json=body, timeout=timeout or self.remote.http.timeout)
         if answer.status_code != 200:

@@ -18,7 +18,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 72rem; padding: 0 1rem }
 h1 { font-size: 1.4rem } h2 { font-size: 1.05rem; margin: 0 0 .3rem } p { color: var(--soft) }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap }
-th, td { padding: .3rem .6rem; font-size: 13px; vertical-align: bottom; text-align: right; border-bottom: 1px solid var(--line) } th:first-child, td:first-child { text-align: left }
+th, td { padding: .3rem .6rem; font-size: 13px; vertical-align: bottom; text-align: right; border-bottom: 1px solid var(--line) }
+th:first-child, td:first-child { text-align: left }
 td:first-child { white-space: pre }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(22rem, 1fr)); gap: 1.5rem; margin-top: 2rem }
 svg { width: 100%; height: auto; overflow: visible } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
