@@ -242,7 +242,7 @@ async def test_bad_requests_are_named_and_do_not_affect_others(client: Client, r
         assert "messages" in await fails(client, request)
     request.inputs = {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "x"}]}
     assert "system" in await fails(client, request)
-    assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.numel() > 0
+    assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.size > 0
 
 
 RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "pending")
@@ -284,7 +284,7 @@ async def test_abort_at_many_moments_leaves_nothing(client: Client, recording: s
             break
         await asyncio.sleep(0.05)
     assert now == rest
-    assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.numel() > 0
+    assert (await client.submit(request_of(CASES["plain"])))["vocoder"].samples.size > 0
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -157,7 +157,7 @@ async def test_reserved_markers_are_rejected(client: Client) -> None:
     assert "params.semantic.heat" in await fails(client, written(["Hello."], semantic={"heat": 1}))
     with pytest.raises(Exception, match="must be str or TextChunk, is int"):
         await client.submit(written([5]))
-    assert (await client.submit(written(["Hello."])))["vocoder"].samples.numel() > 0
+    assert (await client.submit(written(["Hello."])))["vocoder"].samples.size > 0
     for _ in range(100):
         statistics = await client.statistics()
         left = {key: value for each in statistics.values() for part in each.values() for key, value in part.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hearing import answer, end, frame, heard
@@ -46,7 +47,7 @@ def test_the_first_chunk_is_small_and_the_last_what_is_left(count: int, passes: 
     vocoder = Counter()
     result = heard(VocoderScheduler(vocoder, initial_chunk=2, chunk=7), frames_of(count))
     assert vocoder.passes == passes
-    assert torch.equal(result.samples, frames_of(count).sum(1).float().repeat_interleave(2)[2:])
+    assert np.array_equal(result.samples, frames_of(count).sum(1).float().repeat_interleave(2)[2:])
     assert result.sample_rate == 8000
 
 
@@ -99,7 +100,7 @@ def test_a_request_that_cannot_be_decoded_fails_alone() -> None:
     ends = {message.request_id: message for message in scheduler.outbox.drain() if message.type != "stream"}
     assert isinstance(ends["bad"].data, SystemExit)
     for name, frames in (("a", good), ("b", good + 20)):
-        assert torch.equal(ends[name].data.samples, frames.sum(1).float().repeat_interleave(2)[2:])
+        assert np.array_equal(ends[name].data.samples, frames.sum(1).float().repeat_interleave(2)[2:])
 
 
 @pytest.mark.parametrize("bad", [-1, 64, 10**6])

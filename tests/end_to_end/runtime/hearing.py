@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -42,8 +43,8 @@ def heard(scheduler: VocoderScheduler, frames: torch.Tensor) -> AudioResult:
     """Return the result, which must equal the streamed sound."""
     *streamed, result = answer(scheduler, frames)
     assert all(isinstance(message.data, AudioChunk) for message in streamed)
-    samples = torch.cat([torch.empty(0), *(message.data.samples for message in streamed)])
-    assert torch.equal(samples, result.data.samples)
+    samples = np.concatenate([np.empty(0, np.float32), *(message.data.samples for message in streamed)])
+    assert np.array_equal(samples, result.data.samples)
     assert torch.equal(result.data.codes, frames)
     assert {message.data.sample_rate for message in streamed} <= {result.data.sample_rate}
     return result.data

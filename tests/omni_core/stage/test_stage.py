@@ -365,3 +365,16 @@ async def test_a_scheduler_that_ends_by_itself_fails_its_requests_and_ends_the_p
     await asyncio.sleep(0)
     assert process.deaths == ["a"]
     assert process.errors() == [("r", "RuntimeError: its loop ended with SystemExit: 4")]
+
+
+async def test_a_client_that_reads_late_holds_the_stream_back_and_loses_nothing(process: Process) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(stream=True), "")
+    process.control.behind.add("coordinator")
+    put(stage, scheduler, chunk(1), chunk(2), result(3))
+    await asyncio.sleep(0.01)
+    assert [type(message).__name__ for message in process.take("coordinator")] == ["StreamMessage"]
+    process.control.behind.clear()
+    process.control.caught_up.set()
+    await asyncio.sleep(0.01)
+    assert [type(message).__name__ for message in process.take("coordinator")] == ["StreamMessage", "CompleteMessage"]

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from omni_core.client.calls import Calls
 from omni_core.client.messages import MediaPolicy, chat_request
-from omni_core.client.replies import Collector, Piece, Reply
+from omni_core.client.replies import Collector, Piece, Reply, import_numpy_soon
 from omni_core.client.source import PipelineSource
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
@@ -80,6 +80,8 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
         self._runner = MultiProcessPipelineRunner(config, registry, on_progress, startup_timeout=startup_timeout)
 
     async def __aenter__(self) -> Self:
+        if self.interface is not None and "audio" in self.interface.outputs:
+            import_numpy_soon()
         await self._runner.start()
         return self
 

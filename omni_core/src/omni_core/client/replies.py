@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,6 +198,11 @@ def _piece(data: Any) -> Piece | None:
         text = getattr(data, "text", data)
         return TextPiece(text) if text else None
     return AudioPiece(_array(data.samples), data.sample_rate) if kind == "audio" and len(data.samples) else None
+
+
+def import_numpy_soon() -> None:
+    """Begin to import NumPy beside the event loop, which the first sound would otherwise keep waiting."""
+    threading.Thread(target=_array, args=([],), name="import-numpy", daemon=True).start()
 
 
 def _array(values: Any) -> Any:

@@ -102,7 +102,10 @@ class Outbound:
         self._control.send(self._endpoint(target, request), message, (request_id, target))
 
     async def send_to_client(self, source: str, request_id: str, data: Any, chunk_id: int | None = None) -> None:
-        """Send a terminal stage's partial result with number ``chunk_id``, or without one its final result, to the coordinator."""
+        """Send a terminal stage's partial result with number ``chunk_id``, or without one its final result, to the coordinator.
+
+        After a partial result, waits until more may be sent.
+        """
         begin = time.monotonic_ns()
         body, has_tensors = await in_thread(encode_whole, data) if is_large(data) else encode_whole(data, checked=True)
         if chunk_id is None:
@@ -113,6 +116,8 @@ class Outbound:
         if self.recorder is not None:
             flow = flow_of(request_id, source, "client", chunk_id)
             self.recorder.slice("send to client", begin, request_id, flow, starts=True)
+        if chunk_id is not None and self._control.is_behind(self._spec.coordinator_endpoint):
+            await self._control.room(self._spec.coordinator_endpoint)
 
     def fail(self, source: str, request_id: str, error: ErrorInfo) -> None:
         """Report the failure of a request to the coordinator, and free what the relays hold for it."""

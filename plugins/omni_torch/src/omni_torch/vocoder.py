@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
 from attrs import define, field
 
@@ -115,7 +116,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         samples = torch.cat(state.waves) if state.waves else torch.empty(0)
         empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
         codes = torch.cat(state.decoded) if state.decoded else empty
-        return AudioResult(samples, self._vocoder.sample_rate, codes if state.return_codes else None)
+        return AudioResult(_samples(samples), self._vocoder.sample_rate, codes if state.return_codes else None)
 
     def _wanted(self, state: _Sound[Stream]) -> int:
         return self._chunk if state.decoded else self._initial_chunk
@@ -157,4 +158,10 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         state.decoded.append(frames)
         state.waves.append(wave)
         if len(wave):
-            self.emit(request_id, AudioChunk(wave, self._vocoder.sample_rate))
+            self.emit(request_id, AudioChunk(_samples(wave), self._vocoder.sample_rate))
+
+
+def _samples(wave: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return a waveform as the client gets it: in NumPy, so that a client need not import torch for the first sound."""
+    array: np.ndarray[Any, np.dtype[np.float32]] = wave.float().numpy(force=True)
+    return array
