@@ -90,6 +90,15 @@ async def test_an_interrupted_run_keeps_what_has_ended() -> None:
     assert 3 <= len(run.timelines) < run.sent <= len(run.timelines) + 2
 
 
+@pytest.mark.parametrize("load", [Load(concurrency=2), Load(rate=50.0)])
+async def test_a_duration_ends_a_run(load: Load) -> None:
+    async with running_server(Small("").app()) as address, Remote(f"http://{address}", KEY) as remote:
+        run = await Generator(remote, workload(), 1_000_000, seconds=0.3).run(load)
+    assert not run.interrupted
+    assert run.unfinished == run.sent - len(run.timelines) <= run.sent < 1_000_000
+    assert {each.error for each in run.timelines} <= {None}
+
+
 async def test_servers_that_cannot_be_used() -> None:
     with pytest.raises(UnreachableError, match="cannot connect"):
         await Remote("http://127.0.0.1:1").model(None)
