@@ -97,7 +97,9 @@ def write(payload: StagePayload) -> Generator[TextChunk, None, TextResult]:
 def tone(word: str, speaker: str | None = None) -> np.ndarray:
     """Return 0.1 s of a tone and an odd number of samples more, so that borders of pieces fall anywhere."""
     pitch = 220 * (2 if speaker == "high" else 1) * (1 + len(word) % 5)
-    return (0.5 * np.sin(2 * np.pi * pitch * np.arange(RATE // 10 + len(word)) / RATE)).astype(np.float32)
+    count = RATE // 10 + len(word)
+    swell = np.sin(np.pi * np.arange(count) / count)  # it begins and ends in silence: neighbours meet without a click
+    return (0.5 * swell * np.sin(2 * np.pi * pitch * np.arange(count) / RATE)).astype(np.float32)
 
 
 def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
