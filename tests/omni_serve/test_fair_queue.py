@@ -75,3 +75,17 @@ def test_a_budget_refills_and_may_be_overdrawn() -> None:
     assert bucket.wait(1.0, 1000.0) == 0
     bucket.take(60.0, 1000.0)
     assert bucket.wait(1.0, 1000.0) == pytest.approx(1.0)
+
+
+def test_a_key_that_comes_back_at_once_does_not_overtake_those_that_wait() -> None:
+    queue: FairQueue[str] = FairQueue(room=1)
+    queue.enter("a", 1.0, "a")
+    for _ in range(6):
+        queue.enter("b", 1.0, "b")
+    queue.enter("a", 1.0, "a")
+    served = []
+    for _ in range(10):
+        served.append(queue.leave())
+        if served[-1] == "a":
+            queue.enter("a", 1.0, "a")
+    assert Counter(served) == {"a": 5, "b": 5}

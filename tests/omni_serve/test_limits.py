@@ -13,7 +13,8 @@ from omni_serve_clients import http_client, request_to
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
-from omni_serve.auth import KeyLimits
+from omni_serve.auth import ANYONE, KeyLimits
+from omni_serve.limits import Admission
 from omni_serve.settings import Limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -141,3 +142,16 @@ async def test_request_ids(http: httpx2.AsyncClient) -> None:
     for bad in ("a b", "x" * 200, "<script>"):
         assert (await http.get("/health", headers={"x-request-id": bad})).headers["x-request-id"].startswith("req_")
     assert (await http.get("/nowhere")).headers["x-request-id"].startswith("req_")
+
+
+async def test_a_waiting_request_that_is_cancelled_gives_nothing_back_twice() -> None:
+    admission = Admission(Settings(concurrent=1))
+    running, waiting = admission.admit(ANYONE), admission.admit(ANYONE)
+    await running.__aenter__()
+    task = asyncio.ensure_future(waiting.__aenter__())
+    await asyncio.sleep(0)
+    task.cancel()
+    await running.__aexit__(None, None, None)  # before the cancelled task runs
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (admission.running, admission.waiting) == (0, 0)

@@ -23,7 +23,8 @@ class _Line(Generic[T]):
 class FairQueue(Generic[T]):
     """Hands out ``room`` places to keys in proportion to their shares, whatever each of them sends.
 
-    A key that has waited gets no credit for the time before: its virtual time begins at that of the queue.
+    A key that has waited gets no credit for the time before: its virtual time begins at that of the queue. What has just run
+    for it still counts when it comes back: sending one request after the other gains nothing over the keys that wait.
     """
 
     room: int
@@ -31,6 +32,7 @@ class FairQueue(Generic[T]):
     waiting: int = 0
     _now: float = 0.0
     _lines: dict[str, _Line[T]] = field(factory=dict)
+    _ended: dict[str, float] = field(factory=dict)
 
     def enter(self, key: str, share: float, request: T) -> bool:
         """Take a request. Returns true if it runs at once; otherwise :meth:`leave` returns it when its turn has come."""
@@ -39,7 +41,7 @@ class FairQueue(Generic[T]):
             return True
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(share, self._now)
+            line = self._lines[key] = _Line(share, max(self._now, self._ended.pop(key, 0.0)))
         line.waiting.append(request)
         self.waiting += 1
         return False
@@ -69,8 +71,12 @@ class FairQueue(Generic[T]):
         return request
 
     def _forget(self, key: str, line: _Line[T]) -> None:
+        """Drop an empty line; its virtual time is kept as long as it is ahead of the queue's."""
         if not line.waiting:
             del self._lines[key]
+            self._ended[key] = line.turn
+        for each in [each for each, turn in self._ended.items() if turn <= self._now]:
+            del self._ended[each]
 
 
 @define

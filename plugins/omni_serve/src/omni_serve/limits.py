@@ -117,8 +117,9 @@ class Admission:
                 await turn
         except BaseException as error:
             account.held -= 1
-            if not self._queue.give_up(key.name, turn):
-                self._leave()  # its turn had come in the same moment
+            # Its turn may have come in the same moment; a turn that was cancelled before has been passed on by _leave.
+            if not self._queue.give_up(key.name, turn) and not turn.cancelled():
+                self._leave()
             if isinstance(error, TimeoutError):
                 raise ApiError(
                     503,
