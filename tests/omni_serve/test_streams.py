@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 from omni_serve_clients import request_to
+from starlette.types import Message
 
 from omni_core import AsyncPipe
 from omni_serve import Settings, create_app, streams
@@ -45,3 +48,29 @@ async def test_an_error_after_the_status_is_an_event(pipe: AsyncPipe, monkeypatc
         body += message["body"]
     assert b'"code":"timeout"' in body + message["body"]
     await connection.task
+
+
+async def test_a_client_that_reads_no_more_loses_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "SEND_SECONDS", 0.01)
+    events: list[str] = []
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        try:
+            while True:
+                yield b"piece"
+        finally:
+            events.append("closed")
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    scope = {"type": "http", "extensions": {streams.ABORT: {"abort": lambda: events.append("aborted")}}}
+    async with asyncio.timeout(5):
+        await streams.Stream(pieces(), "audio/wav")(scope, receive, send)
+    assert events == ["closed", "aborted"]
+    assert scope["omni.status"] == 499

@@ -17,11 +17,15 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from omni_core.errors import ConfigError
+from omni_serve.streams import ABORT
 
 logger = logging.getLogger(__name__)
 
 HEADER_SECONDS = 15.0
 """The time that a client has to send the headers of a request."""
+
+HEAD_BYTES = 64 * 1024
+"""The longest head of a request: its URL and headers. One read of the socket may be added."""
 
 CONNECTIONS = 8192
 """Open connections; further ones get status 503."""
@@ -30,18 +34,35 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which also ends connections that do not finish their headers."""
+    """uvicorn's protocol, which also ends connections that do not finish their headers, or send too many."""
 
     _late: asyncio.TimerHandle | None = None
+    _head = _trailers = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for headers."""
         super().connection_made(transport)
         self._wait()
 
+    def data_received(self, data: bytes) -> None:
+        """Read; end the connection if the head goes on and is too long. What comes after it in the same piece is not counted."""
+        self._head += len(data)
+        super().data_received(data)
+        if self._late is not None and self._head > HEAD_BYTES:
+            self._too_long()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, also one after the body."""
+        super().on_header(name, value)
+        if self._late is None:
+            self._trailers += len(name) + len(value)
+            if self._trailers > HEAD_BYTES:
+                self._too_long()
+
     def on_message_begin(self) -> None:
         """Begin to wait for the headers of a further request."""
         super().on_message_begin()
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
         self._wait()
 
     def on_headers_complete(self) -> None:
@@ -54,8 +75,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._wait_no_more()
         super().connection_lost(exc)
 
+    def _too_long(self) -> None:
+        logger.warning("a connection was cut: the head of its request is over %d KiB", HEAD_BYTES // 1024)
+        self.transport.abort()
+
     def _wait(self) -> None:
         self._wait_no_more()
+        self._head = self._trailers = 0
         self._late = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
 
     def _wait_no_more(self) -> None:

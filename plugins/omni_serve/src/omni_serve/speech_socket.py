@@ -21,6 +21,7 @@ from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.sentences import SentenceCutter
 from omni_serve.server import Server, server_of
 from omni_serve.speech import Speaker, SpeechOptions
+from omni_serve.streams import SEND_SECONDS
 
 router = APIRouter()
 
@@ -112,12 +113,20 @@ class _Session:
             async with aclosing(speaker.encoded(speaker.call(sentence), last=False)) as pieces:
                 async for piece in pieces:
                     total += len(piece)
-                    await self._socket.send_bytes(piece)
+                    await self._send(piece)
             await self._socket.send_json({"type": "audio.done", "sentence_index": count, "total_bytes": total})
             count += 1
         if rest := speaker.finish():
             await self._socket.send_bytes(rest)
         await self._socket.send_json({"type": "session.done", "total_sentences": count})
+
+    async def _send(self, piece: bytes) -> None:
+        """Send sound. A client that reads no more must not keep its place in the pipeline."""
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._socket.send_bytes(piece)
+        except TimeoutError:
+            raise ApiError(408, f"nothing has been read for {SEND_SECONDS:g} s", code="client_stalled") from None
 
     async def _receive(self, seconds: float) -> tuple[str, dict[str, Any]]:
         try:
@@ -140,7 +149,8 @@ async def _end(socket: WebSocket, error: BaseException) -> None:
         return
     made = api_error(error)
     try:
-        await socket.send_json({"type": "error", **made.body})
-        await socket.close(1008 if made.status < 500 else 1011)
-    except (WebSocketDisconnect, RuntimeError):
+        async with asyncio.timeout(5):
+            await socket.send_json({"type": "error", **made.body})
+            await socket.close(1008 if made.status < 500 else 1011)
+    except (WebSocketDisconnect, RuntimeError, TimeoutError):
         pass  # it is gone

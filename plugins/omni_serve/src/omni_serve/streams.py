@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -25,6 +25,12 @@ T = TypeVar("T")
 
 HEADERS_AFTER = 2.0
 """Seconds after which the status of a stream is sent although there is nothing to send yet."""
+
+SEND_SECONDS = 30.0
+"""The time in which a client must take a piece. One that reads no more would keep its place in the pipeline for ever."""
+
+ABORT = "omni.abort"
+"""The extension of ASGI by which the web server ends a connection at once."""
 
 WATCH_AFTER = 0.05
 """Seconds after which the connection of a running request is watched. A task for every short request would cost more than its answer."""
@@ -45,6 +51,10 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
         raise
     finally:
         watch.stop()
+
+
+class ClientStalledError(Exception):
+    """A client has stopped reading."""
 
 
 class _Watch:
@@ -124,6 +134,11 @@ class Stream(Response):
             if not watch.uncancelled():
                 raise
             scope["omni.status"] = 499
+        except ClientStalledError:
+            logger.warning("a stream was cut: its client has read nothing for %g s", SEND_SECONDS)
+            scope["omni.status"] = 499
+            if abort := scope.get("extensions", {}).get(ABORT):
+                abort["abort"]()  # closing would wait for the client
         except Exception as error:
             await self._fail(api_error(error), scope, receive, send)
         finally:
@@ -133,24 +148,34 @@ class Stream(Response):
                 each.cancel()
 
     async def _send(self, send: Send, data: bytes, *, last: bool = False) -> None:
-        async with self._lock:
-            if not self._begun:
-                self._begun = True
-                await send({"type": "http.response.start", "status": 200, "headers": self._raw})
-            await send({"type": "http.response.body", "body": data, "more_body": not last})
+        """Send a piece.
+
+        Raises:
+            ClientStalledError: the client does not read.
+        """
+        try:
+            async with asyncio.timeout(SEND_SECONDS), self._lock:
+                if not self._begun:
+                    self._begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": self._raw})
+                await send({"type": "http.response.body", "body": data, "more_body": not last})
+        except TimeoutError:
+            raise ClientStalledError from None
 
     async def _beat(self, send: Send) -> None:
         """Send the status when it takes long, and comments in a stream of events."""
         loop = asyncio.get_running_loop()
         if not self._begun:
-            await self._send(send, b"")
+            with suppress(ClientStalledError):
+                await self._send(send, b"")
         while self._events:
             due = self._sent + self._ping_seconds
             if due > loop.time():
                 await asyncio.sleep(due - loop.time())
             else:
                 self._sent = loop.time()
-                await self._send(send, b": ping\n\n")
+                with suppress(ClientStalledError):  # the next piece says so
+                    await self._send(send, b": ping\n\n")
 
     async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         scope["omni.status"] = error.status

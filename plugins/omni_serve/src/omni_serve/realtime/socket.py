@@ -20,6 +20,7 @@ from omni_serve.realtime.pipeline import Turns, offer_of
 from omni_serve.realtime.session import Abort, Action, Send, Session, Start, Transcribe, error_of, new_id
 from omni_serve.realtime.vad import DETECTORS
 from omni_serve.server import Server, key_of, server_of
+from omni_serve.streams import SEND_SECONDS
 
 router = APIRouter()
 
@@ -128,7 +129,11 @@ class Connection:
             event = await self._outbox.get()
             if self._outbox.qsize() < FULL:
                 self._room.set()
-            await self._socket.send_text(json.dumps(event, separators=(",", ":")))
+            try:
+                async with asyncio.timeout(SEND_SECONDS):
+                    await self._socket.send_text(json.dumps(event, separators=(",", ":")))
+            except TimeoutError:  # replies would wait for it in their places
+                raise ApiError(408, "The client does not read what it is sent.", code="client_too_slow") from None
             self._outbox.task_done()
 
     def _perform(self, actions: list[Action]) -> None:

@@ -1,0 +1,53 @@
+"""The web server's protocol: connections are bounded before anything of them is looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+from omni_serve_clients import running_server
+from starlette.types import Receive, Scope, Send
+
+from omni_serve.listening import HEAD_BYTES
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+async def answer_to(address: str, *pieces: bytes) -> bytes:
+    """Send pieces until the server ends the connection; return what it has said."""
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    with contextlib.suppress(ConnectionError):
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read(12)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.asyncio
+async def test_heads_are_bounded() -> None:
+    head, big = b"POST / HTTP/1.1\r\nhost: x\r\n", 64 * HEAD_BYTES
+    async with running_server(application) as address:
+        assert await answer_to(address, head, b"a: ", *[b"b" * 4096] * (big // 4096)) == b""
+        assert await answer_to(address, b"GET /", *[b"b" * 4096] * (big // 4096)) == b""
+        body = b"content-length: %d\r\n\r\n" % big
+        assert await answer_to(address, head, b"a: " + b"b" * (HEAD_BYTES // 2) + b"\r\n", body + b"b" * big) == (
+            b"HTTP/1.1 200"
+        )
+        trailers = b"".join(b"t%d: %s\r\n" % (each, b"b" * 1000) for each in range(100))
+        chunked = b"transfer-encoding: chunked\r\n\r\n0\r\n"
+        assert await answer_to(address, head, chunked, *[trailers] * 10, b"\r\n") == b""
