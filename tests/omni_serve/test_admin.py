@@ -29,7 +29,7 @@ def public(pipe: AsyncPipe) -> Application:
 
 @pytest.fixture(scope="module")
 def admin(public: Application) -> httpx2.AsyncClient:
-    return http_client(create_admin_app(public.state.server))
+    return http_client(create_admin_app(public.state.server, keyless=True))
 
 
 async def test_it_is_not_on_the_public_port(public: Application) -> None:
@@ -54,6 +54,17 @@ async def test_it_needs_the_scope(pipe: AsyncPipe) -> None:
                 shown = (await http.get("/keys")).text
                 assert "operator" in shown
                 assert ring.keys["operator"].digest not in shown
+
+
+async def test_it_needs_a_key_where_the_server_needs_none(pipe: AsyncPipe) -> None:
+    settings = Settings(hosts=("public",), cors_origins=("http://friend",))
+    app = create_app(pipe, settings)
+    admin_app = create_admin_app(app.state.server, hosts=("test",))
+    async with http_client(admin_app) as http:
+        assert (await http.get("/units")).status_code == 401
+        assert (await http.get("/units", headers={"host": "public"})).status_code == 421
+        asked = {"origin": "http://friend", "access-control-request-method": "POST"}
+        assert "access-control-allow-origin" not in (await http.options("/drain", headers=asked)).headers
 
 
 async def test_a_socket_of_the_owner_needs_none(pipe: AsyncPipe) -> None:
@@ -103,7 +114,7 @@ async def own_pipe(pipe: AsyncPipe, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 async def test_a_unit_is_restarted(own_pipe: AsyncPipe) -> None:
     app = create_app(own_pipe, Settings())
     body: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "one"}]}
-    async with http_client(create_admin_app(app.state.server)) as admin, http_client(app) as http:
+    async with http_client(create_admin_app(app.state.server, keyless=True)) as admin, http_client(app) as http:
         assert (await admin.post("/units/q/restart")).status_code == 404
         answer = await admin.post("/units/p/restart")
         assert answer.status_code == 202

@@ -56,11 +56,13 @@ async def until_idle(pipe: AsyncPipe, app: Application) -> None:
 )
 async def test_the_request_is_aborted(pipe: AsyncPipe, app: Application, path: str, body: dict[str, Any]) -> None:
     before = (await counts(pipe))["aborted"]
+    cancelled = app.state.server.metrics.cancelled._value.get()
     connection = request_to(app, path, body)
     while not (await counts(pipe))["running"]:
         await asyncio.sleep(0.01)
     await gone(connection)
     assert (await counts(pipe))["aborted"] == before + 1
+    assert app.state.server.metrics.cancelled._value.get() == cancelled + 1
     await until_idle(pipe, app)
 
 

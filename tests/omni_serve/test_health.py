@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from attrs import evolve
 from omni_serve_clients import http_client
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -86,6 +87,24 @@ async def test_ready_after_the_warm_up(pipe: AsyncPipe) -> None:
         await warm_up(app.state.server)
         assert (await http.get("/health/ready")).status_code == 200
         assert (await pipe.statistics())["coordinator"]["requests"]["completed"] == before + 1
+
+
+async def test_no_warm_up(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(warm_up=False))
+    before = (await pipe.statistics())["coordinator"]["requests"]["completed"]
+    await warm_up(app.state.server)
+    assert app.state.server.warm
+    assert (await pipe.statistics())["coordinator"]["requests"]["completed"] == before
+
+
+async def test_a_warm_up_that_fails_is_shown(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings())
+    app.state.server.interface = evolve(app.state.server.interface, warmup=[{"no_such_field": 1}])
+    await warm_up(app.state.server)
+    async with http_client(app) as http:
+        ready = await http.get("/health/ready")
+    assert ready.status_code == 200
+    assert "warm-up request 0 failed" in ready.json()["warm_up"]
 
 
 async def test_metrics(pipe: AsyncPipe) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omni_core.errors import ConfigError
-from omni_serve.auth import ANYONE, KeyLimits, KeyRing, digest
+from omni_serve.auth import ANYONE, LENT, KeyLimits, KeyRing, digest
 
 SECRET = "a long secret of mine"
 
@@ -41,6 +41,17 @@ def test_short_lived_keys_expire(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: until + 1)
     assert ring.find(secret) is None
     assert ring.find(SECRET) is not None
+
+
+def test_an_owner_has_a_bounded_number_of_short_lived_keys() -> None:
+    ring = KeyRing.open(given={"mine": SECRET, "other": SECRET + "!"})
+    mine, other = ring.find(SECRET), ring.find(SECRET + "!")
+    assert mine is not None
+    assert other is not None
+    kept, _ = ring.lend(other, 60.0)
+    made = [ring.lend(mine, 60.0)[0] for _ in range(LENT + 1)]
+    assert ring.find(made[0]) is None
+    assert all(ring.find(each) is not None for each in (*made[1:], kept))
 
 
 def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -529,3 +529,16 @@ def test_any_order_of_events_leaves_the_session_consistent(steps: list[str]) -> 
     deleted = [event["item_id"] for event in sent if event["type"] == "conversation.item.deleted"]
     assert sorted(set(added) - set(deleted)) == sorted(item.id for item in session.conversation.items)
     assert len(added) == len(set(added))
+
+
+def test_items_of_the_system_are_refused_when_they_fill_the_conversation() -> None:
+    content = [{"type": "input_text", "text": "x" * 1000}]
+    item = {"type": "message", "role": "system", "content": content}
+    session = make(items=3)
+    made = [kinds(session.receive({"type": "conversation.item.create", "item": item}, 0.0))[0] for _ in range(4)]
+    assert made == ["conversation.item.added"] * 3 + ["error"]
+    session = make(history_mib=2500 / 2**20)
+    for _ in range(2):
+        session.receive({"type": "conversation.item.create", "item": item}, 0.0)
+    [refused] = events(session.receive({"type": "conversation.item.create", "item": item}, 0.0))
+    assert refused["error"]["code"] == "conversation_full"

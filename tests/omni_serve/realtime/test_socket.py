@@ -253,6 +253,13 @@ async def test_clients_of_the_beta_api_are_told(spoken: Application) -> None:
         assert "response.output_audio.delta" in (await socket.receive_json())["error"]["message"]
 
 
+async def test_what_is_kept_with_a_short_lived_key_is_bounded(spoken: Application) -> None:
+    session = {"type": "realtime", "instructions": "x" * 70_000}
+    async with http_client(spoken, headers={"authorization": f"Bearer {SECRET}"}) as http:
+        answer = await http.post("/v1/realtime/client_secrets", json={"session": session})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "session_too_large")
+
+
 async def test_a_silent_client_is_let_go(pipe: AsyncPipe) -> None:
     app = create_app(pipe, Settings(realtime=RealtimeLimits(idle_seconds=0.05)))
     async with socket_to(app, "/v1/realtime") as socket:

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -45,11 +46,18 @@ class Profile(BaseModel):
     torch: list[str] = []
 
 
-def create_admin_app(server: Server, *, keyless: bool = False) -> Application:
-    """Return the application for the operator of a server; ``keyless``: on a Unix socket, which only its owner can open."""
+def create_admin_app(server: Server, *, keyless: bool = False, hosts: Iterable[str] = ()) -> Application:
+    """Return the application for the operator of a server. It needs a key also where the server asks for none.
+
+    Args:
+        keyless: on a Unix socket, which only its owner can open.
+        hosts: the host names by which it may be called; empty: any.
+    """
     app = Application(title="omni admin", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.server = server
-    app.state.guard = Guard(server, needs=lambda method, path: "admin", keyless=keyless)
+    app.state.guard = Guard(
+        server, needs=lambda method, path: "admin", keyless=keyless, needs_key=not keyless, hosts=hosts, origins=()
+    )
     add_error_handlers(app)
     _add_routes(app)
     return app

@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core import __version__
 from omni_serve import chat, health, models, responses, speech, speech_socket, transcriptions, voices
@@ -54,17 +54,24 @@ ROUTERS = [
 class Application(FastAPI):
     """The application: FastAPI's routes, wrapped in the guard."""
 
+    warm_up: Callable[[], object] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer. A mounted application gets no events of the lifespan: its warm-up begins with the first request."""
+        if self.warm_up is not None and scope.get("root_path"):
+            self.warm_up()
+        await super().__call__(scope, receive, send)
+
     def build_middleware_stack(self) -> ASGIApp:
         """Put the guard around everything else: unknown paths and mounted applications are behind it."""
         inner = super().build_middleware_stack()
         guard: Guard = self.state.guard
         guard.wrap(inner)
-        origins = self.state.server.settings.cors_origins
-        if not origins:
+        if not guard.origins:
             return guard
         return CORSMiddleware(
             guard,
-            allow_origins=list(origins),
+            allow_origins=list(guard.origins),
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["authorization", "content-type", "x-request-id", "x-omni-session"],
             expose_headers=["x-request-id", "retry-after"],
@@ -84,13 +91,20 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
     settings = settings or Settings()
     server = Server.make(pipe, settings)
 
+    warming: list[asyncio.Future[None]] = []
+
+    def begin_warm_up() -> None:
+        if not warming:
+            warming.append(asyncio.ensure_future(health.warm_up(server)))
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.ensure_future(health.warm_up(server))
+        begin_warm_up()
         try:
             yield
         finally:
-            warming.cancel()
+            for each in warming:
+                each.cancel()
 
     app = Application(
         title="omni",
@@ -102,6 +116,7 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
         lifespan=lifespan,
         redirect_slashes=False,
     )
+    app.warm_up = begin_warm_up
     app.state.server = server
     app.state.guard = Guard(server)
     for router in ROUTERS:

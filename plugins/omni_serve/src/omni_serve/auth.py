@@ -27,6 +27,9 @@ operator's endpoints."""
 
 PREFIX = "sk-omni-"
 
+LENT = 100
+"""Short-lived keys that one owner may have at once."""
+
 
 @frozen(kw_only=True)
 class KeyLimits:
@@ -130,13 +133,17 @@ class KeyRing:
         )
         return secret
 
-    def lend(self, owner: Key, seconds: float, most: int = 10_000) -> tuple[str, float]:
-        """Make a short-lived key for inference with its owner's name and limits; return it and the time when it expires."""
+    def lend(self, owner: Key, seconds: float, most: int = LENT) -> tuple[str, float]:
+        """Make a short-lived key for inference with its owner's name and limits; return it and the time when it expires.
+
+        Of more than ``most`` of the same owner, the oldest ends.
+        """
         now = time.time()
-        for each in [each for each in self._short_lived.values() if (each.expires or 0) <= now]:
-            del self._short_lived[each.digest]
-        while len(self._short_lived) >= most:
-            del self._short_lived[next(iter(self._short_lived))]
+        for ended in [each for each in self._short_lived.values() if (each.expires or 0) <= now]:
+            del self._short_lived[ended.digest]
+        mine = [each.digest for each in self._short_lived.values() if each.name == owner.name]
+        for each in mine[: max(0, len(mine) + 1 - most)]:
+            del self._short_lived[each]
         secret = "ek_" + secrets.token_urlsafe(32)
         key = evolve(owner, digest=digest(secret), scopes=("inference",), expires=now + seconds)
         self._short_lived[key.digest] = key

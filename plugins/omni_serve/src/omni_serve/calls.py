@@ -5,6 +5,7 @@ Streaming or not, a request is answered by the same code; an answer that is not 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -40,7 +41,8 @@ class Call:
     """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
 
     Attributes:
-        speech: true if it is answered with speech. arrived: ``time.perf_counter`` of its arrival.
+        speech: true if it is answered with speech. counted: the guard has counted it as a request of its key.
+        arrived: ``time.perf_counter`` of its arrival.
         usage: tokens by name, as the pipeline counts them. result: the whole text, as the pipeline gave it.
     """
 
@@ -48,6 +50,7 @@ class Call:
     key: Key
     request: OmniRequest
     speech: bool
+    counted: bool = field(default=False, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
     identity: str = field(factory=lambda: secrets.token_hex(16))
     usage: dict[str, int] = field(factory=dict)
@@ -66,6 +69,8 @@ class Call:
         """
         server = self.server
         server.units.check(speech=self.speech)
+        if not self.counted:
+            server.admission.count(self.key)
         place = server.admission.admit(self.key)
         seconds = server.settings.request_seconds
         request = self.request if self.request.timeout or not seconds else evolve(self.request, timeout=seconds)
@@ -75,7 +80,7 @@ class Call:
                     piece = self._piece(event.data)
                     if piece is not None:
                         yield piece
-        except GeneratorExit:
+        except (GeneratorExit, asyncio.CancelledError):
             server.metrics.cancelled.inc()
             raise
         except ApiError:

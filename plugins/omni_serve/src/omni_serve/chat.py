@@ -116,7 +116,7 @@ class Chat:
         omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
         form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")
         reader = tool_reader(server.interface.tool_format or "") if tools else None
-        call = Call(server, key, omni, speech, arrived)
+        call = Call(server, key, omni, speech, counted=True, arrived=arrived)
         return cls(server, call, asked.model, form if speech else None, reader)
 
     # --- whole -----------------------------------------------------------------------------------------------------------

@@ -70,6 +70,8 @@ def serve(pipeline: str, **options: Any) -> None:
     """Serve PIPELINE to OpenAI's clients: a registered name, a checkpoint folder, a hub id or a config file."""
     from omni_serve.listening import is_loopback, open_socket  # loads the web framework
 
+    if options["uds"] is not None and "/" not in options["uds"]:
+        raise click.UsageError(f"--uds {options['uds']}: must be a path with a /, such as ./{options['uds']}")
     settings = _settings(options)
     address = options["uds"] or f"{options['host']}:{options['port']}"
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
@@ -82,10 +84,11 @@ def serve(pipeline: str, **options: Any) -> None:
     ring = KeyRing.open(settings.keys_file, settings.keys)  # a mistake in the file is found before anything starts
     listener = open_socket(address)
     admin = open_socket(options["admin"]) if options["admin"] else None
-    if options["admin"] and "/" not in options["admin"]:
-        host = options["admin"].rpartition(":")[0]
-        if not is_loopback(host or "127.0.0.1") and ring.is_open:
-            raise click.UsageError(f"--admin {options['admin']} lets other machines in without a key")
+    if options["admin"] and "/" not in options["admin"] and not any(key.may("admin") for key in ring.keys.values()):
+        raise click.UsageError(
+            f"--admin {options['admin']}: no key has the scope admin; make one with `omni keys add NAME --scope admin` and give "
+            "--keys, or name the path of a Unix socket"
+        )
     logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     chosen = (options[each] for each in ("model", "option", "settings", "overlay"))
     config = completed(resolve_config(pipeline, *chosen).config)
@@ -152,7 +155,7 @@ async def _serve(
     from omni_core import open_async
     from omni_serve.admin import create_admin_app
     from omni_serve.app import create_app
-    from omni_serve.listening import signals, web_server
+    from omni_serve.listening import LOOPBACK_HOSTS, is_loopback, signals, web_server
 
     task = asyncio.current_task()
     assert task is not None
@@ -165,7 +168,10 @@ async def _serve(
             tls = {"cert": options["tls_cert"], "key": options["tls_key"]}
             servers = [(web_server(app, drain_seconds=settings.drain_seconds, **tls), listener)]
             if admin is not None:
-                operator = create_admin_app(app.state.server, keyless="/" in options["admin"])
+                keyless = "/" in options["admin"]
+                is_local = not keyless and is_loopback(options["admin"].rpartition(":")[0] or "127.0.0.1")
+                hosts = LOOPBACK_HOSTS if is_local else ()
+                operator = create_admin_app(app.state.server, keyless=keyless, hosts=hosts)
                 servers.append((web_server(operator, drain_seconds=1), admin))
 
             def end() -> None:

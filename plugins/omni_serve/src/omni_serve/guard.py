@@ -10,8 +10,9 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omni_serve.auth import ANYONE, Key, presented
@@ -31,19 +32,29 @@ class Guard:
 
     Args:
         needs: the scope for a method and a path. keyless: whoever reaches it may do everything: a Unix socket of its owner's.
+        needs_key: also where the server itself asks for none. hosts, origins: by default those of the settings.
 
     Attributes:
-        open_paths: need no key. open_prefixes: likewise everything below.
+        open_paths: need no key. open_prefixes: likewise everything below. Where the application is mounted, paths are those below it.
+        origins: of web pages that may call.
     """
 
     def __init__(
-        self, server: Server, needs: Callable[[str, str], str] | None = None, *, keyless: bool = False
+        self,
+        server: Server,
+        needs: Callable[[str, str], str] | None = None,
+        *,
+        keyless: bool = False,
+        needs_key: bool = False,
+        hosts: Iterable[str] | None = None,
+        origins: Iterable[str] | None = None,
     ) -> None:
         self._app: ASGIApp | None = None
         self._needs = needs or scope_needed
-        self._keyless = keyless
-        self._hosts = {each.encode() for each in server.settings.hosts}
-        self._origins = {each.encode() for each in server.settings.cors_origins}
+        self._keyless, self._needs_key = keyless, needs_key
+        self.origins = tuple(server.settings.cors_origins if origins is None else origins)
+        self._hosts = {each.encode() for each in (server.settings.hosts if hosts is None else hosts)}
+        self._origins = {each.encode() for each in self.origins}
         self._server = server
         self._most = int(server.settings.limits.body_mib * 2**20)
         self.open_paths = {"/health", "/health/ready"}
@@ -91,7 +102,9 @@ class Guard:
             await send(message)
 
         try:
-            scope["omni.key"] = self._key(scope)
+            scope["omni.key"] = key = self._key(scope)
+            if key is not None and scope["method"] == "POST":
+                self._server.admission.count(key)
             await self._app(scope, self._bounded(scope, receive), send_with_id)
         except ApiError as error:
             if not status:
@@ -108,9 +121,9 @@ class Guard:
 
     def _key(self, scope: Scope) -> Key | None:
         """Return the key of a request; ``None`` for an open path without one."""
-        ring, path = self._server.keys, scope["path"]
-        self._check_caller(scope, is_open=ring.is_open or self._keyless)
-        if ring.is_open or self._keyless:
+        ring, path = self._server.keys, get_route_path(scope)
+        self._check_caller(scope)
+        if self._is_open:
             return ANYONE
         given = presented(scope["headers"])
         key = ring.find(given) if given else None
@@ -130,12 +143,16 @@ class Guard:
             )
         return key
 
-    def _check_caller(self, scope: Scope, *, is_open: bool) -> None:
+    @property
+    def _is_open(self) -> bool:
+        return self._keyless or (self._server.keys.is_open and not self._needs_key)
+
+    def _check_caller(self, scope: Scope) -> None:
         """Refuse web pages of other origins where no key protects the server, and names of hosts that are not ours.
 
         Browsers send forms and open WebSockets across origins without asking, and follow a name that leads to this machine.
         """
-        if not (is_open or self._hosts):
+        if not (self._is_open or self._hosts):
             return
         host = origin = b""
         for name, value in scope["headers"]:
@@ -145,7 +162,7 @@ class Guard:
                 origin = value
         if self._hosts and host and re.sub(rb":\d+$", b"", host) not in self._hosts:
             raise ApiError(421, "This server is not called by that name (see the setting `hosts`).", code="wrong_host")
-        if is_open and origin and origin not in self._origins and origin.partition(b"://")[2] != host:
+        if self._is_open and origin and origin not in self._origins and origin.partition(b"://")[2] != host:
             raise ApiError(403, "Web pages of other origins may not use this server.", code="cross_origin")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:

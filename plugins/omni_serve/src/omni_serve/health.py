@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from omni_core import __version__
-from omni_core.errors import OmniError
+from omni_core.errors import OmniError, message_of
 from omni_core.protocol.messages import OmniRequest
 from omni_serve.bodies import json_response
 from omni_serve.calls import as_generator
@@ -47,6 +47,8 @@ async def ready(request: Request) -> Response:
     answer: dict[str, Any] = {"status": status}
     if request.scope["omni.key"] is not None:
         answer["units"] = units
+        if server.warm_up_failure:
+            answer["warm_up"] = server.warm_up_failure
     return json_response(answer, 200 if status == "ready" else 503)
 
 
@@ -70,13 +72,21 @@ async def metrics(request: Request) -> Response:
 
 
 async def warm_up(server: Server) -> None:
-    """Run the requests that the pipeline declares for this, then call the server warm. A failure is logged: requests will say more."""
+    """Run the requests that the pipeline declares for this, then call the server warm.
+
+    A failure is logged and shown by ``/health/ready``: the server is ready, for it may concern only some requests.
+    """
+    if not server.settings.warm_up:
+        server.warm = True
+        return
     for number, declared in enumerate(server.interface.warmup):
-        request = evolve(OmniRequest(), **declared)
         try:
+            request = evolve(OmniRequest(), **declared)
             async with aclosing(as_generator(server.pipe.stream(request))) as events:
                 async for _ in events:
                     pass
-        except OmniError as error:
-            logger.warning("warm-up request %d failed: %s", number, error)
+        except Exception as error:
+            known = isinstance(error, OmniError)
+            server.warm_up_failure = f"warm-up request {number} failed: {message_of(error, with_type=not known)}"
+            logger.warning("%s", server.warm_up_failure, exc_info=None if known else error)
     server.warm = True

@@ -65,13 +65,6 @@ class Admission:
                 code="concurrent_requests_exceeded",
                 retry_after=1,
             )
-        if account.requests is not None and (wait := account.requests.wait(1.0, now)):
-            raise ApiError(
-                429,
-                f"The key {key.name!r} may send {limits.requests_per_minute:g} requests a minute.",
-                code="rate_limit_exceeded",
-                retry_after=wait,
-            )
         if account.audio is not None and (wait := account.audio.wait(_AUDIO_MARGIN, now)):
             raise ApiError(
                 429,
@@ -81,9 +74,25 @@ class Admission:
             )
         if self._queue.running >= self._queue.room and self._queue.waiting >= self._settings.queued:
             raise ApiError(429, "The server has as many requests as it may hold.", code="overloaded", retry_after=1)
-        if account.requests is not None:
-            account.requests.take(1.0, now)
         return Place(self, key, account)
+
+    def count(self, key: Key) -> None:
+        """Count a request of a key, before its body is read.
+
+        Raises:
+            ApiError: 429, it has sent too many.
+        """
+        now, account = self._clock(), self._account(key)
+        if account.requests is None:
+            return
+        if wait := account.requests.wait(1.0, now):
+            raise ApiError(
+                429,
+                f"The key {key.name!r} may send {key.limits.requests_per_minute:g} requests a minute.",
+                code="rate_limit_exceeded",
+                retry_after=wait,
+            )
+        account.requests.take(1.0, now)
 
     def charge(self, key: Key, audio_seconds: float) -> None:
         """Count speech that was made for a key."""

@@ -64,6 +64,7 @@ class Server:
     model: str
     created: int = field(factory=lambda: int(time.time()))
     warm: bool = False
+    warm_up_failure: str = ""
     realtime: OpenSessions = field(factory=OpenSessions)
 
     @classmethod

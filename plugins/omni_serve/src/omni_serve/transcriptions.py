@@ -83,7 +83,11 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
     modalities = ["text"] if "text" in server.interface.outputs else None
     inputs = {"messages": [{"role": "user", "content": content}]}
     omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
-    return Call(server, key_of(request), omni, speech=False), answer, str(form.get("stream")).lower() == "true"
+    return (
+        Call(server, key_of(request), omni, speech=False, counted=True),
+        answer,
+        str(form.get("stream")).lower() == "true",
+    )
 
 
 def _temperature(value: Any) -> float | None:

@@ -48,6 +48,23 @@ class Conversation:
         self.items.insert(index, item)
         return self.items[index - 1].id if index else None
 
+    def check_room(self, item: Item, where: str) -> None:
+        """Check that there is room for an item that is never removed to make room: one of the role ``system``.
+
+        Raises:
+            ApiError: 413.
+        """
+        kept = [each for each in self.items if each.role == "system"]
+        if item.role != "system":
+            return
+        if sum(each.size for each in kept) + item.size > self.most_bytes or len(kept) >= self.most_items:
+            raise ApiError(
+                413,
+                f"{where}: the conversation has no room for more items of the role system; delete some",
+                param=where,
+                code="conversation_full",
+            )
+
     def remove(self, item: Item) -> None:
         """Take an item out."""
         self.items.remove(item)

@@ -10,11 +10,9 @@ from typing import Any
 
 from attrs import define, field
 
-from omni_serve.auth import digest
+from omni_serve.auth import LENT, digest
 from omni_serve.errors import ApiError
 from omni_serve.settings import RealtimeLimits
-
-_MOST = 10_000
 
 
 @define(eq=False)
@@ -23,7 +21,7 @@ class OpenSessions:
 
     count: int = 0
     _by_key: Counter[str] = field(factory=Counter)
-    _configs: dict[str, tuple[float, dict[str, Any]]] = field(factory=dict, repr=False)
+    _configs: dict[str, tuple[float, dict[str, Any], str]] = field(factory=dict, repr=False)
 
     @contextmanager
     def enter(self, key: str, limits: RealtimeLimits) -> Iterator[None]:
@@ -47,16 +45,17 @@ class OpenSessions:
             if not self._by_key[key]:
                 del self._by_key[key]
 
-    def keep(self, secret: str, expires: float, config: dict[str, Any]) -> None:
-        """Keep the configuration that belongs to a short-lived key."""
+    def keep(self, secret: str, expires: float, config: dict[str, Any], owner: str) -> None:
+        """Keep the configuration that belongs to a short-lived key; of too many of an owner's, the oldest goes."""
         now = time.time()
-        for each in [each for each, (until, _) in self._configs.items() if until <= now]:
+        for each in [each for each, (until, *_) in self._configs.items() if until <= now]:
             del self._configs[each]
-        while len(self._configs) >= _MOST:
-            del self._configs[next(iter(self._configs))]
-        self._configs[digest(secret)] = (expires, config)
+        mine = [each for each, (*_, name) in self._configs.items() if name == owner]
+        for each in mine[: max(0, len(mine) + 1 - LENT)]:
+            del self._configs[each]
+        self._configs[digest(secret)] = (expires, config, owner)
 
     def config_of(self, secret: str | None) -> dict[str, Any]:
         """Return the configuration of a key; empty if it has none."""
-        expires, config = self._configs.get(digest(secret or ""), (0.0, {}))
+        expires, config, _ = self._configs.get(digest(secret or ""), (0.0, {}, ""))
         return config if expires > time.time() else {}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_serve.bodies import body_of, json_response, schema
+from omni_serve.bodies import body_of, dumps, json_response, schema
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.config import updated
 from omni_serve.realtime.pipeline import offer_of
@@ -17,6 +17,9 @@ from omni_serve.realtime.session import new_id
 from omni_serve.server import key_of, server_of
 
 router = APIRouter(tags=["realtime"])
+
+SESSION_BYTES = 64 * 1024
+"""The largest configuration that is kept with a short-lived key."""
 
 
 class ExpiresAfter(BaseModel):
@@ -48,8 +51,12 @@ async def create_client_secret(request: Request) -> Response:
         raise invalid("session.type: must be 'realtime'", "session.type", "invalid_value")
     offer = offer_of(server)
     config = updated(offer.first(), asked.session, offer)
+    if len(dumps(asked.session)) > SESSION_BYTES:
+        raise ApiError(
+            413, f"session: is over the limit of {SESSION_BYTES // 1024} KiB", param="session", code="session_too_large"
+        )
     secret, expires = server.keys.lend(key, asked.expires_after.seconds)
-    server.realtime.keep(secret, expires, asked.session)
+    server.realtime.keep(secret, expires, asked.session, key.name)
     session = {"id": new_id("sess"), "object": "realtime.session", **config.shown(), "expires_at": 0}
     session["model"] = config.model or server.model
     return json_response({"value": secret, "expires_at": int(expires), "session": session})

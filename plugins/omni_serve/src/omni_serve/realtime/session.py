@@ -262,6 +262,7 @@ class Session:
             raise invalid("previous_item_id: must be text", "previous_item_id", "invalid_type")
         item = read_item(event.get("item"), self.ids("item"), self.config.audio.input.format.wire, media)
         self._check_item(item)
+        self.conversation.check_room(item, "item")
         self._add(item, previous)
 
     def _check_item(self, item: Item, where: str = "item") -> None:

@@ -1,0 +1,52 @@
+"""The gate before every route, also where the application is mounted in another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from attrs import evolve
+from omni_serve_clients import http_client
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from omni_core import AsyncPipe
+from omni_serve import Settings, create_app
+from omni_serve.auth import KeyLimits
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_mounted_application_asks_for_the_same_scopes_and_becomes_ready(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(keys={"mine": "the secret"}))
+    inference = app.state.server.keys.add("inference", ["inference"])
+    async with http_client(Starlette(routes=[Mount("/omni", app)])) as http:
+        mine = {"authorization": f"Bearer {inference}"}
+        for path, headers, status in (
+            ("/omni/health", {}, 200),
+            ("/omni/v1/models", {}, 401),
+            ("/omni/v1/models", mine, 200),
+            ("/omni/metrics", mine, 403),
+            ("/omni/nowhere", {}, 401),
+        ):
+            assert (await http.get(path, headers=headers)).status_code == status, path
+        async with asyncio.timeout(10):
+            while (await http.get("/omni/health/ready")).status_code != 200:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_key_over_its_limit_is_refused_before_its_body_is_read(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings(keys={"mine": "the secret"}))
+    ring = app.state.server.keys
+    ring.keys["mine"] = evolve(ring.keys["mine"], limits=KeyLimits(requests_per_minute=1))
+    read = []
+
+    async def body() -> AsyncIterator[bytes]:
+        read.append(True)
+        yield b"{}"
+
+    async with http_client(app, headers={"authorization": "Bearer the secret"}) as http:
+        statuses = [(await http.post("/v1/chat/completions", content=body())).status_code for _ in range(3)]
+    assert statuses == [400, 429, 429]
+    assert len(read) == 1
