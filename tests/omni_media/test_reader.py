@@ -99,6 +99,8 @@ async def test_values_of_python(tmp_path: Path) -> None:
         ({"type": "image_url"}, r"image_url: must be a mapping with url and detail"),
         ({"type": "image_url", "image_url": "data:image/png;base64"}, r"image_url\.url: a data: URL has a comma"),
         ({"type": "input_audio", "input_audio": {"data": "?"}}, r"input_audio\.data: is not base64"),
+        ({"type": "input_audio", "input_audio": {"data": "äöüß"}}, r"input_audio\.data: is not base64"),
+        ({"type": "image_url", "image_url": "http://["}, r"image_url\.url: is not a URL"),
         ({"type": "input_audio", "input_audio": {"data": None}}, r"input_audio\.data: must be text in base64"),
         (
             {"type": "input_audio", "input_audio": {"data": "A" * 100}},

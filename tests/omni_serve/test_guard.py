@@ -50,3 +50,16 @@ async def test_a_key_over_its_limit_is_refused_before_its_body_is_read(pipe: Asy
         statuses = [(await http.post("/v1/chat/completions", content=body())).status_code for _ in range(3)]
     assert statuses == [400, 429, 429]
     assert len(read) == 1
+
+
+async def test_an_unexpected_error_has_the_form_of_the_others(pipe: AsyncPipe) -> None:
+    app = create_app(pipe, Settings())
+
+    async def broken() -> None:
+        raise RuntimeError("broken")
+
+    app.add_api_route("/broken", broken)
+    async with http_client(app) as http:
+        answer = await http.get("/broken")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (500, "internal_error", "server_error")

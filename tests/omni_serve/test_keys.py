@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omni_core.errors import ConfigError
-from omni_serve.auth import ANYONE, LENT, KeyLimits, KeyRing, digest
+from omni_serve.auth import ANYONE, LENT, KeyLimits, KeyRing, digest, subprotocol
 
 SECRET = "a long secret of mine"
 
@@ -98,3 +98,16 @@ def test_an_empty_file_of_keys_lets_nobody_in(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_text(json.dumps({"keys": []}))
     assert not KeyRing.open(path).is_open
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"),
+    [
+        ([], None),
+        (["openai-insecure-api-key.x"], "openai-insecure-api-key.x"),
+        (["openai-insecure-api-key.x", "realtime"], "realtime"),
+        (["mine", "openai-insecure-api-key.x"], "mine"),
+    ],
+)
+def test_a_browser_gets_one_of_its_subprotocols(offered: list[str], chosen: str | None) -> None:
+    assert subprotocol(offered) == chosen

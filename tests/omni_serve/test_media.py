@@ -54,7 +54,7 @@ HOSTILE = [
     ("image", image("GIF", (2000, 2000)), 413),
     ("image", image("TIFF", (1001, 1000)), 413),
     ("image", b"\x00" * 2_000_000, 413),
-    ("image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9999999 9999999\n%%EndComments\n", 413),
+    ("image", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9999999 9999999\n%%EndComments\n", 400),
     ("image", whole("wav", [SECOND], 24_000), 400),
     ("audio", b"x" * 100, 400),
     ("audio", b"", 400),

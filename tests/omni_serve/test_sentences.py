@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omni_serve import sentences
 from omni_serve.sentences import LONGEST, SentenceCutter
 
 TEXT = "Hello there. This is the second sentence, which is long enough. No! Yes? " + "word " * 400 + "\nEnd。好。"
@@ -37,3 +42,18 @@ def test_the_first_sentence_comes_at_once_and_short_ones_together() -> None:
 
 def test_nothing_is_nothing() -> None:
     assert cut([" ", "\n"]) == []
+
+
+def test_no_more_is_searched_than_a_part_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+    pattern = sentences._END
+
+    class Pattern:
+        def finditer(self, text: str, start: int = 0, end: int | None = None) -> Iterator[re.Match[str]]:
+            end = len(text) if end is None else min(end, len(text))
+            searched.append(end - start)
+            return pattern.finditer(text, start, end)
+
+    monkeypatch.setattr(sentences, "_END", Pattern())
+    cut(["x" * 20 * LONGEST])
+    assert max(searched) <= LONGEST + 1

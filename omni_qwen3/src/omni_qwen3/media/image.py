@@ -9,6 +9,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from omni_qwen3.media.source import Limits, MediaSource
 
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""The formats that are read. Pillow has readers of many more, and one of them starts a program."""
+
 LARGEST_ASPECT_RATIO = 200
 """The largest ratio of two sides; the reference's image processor rejects anything more extreme."""
 
@@ -35,7 +38,7 @@ def load_image(source: MediaSource, limits: Limits) -> Image.Image:
     try:
         with source.open(limits) as stream, warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is checked below
-            image = _checked(source, limits, Image.open(stream))
+            image = _checked(source, limits, Image.open(stream, formats=FORMATS))
             return _on_white(image.convert("RGB"))
     except UnidentifiedImageError:
         raise source.fail("not an image, or an unsupported format") from None

@@ -7,7 +7,6 @@ file), or an array: ``image``, ``frames``, or ``samples`` with ``sample_rate``.
 from __future__ import annotations
 
 import base64
-import binascii
 import mimetypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -121,7 +120,10 @@ class Reader:
         raise InvalidRequestError(f"{where}: must be a path, a URL, bytes, or {array[kind]}; is {type(value).__name__}")
 
     async def _located(self, url: Any, where: str) -> dict[str, Any]:
-        parts = urlsplit(url) if isinstance(url, str) else None
+        try:
+            parts = urlsplit(url) if isinstance(url, str) else None
+        except ValueError as error:
+            raise InvalidRequestError(f"{where}: is not a URL: {error}") from None
         scheme = parts.scheme if parts is not None else ""
         if scheme == "data":
             return {"data": self._data_url(url, where)[1]}
@@ -183,7 +185,7 @@ class Reader:
         self._check(len(text) * 3 // 4 - 2, where)
         try:
             return self._counted(base64.b64decode(text, validate=True), where)
-        except binascii.Error as error:
+        except ValueError as error:  # of binascii, or for letters outside ASCII
             raise InvalidRequestError(f"{where}: is not base64: {error}") from None
 
     def _counted(self, data: bytes, where: str) -> bytes:

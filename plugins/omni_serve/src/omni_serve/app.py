@@ -132,6 +132,10 @@ def add_error_handlers(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         return api_error(error).response()
 
+    async def answer_unexpected(request: Request, error: Exception) -> Response:
+        request.scope["omni.answered"] = True  # Starlette raises it again, for the guard
+        return api_error(error).response()
+
     async def answer_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
@@ -151,6 +155,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     for kind in (ApiError, ValidationError):
         app.add_exception_handler(kind, answer)
+    app.add_exception_handler(Exception, answer_unexpected)
     app.add_exception_handler(HTTPException, answer_http)
     app.add_exception_handler(RequestValidationError, answer_invalid)
 

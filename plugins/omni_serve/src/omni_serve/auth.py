@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ SCOPES = ("inference", "voices", "metrics", "admin")
 operator's endpoints."""
 
 PREFIX = "sk-omni-"
+
+_IN_SUBPROTOCOL = "openai-insecure-api-key."
 
 LENT = 100
 """Short-lived keys that one owner may have at once."""
@@ -190,9 +192,15 @@ def presented(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
             return value[7:].strip().decode("latin-1")
         if name == b"sec-websocket-protocol":
             for each in value.decode("latin-1").split(","):
-                if each.strip().startswith("openai-insecure-api-key."):
-                    return each.strip().removeprefix("openai-insecure-api-key.")
+                if each.strip().startswith(_IN_SUBPROTOCOL):
+                    return each.strip().removeprefix(_IN_SUBPROTOCOL)
     return None
+
+
+def subprotocol(offered: Sequence[str]) -> str | None:
+    """Return the subprotocol that a WebSocket is accepted with: browsers end a connection that is answered with none of theirs."""
+    named = [each for each in offered if not each.startswith(_IN_SUBPROTOCOL)]
+    return next(iter([*named, *offered]), None)
 
 
 def describe(key: Key) -> dict[str, Any]:

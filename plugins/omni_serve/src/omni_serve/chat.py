@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import secrets
 import time
@@ -132,7 +133,8 @@ class Chat:
             message["tool_calls"] = [each.as_openai() for each in calls]
         if self.format is not None:
             identity, expires = self.server.spoken.begin()
-            data = whole(self.format, sounds, rate or self.server.rate) if sounds else b""
+            rate = rate or self.server.rate
+            data = await asyncio.to_thread(whole, self.format, sounds, rate) if sounds else b""
             message["content"] = None
             message["audio"] = {
                 "id": identity,

@@ -42,7 +42,7 @@ TYPES = {
 }
 """OpenAI's ``type`` by status; the others are ``server_error``."""
 
-_RETRIES_HELP = (408, 409, 429, 503)
+_RETRIES_HELP = (408, 429, 503)
 
 
 class ApiError(Exception):

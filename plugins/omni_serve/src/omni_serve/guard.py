@@ -110,6 +110,8 @@ class Guard:
             if not status:
                 await error.response()(scope, receive, send_with_id)
         except Exception as error:
+            if scope.get("omni.answered"):
+                return
             if status:
                 raise
             await api_error(error).response()(scope, receive, send_with_id)

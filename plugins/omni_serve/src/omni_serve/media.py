@@ -23,6 +23,9 @@ from omni_serve.settings import Limits, Settings
 CONTAINERS = "wav,w64,aiff,au,caf,mp3,flac,ogg,aac,amr,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,avi,mpeg,mpegts,asf,flv,ivf,h264,hevc,av1"
 """Formats of sound and video that are read. Others of FFmpeg's are playlists and descriptions, which open files and sockets."""
 
+_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Formats of images that are read. Pillow has readers of many more, and one of them starts a program."""
+
 _OPTIONS = {
     "format_whitelist": CONTAINERS,
     "protocol_whitelist": "",
@@ -95,7 +98,7 @@ def check_media(kind: str, data: Any, where: str, limits: Limits) -> None:
 
 def _check_image(data: bytes, where: str, limits: Limits) -> None:
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=_IMAGE_FORMATS) as image:
             width, height = image.size
     except Image.DecompressionBombError as error:
         raise _too_large(f"{where}: {error}", where) from None

@@ -39,7 +39,7 @@ class SentenceCutter:
 
     def _end(self) -> int | None:
         least = LATER if self._count else FIRST
-        for found in _END.finditer(self._text):
+        for found in _END.finditer(self._text, 0, LONGEST + 1):
             if found.end() >= len(self._text) or found.end() > LONGEST:
                 break
             if len(self._text[: found.end()].strip()) >= least:

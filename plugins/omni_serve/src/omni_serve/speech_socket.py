@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from omni_core.errors import did_you_mean
+from omni_serve.auth import subprotocol
 from omni_serve.encoders import media_type
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.sentences import SentenceCutter
@@ -41,7 +42,7 @@ _event = TypeAdapter(dict[str, Any])
 async def speak_stream(socket: WebSocket) -> None:
     """Speak a text that arrives in pieces."""
     server = server_of(socket)
-    await socket.accept()
+    await socket.accept(subprotocol(socket.scope.get("subprotocols") or []))
     try:
         await _Session(server, socket).run()
         await socket.close()

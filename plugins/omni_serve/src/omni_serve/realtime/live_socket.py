@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from pydantic import TypeAdapter
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from omni_serve.auth import subprotocol
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.config import SessionConfig
 from omni_serve.realtime.live import Live
@@ -35,8 +36,7 @@ _event = TypeAdapter(dict[str, Any])
 async def live(socket: WebSocket) -> None:
     """Converse by voice, without turns on the wire."""
     server, key = server_of(socket), key_of(socket)
-    offered = socket.scope.get("subprotocols") or []
-    await socket.accept("realtime" if "realtime" in offered else None)
+    await socket.accept(subprotocol(socket.scope.get("subprotocols") or []))
     try:
         with server.realtime.enter(key.name, server.settings.realtime):
             await LiveConnection(server, socket, await _started(server, socket)).run()

@@ -12,7 +12,7 @@ from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from omni_serve.auth import presented
+from omni_serve.auth import presented, subprotocol
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, api_error, invalid
 from omni_serve.realtime.config import updated
@@ -34,8 +34,7 @@ _event = TypeAdapter(dict[str, Any])
 async def realtime(socket: WebSocket) -> None:
     """Converse by voice and text."""
     server, key = server_of(socket), key_of(socket)
-    offered = socket.scope.get("subprotocols") or []
-    await socket.accept("realtime" if "realtime" in offered else None)
+    await socket.accept(subprotocol(socket.scope.get("subprotocols") or []))
     try:
         if "realtime=v1" in socket.headers.get("openai-beta", ""):
             raise invalid(
