@@ -9,7 +9,10 @@ import pytest
 from omni_serve_clients import running_server
 from starlette.types import Receive, Scope, Send
 
-from omni_serve.listening import HEAD_BYTES
+from omni_serve.auth import ANYONE
+from omni_serve.limits import Admission
+from omni_serve.listening import HEAD_BYTES, Ending, web_server
+from omni_serve.settings import Settings
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,3 +54,34 @@ async def test_heads_are_bounded() -> None:
         trailers = b"".join(b"t%d: %s\r\n" % (each, b"b" * 1000) for each in range(100))
         chunked = b"transfer-encoding: chunked\r\n\r\n0\r\n"
         assert await answer_to(address, head, chunked, *[trailers] * 10, b"\r\n") == b""
+
+
+@pytest.mark.asyncio
+async def test_servers_end_when_the_running_requests_have() -> None:
+    admission = Admission(Settings())
+    server = web_server(application, drain_seconds=30)
+    end = Ending(admission, [server], 30)
+    async with admission.admit(ANYONE):
+        end()
+        await asyncio.sleep(0.01)
+        assert admission.draining
+        assert not server.should_exit
+        other = asyncio.ensure_future(admission.drain(30))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert await other
+        while not server.should_exit:
+            await asyncio.sleep(0)
+    assert not server.force_exit
+
+
+@pytest.mark.asyncio
+async def test_a_second_signal_ends_at_once() -> None:
+    admission = Admission(Settings())
+    server = web_server(application, drain_seconds=30)
+    end = Ending(admission, [server], 30)
+    async with admission.admit(ANYONE):
+        end()
+        end()
+        assert server.should_exit
+        assert server.force_exit

@@ -11,6 +11,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -95,7 +96,8 @@ async def restart(request: Request, name: str) -> Response:
         raise invalid(f"The stage {remote[0]} runs on the host {config.stage(remote[0]).host}; restart it there.")
     for pid in unit["pids"]:
         if pid:
-            os.kill(pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has ended by itself in the meantime
+                os.kill(pid, signal.SIGTERM)
     return json_response({"unit": name, "pids": unit["pids"]}, 202)
 
 

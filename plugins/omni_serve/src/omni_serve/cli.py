@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +156,12 @@ async def _serve(
     from omni_core import open_async
     from omni_serve.admin import create_admin_app
     from omni_serve.app import create_app
-    from omni_serve.listening import LOOPBACK_HOSTS, is_loopback, signals, web_server
+    from omni_serve.listening import LOOPBACK_HOSTS, Ending, is_loopback, signals, web_server
 
     task = asyncio.current_task()
     assert task is not None
-    with signals(task.cancel):
+    at_signal: list[Callable[[], object]] = [task.cancel]
+    with signals(lambda: at_signal[-1]()):
         # The queue before the pipeline is ours: it is fair, and what is in it can be given up.
         config = evolve(config, max_in_flight=max(config.max_in_flight, settings.concurrent))
         pipe = open_async(config, on_progress=lambda stage, state: click.echo(f"{stage}: {state}", err=True))
@@ -174,14 +176,11 @@ async def _serve(
                 operator = create_admin_app(app.state.server, keyless=keyless, hosts=hosts)
                 servers.append((web_server(operator, drain_seconds=1), admin))
 
-            def end() -> None:
-                app.state.server.admission.draining = True
-                for server, _ in servers:
-                    server.end()
-
-            with signals(end):
-                _announce(app.state.server.model, listener, options)
-                await asyncio.gather(*(server.serve(sockets=[each]) for server, each in servers))
+            admission = app.state.server.admission
+            at_signal.append(Ending(admission, [server for server, _ in servers], settings.drain_seconds))
+            _announce(app.state.server.model, listener, options)
+            await asyncio.gather(*(server.serve(sockets=[each]) for server, each in servers))
+            at_signal.append(lambda: None)  # a second signal must not cut the end of the pipeline's processes
 
 
 def _announce(model: str, listener: Any, options: dict[str, Any]) -> None:

@@ -104,7 +104,8 @@ class Admission:
         """Refuse new requests and wait for the running ones. Returns false if some still run after ``seconds``."""
         self.draining = True
         if self._queue.running or self._queue.waiting:
-            self._idle = asyncio.get_running_loop().create_future()
+            if self._idle is None or self._idle.done():
+                self._idle = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._idle], timeout=seconds)
         return not (self._queue.running or self._queue.waiting)
 

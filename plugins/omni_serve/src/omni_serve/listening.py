@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from omni_core.errors import ConfigError
+from omni_serve.limits import Admission
 from omni_serve.streams import ABORT
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,32 @@ class WebServer(uvicorn.Server):
         """Accept nothing more, finish what runs; at the second call, end at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+class Ending:
+    """Ends servers in order: what runs comes to its end first, also on WebSockets, which uvicorn would cut at once."""
+
+    def __init__(self, admission: Admission, servers: Sequence[WebServer], seconds: float) -> None:
+        self._admission, self._servers, self._seconds = admission, servers, seconds
+        self._draining: asyncio.Future[None] | None = None
+
+    def __call__(self) -> None:
+        """Refuse new requests, and end the servers when the running ones have ended; at the second call, at once."""
+        self._admission.draining = True
+        if self._draining is None:
+            self._draining = asyncio.ensure_future(self._drain())
+            return
+        self._draining.cancel()
+        for server in self._servers:
+            server.should_exit = server.force_exit = True
+
+    async def _drain(self) -> None:
+        begun = asyncio.get_running_loop().time()
+        await self._admission.drain(self._seconds)
+        left = self._seconds - (asyncio.get_running_loop().time() - begun)
+        for server in self._servers:
+            server.config.timeout_graceful_shutdown = max(1, round(left))
+            server.end()
 
 
 def web_server(app: Any, *, drain_seconds: float, cert: str | None = None, key: str | None = None) -> WebServer:
