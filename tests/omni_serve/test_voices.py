@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from serve_stages import INTERFACE, RATE, tone
 
 from omni_core import AsyncPipe
 from omni_core.errors import ConfigError
-from omni_serve import Settings, create_app
+from omni_serve import Settings, create_app, voice_store
 from omni_serve.encoders import whole
 from omni_serve.settings import Limits
 from omni_serve.voice_store import VoiceStore
@@ -93,6 +94,33 @@ async def test_mistakes_are_named(http: httpx2.AsyncClient, given: dict[str, Any
         given = {"data": given["data"], "files": {"ignored": ("a", b"x")}}
     answer = await http.post("/v1/audio/voices", **given)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_voices_belong_to_the_key_that_has_uploaded_them(
+    pipe: AsyncPipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(voice_store, "MOST", 1)
+    app = create_app(pipe, Settings(keys={"a": "secret of a", "b": "secret of b"}, voices_dir=tmp_path))
+    a, b = (http_client(app, headers={"authorization": f"Bearer secret of {each}"}) for each in "ab")
+    operator = http_client(app, headers={"authorization": f"Bearer {app.state.server.keys.add('o', ['admin'])}"})
+    twice = await asyncio.gather(*(a.post("/v1/audio/voices", **form()) for _ in range(2)))
+    assert sorted(each.status_code for each in twice) in ([200, 403], [200, 409])
+    voice = next(each.json() for each in twice if each.status_code == 200)
+    assert (await a.post("/v1/audio/voices", **form(name="Berta"))).json()["error"]["code"] == "too_many_voices"
+    path, speech = f"/v1/audio/voices/{voice['id']}", {"model": "tones", "input": "one", "voice": "Anna"}
+    assert (await b.get(path)).status_code == (await b.delete(path)).status_code == 404
+    assert voice["id"] not in (await b.get("/v1/audio/voices")).text
+    assert (await b.post("/v1/audio/speech", json=speech)).json()["error"]["code"] == "voice_not_found"
+    assert (await a.post("/v1/audio/speech", json=speech)).status_code == 200
+    assert (await b.post("/v1/audio/voices", **form())).status_code == 200  # a name is its owner's
+    recording = {"recording": ("c.wav", RECORDING, "audio/wav")}
+    consent = await a.post("/v1/audio/voice_consents", data={"name": "yes", "language": "de"}, files=recording)
+    path_of_consent = f"/v1/audio/voice_consents/{consent.json()['id']}"
+    assert (await b.post(path_of_consent, json={"name": "no"})).status_code == 404
+    assert (await b.delete(path_of_consent)).status_code == 404
+    assert (await b.get("/v1/audio/voice_consents")).json()["data"] == []
+    assert (await operator.delete(path)).status_code == 200
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -112,7 +112,8 @@ class Chat:
         if tools:
             inputs["tools"] = tools
         if speech:
-            apply_voice(server, asked.audio.voice if asked.audio else None, inputs, parameters.metadata, "audio.voice")
+            voice = asked.audio.voice if asked.audio else None
+            apply_voice(server, key, voice, inputs, parameters.metadata, "audio.voice")
         server.apply_session(request, parameters.metadata)
         omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
         form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")

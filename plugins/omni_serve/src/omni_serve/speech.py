@@ -96,7 +96,7 @@ class Speaker:
             given["instructions"] = options.instructions
         self._parameters = server.parameters.read(given)
         self._voice: dict[str, Any] = {}
-        apply_voice(server, options.voice, self._voice, self._parameters.metadata, "voice")
+        apply_voice(server, self._key, options.voice, self._voice, self._parameters.metadata, "voice")
         server.apply_session(connection, self._parameters.metadata)
         self._counted = connection.scope["type"] == "http"
         self._encoder: Encoder | None = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from omni_core.errors import did_you_mean
 from omni_core.interface import VOICE
+from omni_serve.auth import Key
 from omni_serve.errors import ApiError, invalid
 from omni_serve.parameters import choices_of
 from omni_serve.server import Server
@@ -18,10 +19,13 @@ def voice_names(server: Server) -> list[str]:
     return server.interface.voices or choices_of(server.interface, VOICE)
 
 
-def apply_voice(server: Server, voice: Any, inputs: dict[str, Any], metadata: dict[str, Any], where: str) -> None:
+def apply_voice(
+    server: Server, key: Key, voice: Any, inputs: dict[str, Any], metadata: dict[str, Any], where: str
+) -> None:
     """Put the voice that was asked for into a request.
 
     Args:
+        key: whose uploaded voices are meant.
         voice: a name, an id, ``{"id": ...}``, or ``None`` for the pipeline's default.
         where: its path in the request, for messages.
 
@@ -38,7 +42,7 @@ def apply_voice(server: Server, voice: Any, inputs: dict[str, Any], metadata: di
     if voice == DEFAULT:
         return
     interface = server.interface
-    kept = server.voices.find(voice) if server.voices is not None else None
+    kept = server.voices.find(voice, key) if server.voices is not None else None
     if kept is not None:
         if "reference" not in interface.inputs:
             raise invalid(f"{where}: this pipeline cannot speak with an uploaded voice", where, "unsupported_value")
@@ -49,7 +53,7 @@ def apply_voice(server: Server, voice: Any, inputs: dict[str, Any], metadata: di
     if declares and (not known or voice.casefold() in [each.casefold() for each in known]):
         metadata[VOICE] = voice
         return
-    uploaded = server.voices.names() if server.voices is not None else []
+    uploaded = [each.name for each in server.voices.voices_of(key)] if server.voices is not None else []
     raise ApiError(
         400,
         f"{where}: no voice is called {voice!r}{did_you_mean(voice, [DEFAULT, *known, *uploaded])}",

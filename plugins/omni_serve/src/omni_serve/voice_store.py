@@ -5,6 +5,7 @@ What clients call a voice is data inside; it never becomes a part of a path.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,16 @@ import cattrs
 from attrs import asdict, define, field, frozen
 
 from omni_core.errors import ConfigError
+from omni_serve.auth import Key, write_atomically
+from omni_serve.errors import ApiError
 
 _ID = re.compile(r"(?:voice|cons)_[0-9a-f]{24}")
 
 NAME = re.compile(r"\w[\w .,'()-]{0,63}")
 """A name that clients may give."""
+
+MOST = 200
+"""Voices, and consents, that one owner may have."""
 
 
 @frozen
@@ -76,6 +83,14 @@ class Consent:
         }
 
 
+def owns(key: Key, item: Voice | Consent) -> bool:
+    """Return whether a key may use and change an item: it is its own, or the key is an operator's.
+
+    A server without keys has one owner. What was uploaded then belongs to operators once there are keys.
+    """
+    return item.owner == key.name or key.may("admin")
+
+
 @define
 class VoiceStore:
     """The folder of a server's voices and consents. Several servers must not share it."""
@@ -83,6 +98,7 @@ class VoiceStore:
     path: Path
     voices: dict[str, Voice] = field(factory=dict, init=False)
     consents: dict[str, Consent] = field(factory=dict, init=False)
+    changing: asyncio.Lock = field(factory=asyncio.Lock, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         """Read what is there; leave out folders of writes that were interrupted."""
@@ -108,13 +124,27 @@ class VoiceStore:
         except Exception as error:
             raise ConfigError(f"voices_dir: {folder}/voice.json cannot be read: {error}; remove the folder") from error
 
-    def find(self, name: str) -> Voice | None:
-        """Return a voice by its id or its name."""
-        return self.voices.get(name) or next((each for each in self.voices.values() if each.name == name), None)
+    def find(self, name: str, key: Key | None = None) -> Voice | None:
+        """Return a voice by its id or its name, of those that ``key`` may use."""
+        mine = self.voices_of(key)
+        return next(
+            (each for each in mine if each.id == name), next((each for each in mine if each.name == name), None)
+        )
 
-    def names(self) -> list[str]:
-        """Return the names of all voices."""
-        return [voice.name for voice in self.voices.values()]
+    def voices_of(self, key: Key | None) -> list[Voice]:
+        """Return the voices that a key may use; ``None``: all."""
+        return [each for each in self.voices.values() if key is None or owns(key, each)]
+
+    def consents_of(self, key: Key) -> list[Consent]:
+        """Return the consents that a key may use."""
+        return [each for each in self.consents.values() if owns(key, each)]
+
+    def check_room(self, items: Mapping[str, Voice | Consent], owner: str) -> None:
+        """Raise ApiError 403 if an owner has as many of these items as one may have."""
+        if sum(each.owner == owner for each in items.values()) >= MOST:
+            raise ApiError(
+                403, f"The key {owner!r} has {MOST} of these, its limit; delete some.", code="too_many_voices"
+            )
 
     def add_voice(self, name: str, recording: bytes, text: str | None, consent: str | None, owner: str) -> Voice:
         """Keep a voice."""
@@ -134,8 +164,6 @@ class VoiceStore:
 
     def rename(self, consent: Consent) -> None:
         """Write a consent again, under another name."""
-        from omni_serve.auth import write_atomically
-
         write_atomically(consent.folder / "voice.json", _described(consent))
         self.consents[consent.id] = consent
 

@@ -19,7 +19,7 @@ from omni_serve.media import check_media
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.settings import Limits
 from omni_serve.voice_names import voice_names
-from omni_serve.voice_store import NAME, Consent, Voice, VoiceStore
+from omni_serve.voice_store import NAME, Consent, Voice, VoiceStore, owns
 
 router = APIRouter(tags=["voices"])
 
@@ -34,7 +34,8 @@ async def list_voices(request: Request) -> Response:
         {"id": name, "object": "audio.voice", "created_at": server.created, "name": name, "type": "built_in"}
         for name in voice_names(server)
     ]
-    uploaded = [each.as_openai() for each in server.voices.voices.values()] if server.voices is not None else []
+    kept = server.voices.voices_of(key_of(request)) if server.voices is not None else []
+    uploaded = [each.as_openai() for each in kept]
     return json_response({"object": "list", "data": [*own, *uploaded], "has_more": False})
 
 
@@ -59,10 +60,12 @@ async def create_voice(request: Request) -> Response:
     if form.get("type") == "prompt" or "prompt" in form:
         raise invalid("type: voices are made from recordings here, not from prompts", "type", "unsupported_value")
     name = _name(form)
-    if store.find(name) is not None or name.casefold() in [each.casefold() for each in voice_names(server)]:
-        raise ApiError(409, f"name: there is a voice called {name!r} already", code="voice_exists", param="name")
+    key = key_of(request)
+    store.check_room(store.voices, key.name)
+    if store.find(name, key) is not None or name.casefold() in [each.casefold() for each in voice_names(server)]:
+        raise _taken(name)
     consent = form.get("consent")
-    if consent is not None and consent not in store.consents:
+    if consent is not None and consent not in [each.id for each in store.consents_of(key)]:
         raise invalid(f"consent: no consent has the id {consent!r:.80}", "consent", "consent_not_found")
     text = form.get("text")
     if server.interface.reference_text and not (isinstance(text, str) and text.strip()):
@@ -70,23 +73,26 @@ async def create_voice(request: Request) -> Response:
             "text: needed beside the recording: the words that are said in it", "text", "missing_required_parameter"
         )
     data = await _recording(server, form, "audio_sample")
-    voice = store.add_voice(
-        name, data, str(text) if text else None, str(consent) if consent else None, key_of(request).name
-    )
+    said, agreed = str(text) if text else None, str(consent) if consent else None
+    async with store.changing:
+        store.check_room(store.voices, key.name)
+        if store.find(name, key) is not None:  # another request was faster
+            raise _taken(name)
+        voice = await asyncio.to_thread(store.add_voice, name, data, said, agreed, key.name)
     return json_response(voice.as_openai())
 
 
 @router.get("/v1/audio/voices/{voice_id}")
 async def retrieve_voice(request: Request, voice_id: str) -> Response:
     """Return one uploaded voice."""
-    return json_response(_voice(server_of(request), voice_id).as_openai())
+    return json_response(_voice(request, voice_id).as_openai())
 
 
 @router.delete("/v1/audio/voices/{voice_id}")
 async def delete_voice(request: Request, voice_id: str) -> Response:
     """Delete an uploaded voice."""
     server = server_of(request)
-    _store(server).remove(voice := _voice(server, voice_id))
+    _store(server).remove(voice := _voice(request, voice_id))
     return json_response({"id": voice.id, "object": "audio.voice.deleted", "deleted": True})
 
 
@@ -96,7 +102,7 @@ async def list_consents(request: Request, after: str | None = None, limit: int =
     if not 1 <= limit <= 100:
         raise invalid("limit: must be 1 to 100", "limit", "invalid_value")
     server = server_of(request)
-    consents = list(server.voices.consents.values())[::-1] if server.voices is not None else []
+    consents = server.voices.consents_of(key_of(request))[::-1] if server.voices is not None else []
     ids = [each.id for each in consents]
     if after is not None and after not in ids:
         raise invalid(f"after: no consent has the id {after!r:.80}", "after", "consent_not_found")
@@ -132,14 +138,17 @@ async def create_consent(request: Request) -> Response:
     ):
         raise invalid("language: must be a language tag such as en-US", "language", "invalid_value")
     data = await _recording(server, form, "recording")
-    consent = store.add_consent(_name(form), language, data, key_of(request).name)
+    name, owner = _name(form), key_of(request).name
+    async with store.changing:
+        store.check_room(store.consents, owner)
+        consent = await asyncio.to_thread(store.add_consent, name, language, data, owner)
     return json_response(consent.as_openai())
 
 
 @router.get("/v1/audio/voice_consents/{consent_id}")
 async def retrieve_consent(request: Request, consent_id: str) -> Response:
     """Return one consent."""
-    return json_response(_consent(server_of(request), consent_id).as_openai())
+    return json_response(_consent(request, consent_id).as_openai())
 
 
 class ConsentUpdate(BaseModel):
@@ -155,7 +164,7 @@ async def update_consent(request: Request, consent_id: str) -> Response:
     """Rename a consent."""
     server = server_of(request)
     asked = await body_of(request, ConsentUpdate)
-    consent = evolve(_consent(server, consent_id), name=_checked_name(asked.name))
+    consent = evolve(_consent(request, consent_id), name=_checked_name(asked.name))
     _store(server).rename(consent)
     return json_response(consent.as_openai())
 
@@ -164,7 +173,7 @@ async def update_consent(request: Request, consent_id: str) -> Response:
 async def delete_consent(request: Request, consent_id: str) -> Response:
     """Delete a consent; voices that were made with it stay."""
     server = server_of(request)
-    _store(server).remove(consent := _consent(server, consent_id))
+    _store(server).remove(consent := _consent(request, consent_id))
     return json_response({"id": consent.id, "object": "audio.voice_consent", "deleted": True})
 
 
@@ -178,16 +187,22 @@ def _store(server: Server) -> VoiceStore:
     return server.voices
 
 
-def _voice(server: Server, identity: str) -> Voice:
-    voice = server.voices.voices.get(identity) if server.voices is not None else None
-    if voice is None:
+def _taken(name: str) -> ApiError:
+    return ApiError(409, f"name: there is a voice called {name!r} already", code="voice_exists", param="name")
+
+
+def _voice(request: Request, identity: str) -> Voice:
+    store = server_of(request).voices
+    voice = store.voices.get(identity) if store is not None else None
+    if voice is None or not owns(key_of(request), voice):
         raise ApiError(404, f"No uploaded voice has the id {identity!r:.80}.", code="voice_not_found", param="voice_id")
     return voice
 
 
-def _consent(server: Server, identity: str) -> Consent:
-    consent = server.voices.consents.get(identity) if server.voices is not None else None
-    if consent is None:
+def _consent(request: Request, identity: str) -> Consent:
+    store = server_of(request).voices
+    consent = store.consents.get(identity) if store is not None else None
+    if consent is None or not owns(key_of(request), consent):
         raise ApiError(404, f"No consent has the id {identity!r:.80}.", code="consent_not_found", param="consent_id")
     return consent
 

@@ -64,7 +64,7 @@ async def _started(server: Server, socket: WebSocket) -> Live:
         raise ApiError(408, f"session.start has not come within {START_SECONDS:g} s", code="start_timeout") from None
     except KeyError:
         raise invalid("events must be JSON text", code="invalid_json") from None
-    offer, limits = offer_of(server), server.settings.realtime
+    offer, limits = offer_of(server, key_of(socket)), server.settings.realtime
     expires = int(time.time() + limits.session_seconds)
 
     def make(config: SessionConfig) -> Session:

@@ -18,8 +18,8 @@ from omni_serve.server import Server
 from omni_serve.voice_names import apply_voice
 
 
-def offer_of(server: Server) -> Offer:
-    """Return what the served pipeline can do in a session."""
+def offer_of(server: Server, key: Key) -> Offer:
+    """Return what the served pipeline can do in a session of a key."""
     interface = server.interface
 
     def check(config: SessionConfig) -> None:
@@ -29,7 +29,7 @@ def offer_of(server: Server) -> Offer:
         if transcription is not None and transcription.model is not None:
             server.check_model(transcription.model)
         server.parameters.read(_parameters(config))
-        apply_voice(server, config.audio.output.voice, {}, {}, "audio.output.voice")
+        apply_voice(server, key, config.audio.output.voice, {}, {}, "audio.output.voice")
 
     return Offer(
         inputs=tuple(interface.inputs),
@@ -64,7 +64,8 @@ class Turns:
                 for tool in config.tools
             ]
         if config.speaks:
-            apply_voice(server, config.audio.output.voice, inputs, parameters.metadata, "audio.output.voice")
+            voice = config.audio.output.voice
+            apply_voice(server, self.key, voice, inputs, parameters.metadata, "audio.output.voice")
         self._stay(parameters.metadata)
         outputs = server.interface.outputs
         wanted: list[str] = [

@@ -49,7 +49,7 @@ async def create_client_secret(request: Request) -> Response:
         raise ApiError(403, "A short-lived key cannot make others.", code="insufficient_scope")
     if asked.session.get("type") != "realtime":
         raise invalid("session.type: must be 'realtime'", "session.type", "invalid_value")
-    offer = offer_of(server)
+    offer = offer_of(server, key)
     config = updated(offer.first(), asked.session, offer)
     if len(dumps(asked.session)) > SESSION_BYTES:
         raise ApiError(

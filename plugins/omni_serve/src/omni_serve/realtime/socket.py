@@ -55,7 +55,7 @@ async def realtime(socket: WebSocket) -> None:
 
 def _session(server: Server, socket: WebSocket) -> Session:
     """Return the session that a client asks for, with the configuration of its short-lived key."""
-    offer, limits = offer_of(server), server.settings.realtime
+    offer, limits = offer_of(server, key_of(socket)), server.settings.realtime
     config = updated(offer.first(), server.realtime.config_of(presented(socket.scope["headers"])), offer)
     model = socket.query_params.get("model") or config.model or server.model
     server.check_model(model)
