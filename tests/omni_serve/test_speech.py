@@ -101,6 +101,7 @@ async def test_text_in_pieces_is_spoken_sentence_by_sentence(app: Application) -
         }  # before the text has ended
         await socket.send_json({"type": "input.text", "text": "ee"})
         await socket.send_json({"type": "input.done"})
+        await socket.to_app.put({"type": "websocket.receive", "bytes": b"read no more"})
         sound, kinds = b"", []
         while not kinds or kinds[-1] != "session.done":
             message = await socket.receive()

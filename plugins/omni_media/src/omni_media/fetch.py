@@ -21,6 +21,7 @@ except ImportError as missing:
 
 _REDIRECTS = 5
 _NAT64 = IPv6Network("64:ff9b::/96")
+_INTERNAL = "leads to no public address"
 
 
 def is_public(address: str) -> bool:
@@ -61,7 +62,8 @@ async def fetch(url: str, where: str, limit: int, seconds: float, *, allow_inter
     except TimeoutError:
         problem = f"no whole answer within {seconds:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        problem = str(error)
+        # The address that a name resolves to is not told: it would map the network behind this machine.
+        problem = f"it {_INTERNAL}" if _INTERNAL in str(error) else str(error)
     raise InvalidRequestError(f"{where}: cannot be fetched: {problem}")
 
 
@@ -73,7 +75,7 @@ def _public_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     except ValueError:  # a short form such as 127.1, which the system would read as an address
         is_allowed = False
     if not is_allowed:
-        raise OSError(errno.EACCES, f"{host} is no public address")
+        raise OSError(errno.EACCES, _INTERNAL)
     return socket.socket(family, kind, protocol)
 
 

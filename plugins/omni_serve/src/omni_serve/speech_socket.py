@@ -8,7 +8,7 @@ end ``session.done``. All frames together are one file. ``error`` ends the sessi
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from fastapi import APIRouter
@@ -104,7 +104,8 @@ class _Session:
                 raise invalid(f"type: no event is called {kind!r}{did_you_mean(kind, _EVENTS)}", "type")
         # What comes after it is not read, but the end of the connection is noticed.
         while True:
-            await self._socket.receive_text()
+            with suppress(KeyError):  # a binary message
+                await self._socket.receive_text()
 
     async def _speak(self, speaker: Speaker) -> None:
         count = 0
