@@ -132,6 +132,7 @@ async function send() {
   const answer = messages.answer();
   const request = waterfall.begin(text || media.map((each) => each.name).join(", "));
   heard = speech ? request : null;
+  setTimeout(() => graph.poll(), 100);
   const body = { model: model.id, messages: history, modalities: speech ? ["text", "audio"] : ["text"] };
   if (speech) body.audio = { format: "pcm16", ...(!$("voice").hidden && { voice: $("voice").value }) };
   let said = "";
@@ -162,6 +163,7 @@ async function send() {
   if (said) history.push({ role: "assistant", content: said });
   else history.pop();
   if (speech) player.end();
+  graph.poll();
   running = null;
   buttons();
   $("text").focus();

@@ -2,7 +2,8 @@
 
 import { getJson } from "./api.js";
 
-const BOX = { width: 116, height: 62, gap: 12, lane: 14, below: 34 };
+const BOX = { width: 132, height: 54, gap: 12, lane: 14, below: 27 };
+const WINDOW = 5; // seconds over which rates and latencies are taken
 const SVG = "http://www.w3.org/2000/svg";
 
 function svg(name, attributes = {}, ...children) {
@@ -94,7 +95,7 @@ export class Graph {
   constructor({ place, note, requests, onError }) {
     Object.assign(this, { place, note, requests, onError });
     this.shape = "";
-    this.before = null;
+    this.before = [];
     document.addEventListener("visibilitychange", () => this.poll());
   }
 
@@ -121,7 +122,7 @@ export class Graph {
       this.onError(error);
     }
     this.busy = false;
-    this.timer = setTimeout(() => this.poll(), 1000);
+    this.timer = setTimeout(() => this.poll(), this.pause ?? 1000);
   }
 
   show(now) {
@@ -129,23 +130,26 @@ export class Graph {
     if (shape !== this.shape) {
       this.draw(now);
       this.shape = shape;
-      this.before = null;
+      this.before = [];
     }
-    const then = this.before?.time < now.time ? this.before : null;
-    const seconds = then ? now.time - then.time : 1;
+    while (this.before.length > 1 && now.time - this.before[0].time > WINDOW) this.before.shift();
+    const then = this.before[0] ?? null;
+    const seconds = then ? Math.max(0.1, now.time - then.time) : 1;
+    const last = this.before.at(-1);
     now.stages.forEach((stage, index) => this.update(stage, then?.stages[index].counters, seconds));
     now.edges.forEach((edge, index) => {
       const was = then?.edges[index] ?? edge;
       const rate = Math.max(0, edge.messages - was.messages) / seconds;
       const bytes = Math.max(0, edge.bytes - was.bytes) / seconds;
       const drawn = this.edges[index];
-      drawn.line.classList.toggle("busy", rate > 0);
+      drawn.line.classList.toggle("busy", Boolean(last) && edge.messages > last.edges[index].messages);
       drawn.label.textContent = rate > 0 ? (bytes >= 500 ? size(bytes) : `${rate.toFixed(rate < 10 ? 1 : 0)}/s`) : "";
       drawn.title.textContent = `${edge.from} to ${edge.to}: ${edge.messages} messages, ${(edge.bytes / 1e6).toFixed(2)} MB`;
     });
     const waiting = now.requests.waiting ? `, ${now.requests.waiting} waiting` : "";
     this.requests.textContent = `${now.requests.running} running${waiting}, ${now.requests.completed ?? 0} done`;
-    this.before = now;
+    this.before.push(now);
+    this.pause = now.requests.running ? 400 : 1000;
   }
 
   update(stage, was, seconds) {
@@ -156,7 +160,7 @@ export class Graph {
     const rate = was ? Math.max(0, now.completed - was.completed) / seconds : 0;
     const running = Math.max(0, now.in_flight);
     node.box.setAttribute("class", `stage ${stage.state}${running ? " busy" : ""}`);
-    node.queue.textContent = `${now.queued} queued · ${running} in`;
+    node.queue.textContent = `${now.queued} queued · ${running} running`;
     node.rate.textContent = `${duration(mean)} · ${rate.toFixed(1)}/s`;
     const failed = now.failed ? `, ${now.failed} failed` : "";
     const restarts = stage.restarts ? `, ${stage.restarts} restarts${stage.reason ? ` (${stage.reason})` : ""}` : "";
@@ -188,16 +192,16 @@ export class Graph {
       const left = x - BOX.width / 2;
       const title = svg("title");
       const text = (dy, name) => svg("text", { x: left + 10, y: y + dy, class: name });
-      const label = text(19, "name");
-      label.textContent = stage.name.length > 14 ? `${stage.name.slice(0, 13)}…` : stage.name;
-      const [queue, rate] = [text(36, "numbers"), text(51, "numbers")];
+      const label = text(17, "name");
+      label.textContent = stage.name.length > 16 ? `${stage.name.slice(0, 15)}…` : stage.name;
+      const [queue, rate] = [text(32, "numbers"), text(46, "numbers")];
       const box = svg("g", {}, title, svg("rect", { x: left, y, width: BOX.width, height: BOX.height, rx: 9 }),
-        svg("circle", { cx: left + BOX.width - 12, cy: y + 14.5, r: 3.5 }), label, queue, rate);
+        svg("circle", { cx: left + BOX.width - 12, cy: y + 13, r: 3.5 }), label, queue, rate);
       picture.append(box);
       this.nodes.set(stage.name, { box, queue, rate, title });
     }
     picture.append(...this.edges.map((each) => each.label));
-    picture.style.maxWidth = `${width * 1.15}px`;
+    picture.style.maxWidth = `${width}px`;
     this.place.replaceChildren(picture);
   }
 }
