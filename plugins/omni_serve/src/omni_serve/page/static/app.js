@@ -9,7 +9,7 @@ import { Talk } from "./talk.js";
 import { Waterfall } from "./waterfall.js";
 
 const $ = (id) => document.getElementById(id);
-const EXAMPLES = ["Say hello.", "Count to three.", "Tell me a short story."];
+const EXAMPLES = ["Say hello.", "Who are you?", "Tell me a joke."];
 const MEDIA = ["image", "audio", "video"];
 
 const messages = new Messages($("messages"));
