@@ -175,6 +175,29 @@ async def test_a_conversation_by_voice(page: Page) -> None:
     await page.wait_for_selector("#talk[aria-pressed=false]")
 
 
+INTERRUPTED = """async () => {
+    const { Talk } = await import("/page/talk.js");
+    const { Messages } = await import("/page/messages.js");
+    const calls = [];
+    const note = (name) => () => calls.push(name);
+    const player = { status: { done: false, played: 0.5 }, begin: note("begin"), write: note("write"), clear: note("clear") };
+    const messages = new Messages(document.getElementById("messages"));
+    const talk = new Talk({ player, messages, waterfall: {} });
+    talk.send = (event) => calls.push([event.type, event.item_id, event.audio_end_ms]);
+    const sound = { type: "response.output_audio.delta", item_id: "answer", delta: "AAA=" };
+    talk.take(sound);
+    talk.take({ type: "input_audio_buffer.speech_started", item_id: "question" });
+    talk.take(sound);
+    return calls;
+}"""
+
+
+async def test_speaking_interrupts_the_answer(page: Page) -> None:
+    told = ["conversation.item.truncate", "answer", 500]
+    assert await page.evaluate(INTERRUPTED) == ["begin", "write", "clear", told]  # and nothing of what was on its way
+    assert await page.inner_text(".assistant .note") == "interrupted"
+
+
 async def test_the_graph_is_drawn_with_numbers(page: Page) -> None:
     assert await page.locator("#graph .stage").count() == 3
     assert await page.locator("#graph .edge").count() == 2

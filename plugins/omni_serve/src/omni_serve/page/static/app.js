@@ -123,10 +123,7 @@ async function send() {
   running = { abort };
   clear();
   buttons();
-  if (speech) {
-    await player.open();
-    player.begin();
-  }
+  if (speech) await listen();
   history.push({ role: "user", content: content(text, media) });
   messages.user(text, media);
   const answer = messages.answer();
@@ -167,6 +164,16 @@ async function send() {
   running = null;
   buttons();
   $("text").focus();
+}
+
+// Without a device that plays, the answer is still read.
+async function listen() {
+  try {
+    await player.open();
+    player.begin();
+  } catch (error) {
+    notice(`Speech cannot be played here: ${error.message}`);
+  }
 }
 
 function stop() {

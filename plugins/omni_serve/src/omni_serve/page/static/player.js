@@ -35,7 +35,7 @@ export class Player {
   }
 
   write(samples) {
-    this.node.port.postMessage({ samples }, [samples.buffer]);
+    this.node?.port.postMessage({ samples }, [samples.buffer]);
   }
 
   end() {

@@ -62,11 +62,13 @@ export class Talk {
         break;
       case "response.output_audio_transcript.delta":
       case "response.output_text.delta":
+        if (event.item_id === this.interrupted) break;
         this.begin(event.item_id);
         this.mark("text");
         this.answer.text(event.delta);
         break;
       case "response.output_audio.delta":
+        if (event.item_id === this.interrupted) break; // it was on its way
         this.begin(event.item_id);
         this.mark("audio");
         this.player.write(samplesOf(event.delta));
@@ -111,6 +113,7 @@ export class Talk {
     const { done, played } = this.player.status;
     if (this.item && !done) {
       this.player.clear();
+      this.interrupted = this.item;
       this.send({ type: "conversation.item.truncate", item_id: this.item, content_index: 0, audio_end_ms: Math.floor(played * 1000) });
       this.answer?.note("interrupted");
     }
