@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, evolve, field
 
-from omni_core.config.loading import load_config, parse_assignment, read_yaml
+from omni_core.config.loading import expanded, load_config, parse_assignment, read_yaml
 from omni_core.config.overrides import Override, ResolvedConfig, apply, parse_flag, parse_overlay
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
@@ -116,7 +116,7 @@ class PipelineSource:
 
     def _component(self, name: str, registry: PluginRegistry) -> PipelineComponent:
         if name not in registry.names("omni_pipelines"):
-            folder = Path(name).expanduser()
+            folder = expanded(name)
             if folder.is_dir():
                 return _serving(name, folder / "config.json", registry)
             if _HUB_ID.fullmatch(name):
