@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,10 @@ class PipelineSource:
 
     def exists(self) -> bool:
         """Return whether the name is that of a registered pipeline, a config file or a folder."""
-        name = str(self.name)
-        return self._is_file or name in load_plugins().names("omni_pipelines") or Path(name).is_dir()
+        name, is_folder = str(self.name), False
+        with suppress(ConfigError):  # ~NAME of no user
+            is_folder = expanded(name).is_dir()
+        return is_folder or self._is_file or name in load_plugins().names("omni_pipelines")
 
     def interface(self) -> Interface | None:
         """Return what the pipeline declares, without reading the weights of a checkpoint. Raises as :meth:`resolve`."""
