@@ -124,18 +124,23 @@ async def test_a_cancellation_during_a_write_keeps_the_order() -> None:
 
 async def test_nothing_is_written_after_a_write_that_failed() -> None:
     written: list[int] = []
+    begun, may_fail = threading.Event(), threading.Event()
     worker = Worker()
 
     def write(answers: list[int]) -> None:
         if 0 in answers:
+            begun.set()
+            may_fail.wait(30)
             raise OSError("no space left")
         written.extend(answers)
 
     task = asyncio.ensure_future(answer_in_order(range(3), worker, write, at_once=3))
     await until(lambda: len(worker.running) == 3)
     worker.running[0].set()
-    await until(lambda: 0 not in worker.running)
+    await until(begun.is_set)
     worker.running[1].set()
+    await until(lambda: 1 not in worker.running)
+    may_fail.set()
     with pytest.raises(OSError, match="no space"):
         await task
     assert written == []
