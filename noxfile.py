@@ -436,21 +436,27 @@ def docs(session: nox.Session) -> None:
     session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
-@nox.session
+@nox.session(requires=["build"])
 def site(session: nox.Session) -> None:
-    """Every page of the site in headless Chromium, at the widths of a desktop and of a phone. Arguments go to pytest.
+    """Every page of the site, and the server's page, in headless Chromium, at the widths of a desktop and of a phone.
+    Arguments go to pytest.
 
     The browser is OMNI_CHROMIUM, else one on the PATH, else one from the npm registry.
     """
     chromium = os.environ.get("OMNI_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
     if chromium is None and shutil.which("npm") is None:
         session.skip("there is neither a Chromium nor npm, which could install one")
-    session.install("-c", CONSTRAINTS, "mkdocs-material", "playwright", "pytest", "pytest-asyncio", "pytest-timeout")
+    tools = ("mkdocs-material", "playwright", "pytest", "pytest-asyncio", "pytest-timeout")
+    tools += ("httpx2", "openai", "psutil")
+    install_wheels(session, "omni-core", "omni-media", "omni-relay-kit", "omni-relay-shm", "omni-serve", extra=tools)
     folder = Path(session.virtualenv.location) / "site"
     session.run("mkdocs", "build", "--strict", "--site-dir", str(folder), env={"NO_MKDOCS_2_WARNING": "1"}, silent=True)
     environment = {"OMNI_SITE": str(folder), "OMNI_CHROMIUM": chromium or npm_chromium(session)}
-    arguments = session.posargs or ["tests/packaging/site"]
-    session.run("python", "-m", "pytest", *arguments, env=environment)
+    if session.posargs:
+        session.run("python", "-m", "pytest", *session.posargs, env=environment)
+        return
+    session.run("python", "-m", "pytest", "tests/packaging/site", env=environment)
+    session.run("python", "-m", "pytest", "tests/omni_serve/page", env=environment)
 
 
 def npm_chromium(session: nox.Session) -> str:

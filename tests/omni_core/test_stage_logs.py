@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from omni_core.stage_logs import (
     PrintWriter,
     RecordWriter,
     enter_stage,
+    finish_prints,
     hand_on,
     level_of,
     mark_of,
@@ -132,6 +134,29 @@ def test_a_print_without_a_line_break_is_bounded(written: bytearray) -> None:
     for _ in range(4):
         print("x" * LONGEST_RECORD, end="", file=out)
     assert len(received(written)) == 4
+
+
+def test_a_line_that_has_begun_is_sent_at_the_end(
+    written: bytearray, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    (records,) = CHILD.handlers
+    assert isinstance(records, RecordWriter)
+    monkeypatch.setattr(sys, "stdout", PrintWriter(records))
+
+    def compute() -> None:
+        enter_stage("decoder")
+        print("half a ", end="")
+        print("line", end="", flush=True)
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    assert not written
+    finish_prints()
+    finish_prints()
+    assert received(written) == ["half a line"]
+    assert [record.name for record in caplog.records] == ["omni.output.decoder"]
 
 
 def test_other_lines_are_at_info(caplog: pytest.LogCaptureFixture) -> None:

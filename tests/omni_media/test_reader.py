@@ -139,3 +139,9 @@ async def test_the_limit_is_for_the_whole_request() -> None:
         await reader.values("image", b"x")
     with pytest.raises(InvalidRequestError, match=r"image\[1\]: the media"):
         await Reader(MediaPolicy(max_bytes=10)).values("image", [b"x" * 6, b"x" * 6])
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x.png", "x" * 5000])
+async def test_a_path_that_cannot_be_looked_up_is_no_file(path: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"content\[0\]\.path: no such file: "):
+        await part({"type": "image", "path": path}, MediaPolicy())

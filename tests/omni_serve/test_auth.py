@@ -37,7 +37,7 @@ def guarded(
     return create_app(pipe, Settings(keys_file=ring_file[0], keys={"mine": SECRET}, voices_dir=voices))
 
 
-OPEN = {"/health", "/health/ready"}
+OPEN = {"/", "/health", "/health/ready"}
 
 
 async def test_every_http_route_needs_a_key(guarded: Application) -> None:

@@ -96,3 +96,11 @@ def test_bash_adds_no_space_where_a_value_or_a_field_follows() -> None:
     chosen = get_completion_class("bash")
     assert chosen is completion.SpacelessBash
     assert "compopt -o nospace" in chosen.source_template
+
+
+@pytest.mark.parametrize("words", ["run owner/model --te", "plan owner/model --set ", "run ~nosuchuser/model --te"])
+def test_completion_asks_no_hub(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("omni_core.client.source._config_of", lambda *given: asked.append(given))
+    completed(*words.split(" "))
+    assert not asked

@@ -154,6 +154,17 @@ def test_a_container_has_the_memory_of_its_cgroup(tmp_path: Path) -> None:
     assert machine.memory_limit(limit) == machine.memory_limit(tmp_path / "nowhere") > 2**20
 
 
+def test_what_is_available_is_within_the_cgroup(tmp_path: Path) -> None:
+    table, limit = tmp_path / "meminfo", tmp_path / "memory.max"
+    table.write_text("MemAvailable:   1048576 kB\n")
+    assert machine.available_memory(table, limit) == 2**30
+    limit.write_text("1000000\n")
+    assert machine.available_memory(table, limit) == 1_000_000
+    (tmp_path / "memory.current").write_text("400000\n")
+    (tmp_path / "memory.stat").write_text("anon 300000\ninactive_file 100000\n")
+    assert machine.available_memory(table, limit) == 700_000
+
+
 def test_the_build_of_torch_is_read_without_importing_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(machine, "find_spec", lambda name: spec)

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from click.testing import CliRunner
 from status_reports import report, run
 
@@ -148,3 +149,19 @@ def test_a_run_is_completed_by_its_process(monkeypatch: pytest.MonkeyPatch) -> N
     there(monkeypatch, run(status=report()), run("/tmp/omni-b2", 85, report()))
     found = runs.complete_run(None, None, "8")  # type: ignore[arg-type]
     assert [(item.value, item.help) for item in found] == [("85", "qwen3-omni /tmp/omni-b2")]
+
+
+def test_a_pipeline_of_another_user_is_not_there(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(run_folder / "coordinator.sock"))
+        listener.listen()
+        assert owner(run_folder) == os.getpid()
+        own = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: own + 1)
+        assert owner(run_folder) is None
+
+
+def test_brackets_of_a_name_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = report()
+    there(monkeypatch, run(status=evolve(status, pipeline="[red]mine[/]")))
+    assert "[red]mine[/]" in CliRunner(env={"COLUMNS": "80"}).invoke(ps, []).stdout

@@ -111,18 +111,30 @@ class PrintWriter(io.TextIOBase):
 
     def __init__(self, records: RecordWriter) -> None:
         self._records = records
-        self._begun = threading.local()
+        self._begun: dict[int, tuple[str, str | None]] = {}
+        """By thread: a line that has begun, and its stage."""
 
     def fileno(self) -> int:
         return 1
 
     def write(self, text: str) -> int:
-        begun = getattr(self._begun, "text", "") + text
+        thread = threading.get_ident()
+        begun = self._begun.pop(thread, ("", None))[0] + text
         *lines, rest = begun.split("\n") if len(begun) < LONGEST_RECORD else (begun, "")
-        self._begun.text = rest
+        if rest:
+            self._begun[thread] = rest, getattr(_thread, "stage", None)
         for line in filter(None, lines):
             self._records.handle(logging.LogRecord(OUTPUT, logging.INFO, "", 0, line, None, None))
         return len(text)
+
+    def finish(self) -> None:
+        """Send the lines that have begun, at the end of the process."""
+        for thread in list(self._begun):  # other threads may print on
+            text, stage = self._begun.pop(thread, ("", None))
+            record = logging.LogRecord(OUTPUT, logging.INFO, "", 0, text, None, None)
+            if stage is not None:
+                record.stage = stage
+            self._records.handle(record)
 
 
 def send_records(process: str, mark: str) -> None:
@@ -142,6 +154,13 @@ def send_records(process: str, mark: str) -> None:
         root.setLevel(level_of(os.environ.get(LEVEL, "WARNING")))
     except ConfigError as error:
         logging.getLogger(__name__).warning("%s; records from WARNING on are sent", error)
+
+
+def finish_prints() -> None:
+    """Send what this process has printed without a line break."""
+    if isinstance(sys.stdout, PrintWriter):
+        sys.stdout.finish()
+    sys.stdout.flush()
 
 
 def hand_on(process: str, mark: str, line: str) -> list[str]:

@@ -28,7 +28,7 @@ def place(config: PipelineConfig, machine: Machine) -> Placement:
     Raises:
         ConfigError: the checkpoint has no codec.
     """
-    found = listing(config.model_path)
+    found = listing(config.model_path, needs=(CODEC,))
     if CODEC not in found.files:
         raise ConfigError(f"{config.model_path}: {CODEC} is missing; download the checkpoint again")
     # No safetensors file: its size stands for its float32 values. Encoder and decoder are each less than the whole.

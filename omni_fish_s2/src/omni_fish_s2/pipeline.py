@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Unpack
 
 from attrs import evolve
 
+from omni_core.config.loading import expanded
 from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_fish_s2.interface import INTERFACE, OPTIONS
@@ -25,7 +25,7 @@ def fish_s2(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         name: given[name] for name in ("max_characters", "max_reference_seconds", "max_context") if name in given
     }
     return PipelineConfig(
-        model_path=config_folder(model_path) if Path(model_path).expanduser().is_dir() else model_path,
+        model_path=config_folder(model_path) if expanded(model_path).is_dir() else model_path,
         name="fish-s2",
         stages=speech_stages(**{"gpu": AUTO, **given}),
         placement_fn="omni_fish_s2.memory:place",

@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from omni_core.cli.logs import CommandHandler, JsonFormatter, TextFormatter, configure, group_log_options, log_options
-from omni_core.stage_logs import hand_on, mark_of
+from omni_core.processes.fork_server import with_defaults
+from omni_core.stage_logs import hand_on, mark_of, stage_environment
 
 MARK = mark_of("ipc:///tmp/omni-a1b2c3d4/p.sock")
 RECORD = MARK + json.dumps(
@@ -101,8 +102,17 @@ def test_flags_and_variables(arguments: list[str], environment: dict[str, str], 
     assert expected in answer.stderr if expected else answer.stderr == ""
 
 
-def test_stage_processes_get_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
+def test_stage_processes_get_the_level() -> None:
     CliRunner().invoke(program, ["--log-level", "info", "command"])
-    assert os.environ["OMNI_LOG_LEVEL"] == "INFO"
+    assert with_defaults(stage_environment())["OMNI_LOG_LEVEL"] == "INFO"
+
+
+def test_a_flag_comes_before_the_variable_in_stages_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMNI_LOG_LEVEL", "error")
+    CliRunner().invoke(program, ["--log-level", "info", "command"])
+    assert with_defaults(stage_environment())["OMNI_LOG_LEVEL"] == "INFO"
+
+
+def test_stages_of_other_hosts_have_the_level_of_their_pipeline() -> None:
+    CliRunner().invoke(program, ["command"])  # such as `omni hosts serve`
+    assert with_defaults({"OMNI_LOG_LEVEL": "DEBUG"})["OMNI_LOG_LEVEL"] == "DEBUG"

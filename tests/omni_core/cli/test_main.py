@@ -55,3 +55,14 @@ def test_a_command_of_another_distribution_is_named_with_it(monkeypatch: pytest.
         answer = CliRunner().invoke(omni, [name])
         assert answer.exit_code == 2
         assert f"the command {name!r} is not installed; try: pip install {distribution}" in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--json"]])
+def test_ctrl_c_is_a_line_and_an_exit_code(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(pipeline: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("omni_core.cli.config.PipelineSource.resolve", interrupted)
+    answer = CliRunner().invoke(omni, ["plan", "x", *arguments])
+    assert answer.exit_code == 130
+    assert (answer.stdout, answer.stderr) == ("", "Interrupted.\n")

@@ -86,3 +86,12 @@ async def test_text_needs_no_reader_of_media(monkeypatch: pytest.MonkeyPatch) ->
     assert (await asked("hi")).inputs["messages"] == [{"role": "user", "content": "hi"}]
     with pytest.raises(PluginError, match="pip install omni-media"):
         await asked("hi", image=b"x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("params", "abc"), ("metadata", [1]), ("voice", ["a"]), ("voice", {"id": "a"}), ("voice", 1.5)],
+)
+async def test_arguments_of_another_type_are_named(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{name}: must be"):
+        await asked(**{name: value})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import signal
 import subprocess
@@ -96,3 +97,15 @@ def test_only_the_main_thread_takes_ctrl_c(stages: ModuleType, run_folder: Path)
         status = Path(f"/proc/self/task/{pipe._thread.thread.native_id}/status").read_text()
     (blocked,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
     assert int(blocked, 16) & 1 << (signal.SIGINT - 1)
+
+
+def test_an_event_loop_that_cannot_be_made_is_an_error(
+    stages: ModuleType, run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_loop() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    config = stages.chat_pipeline(run_folder)
+    monkeypatch.setattr("asyncio.events.new_event_loop", no_loop)
+    with pytest.raises(OSError, match="Too many open files"):
+        omni.open(config)

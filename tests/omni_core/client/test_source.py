@@ -136,3 +136,8 @@ def test_a_config_is_a_source_too() -> None:
         ConfigError, match=r"^option gpu: a PipelineConfig has no options; set its fields by set or config"
     ):
         PipelineSource(config, options={"gpu": 0}, dashes="").resolve()
+
+
+def test_the_home_of_no_user_is_named(registry: PluginRegistry) -> None:
+    with pytest.raises(ConfigError, match="~nosuchuser/model: this machine has no user 'nosuchuser'"):
+        PipelineSource("~nosuchuser/model").resolve()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -185,3 +189,58 @@ def test_a_process_with_threads_is_not_forked() -> None:
     finally:
         go_on.set()
         thread.join()
+
+
+async def test_a_long_error_of_an_import_is_told_in_part(
+    server: ForkServer,
+    spec: ProcessSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "wordy_module.py").write_text("raise RuntimeError('\\N{SNAKE}' * 20_000)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with caplog.at_level(logging.WARNING):
+        process = start(evolve(spec, preload=["wordy_module"]), server)
+        await process.launched
+    assert "preload: wordy_module cannot be imported: RuntimeError: \N{SNAKE}" in caplog.text
+    await stop(process)
+
+
+class Connected:
+    """A fork server whose other end is here: what was asked for, and a future for it."""
+
+    def __init__(self) -> None:
+        self.server = ForkServer()
+        self.server._connection, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.server._connection.setblocking(False)
+        self.server._process = subprocess.Popen([sys.executable, "-S", "-c", "import sys; sys.exit(3)"])
+        self.server._process.wait()
+        self.asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.server._waiting[0] = self.asked
+
+
+async def test_a_reply_that_cannot_be_read_fails_what_waits(caplog: pytest.LogCaptureFixture) -> None:
+    made = Connected()
+    made.theirs.send(b'[0, 1, "cut in the mid')
+    made.server._read()
+    assert "cannot be read" in caplog.text
+    assert isinstance(made.asked.exception(), OSError)
+    made.theirs.close()
+
+
+async def test_a_server_that_ends_by_itself_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    made = Connected()
+    made.theirs.close()
+    made.server._read()
+    assert "the fork server has ended (code 3)" in caplog.text
+    assert isinstance(made.asked.exception(), OSError)
+
+
+def test_descriptors_that_were_lost_are_a_reply() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        socket.send_fds(ours, [b'[7, "p", []]'], [0, 1, 2, 0, 1, 2])  # more than there is room for
+        ours.shutdown(socket.SHUT_WR)
+        assert not fork_main._ForkServer(theirs)._receive()
+        assert json.loads(ours.recv(1000)) == [7, 0, "the limit of open files is reached (ulimit -n)"]

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from omni_core.processes import main
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.protocol.specs import ProcessSpec
 
@@ -60,3 +65,64 @@ async def test_a_process_that_cannot_be_watched_is_ended(monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="Too many open files"):
         StageProcess(SPEC, lambda process: None)
     assert not psutil.Process().children()
+
+
+def a_child() -> int:
+    return subprocess.Popen(["sleep", "60"]).pid
+
+
+async def test_a_kill_reaches_a_fork_that_is_not_known_yet() -> None:
+    forking: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    process = StageProcess(SPEC, lambda process: None, fork=lambda *_: forking)
+    forking.set_result(a_child())
+    process.kill()
+    await process.ended
+    assert process.code == -signal.SIGKILL
+
+
+async def test_a_killed_process_is_not_started_in_another_way() -> None:
+    forking: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    process = StageProcess(SPEC, lambda process: None, fork=lambda *_: forking)
+    forking.set_exception(OSError("no fork server"))
+    process.kill()
+    await process.ended
+    assert (process.pid, process.code) == (0, -signal.SIGKILL)
+
+
+async def test_the_cause_of_a_failed_start_is_a_line_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **more: object) -> None:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    forking: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    told: list[str] = []
+    process = StageProcess(SPEC, lambda process: None, on_line=told.append, fork=lambda *_: forking)
+    monkeypatch.setattr(subprocess, "Popen", full)
+    forking.set_exception(OSError("no fork server"))
+    await process.ended
+    assert len(told) == 1
+    assert "it could not be started" in told[0]
+
+
+@pytest.mark.parametrize("call", ["pipe", "memfd_create", "write"])
+async def test_a_start_that_fails_early_leaves_no_descriptor(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, calls, real = os.listdir("/proc/self/fd"), list[object](), getattr(os, call)
+
+    def full(*arguments: object) -> object:
+        calls.append(arguments)
+        if call == "pipe" and len(calls) == 1:
+            return real(*arguments)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="Too many open files"):
+        StageProcess(SPEC, lambda process: None)
+    assert os.listdir("/proc/self/fd") == before
+
+
+@pytest.mark.parametrize(("given", "threads"), [("4,2", 4), ("3", 3), ("", 1), ("many", 1), ("0", 1)])
+def test_torch_has_the_threads_of_the_first_level(given: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=found.append))
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    main._limit_torch_threads()
+    assert found == [threads]

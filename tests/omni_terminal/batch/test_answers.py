@@ -12,6 +12,7 @@ import pytest
 from omni_core.errors import (
     InvalidRequestError,
     OverloadedError,
+    PluginError,
     RequestFailedError,
     RequestTimeoutError,
     StageFailedError,
@@ -129,3 +130,14 @@ async def test_what_a_line_says_comes_before_the_flags() -> None:
     assert pipe.calls == [("hi", {"system": "short", "timeout": 9, "temperature": 0.5, **params})]
     own = [{"role": "system", "content": "long"}, *MESSAGES]
     assert "system" not in with_defaults({"message": own}, {"system": "short"})
+
+
+async def test_whatever_a_line_raises_is_its_answer() -> None:
+    answer = await answered(Pipe(AttributeError("no such thing")), {"text": "hi"})
+    assert answer["error"]["type"] == "AttributeError"
+
+
+@pytest.mark.parametrize("error", [PluginError("pip install omni-media"), OSError("no space left")])
+async def test_what_would_fail_for_every_line_ends_the_batch(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        await answered(Pipe(error), {"text": "hi"})

@@ -87,6 +87,7 @@ def test_a_killed_batch_goes_on_where_it_was(folder: Path) -> None:
         (["--tmes", "2"], 2, "No such option"),
         (["--audio-dir", "x", "--no-speech"], 2, "remove --no-speech"),
         (["--times", "x"], 2, "must be an integer"),
+        (["--at-once", "100000"], 2, "for more, add --set max_in_flight=100000"),
     ],
 )
 def test_wrong_arguments(folder: Path, arguments: list[str], code: int, words: str) -> None:

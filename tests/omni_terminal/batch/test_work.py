@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -93,3 +94,53 @@ async def test_a_full_disk_ends_the_work() -> None:
     with pytest.raises(OSError, match="no space"):
         await answer_in_order(range(9), answer, write, at_once=4)
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_cancellation_during_a_write_keeps_the_order() -> None:
+    written: list[int] = []
+    begun, may_write = threading.Event(), threading.Event()
+    worker = Worker()
+
+    def write(answers: list[int]) -> None:
+        if 0 in answers:
+            begun.set()
+            may_write.wait(30)
+        written.extend(answers)
+
+    task = asyncio.ensure_future(answer_in_order(range(3), worker, write, at_once=3))
+    await until(lambda: len(worker.running) == 3)
+    worker.running[0].set()
+    await until(begun.is_set)
+    worker.running[1].set()
+    await until(lambda: 1 not in worker.running)
+    task.cancel()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    may_write.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert written == [0, 1]
+
+
+async def test_nothing_is_written_after_a_write_that_failed() -> None:
+    written: list[int] = []
+    begun, may_fail = threading.Event(), threading.Event()
+    worker = Worker()
+
+    def write(answers: list[int]) -> None:
+        if 0 in answers:
+            begun.set()
+            may_fail.wait(30)
+            raise OSError("no space left")
+        written.extend(answers)
+
+    task = asyncio.ensure_future(answer_in_order(range(3), worker, write, at_once=3))
+    await until(lambda: len(worker.running) == 3)
+    worker.running[0].set()
+    await until(begun.is_set)
+    worker.running[1].set()
+    await until(lambda: 1 not in worker.running)
+    may_fail.set()
+    with pytest.raises(OSError, match="no space"):
+        await task
+    assert written == []

@@ -21,7 +21,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
 from omni_terminal.chat.numbered_files import NumberedFiles
 from omni_terminal.chat.screen import Screen
-from omni_terminal.chat.session import Session
+from omni_terminal.chat.session import Session, no_recordings
 
 INTERFACE = Interface(
     inputs=["text", "image"],
@@ -163,3 +163,9 @@ async def test_a_cancelled_chat_ends_within_a_reply() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert "(reply ended)" not in chat.output.getvalue()
+
+
+async def test_a_pipeline_that_hears_nothing_is_not_spoken_to() -> None:
+    chat = Chat()
+    assert "this pipeline takes no audio; it takes: text, image" in await chat.say("/mic")
+    assert no_recordings(None) == no_recordings(Interface(inputs=["text", "audio"])) == ""

@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., None])
 
 @click.group()
 def config() -> None:
-    """Show, check and draw a pipeline's config. PIPELINE is a registered name or a config file."""
+    """Show, check and draw a pipeline's config. PIPELINE is a registered name, a checkpoint folder, a hub id or a config file."""
 
 
 def resolve_config(

@@ -71,9 +71,12 @@ _HELP = {
 
 
 def configure(level: str, form: str) -> None:
-    """Set up logging for this command and, by the environment, the stage processes that it starts."""
+    """Set up logging for this command. Stage processes get its level by :func:`omni_core.stage_logs.stage_environment`."""
     number = level_of(level)
-    os.environ[LEVEL] = level
+    if (
+        LEVEL in os.environ
+    ):  # they inherit it; not set here, as a stage of another host's pipeline has that pipeline's level
+        os.environ[LEVEL] = level
     root = logging.getLogger()
     root.handlers = [each for each in root.handlers if not isinstance(each, CommandHandler)]
     root.addHandler(CommandHandler(FORMATS[form]()))

@@ -28,7 +28,11 @@ COMMANDS = {
 }
 """The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
 
-ELSEWHERE = dict.fromkeys(("batch", "chat", "doctor", "ps", "stop", "top"), "omni-terminal")
+ELSEWHERE = {
+    **dict.fromkeys(("batch", "chat", "doctor", "ps", "stop", "top"), "omni-terminal"),
+    **dict.fromkeys(("audit", "bench", "keys", "serve"), "omni-serve"),
+    "pull": "omni-torch",
+}
 """Commands of our other distributions, for the advice to install them."""
 
 _FIELD = re.compile(
@@ -53,6 +57,14 @@ class LazyGroup(click.Group):
             click.echo(json.dumps({"error": error_document(error)}, default=str))
             code = getattr(error, "exit_code", 1)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was named; Ctrl-C is a line and an exit code, with ``--json`` too."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("Interrupted.", err=True)
+            ctx.exit(130)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return [*COMMANDS, *(name for name, _ in _plugin_commands())]

@@ -14,7 +14,6 @@ from omni_core.cli.media import MediaFile
 from omni_core.cli.parameter_flags import GIVEN, SectionOption, parameter_flags
 from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.loading import parse_assignment
-from omni_core.errors import OmniError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -105,8 +104,11 @@ class RequestCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = [*args]
         name, interface = self._pipeline_in(args), None
-        with suppress(*([OmniError] if ctx.resilient_parsing else [])):  # completion guesses from what is there
-            interface = None if name is None else PipelineSource(name).interface()
+        with suppress(
+            *([Exception] if ctx.resilient_parsing else [])
+        ):  # completion guesses from what is on this machine
+            if name is not None and (not ctx.resilient_parsing or PipelineSource(name).exists()):
+                interface = PipelineSource(name).interface()
         taken = {flag for each in super().get_params(ctx) for flag in each.opts}
         ctx.meta[_FLAGS] = [] if interface is None else list(parameter_flags(interface, taken))
         try:

@@ -46,8 +46,8 @@ MOST_INPUT = 16 * 2**20
 @section_option("Chat", "--mic", is_flag=True, help="Enter on an empty line records a turn.")
 @click.pass_context
 def run(context: click.Context, /, **options: Any) -> None:
-    """Run PIPELINE: a registered name, a checkpoint folder or a config file. The message may come from standard input. Without
-    one, in a terminal: a chat (`omni chat`, of omni-terminal)."""
+    """Run PIPELINE: a registered name, a checkpoint folder, a hub id or a config file. The message may come from standard input.
+    Without one, in a terminal: a chat (`omni chat`, of omni-terminal)."""
     text, out, trace, as_json = (options[name] for name in ("text", "out", "trace", "as_json"))
     media = [(kind, path) for kind in ("image", "audio", "video") for path in options[kind]]
     if text is None and not media and sys.stdin is not None and sys.stdin.isatty():

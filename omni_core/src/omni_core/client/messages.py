@@ -69,8 +69,14 @@ async def chat_request(
     said: Any = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
     if not isinstance(said, Sequence) or not said or not all(isinstance(each, Mapping) for each in said):
         raise InvalidRequestError("messages: must be a text, or a non-empty list of {'role': ..., 'content': ...}")
+    for name, values in (("params", params), ("metadata", metadata)):
+        if values is not None and not isinstance(values, Mapping):
+            raise InvalidRequestError(f"{name}: must be a mapping of names to values, is {values!r:.100}")
     media = {kind: more.pop(kind, None) for kind in KINDS}
-    voices = [voice] if isinstance(voice, Recording) else [] if voice is None or isinstance(voice, str | int) else voice
+    voices: Any = [] if voice is None or isinstance(voice, str | int) else voice
+    voices = [voices] if isinstance(voices, Recording) else voices
+    if not isinstance(voices, list | tuple) or not all(isinstance(each, Recording) for each in voices):
+        raise InvalidRequestError(f"voice: must be a name, or one or several Recording(...), is {voice!r:.100}")
     inputs: dict[str, Any] = {}
     if voices or any(each is not None for each in media.values()) or any(map(_has_parts, said)):
         reader = _reader(policy)

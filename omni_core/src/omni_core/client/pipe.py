@@ -41,6 +41,7 @@ class _LoopThread:
         self._started: Future[None] = Future()
         self._has_loop = threading.Event()
         self._is_ending = False
+        self._task: asyncio.Task[None] | None = None
         self.thread = threading.Thread(target=self._run, name=f"omni {pipe.config.resolved_name}", daemon=True)
         _threads.add(self)
         self.thread.start()
@@ -57,13 +58,14 @@ class _LoopThread:
         # main thread, which then would not wake up.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with suppress(asyncio.CancelledError):
-                asyncio.run(self._serve())
+            with suppress(asyncio.CancelledError), asyncio.Runner() as runner:
+                runner.run(self._serve())
         except BaseException as error:
             if self._started.done():  # it ran: stopping it failed
                 raise
             self._started.set_exception(error)
         finally:
+            self._has_loop.set()
             _threads.discard(self)
 
     async def _serve(self) -> None:
@@ -77,8 +79,9 @@ class _LoopThread:
         """Begin to stop the pipeline; its thread ends after it. From any thread; idempotent."""
         if not self._is_ending:
             self._is_ending = True
+            if self._task is None:  # there was no loop
+                return
             with suppress(RuntimeError):  # the loop is closed
-                assert self._task is not None
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:

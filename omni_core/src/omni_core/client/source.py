@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from attrs import define, evolve, field
 
-from omni_core.config.loading import load_config, parse_assignment, read_yaml
+from omni_core.config.loading import expanded, load_config, parse_assignment, read_yaml
 from omni_core.config.overrides import Override, ResolvedConfig, apply, parse_flag, parse_overlay
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
@@ -57,8 +58,10 @@ class PipelineSource:
 
     def exists(self) -> bool:
         """Return whether the name is that of a registered pipeline, a config file or a folder."""
-        name = str(self.name)
-        return self._is_file or name in load_plugins().names("omni_pipelines") or Path(name).is_dir()
+        name, is_folder = str(self.name), False
+        with suppress(ConfigError):  # ~NAME of no user
+            is_folder = expanded(name).is_dir()
+        return is_folder or self._is_file or name in load_plugins().names("omni_pipelines")
 
     def interface(self) -> Interface | None:
         """Return what the pipeline declares, without reading the weights of a checkpoint. Raises as :meth:`resolve`."""
@@ -116,7 +119,7 @@ class PipelineSource:
 
     def _component(self, name: str, registry: PluginRegistry) -> PipelineComponent:
         if name not in registry.names("omni_pipelines"):
-            folder = Path(name).expanduser()
+            folder = expanded(name)
             if folder.is_dir():
                 return _serving(name, folder / "config.json", registry)
             if _HUB_ID.fullmatch(name):

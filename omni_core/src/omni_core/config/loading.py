@@ -35,6 +35,18 @@ _CLASSES = (
 """Each after those of its fields."""
 
 
+def expanded(path: str | Path) -> Path:
+    """Return a path without ``~``.
+
+    Raises:
+        ConfigError: ``~NAME`` names no user of this machine.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path}: this machine has no user {Path(path).parts[0].removeprefix('~')!r}") from None
+
+
 def structure(values: Any) -> PipelineConfig:
     """Make a pipeline config from plain data.
 

@@ -18,7 +18,7 @@ _WRITING_SECONDS = 120.0
 
 
 def running(base: Path | None = None) -> list[Path]:
-    """The folders of this user's pipelines that run now."""
+    """The run folders with a coordinator's socket that this user may write to. Its pipeline may have ended, or be another user's."""
     folders = (base or Path(tempfile.gettempdir())).glob("omni-*")
     return sorted(folder for folder in folders if (folder / "coordinator.sock").exists() and os.access(folder, os.W_OK))
 

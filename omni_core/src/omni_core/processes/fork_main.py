@@ -32,6 +32,7 @@ _MODULES = ("omni_core.processes.main", "omni_core.processes.worker")
 """What every stage process needs."""
 
 _REQUEST_BYTES = 65536
+_PROBLEM_LETTERS = 500
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
@@ -126,13 +127,18 @@ class _ForkServer:
             flags = socket.MSG_CMSG_CLOEXEC | (socket.MSG_DONTWAIT if self._waiting else 0)
             try:
                 # recvmsg and not socket.recv_fds, which ignores the flags.
-                data, controls, _, _ = self._connection.recvmsg(_REQUEST_BYTES, socket.CMSG_LEN(4 * 4), flags)
+                data, controls, got, _ = self._connection.recvmsg(_REQUEST_BYTES, socket.CMSG_LEN(4 * 4), flags)
             except BlockingIOError:
                 return True
             if not data:
                 return False
             descriptors = [each for _, _, raw in controls for each in memoryview(raw).cast("i")]
             number, name, preload = json.loads(data)
+            if got & socket.MSG_CTRUNC:  # the limit of open files: some descriptors are lost
+                for each in descriptors:
+                    os.close(each)
+                self._reply(number, 0, "the limit of open files is reached (ulimit -n)")
+                continue
             self._waiting.append(_Request(number, name, preload, descriptors))
 
     def _missing(self, request: _Request) -> list[str]:
@@ -159,7 +165,11 @@ class _ForkServer:
                 if not pid:
                     self._become(request)
                 problem = "; ".join(filter(None, (self._failures.get(each) for each in request.preload)))
-        self._connection.send(json.dumps([request.number, pid, problem]).encode())
+        self._reply(request.number, pid, problem)
+
+    def _reply(self, number: int, pid: int, problem: str) -> None:
+        """Tell the parent. The message of an import can be long, a reply is one packet."""
+        self._connection.send(json.dumps([number, pid, problem[:_PROBLEM_LETTERS]]).encode())
 
     def _become(self, request: _Request) -> NoReturn:
         """Be the stage process."""

@@ -22,7 +22,7 @@ from omni_core.protocol.specs import ProcessSpec
 
 logger = logging.getLogger(__name__)
 
-_REPLY_BYTES = 4096
+_REPLY_BYTES = 16384
 
 
 def with_defaults(defaults: Mapping[str, str]) -> dict[str, str]:
@@ -109,10 +109,15 @@ class ForkServer:
                 return
             except ConnectionError:
                 data = b""
-            if data:
-                self._answer(*json.loads(data))
+            try:
+                answer = json.loads(data) if data else None
+            except ValueError:
+                logger.warning("a reply of the fork server cannot be read: %.100r", data)
+                answer = None
+            if answer is not None:
+                self._answer(*answer)
             else:
-                self._end()
+                self._end(by_itself=True)
 
     def _answer(self, number: int, pid: int, problem: str) -> None:
         future = self._waiting.pop(number)
@@ -130,17 +135,18 @@ class ForkServer:
             if not future.cancelled():
                 future.set_exception(OSError(problem))
 
-    def _end(self) -> None:
+    def _end(self, *, by_itself: bool = False) -> None:
         if self._connection is None or self._process is None:
             return
         connection, self._connection = self._connection, None
         asyncio.get_running_loop().remove_reader(connection)
         self._process.kill()
         code = self._process.wait()
-        with connection, suppress(OSError):  # what it has forked and not told yet
+        with connection, suppress(OSError, ValueError):  # what it has forked and not told yet
             while data := connection.recv(_REPLY_BYTES):
                 self._answer(*json.loads(data))
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(OSError(f"the fork server has ended (code {code})"))
+        waiting, self._waiting = [each for each in self._waiting.values() if not each.done()], {}
+        if waiting and by_itself:
+            logger.warning("the fork server has ended (code %d); processes that waited for it start slowly", code)
+        for future in waiting:
+            future.set_exception(OSError(f"the fork server has ended (code {code})"))

@@ -21,7 +21,7 @@ from omni_core.processes.parent import die_with_parent
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.stage_logs import enter_stage, mark_of, send_records
+from omni_core.stage_logs import enter_stage, finish_prints, mark_of, send_records
 
 
 def _end_if_orphaned() -> None:
@@ -38,7 +38,8 @@ def _limit_torch_threads() -> None:
     """Give torch as many threads as ``OMP_NUM_THREADS`` says, by default one. Torch reads it only if it is set before the import."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+        threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # of further levels after a comma
+        torch.set_num_threads(max(1, int(threads)) if threads.isdecimal() else 1)
 
 
 def _limit_gpu_memory(spec: ProcessSpec) -> None:
@@ -111,7 +112,7 @@ def run(document: int, listener: int | None = None) -> NoReturn:
         os.environ.setdefault(name, value)
     send_records(spec.name, mark_of(spec.endpoint))
     code = asyncio.run(_serve(spec, listener))
-    sys.stdout.flush()
+    finish_prints()
     sys.stderr.flush()
     # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.
     os._exit(code)

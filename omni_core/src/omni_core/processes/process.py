@@ -124,23 +124,27 @@ class StageProcess(SupervisedProcess):
         self._lines = LogLines()
         self._forking: asyncio.Future[int] | None = None
         self._wait: Callable[[], int] | None = None
-        self._pidfd = -1
-        document = os.memfd_create("omni-spec", 0)
-        stdin, self._stdin = os.pipe()
-        self._errors, stderr = os.pipe()
-        os.set_blocking(self._errors, False)
-        self._own = [stdin, stderr, document]
+        self._is_killed = False
+        self._pidfd = self._stdin = self._errors = -1
+        self._own: list[int] = []
         self._listener = [] if listener is None else [listener.fileno()]
-        os.write(document, encode(spec))
-        os.lseek(document, 0, os.SEEK_SET)
         try:
+            stdin, self._stdin = os.pipe()
+            self._own.append(stdin)
+            self._errors, stderr = os.pipe()
+            self._own.append(stderr)
+            os.set_blocking(self._errors, False)
+            document = os.memfd_create("omni-spec")
+            self._own.append(document)
+            os.write(document, encode(spec))
+            os.lseek(document, 0, os.SEEK_SET)
             if fork is None:
                 self._spawn()
             else:
                 self._forking = fork(spec, [*self._own, *self._listener])
                 self._forking.add_done_callback(self._forked)
-        except OSError:
-            self._close(self._stdin, self._errors)
+        except BaseException:
+            self._close(*(each for each in (self._stdin, self._errors) if each >= 0))
             raise
 
     def _forked(self, forking: asyncio.Future[int]) -> None:
@@ -148,12 +152,14 @@ class StageProcess(SupervisedProcess):
         try:
             if pid:
                 self._begin(pid, partial(wait_for, pid))
-            elif forking.cancelled():
+                if self._is_killed:
+                    self.kill()
+            elif forking.cancelled() or self._is_killed:
                 self._end(-signal.SIGKILL)
             else:
                 self._spawn()
         except OSError as error:
-            self.keep(f"it could not be started: {error}")
+            self._keep([f"it could not be started: {error}"])
             self._end(1)
 
     def _spawn(self) -> None:
@@ -200,6 +206,7 @@ class StageProcess(SupervisedProcess):
         if self.pid and self.running:
             os.kill(self.pid, signal.SIGKILL)
         elif self._forking is not None:
+            self._is_killed = True  # it may be forked already, which this object hears of in the next turn of the loop
             self._forking.cancel()
 
     def _read_errors(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import mimetypes
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
@@ -146,10 +147,11 @@ class Reader:
             raise InvalidRequestError(
                 f"{where}: files cannot be named here; send the content, as a data: URL or as bytes"
             )
-        path = path.expanduser().absolute()
-        if not path.is_file():
-            raise InvalidRequestError(f"{where}: no such file: {path}")
-        return {"path": str(path)}
+        with suppress(RuntimeError, OSError):  # ~NAME of no user; a name that is too long
+            path = path.expanduser().absolute()
+            if path.is_file():
+                return {"path": str(path)}
+        raise InvalidRequestError(f"{where}: no such file: {path!s:.300}")
 
     def _file(self, fields: Mapping[str, Any], where: str) -> dict[str, Any]:
         content, name = fields.get("file_data"), str(fields.get("filename") or "")

@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core import __version__
-from omni_serve import chat, health, models, responses, speech, speech_socket, transcriptions, voices
+from omni_serve import chat, health, models, page, responses, speech, speech_socket, transcriptions, voices
 from omni_serve.bodies import component_schemas
 from omni_serve.errors import ApiError, api_error
 from omni_serve.guard import Guard
@@ -119,7 +119,11 @@ def create_app(pipe: ServedPipe, settings: Settings | None = None) -> Applicatio
     app.warm_up = begin_warm_up
     app.state.server = server
     app.state.guard = Guard(server)
-    for router in ROUTERS:
+    routers = list(ROUTERS)
+    if settings.page:
+        routers.append(page.router)
+        app.state.guard.open_paths |= page.OPEN_PATHS
+    for router in routers:
         app.router.routes.extend(router.routes)  # not included: that would ask router by router at every request
     add_error_handlers(app)
     _describe(app)

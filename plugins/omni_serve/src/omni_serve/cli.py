@@ -66,6 +66,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 )
 @click.option("--admin", metavar="ADDRESS", help="The operator's endpoints: HOST:PORT, or the path of a Unix socket.")
 @click.option("--no-warm-up", is_flag=True, help="Be ready without running the pipeline's warm-up requests.")
+@click.option("--no-page", is_flag=True, help="Do not serve the page at /.")
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="What is logged.")
 def serve(pipeline: str, **options: Any) -> None:
     """Serve PIPELINE to OpenAI's clients: a registered name, a checkpoint folder, a hub id or a config file."""
@@ -123,6 +124,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         cors_origins=options["cors"],
         drain_seconds=options["drain_seconds"],
         warm_up=not options["no_warm_up"],
+        page=not options["no_page"],
         hosts=LOOPBACK_HOSTS if not options["uds"] and is_loopback(options["host"]) else (),
     )
 
@@ -191,6 +193,8 @@ def _announce(model: str, listener: Any, options: dict[str, Any]) -> None:
         return
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
+    if not options["no_page"]:
+        click.echo(f"Talk to it at {scheme}://{host}:{port}/", err=True)
     click.echo(f"Serving {model} at {scheme}://{host}:{port}/v1", err=True)
 
 

@@ -87,6 +87,7 @@ class Settings:
         drain_seconds: how long running requests may take after SIGTERM.
         warm_up: run the pipeline's declared requests before the server says that it is ready.
         docs: serve ``/openapi.json`` and the page ``/docs``.
+        page: serve the page at ``/``, and the pipeline's graph that it draws.
     """
 
     model: str | None = None
@@ -112,3 +113,4 @@ class Settings:
     drain_seconds: float = 30.0
     warm_up: bool = True
     docs: bool = True
+    page: bool = True

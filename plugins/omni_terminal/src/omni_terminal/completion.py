@@ -125,6 +125,8 @@ def _stages(context: click.Context) -> dict[str, dict[str, Iterable[Any]]]:
 def _configs(name: str, checkpoint: str | None) -> Iterator[PipelineConfig]:
     """Yield the pipeline's config if it can be had without a download."""
     known = name in load_plugins().names("omni_pipelines")
+    if not PipelineSource(name).exists():  # a hub id
+        return
     with suppress(Exception), TemporaryDirectory() as empty:
         Path(empty, "config.json").write_text("{}")
         if known and not (checkpoint and Path(checkpoint).is_dir()):

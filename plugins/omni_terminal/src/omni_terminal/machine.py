@@ -47,13 +47,26 @@ def memory_limit(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
         return total
 
 
-def available_memory(table: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the memory that new processes can have without swapping."""
+def available_memory(
+    table: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup/memory.max")
+) -> int | None:
+    """Return the memory that new processes can have without swapping, in this machine and this container."""
     try:
         found = re.search(r"^MemAvailable:\s+(\d+) kB", table.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return min(int(found[1]) * 1024, _left_of(cgroup)) if found else None
+
+
+def _left_of(cgroup: Path) -> int:
+    """Return what a container may still take. Pages of files are not counted: they are dropped when memory is needed."""
+    limit = memory_limit(cgroup)
+    try:
+        statistics = dict(line.split() for line in cgroup.with_name("memory.stat").read_text().splitlines())
+        used = int(cgroup.with_name("memory.current").read_text()) - int(statistics.get("inactive_file", 0))
+    except (OSError, ValueError):  # the root of the tree says nothing of its use
+        return limit
+    return max(0, limit - used)
 
 
 def _free(folder: str | Path) -> int | None:

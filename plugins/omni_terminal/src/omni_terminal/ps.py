@@ -10,6 +10,7 @@ import signal
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from omni_core.errors import ConfigError, OmniError
 from omni_terminal.runs import Run, chosen, duration, owner, run_argument, runs
@@ -38,7 +39,8 @@ def table(found: list[Run]) -> Table:
         if run.report is not None:
             requests = run.report.statistics["coordinator"]["requests"]
             uptime, counts = duration(run.report.uptime), [f"{requests[each]:.0f}" for each in ("running", "completed")]
-        shown.add_row(run.name, str(run.pid), uptime, run.state, *counts, str(run.folder))
+        texts = (run.name, str(run.pid), uptime, run.state, *counts, str(run.folder))
+        shown.add_row(*map(Text, texts))  # a name may have brackets, which rich would read as markup
     return shown
 
 

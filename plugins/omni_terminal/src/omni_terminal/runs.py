@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import tempfile
@@ -75,7 +76,7 @@ class Run:
 
 
 def owner(folder: Path) -> int | None:
-    """Return the process that runs the pipeline of a folder; ``None`` if it has ended."""
+    """Return the process of this user that runs the pipeline of a folder; ``None`` if it has ended, or is another user's."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)
         try:
@@ -83,8 +84,8 @@ def owner(folder: Path) -> int | None:
         except OSError:
             return None
         given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, _, _ = _CREDENTIALS.unpack(given)
-    return int(pid)
+    pid, user, _ = _CREDENTIALS.unpack(given)
+    return int(pid) if user == os.getuid() else None
 
 
 def duration(seconds: float) -> str:

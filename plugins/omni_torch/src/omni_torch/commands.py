@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
 from omni_torch.hub import download, split_hub_id
 from omni_torch.placement import size
@@ -21,7 +22,7 @@ def pull(model: str, revision: str | None) -> None:
     cache, HF_TOKEN the access, HF_ENDPOINT a mirror.
     """
     found = split_hub_id(model)
-    if found is None or Path(model).expanduser().exists():
+    if found is None or expanded(model).exists():
         raise click.UsageError(f"{model} is no hub id of the form owner/name")
     if revision is not None and found[1] is not None:
         raise ConfigError(f"--revision {revision}: {model} names a revision itself; give one of them")

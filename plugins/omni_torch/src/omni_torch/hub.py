@@ -14,7 +14,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
 from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards_of
 
@@ -54,7 +55,7 @@ def config_folder(model: str) -> str:
     Raises:
         ConfigError: neither a folder with a ``config.json`` nor a repository that can be reached and has one.
     """
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(f"{folder} is not a checkpoint: it has no config.json")
@@ -74,20 +75,23 @@ def _snapshot(model: str, repository: str, revision: str | None) -> str:
         return str(Path(hf_hub_download(repository, "config.json", revision=revision)).parent)
 
 
-def listing(model: str) -> Listing:
+def listing(model: str, needs: Sequence[str] = ()) -> Listing:
     """Return what a checkpoint holds. Of a hub id that is not on disk, only the headers are transferred, once per commit.
+
+    Args:
+        needs: files beside the safetensors files without which a download is not complete.
 
     Raises:
         ConfigError: it cannot be read, or reached, or holds no safetensors files.
     """
     folder = Path(config_folder(model))
     found = split_hub_id(model)
-    if Path(model).expanduser().is_dir() or found is None:
+    if expanded(model).is_dir() or found is None:
         return _local(folder)
-    try:
-        return _local(folder)  # downloaded before
-    except ConfigError:
-        pass
+    with suppress(ConfigError):
+        downloaded = _local(folder)
+        if downloaded.files.keys() >= set(needs):
+            return downloaded
     cached = _cache() / "headers" / found[0].replace("/", "--") / f"{folder.name}.json"
     if cached.is_file():
         raw = json.loads(cached.read_text(encoding="utf-8"))
@@ -101,13 +105,13 @@ def download(model: str, files: Sequence[str] = FILES) -> str:
     """Return the folder of a checkpoint, after downloading what is missing of it, with progress bars.
 
     Args:
-        files: patterns of the files to download.
+        files: patterns of the files to download; ``*`` stands for a part of a name, never for a folder.
 
     Raises:
         ConfigError: the disk is too small, or the download failed. Complete files are kept: the next call continues with the others.
     """
     folder, found = Path(config_folder(model)), split_hub_id(model)
-    if Path(model).expanduser().is_dir() or found is None:
+    if expanded(model).is_dir() or found is None:
         return str(folder)
     with _errors(model):
         from huggingface_hub import constants, snapshot_download
@@ -116,8 +120,9 @@ def download(model: str, files: Sequence[str] = FILES) -> str:
             wanted = {
                 name: size
                 for name, size in _sizes(found[0], folder.name).items()
-                if any(fnmatch(name, pattern) for pattern in files)
+                if any(fnmatch(name, each) and name.count("/") == each.count("/") for each in files)
             }
+            files = list(wanted)  # the client's patterns reach into folders
             missing = [size for name, size in wanted.items() if not (folder / name).exists()]
             if not missing:
                 return str(folder)
@@ -177,7 +182,7 @@ def _sizes(repository: str, commit: str) -> dict[str, int]:
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
 
-    tree = HfApi().list_repo_tree(repository, revision=commit)
+    tree = HfApi().list_repo_tree(repository, revision=commit, recursive=True)
     return {each.path: each.size for each in tree if isinstance(each, RepoFile)}
 
 

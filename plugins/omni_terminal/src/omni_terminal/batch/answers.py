@@ -14,8 +14,8 @@ from attrs import frozen
 
 from omni_core.errors import (
     InvalidRequestError,
-    OmniError,
     OverloadedError,
+    PluginError,
     RequestFailedError,
     RequestTimeoutError,
     StageFailedError,
@@ -58,13 +58,14 @@ class Answerer:
         """Return the answer to a line.
 
         Raises:
-            StageFailedError, OSError: the pipeline, or the disk, is at its end; further lines would only fail.
+            StageFailedError, OSError, PluginError: the pipeline or the disk is at its end, or a distribution is missing; further
+                lines would only fail.
         """
         if line.problem is not None:
             return error_line(line, "InvalidRequestError", line.problem, retryable=False)
         try:
             reply = await self._reply(line)
-        except (OmniError, TypeError) as error:
+        except Exception as error:  # what a line says, however odd, hurts only itself
             if _is_end(error):
                 raise
             kind = getattr(error, "error_type", type(error).__name__)
@@ -157,7 +158,10 @@ def retryable(error: Exception) -> bool:
 
 
 def _is_end(error: Exception) -> bool:
-    return isinstance(error, StageFailedError) or getattr(error, "error_type", "") == StageFailedError.__name__
+    return (
+        isinstance(error, StageFailedError | OSError | PluginError)
+        or getattr(error, "error_type", "") == StageFailedError.__name__
+    )
 
 
 def _head(line: Line) -> dict[str, Any]:

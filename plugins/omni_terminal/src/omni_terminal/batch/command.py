@@ -59,6 +59,11 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
         from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
 
         config = pipeline.resolve().config
+        if (options["at_once"] or 0) > config.max_in_flight:
+            raise click.UsageError(
+                f"--at-once {options['at_once']}: the pipeline holds {config.max_in_flight} requests at once; "
+                f"for more, add --set max_in_flight={options['at_once']}"
+            )
         admission(config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
         journal = Journal(target)
         try:
@@ -117,7 +122,7 @@ async def _answered(
                     progress.update(journal.done, journal.failed)
 
                 lines = (parse(number, text) for number, text in left)
-                await answer_in_order(lines, answer, write, at_once=min(at_once, config.max_in_flight))
+                await answer_in_order(lines, answer, write, at_once=at_once)
 
 
 def _defaults(request: Generation, system: str | None) -> dict[str, Any]:

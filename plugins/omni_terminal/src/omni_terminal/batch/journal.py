@@ -38,10 +38,10 @@ class Journal:
             raise BatchError(f"{path}: another `omni batch` writes this file") from None
 
     def resume(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-        """Check the answers that there are against ``lines``, remove half a line at the end, and yield the lines that are left.
+        """Check the answers that there are against ``lines``, remove half a line at the end, and return the lines that are left.
 
         Raises:
-            BatchError: from the first ``next``: the file answers another input, or is no output of a batch.
+            BatchError: the file answers another input, or is no output of a batch.
         """
         waiting = iter(lines)
         self._file.seek(0)

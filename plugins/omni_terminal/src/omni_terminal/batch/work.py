@@ -28,6 +28,7 @@ async def answer_in_order(
     """
     room = asyncio.Semaphore(at_once)
     running: deque[asyncio.Task[Answer]] = deque()
+    writing: asyncio.Future[None] | None = None
 
     def finished() -> list[Answer]:
         ready = []
@@ -36,8 +37,10 @@ async def answer_in_order(
         return ready
 
     async def flush() -> None:
+        nonlocal writing
         if ready := finished():
-            await asyncio.shield(asyncio.to_thread(write, ready))
+            writing = asyncio.ensure_future(asyncio.to_thread(write, ready))
+            await asyncio.shield(writing)
         elif running and running[0].done():
             running[0].result()  # raises what it raised
 
@@ -58,5 +61,7 @@ async def answer_in_order(
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-        if ready := finished():
+        if writing is not None:  # its thread goes on after a cancellation, and its answers come first
+            await asyncio.wait([writing])
+        if (writing is None or writing.exception() is None) and (ready := finished()):
             write(ready)

@@ -38,7 +38,7 @@ from omni_terminal.sound_device import Player, open_sounddevice
 @section_option("Message", "--mic", is_flag=True, help="Enter on an empty line records a turn.")
 @click.pass_context
 def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **options: Any) -> None:
-    """Chat with PIPELINE: a registered name, a checkpoint folder or a config file. /help lists the commands within a chat."""
+    """Chat with PIPELINE: a registered name, a checkpoint folder, a hub id or a config file. /help lists the commands within a chat."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("a chat needs a terminal; in a script: echo MESSAGE | omni run PIPELINE")
     if out == STANDARD_OUTPUT:
@@ -60,6 +60,10 @@ def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **o
         for flag in (("--out",) if out is not None else ()) + (("--play",) if play else ()):
             if outputs and "audio" not in outputs:
                 raise click.UsageError(f"{flag} is for speech; {source.name} answers in {', '.join(outputs)} only")
+        from omni_terminal.chat.session import no_recordings
+
+        if mic and (problem := no_recordings(config.interface)):
+            raise click.UsageError(f"--mic: {problem}")
         admission(config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
         config = completed(config)  # outside the event loop: a download must hear of Ctrl-C
         work = converse(config, source.notices, request, system=options["system"], out=out, player=player, mic=mic)

@@ -197,6 +197,9 @@ class Session:
 
     async def _record(self) -> None:
         """Record a turn with the microphone and send it."""
+        if problem := no_recordings(self._interface):
+            self._screen.error(problem)
+            return
         try:
             recorder = Recorder(open_sounddevice("/mic", "input"))
         except SoundDeviceError as error:
@@ -270,6 +273,12 @@ class Session:
                 f"{seconds:.2f} s of speech, neither played nor saved: --play plays it, --out reply.wav saves every reply, "
                 "/save reply.wav this one."
             )
+
+
+def no_recordings(interface: Interface | None) -> str:
+    """Return why a pipeline cannot be spoken to; empty if it can."""
+    takes = interface.inputs if interface is not None else []
+    return f"this pipeline takes no audio; it takes: {', '.join(takes)}" if takes and "audio" not in takes else ""
 
 
 def voice_parameter(interface: Interface | None) -> Parameter | None:

@@ -1,0 +1,100 @@
+"""Serves the page's files, read once, and the pipeline as JSON for its graph."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from omni_core.errors import OmniError
+from omni_serve.bodies import RawRoute, json_response
+from omni_serve.errors import ApiError
+from omni_serve.page.graph import snapshot
+from omni_serve.server import server_of
+
+router = APIRouter(route_class=RawRoute, tags=["page"])
+
+TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' blob: data:",
+        "media-src 'self' blob: data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""The page loads nothing from elsewhere, runs no inline script, and is shown in no frame."""
+
+_HEADERS = {
+    "content-security-policy": POLICY,
+    "permissions-policy": "microphone=(self), camera=(), geolocation=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-cache",
+}
+
+_STATISTICS_SECONDS = 5.0
+
+
+@cache
+def contents() -> dict[str, tuple[bytes, str]]:
+    """Return every file of the page by name, with its entity tag."""
+    found = {}
+    for each in files("omni_serve.page").joinpath("static").iterdir():
+        if each.name.rpartition(".")[2] in TYPES:
+            data = each.read_bytes()
+            found[each.name] = (data, f'"{sha256(data).hexdigest()[:16]}"')
+    return found
+
+
+OPEN_PATHS = frozenset({"/", *(f"/page/{name}" for name in contents())})
+
+
+@router.get("/", include_in_schema=False)
+async def page(request: Request) -> Response:
+    """Return the page."""
+    return _file(request, "index.html")
+
+
+@router.get("/page/{name}", include_in_schema=False)
+async def page_file(request: Request) -> Response:
+    """Return one of the page's files."""
+    return _file(request, request.path_params["name"])
+
+
+@router.get("/v1/omni/pipeline")
+async def pipeline(request: Request) -> Response:
+    """Return the pipeline as a graph: its stages with their state and counters, and its edges with what went over them."""
+    server = server_of(request)
+    try:
+        async with asyncio.timeout(_STATISTICS_SECONDS):
+            statistics = await server.pipe.statistics()
+    except (TimeoutError, OmniError):
+        statistics = {}
+    return json_response(snapshot(server, statistics))
+
+
+def _file(request: Request, name: str) -> Response:
+    if name not in contents():
+        raise ApiError(404, f"There is no GET {request.url.path}.", code="not_found")
+    data, tag = contents()[name]
+    headers = {**_HEADERS, "etag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(data, headers=headers, media_type=TYPES[name.rpartition(".")[2]])
