@@ -89,22 +89,40 @@ class _LoopThread:
         if self._is_ending:
             work.close()
             raise OmniError("the pipeline is closed")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
+        task: asyncio.Task[Any] | None = None
+
+        async def tracked() -> T:
+            nonlocal task
+            task = asyncio.current_task()
+            return await work
+
+        def cancel() -> None:
+            if task is not None:
+                task.cancel()
+
+        try:  # a KeyboardInterrupt may come before there is a future to cancel
+            return asyncio.run_coroutine_threadsafe(tracked(), self._loop).result()
         except CancelledError:
             raise RequestAbortedError("the pipeline was closed before the call was finished") from None
         except BaseException:
-            future.cancel()
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._loop.call_soon, cancel)  # after the first step of the task
             raise
 
     def iterate(self, values: AsyncIterator[T], close: Callable[[], Awaitable[None]]) -> Generator[T]:
         """Yield what an asynchronous iterator yields. Closing or dropping the generator closes it too."""
 
+        task: asyncio.Task[Any] | None = None
+
         async def following() -> T | _End:
+            nonlocal task
+            task = asyncio.current_task()
             return await anext(values, _End.END)
 
         async def closing() -> None:
+            if task is not None and not task.done():  # an iterator cannot be closed while it runs
+                task.cancel()
+                await asyncio.wait([task])
             await close()
 
         try:
