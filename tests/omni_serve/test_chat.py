@@ -248,3 +248,23 @@ async def test_a_body_that_is_no_json(http: httpx2.AsyncClient) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
     answer = await http.post("/v1/chat/completions", content=b"{}", headers=kind)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize("calls", ["abc", [1], [{"id": "a"}], [{**CALL, "id": 1}], [{**CALL, "function": "f"}]])
+async def test_calls_of_another_shape_are_refused(client: openai.AsyncOpenAI, calls: Any) -> None:
+    messages: Any = [USER, {"role": "assistant", "content": None, "tool_calls": calls}]
+    with pytest.raises(openai.BadRequestError, match=r"messages\[1\].tool_calls: must be a list of"):
+        await client.chat.completions.create(model="tones", messages=messages)
+
+
+async def test_a_result_without_the_id_of_its_call_is_refused(client: openai.AsyncOpenAI) -> None:
+    messages: Any = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "content": "x"},
+    ]
+    with pytest.raises(openai.BadRequestError, match=r"messages\[2\].tool_call_id: must be the id of a call"):
+        await client.chat.completions.create(model="tones", messages=messages)

@@ -86,3 +86,9 @@ async def test_calls_of_tools_and_their_results(client: openai.AsyncOpenAI) -> N
 async def test_what_is_not_offered_is_named(http: httpx2.AsyncClient, given: dict[str, Any], param: str) -> None:
     answer = await http.post("/v1/responses", json={"model": "tones", "input": "one", **given})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.parametrize(("name", "value"), [("messages", []), ("modalities", ["text"]), ("stream_options", {})])
+async def test_parameters_of_chats_are_refused_by_name(client: openai.AsyncOpenAI, name: str, value: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match=f"{name}: belongs to /v1/chat/completions"):
+        await client.responses.create(model="tones", input="one", extra_body={name: value})

@@ -72,3 +72,23 @@ async def test_limits_and_pipelines_that_cannot(pipe: AsyncPipe) -> None:
         app.state.server.interface = evolve(INTERFACE, prompts={})
         answer = await http.post("/v1/audio/transcriptions", data=data, files=files)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_operation")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stream": "1"}, "stream: must be true or false"),
+        ({"stream": "true", "response_format": "text"}, "stream: events"),
+    ],
+)
+async def test_a_stream_that_is_not_offered_is_refused(
+    client: openai.AsyncOpenAI, given: dict[str, str], message: str
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=message):
+        await client.post(
+            "/audio/transcriptions",
+            cast_to=httpx2.Response,
+            body={"model": "tones", **given},
+            files=[("file", ("a.wav", RECORDING))],
+            options={"headers": {"content-type": "multipart/form-data"}},
+        )

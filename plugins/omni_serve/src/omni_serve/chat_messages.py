@@ -48,10 +48,16 @@ class ChatMessages:
         if (calls := message.get("tool_calls")) is not None:
             if not self._tools:
                 raise invalid(f"{where}.tool_calls: this pipeline reads none", f"{where}.tool_calls")
+            if not (isinstance(calls, list) and all(map(_is_call, calls))):
+                wanted = "must be a list of {id, type, function: {name, arguments}}, all of them text"
+                raise invalid(f"{where}.tool_calls: {wanted}", f"{where}.tool_calls", "invalid_type")
             made["tool_calls"] = calls
             made["content"] = content = content or ""
         if role == "tool":
-            made["tool_call_id"] = message.get("tool_call_id")
+            if not isinstance(message.get("tool_call_id"), str):
+                wanted = "must be the id of a call"
+                raise invalid(f"{where}.tool_call_id: {wanted}", f"{where}.tool_call_id", "invalid_type")
+            made["tool_call_id"] = message["tool_call_id"]
         if not isinstance(content, str | list) or (isinstance(content, list) and not content):
             raise invalid(
                 f"{where}.content: must be text or a non-empty list of parts", f"{where}.content", "invalid_type"
@@ -90,3 +96,11 @@ class ChatMessages:
                 "audio_not_found",
             )
         return found or "..."
+
+
+def _is_call(call: Any) -> bool:
+    """Return whether this is a call of a function as an assistant's message has it."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return False
+    return all(isinstance(each, str) for each in (call.get("id"), function.get("name"), function.get("arguments")))

@@ -43,6 +43,10 @@ class ResponsesRequest(BaseModel):
     conversation: Any = None
 
 
+_OF_CHATS = {"messages", "modalities", "audio", "stream_options"}
+"""Parameters of chats that a response says otherwise, or has not."""
+
+
 @router.post("/v1/responses", openapi_extra=schema(ResponsesRequest))
 async def create_response(request: Request) -> Response:
     """Answer a conversation with text or calls of tools."""
@@ -55,6 +59,8 @@ async def create_response(request: Request) -> Response:
                 name,
                 "unsupported_parameter",
             )
+    for name in _OF_CHATS & asked.model_fields_set | _OF_CHATS & (asked.model_extra or {}).keys():
+        raise invalid(f"{name}: belongs to /v1/chat/completions, not here", name, "unsupported_parameter")
     if "text" not in server.interface.outputs and server.interface.outputs:
         raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
     chat_request = ChatRequest.model_validate(

@@ -63,6 +63,11 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
             "response_format",
             "unsupported_value",
         )
+    streamed = str(form.get("stream") or "false").lower()
+    if streamed not in ("true", "false"):
+        raise invalid(f"stream: must be true or false, is {streamed!r:.80}", "stream", "invalid_type")
+    if streamed == "true" and answer == "text":
+        raise invalid("stream: events are JSON; remove response_format=text", "stream", "unsupported_value")
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise invalid("file: a file is needed", "file", "missing_required_parameter")
@@ -86,7 +91,7 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
     return (
         Call(server, key_of(request), omni, speech=False, counted=True),
         answer,
-        str(form.get("stream")).lower() == "true",
+        streamed == "true",
     )
 
 
