@@ -126,3 +126,15 @@ async def test_metrics_may_be_public(pipe: AsyncPipe) -> None:
     async with http_client(app) as http:
         assert (await http.get("/metrics")).status_code == 200
         assert (await http.get("/v1/models")).status_code == 401
+
+
+async def test_a_short_lived_key_opens_conversations_only(guarded: Application) -> None:
+    async with http_client(guarded) as http:
+        bearer = {"authorization": f"Bearer {SECRET}"}
+        lent = await http.post("/v1/realtime/client_secrets", headers=bearer, json={"session": {"type": "realtime"}})
+        short = {"authorization": f"Bearer {lent.json()['value']}"}
+        refused = await http.get("/v1/models", headers=short)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")
+        assert (await http.get("/health", headers=short)).status_code == 200
+    async with socket_to(guarded, "/v1/realtime", **short):
+        pass  # it is accepted

@@ -143,6 +143,9 @@ class Guard:
                 code="insufficient_scope",
                 details={"scope": needed},
             )
+        if key.expires is not None and path not in (*CONVERSATIONS, *self.open_paths):
+            paths = " and ".join(CONVERSATIONS)
+            raise ApiError(403, f"A short-lived key opens {paths} only.", code="insufficient_scope")
         return key
 
     @property
@@ -197,6 +200,10 @@ class Guard:
         return ApiError(
             413, f"The body has {size / 2**20:.1f} MiB or more; the limit is {limit:g} MiB.", code="too_large"
         )
+
+
+CONVERSATIONS = ("/v1/realtime", "/v1/live/sessions")
+"""What a short-lived key opens, which a browser holds."""
 
 
 def scope_needed(method: str, path: str) -> str:
