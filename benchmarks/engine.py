@@ -2,16 +2,19 @@
 its own code.
 
     python benchmarks/engine.py [--quick] [--cpu] [--json FILE] [--checkpoint DIR] [--size mid|large]
+    python benchmarks/engine.py --beside llama.cpp=PYTHON --beside vllm=PYTHON [--threads N]... [--weights KIND]... [the same options]
 
-Both sides run in this process, one thread, on the same weights; rounds alternate. ``generate`` runs the whole model:
-the times of its thinker and talker are measured inside it. At 8 concurrent requests the other side is the better of
-``generate`` one after the other and, for the thinker, ``generate`` on a batch of eight equal prompts. Prompts are
-computed anew every time: the prefix cache is off except in the row about it.
+With ``--beside`` the other side is llama.cpp and vLLM, each from its own environment (see beside.py). Else both sides
+run in this process, one thread, on the same weights; rounds alternate. ``generate`` runs the whole model: the times of
+its thinker and talker are measured inside it. At 8 concurrent requests the other side is the better of ``generate`` one
+after the other and, for the thinker, ``generate`` on a batch of eight equal prompts. Prompts are computed anew every
+time: the prefix cache is off except in the row about it.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import tempfile
 import threading
 import time
@@ -19,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import beside
 import click
 import torch
 from report import Row, compare, json_option, publish, quick_option
@@ -365,14 +369,50 @@ LABELS = {"mid": "270 M", "large": "1.5 B"}
     help="large: 1.5 B parameters instead of 270 M; other rows are skipped.",
 )
 @click.option("--cpu", is_flag=True, help="Measure CPU time instead of wall time, for a machine with other load.")
-def main(quick: bool, json_path: Path | None, checkpoint: Path | None, size: str, cpu: bool) -> None:
-    """Engine against transformers' generate."""
+@click.option(
+    "--beside",
+    "peers",
+    multiple=True,
+    metavar="NAME=PYTHON",
+    help="llama.cpp or vllm, and the interpreter of its environment.",
+)
+@click.option(
+    "--threads", type=click.IntRange(1), multiple=True, default=(1, 2), help="With --beside; may be repeated."
+)
+@click.option("--weights", type=click.Choice(list(beside.WEIGHTS)), multiple=True, help="With --beside; default: all.")
+def main(
+    quick: bool,
+    json_path: Path | None,
+    checkpoint: Path | None,
+    size: str,
+    cpu: bool,
+    peers: tuple[str, ...],
+    threads: tuple[int, ...],
+    weights: tuple[str, ...],
+) -> None:
+    """Engine against transformers' generate, or beside other engines."""
     global clock
+    pythons = beside.interpreters(peers)
+    if not pythons and weights:
+        raise click.UsageError("--weights: needs --beside")
     clock = time.process_time if cpu else clock
     torch.set_num_threads(1)
     rounds, tokens, frames = (1, 12, 6) if quick else (5, 32, 24)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = checkpoint or write_tiny_checkpoint(Path(folder) / size, shape=size)
+        if pythons:
+            config = read_config(checkpoint)
+
+            def draw(length: int, seed: int) -> list[int]:
+                ids: list[int] = opening(config, length - 6, seed)[0].tolist()
+                return ids
+
+            rows = beside.beside(
+                LABELS[size], checkpoint, pythons, weights=weights or tuple(beside.WEIGHTS), threads=threads, rounds=rounds, cpu=cpu,
+                ours=sys.executable, draw=draw,
+            )  # fmt: skip
+            publish(rows, json_path)
+            return
         rows = against_transformers(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
         gc.collect()
         rows += against_float32(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)

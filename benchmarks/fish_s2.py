@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from report import Row, alone, compare, json_option, publish, quick_option
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.assembly import assemble
@@ -135,7 +135,7 @@ async def first_audio(checkpoint: Path, frames: int, rounds: int) -> list[tuple[
         {"messages": [{"role": "user", "content": TEXT}]}, {"seed": SEED, "semantic": {"max_new_tokens": frames + 1}}
     )
     times = []
-    async with open_pipeline(fish_s2(str(checkpoint))) as client:
+    async with open_async(fish_s2(str(checkpoint))) as client:
         for _ in range(rounds + 1):
             begin, first = time.perf_counter(), 0.0
             async for event in client.stream(request):

@@ -33,8 +33,6 @@ from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeCode2WavConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omni_core.launch.prepare import kernel_specs
-from omni_core.model_runner.kernels import install
 from omni_core.plugins import load_plugins
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage, Scheduler
@@ -47,6 +45,8 @@ from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker import ThinkerRunner
 from omni_qwen3.thinker_network import Thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_torch.installed_kernels import install
+from omni_torch.kernel_specs import kernel_specs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
 from released import RELEASED

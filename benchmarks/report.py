@@ -26,9 +26,10 @@ class Row:
 def compare(
     name: str, unit: str, ours: Sequence[float], other: Sequence[float], other_name: str, *, higher_is_better: bool
 ) -> Row:
-    """A row of medians. The ratio is the median of the per-round ratios, which a noisy machine disturbs least."""
-    ratios = [a / b if higher_is_better else b / a for a, b in zip(ours, other, strict=True)]
-    return Row(name, unit, statistics.median(ours), statistics.median(other), other_name, statistics.median(ratios))
+    """A row of medians. The ratio is the median of the per-round ratios, which a noisy machine disturbs least; there is none to zero."""
+    pairs = list(zip(ours, other, strict=True) if higher_is_better else zip(other, ours, strict=True))
+    ratio = statistics.median(above / below for above, below in pairs) if all(below for _, below in pairs) else None
+    return Row(name, unit, statistics.median(ours), statistics.median(other), other_name, ratio)
 
 
 def alone(name: str, unit: str, ours: Sequence[float]) -> Row:

@@ -27,7 +27,7 @@ import workloads
 from peer import PEER_NAME, peer_running, peer_start
 from report import Row, alone, compare, json_option, publish, quick_option
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.protocol.messages import OmniRequest
 
@@ -86,7 +86,7 @@ def streaming() -> PipelineConfig:
 async def running(config: PipelineConfig) -> AsyncIterator[workloads.Submit]:
     """A pipeline of ours, with the ``submit`` that the workloads need."""
     terminal = config.terminal_stages[0]
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
 
         async def submit(inputs: Any) -> Any:
             return (await client.submit(OmniRequest(inputs=inputs)))[terminal]
@@ -235,7 +235,7 @@ class Bench:
         seconds, memory, idle = [], [], []
         for _ in range(self.rounds):
             begin = time.perf_counter()
-            async with open_pipeline(noops(3)) as client:
+            async with open_async(noops(3)) as client:
                 seconds.append(time.perf_counter() - begin)
                 await client.submit(OmniRequest(inputs={}))
                 processes = [psutil.Process(pid) for pid in client.process_ids.values()]

@@ -1,9 +1,10 @@
-"""What HTTP costs: requests a second beside a bare FastAPI echo, and the first byte of speech beside the pipeline's first piece.
+"""Measure the cost of HTTP: requests a second beside a bare FastAPI echo, and the first byte of speech beside the pipeline's first piece.
 
     python benchmarks/serve.py [--quick] [--json FILE]
 
 Every server is a process of its own, and runs in rounds that are interleaved. ``http``: our server over a pipeline that is a
 function call, so that the figure is HTTP's alone. ``noop``: over a pipeline whose stage, in a process of its own, does nothing.
+``chain``: over three such processes, as the peer had.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -18,6 +20,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 from report import Row, alone, compare, json_option, publish, quick_option
@@ -29,6 +32,9 @@ from omni_core.protocol.messages import OmniRequest
 HERE = Path(__file__).parent
 MESSAGES = [{"role": "user", "content": "Hello, how are you today?"}]
 CHAT = json.dumps({"model": "noop", "messages": MESSAGES}).encode()
+PEER = {1: 264.0, 64: 326.0}
+"""Requests a second of sglang-omni 0.1.9's HTTP server over three processes without work, by concurrency, measured on two such cores."""
+
 SPEECH = json.dumps({"model": "noop", "input": "Hello.", "response_format": "pcm"}).encode()
 
 
@@ -47,62 +53,79 @@ def server(name: str) -> Iterator[int]:
         process.wait()
 
 
-class Connection:
-    """A client as lean as can be, so that the server is what is measured."""
+def request_of(path: str, body: bytes) -> bytes:
+    """Return a request as it is sent."""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer a key for the benchmark\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
-    def __init__(self, port: int, path: str, body: bytes) -> None:
-        self._port = port
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer a key for the benchmark\r\n"
-        self._request = f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
-    async def open(self) -> None:
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+class Client(asyncio.Protocol):
+    """Asks again as soon as it has an answer, in the callback that reads it: as lean as can be, so that the server is what is measured."""
 
-    async def ask(self) -> None:
-        """Send the request and read an answer with a known length."""
-        self._writer.write(self._request)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
-        await self._reader.readexactly(int(length.split(b":")[1]))
+    _request = request_of("/v1/chat/completions", CHAT)
+    _length = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
-    async def first_sound(self) -> float:
-        """Send the request; return the seconds until the first bytes of the body, and read the rest."""
-        begin = time.perf_counter()
-        self._writer.write(self._request)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        first = 0.0
-        while size := int(await self._reader.readline(), 16):
-            first = first or time.perf_counter() - begin
-            await self._reader.readexactly(size + 2)
-        await self._reader.readexactly(2)
-        return first
+    def __init__(self) -> None:
+        self.count, self._until, self._data = 0, 0.0, b""
+        self._over = asyncio.get_running_loop().create_future()
 
-    def close(self) -> None:
-        self._writer.close()
+    async def ask(self, until: float) -> None:
+        """Ask at least once, and until then."""
+        self.count, self._until, self._over = 0, until, asyncio.get_running_loop().create_future()
+        self.transport.write(self._request)
+        await self._over
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Read an answer with a known length."""
+        self._data += data
+        end = self._data.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        length = self._length.search(self._data, 0, end)
+        if not self._data.startswith(b"HTTP/1.1 200") or length is None:
+            self.transport.abort()
+        elif len(self._data) >= end + 4 + int(length[1]):
+            self._data, self.count = b"", self.count + 1
+            if time.perf_counter() < self._until:
+                self.transport.write(self._request)
+            else:
+                self._over.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._over.done():
+            self._over.set_exception(
+                RuntimeError(f"the server has answered {self._data!r:.500} and ended the connection")
+            )
+
+
+async def first_sound(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> float:
+    """Ask for speech; return the seconds until the first bytes of the body, and read the rest."""
+    begin = time.perf_counter()
+    writer.write(request_of("/v1/audio/speech", SPEECH))
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head
+    first = 0.0
+    while size := int(await reader.readline(), 16):
+        first = first or time.perf_counter() - begin
+        await reader.readexactly(size + 2)
+    await reader.readexactly(2)
+    return first
 
 
 async def rate(port: int, concurrency: int, seconds: float) -> float:
     """Return requests a second of a closed loop."""
-    connections = [Connection(port, "/v1/chat/completions", CHAT) for _ in range(concurrency)]
-    for each in connections:
-        await each.open()
-        await each.ask()
-    count, until = 0, time.perf_counter() + seconds
-
-    async def ask(connection: Connection) -> None:
-        nonlocal count
-        while time.perf_counter() < until:
-            await connection.ask()
-            count += 1
-
+    loop = asyncio.get_running_loop()
+    clients = [(await loop.create_connection(Client, "127.0.0.1", port))[1] for _ in range(concurrency)]
+    await asyncio.gather(*(each.ask(0.0) for each in clients))
     begin = time.perf_counter()
-    await asyncio.gather(*(ask(each) for each in connections))
+    await asyncio.gather(*(each.ask(begin + seconds) for each in clients))
     taken = time.perf_counter() - begin
-    for each in connections:
-        each.close()
-    return count / taken
+    for each in clients:
+        each.transport.close()
+    return sum(each.count for each in clients) / taken
 
 
 async def pipeline_rate(concurrency: int, seconds: float) -> float:
@@ -125,11 +148,10 @@ async def pipeline_rate(concurrency: int, seconds: float) -> float:
 
 async def first_sounds(port: int, count: int) -> tuple[float, float]:
     """Return the median seconds until the first sound: over HTTP, and of the pipeline alone."""
-    connection = Connection(port, "/v1/audio/speech", SPEECH)
-    await connection.open()
-    await connection.first_sound()
-    over_http = [await connection.first_sound() for _ in range(count)]
-    connection.close()
+    connection = await asyncio.open_connection("127.0.0.1", port)
+    await first_sound(*connection)
+    over_http = [await first_sound(*connection) for _ in range(count)]
+    connection[1].close()
     direct = []
     async with open_async(pipeline("speak", SPEAKS)) as pipe:
         for _ in range(count + 1):
@@ -148,27 +170,28 @@ def main(quick: bool, json_path: Path | None) -> None:
     os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     rounds, seconds = (3, 1.0) if quick else (7, 3.0)
     rows: list[Row] = []
-    with server("echo") as echo, server("http") as http, server("noop") as noop, server("speech") as speech:
+    with (
+        server("echo") as echo,
+        server("http") as http,
+        server("noop") as noop,
+        server("chain") as chain,
+        server("speech") as speech,
+    ):
         for concurrency in (1, 64):
-            rates: dict[str, list[float]] = {"echo": [], "http": [], "noop": [], "pipeline": []}
+            rates: dict[str, list[float]] = {"echo": [], "http": [], "noop": [], "chain": [], "pipeline": []}
             for _ in range(rounds):
-                for name, port in (("echo", echo), ("http", http), ("noop", noop)):
+                for name, port in (("echo", echo), ("http", http), ("noop", noop), ("chain", chain)):
                     rates[name].append(asyncio.run(rate(port, concurrency, seconds)))
                 rates["pipeline"].append(asyncio.run(pipeline_rate(concurrency, seconds)))
-            at = f"chat, concurrency {concurrency}"
-            rows.append(
-                compare(f"{at}: HTTP alone", "1/s", rates["http"], rates["echo"], "FastAPI echo", higher_is_better=True)
-            )
-            rows.append(
-                compare(
-                    f"{at}: over no-ops", "1/s", rates["noop"], rates["echo"], "FastAPI echo", higher_is_better=True
-                )
-            )
-            rows.append(
-                compare(
-                    f"{at}: over no-ops", "1/s", rates["noop"], rates["pipeline"], "without HTTP", higher_is_better=True
-                )
-            )
+            rates["peer"] = [PEER[concurrency]] * rounds
+            for what, ours, other, named in (
+                ("HTTP alone", "http", "echo", "FastAPI echo"),
+                ("over a no-op", "noop", "echo", "FastAPI echo"),
+                ("over a no-op", "noop", "pipeline", "without HTTP"),
+                ("over three no-ops", "chain", "peer", "sglang-omni 0.1.9"),
+            ):
+                name = f"chat, concurrency {concurrency}: {what}"
+                rows.append(compare(name, "1/s", rates[ours], rates[other], named, higher_is_better=True))
         sounds = [asyncio.run(first_sounds(speech, 20 if quick else 100)) for _ in range(rounds)]
     rows.append(
         alone("first sound over HTTP, after the pipeline's", "ms", [1000 * (over - direct) for over, direct in sounds])

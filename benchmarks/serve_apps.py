@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import numpy as np
+import uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 
@@ -22,7 +23,7 @@ from omni_core.interface import SPEECH, TEXT, Interface
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextResult
 from omni_serve import Settings, create_app
-from omni_serve.listening import open_socket, web_server
+from omni_serve.listening import freeze_start, open_socket, web_server
 
 RATE = 24_000
 PIECE = np.zeros(RATE // 10, np.float32)
@@ -34,6 +35,11 @@ SPEAKS = Interface(roles={SPEECH: "speak"}, inputs=["text"], outputs=["audio"], 
 def write(payload: StagePayload) -> TextResult:
     """Answer without any work."""
     return TextResult("Hello.", [], "stop", {"prompt_tokens": 3, "completion_tokens": 2})
+
+
+def hand_on(payload: StagePayload) -> str:
+    """Do nothing for the next stage."""
+    return "Hello."
 
 
 def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
@@ -50,6 +56,16 @@ def pipeline(stage: str, interface: Interface) -> PipelineConfig:
         stages=[StageConfig(name=stage, process="p", factory=f"serve_apps:{stage}", terminal=True)],
         interface=interface,
     )
+
+
+def chain() -> PipelineConfig:
+    """Three processes without work, as the peer's pipeline had."""
+    first, second = (
+        StageConfig(name=name, process=name, factory="serve_apps:hand_on", next=[after])
+        for name, after in (("first", "second"), ("second", "write"))
+    )
+    last = StageConfig(name="write", process="write", factory="serve_apps:write", terminal=True)
+    return PipelineConfig(model_path="none", name="noop", stages=[first, second, last], interface=WRITES)
 
 
 class NoPipeline:
@@ -94,20 +110,31 @@ def echo() -> FastAPI:
 
 
 async def serve(app: Any) -> None:
+    """Serve as ``omni serve`` does."""
+    server = web_server(app, drain_seconds=1)
+    freeze_start()
     listener = open_socket("127.0.0.1:0")
     print(listener.getsockname()[1], flush=True)
-    await web_server(app, drain_seconds=1).serve(sockets=[listener])
+    await server.serve(sockets=[listener])
+
+
+async def serve_plainly(app: FastAPI) -> None:
+    """Serve with uvicorn as it is, on the same parser and without a log of requests."""
+    listener = open_socket("127.0.0.1:0")
+    print(listener.getsockname()[1], flush=True)
+    config = uvicorn.Config(app, loop="asyncio", http="httptools", log_config=None, access_log=False)
+    await uvicorn.Server(config).serve(sockets=[listener])
 
 
 async def main(name: str) -> None:
     settings = Settings(keys={"bench": "a key for the benchmark"}, concurrent=256)
     if name == "echo":
-        await serve(echo())
+        await serve_plainly(echo())
     elif name == "http":
         await serve(create_app(NoPipeline(), settings))  # type: ignore[arg-type]
     else:
-        config = pipeline("write", WRITES) if name == "noop" else pipeline("speak", SPEAKS)
-        async with open_async(config) as pipe:
+        configs = {"noop": pipeline("write", WRITES), "chain": chain(), "speech": pipeline("speak", SPEAKS)}
+        async with open_async(configs[name]) as pipe:
             await serve(create_app(pipe, settings))
 
 

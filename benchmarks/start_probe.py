@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, TextChunk
 from omni_qwen3_demo.pipeline import default_model, demo
@@ -57,7 +57,7 @@ async def seconds_of_a_restart(client: Any) -> float:
 
 async def measure(mode: str, replies: int) -> dict[str, float]:
     begin = time.perf_counter()
-    async with open_pipeline(demo(default_model()[0], processes=mode)) as client:
+    async with open_async(demo(default_model()[0], processes=mode)) as client:
         figures = {"start": time.perf_counter() - begin}
         figures["very first text"], figures["very first sound"] = await first_pieces(client, 0)
         times = [await first_pieces(client, seed) for seed in range(1, 1 + replies)]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("OMNI_WEIGHTS_CACHE", "off")  # nothing is left in the cache of whoever runs the tests
 STAGES = Path(__file__).parent / "end_to_end" / "runtime"
 
 
@@ -26,30 +27,14 @@ def importable_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAGES), os.environ.get("PYTHONPATH", "")]))
 
 
-def leftovers(before: set[str]) -> set[str]:
-    """Return new names in /dev/shm that no living process uses; those of other programs and other tests are ignored."""
-    import psutil
-
-    new = set(os.listdir("/dev/shm")) - before
-    used = set()
-    for process in psutil.process_iter() if new else ():
-        try:
-            used |= {Path(each.path).name for each in process.memory_maps(grouped=True)}
-        except psutil.Error:
-            continue
-    return {name for name in new - used if os.path.exists(f"/dev/shm/{name}")}
-
-
 @pytest.fixture
 def run_folder() -> Iterator[Path]:
     """A short path for sockets, whose addresses are limited in length; checked to be empty after the test, like
     /dev/shm and the children.
     """
-    import psutil  # the session without plugins has none
+    from leftovers import Before
 
-    shared, others = set(os.listdir("/dev/shm")), set(psutil.Process().children(recursive=True))
+    before = Before()
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
         yield Path(folder)
-        assert not set(psutil.Process().children(recursive=True)) - others, "processes that the test started are left"
-        assert not leftovers(shared)
-        assert not list(Path(folder).glob("omni-*"))
+        before.expect_nothing_new(Path(folder))

@@ -159,7 +159,7 @@ def edges(theme: Theme) -> list[str]:
 
 
 def ends(theme: Theme) -> list[str]:
-    """What goes in and what comes out."""
+    """Draw the inputs and the outputs."""
     lines = ["text", "images", "audio", "video"]
     drawn = [
         f'<text x="76" y="{170 + 20 * number}" font-size="15" fill="{theme.text}" text-anchor="end">{line}</text>'

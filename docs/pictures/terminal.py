@@ -31,7 +31,7 @@ TYPED = [
     ("What do you see?", "> "),
     ("/quit", PROMPT),
 ]
-"""What is typed, and what the last line begins with when the answer is complete."""
+"""The commands that are typed, each with the beginning of the last line of its complete answer."""
 
 TEMPLATE = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">

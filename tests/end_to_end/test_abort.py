@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from harness import pipeline, request_of
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.errors import RequestAbortedError
 
 RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "pending")
 
 
-async def resting_state(client: Client) -> dict[str, float]:
+async def resting_state(client: AsyncPipe) -> dict[str, float]:
     """Return the free cache blocks and all state of requests, per stage."""
     state = {}
     for process, counters in (await client.statistics()).items():
@@ -26,9 +26,9 @@ async def resting_state(client: Client) -> dict[str, float]:
     return state
 
 
-async def at_rest(client: Client) -> dict[str, float]:
+async def at_rest(client: AsyncPipe) -> dict[str, float]:
     """The baseline: the state after a request has ended, in which nothing but free blocks is left."""
-    for _ in range(50):
+    for _ in range(400):
         state = await resting_state(client)
         if not any(value for key, value in state.items() if not key.endswith("free_blocks")):
             return state
@@ -36,10 +36,10 @@ async def at_rest(client: Client) -> dict[str, float]:
     raise AssertionError(f"a finished request left something behind: {state}")
 
 
-async def settles(client: Client, baseline: dict[str, float]) -> dict[str, tuple[float, float]]:
-    """Return the differences from the baseline that remain after at most five seconds."""
+async def settles(client: AsyncPipe, baseline: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """Return the differences from the baseline that remain, however long one waits."""
     different: dict[str, tuple[float, float]] = {}
-    for _ in range(50):
+    for _ in range(400):
         now = await resting_state(client)
         different = {key: (baseline[key], now[key]) for key in baseline if baseline[key] != now.get(key)}
         if not different:
@@ -56,7 +56,7 @@ def long_request(cases: dict[str, Any], name: str) -> Any:
 
 
 async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    async with open_pipeline(pipeline(checkpoints["a"])) as client:
+    async with open_async(pipeline(checkpoints["a"])) as client:
         await client.submit(request_of(cases["image_audio_video"]))
         baseline = await at_rest(client)
         assert any(key.endswith("free_blocks") for key in baseline)
@@ -78,7 +78,7 @@ async def test_abort_at_many_moments_leaves_nothing(checkpoints: dict[str, Path]
 
 @pytest.mark.parametrize("stage", ["decode", "code2wav"])
 async def test_abort_while_a_stage_streams(stage: str, checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    async with open_pipeline(pipeline(checkpoints["a"], initial_chunk=1, chunk=2)) as client:
+    async with open_async(pipeline(checkpoints["a"], initial_chunk=1, chunk=2)) as client:
         await client.submit(request_of(cases["text"]))
         baseline = await at_rest(client)
         with pytest.raises(RequestAbortedError):
@@ -89,7 +89,7 @@ async def test_abort_while_a_stage_streams(stage: str, checkpoints: dict[str, Pa
 
 
 async def test_a_client_that_disappears(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    async with open_pipeline(pipeline(checkpoints["a"])) as client:
+    async with open_async(pipeline(checkpoints["a"])) as client:
         await client.submit(request_of(cases["text"]))
         baseline = await at_rest(client)
         tasks = [asyncio.create_task(client.submit(long_request(cases, "image"))) for _ in range(4)]

@@ -15,13 +15,13 @@ import pytest_asyncio
 import soundfile
 from harness import pipeline, request_of, text_part
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.errors import OmniError, RequestFailedError
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(checkpoints: dict[str, Path]) -> AsyncIterator[Client]:
-    async with open_pipeline(pipeline(checkpoints["a"], max_audio_seconds=60.0)) as opened:
+async def client(checkpoints: dict[str, Path]) -> AsyncIterator[AsyncPipe]:
+    async with open_async(pipeline(checkpoints["a"], max_audio_seconds=60.0)) as opened:
         yield opened
 
 
@@ -85,7 +85,7 @@ BAD_MEDIA = [
 ]
 
 
-async def fails(client: Client, request: Any) -> str:
+async def fails(client: AsyncPipe, request: Any) -> str:
     with pytest.raises(OmniError) as caught:
         await client.submit(request)
     if isinstance(caught.value, RequestFailedError):
@@ -93,13 +93,13 @@ async def fails(client: Client, request: Any) -> str:
     return str(caught.value)
 
 
-async def still_answers(client: Client, cases: dict[str, Any]) -> None:
+async def still_answers(client: AsyncPipe, cases: dict[str, Any]) -> None:
     assert (await client.submit(request_of(cases["image"])))["decode"].token_ids
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", BAD_MEDIA)
-async def test_bad_media(name: str, client: Client, bad_files: dict[str, str], cases: dict[str, Any]) -> None:
+async def test_bad_media(name: str, client: AsyncPipe, bad_files: dict[str, str], cases: dict[str, Any]) -> None:
     path = bad_files[name]
     kind = name.split()[1]
     request = request_of(cases["text"])
@@ -129,7 +129,9 @@ async def test_bad_media(name: str, client: Client, bad_files: dict[str, str], c
         ({"metadata": {"priority": 2000}}, ["metadata.priority", "-1000 to 1000"]),
     ],
 )
-async def test_bad_request(change: dict[str, Any], expected: list[str], client: Client, cases: dict[str, Any]) -> None:
+async def test_bad_request(
+    change: dict[str, Any], expected: list[str], client: AsyncPipe, cases: dict[str, Any]
+) -> None:
     message = await fails(client, request_of(cases["text"], **change))
     for word in expected:
         assert word.lower() in message.lower()
@@ -147,7 +149,7 @@ async def test_bad_request(change: dict[str, Any], expected: list[str], client: 
         [{"role": "nobody", "content": "x"}],
     ],
 )
-async def test_malformed_messages(messages: Any, client: Client, cases: dict[str, Any]) -> None:
+async def test_malformed_messages(messages: Any, client: AsyncPipe, cases: dict[str, Any]) -> None:
     request = request_of(cases["text"])
     request.inputs = {"messages": messages}
     assert "messages" in await fails(client, request)
@@ -155,7 +157,7 @@ async def test_malformed_messages(messages: Any, client: Client, cases: dict[str
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_prompt_longer_than_the_context(client: Client, cases: dict[str, Any]) -> None:
+async def test_a_prompt_longer_than_the_context(client: AsyncPipe, cases: dict[str, Any]) -> None:
     request = request_of(cases["text"])
     request.inputs = {"messages": [{"role": "user", "content": [text_part("word " * 200_000)]}]}
     assert "context" in await fails(client, request)
@@ -167,7 +169,7 @@ async def test_a_missing_shard_is_named_at_start(checkpoints: dict[str, Path], t
     shard = sorted(broken.glob("*.safetensors"))[0]
     shard.unlink()
     with pytest.raises(OmniError, match=shard.name):
-        async with open_pipeline(pipeline(broken)):
+        async with open_async(pipeline(broken)):
             pass
 
 
@@ -182,7 +184,7 @@ async def test_a_wrong_shape_is_named_at_start(checkpoints: dict[str, Path], tmp
             tensors[name] = tensors[name][:-1].clone()
             save_file(tensors, shard, {"format": "pt"})
     with pytest.raises(OmniError, match=r"thinker\.model\.norm\.weight"):
-        async with open_pipeline(pipeline(broken)):
+        async with open_async(pipeline(broken)):
             pass
 
 
@@ -194,6 +196,6 @@ async def test_a_config_out_of_range_is_named_at_start(checkpoints: dict[str, Pa
     with pytest.raises(
         OmniError, match=r"text_config\.num_hidden_layers: must be a whole number from 1 to 1024, is -3"
     ) as caught:
-        async with open_pipeline(pipeline(broken)):
+        async with open_async(pipeline(broken)):
             pass
     assert "Traceback" not in str(caught.value)

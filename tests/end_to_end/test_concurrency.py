@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from harness import pipeline, request_of
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 
 
@@ -29,7 +29,7 @@ def mixed(cases: dict[str, Any]) -> list[OmniRequest]:
 async def test_eight_concurrent_requests_equal_each_alone(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     requests = mixed(cases)
     assert len(requests) == 8
-    async with open_pipeline(pipeline(checkpoints["a"])) as client:
+    async with open_async(pipeline(checkpoints["a"])) as client:
         alone = [await client.submit(request) for request in requests]
         together = await asyncio.gather(*(client.submit(request) for request in requests))
         again = await asyncio.gather(*(client.submit(request) for request in reversed(requests)))
@@ -49,7 +49,7 @@ async def test_a_seed_decides_a_sampled_reply(checkpoints: dict[str, Path], case
         request.params["seed"] = seed
         return request
 
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         first, same, other = [await client.submit(sampled(seed)) for seed in (1, 1, 2)]
     assert list(first["decode"].token_ids) == list(same["decode"].token_ids)
     np.testing.assert_array_equal(np.asarray(first["code2wav"].codes), np.asarray(same["code2wav"].codes))

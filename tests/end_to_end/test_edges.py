@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from harness import pipeline, request_of, text_part
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.config import read_config
 
@@ -31,7 +31,7 @@ async def test_replies_without_speech(checkpoints: dict[str, Path], cases: dict[
         "an immediate codec EOS": changed(request_of(cases["text"]), "talker", suppressed_ids=others),
         "one talker token": changed(request_of(cases["image"]), "talker", max_new_tokens=1),
     }
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         for name, request in silent.items():
             answer = await client.submit(request)
             assert len(answer["code2wav"].samples) == 0, name
@@ -44,7 +44,7 @@ async def test_replies_without_speech(checkpoints: dict[str, Path], cases: dict[
 
 async def test_a_video_without_sound_gets_a_notice(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     request = request_of(cases["video"], metadata={"use_audio_in_video": True})
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         heard = await client.submit(request)
         plain = await client.submit(request_of(cases["video"]))
     assert "has no audio track" in heard["decode"].notices[0]
@@ -66,7 +66,7 @@ async def test_any_rate_and_channel_count_and_bytes(checkpoints: dict[str, Path]
         chat = [{"role": "user", "content": [{"type": "audio", **part}, text_part("What is it?")]}]
         return request_of({"messages": chat, "thinker_max_new_tokens": 8, "talker_max_new_tokens": 8})
 
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         by_path = await client.submit(heard(path=str(tmp_path / "stereo.flac")))
         by_bytes = await client.submit(heard(data=(tmp_path / "stereo.flac").read_bytes()))
         as_array = await client.submit(heard(samples=mono, sample_rate=16_000))
@@ -76,7 +76,7 @@ async def test_any_rate_and_channel_count_and_bytes(checkpoints: dict[str, Path]
 
 @pytest.mark.parametrize("speaker", ["chelsie", "Ethan", "AIDEN"])
 async def test_speakers_sound_different(speaker: str, checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         spoken = await client.submit(request_of(cases["text"], metadata={"speaker": speaker}))
         other = await client.submit(
             request_of(cases["text"], metadata={"speaker": "ethan" if speaker != "Ethan" else "aiden"})

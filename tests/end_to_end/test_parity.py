@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from harness import SHAPES, pipeline, request_of
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 
 WAVE_TOLERANCE = 1e-4
 
@@ -26,7 +26,7 @@ async def test_every_modality_equals_the_reference(
 ) -> None:
     expected = reference(shape)
     wrong = []
-    async with open_pipeline(pipeline(checkpoints[shape], processes=processes)) as client:
+    async with open_async(pipeline(checkpoints[shape], processes=processes)) as client:
         for name, case in cases.items():
             answer = await client.submit(request_of(case))
             ids = list(answer["decode"].token_ids)

@@ -11,7 +11,7 @@ import numpy as np
 from attrs import evolve
 from harness import pipeline, request_of
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig
 
 WAVE_TOLERANCE = 1e-4
@@ -49,12 +49,12 @@ async def test_answers_with_every_cache_equal_answers_without(
     names = ["image_audio_video", "multi_turn", "video_with_audio", "text"]
     asked = [cases[name] for name in names] + [follow_up(cases["image"]), follow_up(cases["image_audio_video"])]
     config = pipeline(checkpoints["a"], processes="one")
-    async with open_pipeline(unshared(config)) as client:
+    async with open_async(unshared(config)) as client:
         expected = [await client.submit(request_of(case)) for case in asked]
         counters = (await client.statistics())["pipeline"]
         assert counters["thinker"]["reused_positions"] == 0
         assert counters["image_encoder"]["encoder_cache.bytes"] == 0
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         first = [await client.submit(request_of(case)) for case in asked]
         fresh = (await client.statistics())["pipeline"]
         again = await asyncio.gather(*(client.submit(request_of(case)) for case in asked))
@@ -78,10 +78,10 @@ async def test_another_picture_behind_the_same_words_is_another_prompt(
     (part,) = [part for part in other["messages"][0]["content"] if part["type"] == "image"]
     part["path"] = picture
     config = pipeline(checkpoints["a"], processes="one")
-    async with open_pipeline(unshared(config)) as client:
+    async with open_async(unshared(config)) as client:
         expected = [await client.submit(request_of(each)) for each in (case, other)]
     assert difference(*expected) is not None, "the picture has no effect"
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         for _ in range(2):
             for each, answer in zip((case, other), expected, strict=True):
                 assert difference(await client.submit(request_of(each)), answer) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness import pipeline, request_of
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import TextChunk
 
@@ -18,7 +18,7 @@ def stopping(case: dict[str, Any], *stops: str) -> OmniRequest:
     return request
 
 
-async def streamed(client: Client, request: OmniRequest) -> tuple[list[str], dict[str, Any]]:
+async def streamed(client: AsyncPipe, request: OmniRequest) -> tuple[list[str], dict[str, Any]]:
     pieces, final = [], {}
     async for event in client.stream(request):
         if event.final:
@@ -30,7 +30,7 @@ async def streamed(client: Client, request: OmniRequest) -> tuple[list[str], dic
 
 async def test_a_reply_ends_before_its_stop_string(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     case = cases["text"]
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         whole = await client.submit(request_of(case))
         text, ids = whole["decode"].text, whole["decode"].token_ids
         assert len(text) > 12
@@ -54,7 +54,7 @@ async def test_a_reply_ends_before_its_stop_string(checkpoints: dict[str, Path],
 async def test_speech_ends_with_the_text(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
     """A stop string of several tokens is not spoken: the speech equals that of a reply without it."""
     case = cases["text"]
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         whole = (await client.submit(request_of(case)))["decode"]
         stop = whole.text[len(whole.text) // 2 :]
         stopped = await client.submit(stopping(case, stop))

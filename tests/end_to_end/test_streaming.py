@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from harness import pipeline, request_of
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, TextChunk
 
 
-async def collect(client: Client, request: OmniRequest) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
+async def collect(client: AsyncPipe, request: OmniRequest) -> tuple[list[tuple[str, Any]], dict[str, Any]]:
     """Every partial result in order of arrival, and the final ones."""
     partial, final = [], {}
     async for event in client.stream(request):
@@ -29,10 +29,10 @@ async def collect(client: Client, request: OmniRequest) -> tuple[list[tuple[str,
 async def test_streamed_audio_and_text_concatenate_to_the_one_shot_reply(
     initial_chunk: int, chunk: int, checkpoints: dict[str, Path], cases: dict[str, Any]
 ) -> None:
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one", initial_chunk=300, chunk=300)) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one", initial_chunk=300, chunk=300)) as client:
         whole = await client.submit(request_of(cases["image_audio"]))
     options = {"processes": "one", "initial_chunk": initial_chunk, "chunk": chunk}
-    async with open_pipeline(pipeline(checkpoints["a"], **options)) as client:
+    async with open_async(pipeline(checkpoints["a"], **options)) as client:
         partial, final = await collect(client, request_of(cases["image_audio"]))
     pieces = [data.samples for _, data in partial if isinstance(data, AudioChunk)]
     streamed = np.concatenate([np.asarray(piece) for piece in pieces])
@@ -53,7 +53,7 @@ async def test_first_audio_arrives_before_a_long_reply_is_complete(
     # A reply that cannot end early: its end-of-turn id is never chosen.
     request.params["thinker"] |= {"max_new_tokens": 160, "ignore_eos": True}
     request.params["talker"] |= {"max_new_tokens": 60}
-    async with open_pipeline(pipeline(checkpoints["a"], initial_chunk=1, chunk=4)) as client:
+    async with open_async(pipeline(checkpoints["a"], initial_chunk=1, chunk=4)) as client:
         partial, final = await collect(client, request)
     assert len(final["decode"].token_ids) == 160
     stages = [stage for stage, _ in partial]
@@ -63,13 +63,13 @@ async def test_first_audio_arrives_before_a_long_reply_is_complete(
 
 
 async def test_text_only_requests_do_not_reach_the_talker(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
-    async with open_pipeline(pipeline(checkpoints["a"])) as client:
+    async with open_async(pipeline(checkpoints["a"])) as client:
         spoken = await client.submit(request_of(cases["text"]))
         silent = await client.submit(request_of(cases["text"], modalities=["text"]))
         assert set(spoken) == {"decode", "code2wav"}
         assert set(silent) == {"decode"}
         assert silent["decode"].text == spoken["decode"].text
-    async with open_pipeline(pipeline(checkpoints["a"], name="qwen3-omni-text")) as client:
+    async with open_async(pipeline(checkpoints["a"], name="qwen3-omni-text")) as client:
         case = cases["text"]
         plain = OmniRequest({"messages": case["messages"]}, {"max_tokens": case["thinker_max_new_tokens"]})
         assert (await client.submit(plain))["decode"].text == silent["decode"].text

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from harness import Oracle, pipeline, request_of, text_part
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_qwen3 import tiny_checkpoint
 
 Raw = dict[str, Any]
@@ -76,7 +76,7 @@ async def compare(oracle: Oracle, checkpoint: Path, cases: dict[str, Any], folde
     config = pipeline(checkpoint, processes="one")
     config.stage("preprocessing").factory_args.update(arguments)
     answers = {}
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         for name, case in cases.items():
             answers[name] = await client.submit(request_of(case))
     oracle.wait(folder / "out.npz")
@@ -118,7 +118,7 @@ async def test_tied_embeddings(
         save_file({**tensors, head: source.clone()}, reference / path.name, {"format": "pt"})
     chosen = {each: cases[each] for each in ("text", "image")}
     expected = oracle.answers(reference, tmp_path / "out.npz", chosen)
-    async with open_pipeline(pipeline(checkpoint, processes="one")) as client:
+    async with open_async(pipeline(checkpoint, processes="one")) as client:
         for name, case in chosen.items():
             answer = await client.submit(request_of(case))
             assert list(answer["decode"].token_ids) == expected[f"{name}.ids"].tolist(), name
@@ -144,7 +144,7 @@ async def test_a_silent_video_beside_one_with_sound(
     parts = [{"type": name.split("_")[0], "path": files[name]} for name in order]
     chat = [{"role": "user", "content": [*parts, text_part("Which one is silent?")]}]
     case = {"messages": chat, "thinker_max_new_tokens": 12, "talker_max_new_tokens": 12, "use_audio_in_video": True}
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         answer = await client.submit(request_of(case))
     (notice,) = answer["decode"].notices
     assert "video.mkv" in notice
@@ -163,8 +163,8 @@ async def test_a_checkpoint_saved_by_transformers_starts(
     oracle.wait(saved)
     assert (saved / "processor_config.json").is_file()
     assert not (saved / "preprocessor_config.json").exists()
-    async with open_pipeline(pipeline(checkpoints["a"], processes="one")) as client:
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
         expected = await client.submit(request_of(cases["image_audio_video"]))
-    async with open_pipeline(pipeline(saved, processes="one")) as client:
+    async with open_async(pipeline(saved, processes="one")) as client:
         answer = await client.submit(request_of(cases["image_audio_video"]))
     assert list(answer["decode"].token_ids) == list(expected["decode"].token_ids)

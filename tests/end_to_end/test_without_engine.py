@@ -18,15 +18,15 @@ TOY = Path(__file__).parent / "toy_distribution"
 
 PROGRAM = """
 import asyncio, json, sys
-from omni_core.client.source import PipelineSource
-from omni_core.client import open_pipeline
+from omni_deploy.source import LayeredSource
+from omni_core.client import open_async
 from omni_core.protocol.messages import OmniRequest
 
 async def main():
     params = {"thinker": {"max_new_tokens": 6}, "talker": {"temperature": 0.9, "seed": 3, "max_new_tokens": 6}}
     message = {"role": "user", "content": [{"type": "text", "text": "What is a fox?"}]}
-    config = PipelineSource("qwen3-omni", sys.argv[1], {"processes": "one"}).resolve().config
-    async with open_pipeline(config) as client:
+    config = LayeredSource("qwen3-omni", sys.argv[1], {"processes": "one"}).resolve().config
+    async with open_async(config) as client:
         answer = await client.submit(OmniRequest({"messages": [message]}, params))
     samples = answer["code2wav"].samples.tolist()
     print(json.dumps({"ids": list(answer["decode"].token_ids), "samples": samples}))

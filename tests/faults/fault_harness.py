@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,20 @@ import psutil
 from attrs import define, field
 from pipelines import make_pipeline
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError
 from omni_core.protocol.messages import OmniRequest
 
 IN_FLIGHT = 64
+SOON = 30.0
+"""Seconds that a test waits for what has to come at once: only a failure takes that long. What would come instead takes longer, or
+comes when the test says so.
+"""
+
+FRESH_SECONDS = 0.01
+"""Seconds for which the waits of all threads are used again."""
+
 GROWTH_BYTES = 24 * 2**20
 """Private memory that a process may gain over a test: allocators keep some; a leak under load is more."""
 
@@ -97,7 +105,7 @@ Right = Callable[[int, dict[str, Any]], bool]
 class Load:
     """Bystanders: :data:`IN_FLIGHT` requests at all times, each checked."""
 
-    client: Client
+    client: AsyncPipe
     right: Right
     inputs: dict[str, Any] = field(factory=dict)
     answered: int = 0
@@ -129,9 +137,9 @@ class Load:
             await self.more(2 * IN_FLIGHT)
         finally:
             self._ending = True
-            await asyncio.wait_for(asyncio.gather(*tasks), 60)
+            await asyncio.wait_for(asyncio.gather(*tasks), 2 * SOON)
 
-    async def more(self, count: int, seconds: float = 60.0) -> None:
+    async def more(self, count: int, seconds: float = 120.0) -> None:
         """Wait until ``count`` more bystanders were answered."""
         goal, end = self.answered + count, time.monotonic() + seconds
         while self.answered < goal:
@@ -166,7 +174,7 @@ class Possessions:
 class Watched:
     """A pipeline whose resources are compared with those before the fault."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AsyncPipe) -> None:
         self.client = client
         self._before: dict[str, Possessions] = {}
 
@@ -180,7 +188,7 @@ class Watched:
         await self.rest()
         self._before = self._now()
 
-    async def rest(self, seconds: float = 10.0) -> None:
+    async def rest(self, seconds: float = SOON) -> None:
         """Wait until no state of any request is left in a stage, queue, or relay."""
         end = time.monotonic() + seconds
         while busy := _busy(await self.client.statistics()):
@@ -192,7 +200,7 @@ class Watched:
         ``growth`` bytes.
         """
         await self.rest()
-        end = time.monotonic() + 10  # the pool of a dead process stays mapped for a while
+        end = time.monotonic() + SOON  # the pool of a dead process stays mapped for a while
         while grown := self._grown(growth):
             assert time.monotonic() < end, f"more than before: {grown}"
             await asyncio.sleep(0.05)
@@ -220,23 +228,37 @@ def _busy(statistics: dict[str, dict[str, dict[str, float]]]) -> dict[str, float
 def standstills() -> Iterator[list[tuple[float, str]]]:
     """Record how long each callback blocked this thread's event loop, in seconds, with the callback.
 
-    Waiting counts like computing (a join, a lock, the interpreter held by another thread). Time in which the thread was
-    runnable but not scheduled does not count (``/proc/thread-self/schedstat``), so that a busy machine causes no
-    failure; neither does garbage collection of objects of earlier tests.
+    Waiting counts like computing (a join, a lock, the interpreter held by another thread). Time in which a thread of this
+    process was runnable but not scheduled does not count (``/proc/self/task/*/schedstat``), so that a busy machine causes no
+    failure: the interpreter may be held by a thread that waits for a processor. Neither does garbage collection of objects
+    of earlier tests.
     """
     gc.collect()
     gc.freeze()
     seen: list[tuple[float, str]] = []
     run = asyncio.Handle._run
-    schedule = Path("/proc/thread-self/schedstat")
+    looked, known = (
+        0.0,
+        dict[str, int](),
+    )  # when the threads were looked at last, and the time that each had waited then
 
-    def waited() -> float:
-        return int(schedule.read_text().split()[1]) / 1e9
+    def waits() -> dict[str, int]:
+        found = {}
+        for task in os.listdir("/proc/self/task"):
+            with suppress(OSError):  # it has ended
+                found[task] = int(Path("/proc/self/task", task, "schedstat").read_text().split()[1])
+        return found
 
     def timed(handle: asyncio.Handle) -> None:
-        begin, waited_before = time.perf_counter(), waited()
+        nonlocal looked, known
+        if time.perf_counter() - looked > FRESH_SECONDS:
+            looked, known = time.perf_counter(), waits()
+        begin = time.perf_counter()
         run(handle)
-        seen.append((time.perf_counter() - begin - (waited() - waited_before), repr(handle)))
+        seconds = time.perf_counter() - begin
+        if seconds > FRESH_SECONDS:
+            seconds -= sum(now - known.get(task, 0) for task, now in waits().items()) / 1e9
+        seen.append((seconds, repr(handle)))
 
     asyncio.Handle._run = timed  # type: ignore[method-assign]
     try:
@@ -251,7 +273,7 @@ async def watched(
     config: PipelineConfig, right: Right, inputs: dict[str, Any] | None = None, **options: Any
 ) -> AsyncIterator[tuple[Watched, Load]]:
     """A running pipeline with its baseline taken after a warm-up, and bystanders ready to start."""
-    async with open_pipeline(config, **options) as client:
+    async with open_async(config, **options) as client:
         async with Load(client, right, inputs or {}).running():
             pass
         pipeline = Watched(client)

@@ -7,7 +7,6 @@ answer depends on ``n`` alone.
 from __future__ import annotations
 
 import collections
-import ctypes
 import dataclasses
 import gc
 import os
@@ -157,8 +156,17 @@ def given(payload: StagePayload) -> dict[str, Any]:
     return payload.request.inputs if payload.data is None else payload.data
 
 
+def wait_for_file(path: str | None) -> None:
+    """Wait until a file is there, or do nothing without one."""
+    while path is not None and not os.path.exists(path):
+        time.sleep(0.005)
+
+
 class Step:
-    """A stage function that passes its input on, adds its name, and misbehaves if asked to."""
+    """A stage function that passes its input on, adds its name, and misbehaves if asked to.
+
+    Inputs may say ``sleep``, the seconds that it takes in a stage, and ``held``, a file that it waits for there.
+    """
 
     def __init__(self, name: str, seconds: float = 0.0) -> None:
         self.name = name
@@ -167,6 +175,7 @@ class Step:
     def __call__(self, payload: StagePayload) -> Any:
         data = given(payload)
         time.sleep(data.get("sleep", {}).get(self.name, self.seconds))
+        wait_for_file(data.get("held", {}).get(self.name))
         bad = misbehave(poisoned(data, self.name))
         return {**data, "path": [*data.get("path", []), self.name]} if bad is None else bad
 
@@ -307,12 +316,13 @@ def slow_to_build() -> Any:
     return Step("slow")
 
 
-def vector_with_sleep(payload: StagePayload) -> dict[str, Any]:
-    return {**vector(payload), "sleep": payload.request.inputs.get("sleep", 0.0)}
+def vector_that_is_held(payload: StagePayload) -> dict[str, Any]:
+    return {**vector(payload), "held": payload.request.inputs.get("held")}
 
 
-def check_after_sleep(payload: StagePayload) -> dict[str, Any]:
-    time.sleep(payload.data["sleep"])
+def check_when_let_go(payload: StagePayload) -> dict[str, Any]:
+    """Check a vector once the file that its request names is there."""
+    wait_for_file(payload.data["held"])
     return check_vector(payload)
 
 
@@ -367,28 +377,15 @@ class Mortal:
         self.inbox.remove(lambda message: message.request_id == request_id)
 
 
-def dies_while_built(folder: str, builds: list[int], seconds: float) -> Step:
-    """A stage whose process dies ``seconds`` into some of its builds, which are counted from 0 in ``folder``."""
+def dies_while_built(folder: str, builds: list[int]) -> Step:
+    """A stage whose process dies in some of its builds, which are counted from 0 in ``folder``, once there is a file ``die``."""
     counter = Path(folder) / "builds"
     count = len(counter.read_text()) if counter.exists() else 0
     counter.write_text("x" * (count + 1))
     if count in builds:
-        time.sleep(seconds)
+        wait_for_file(str(Path(folder) / "die"))
         os._exit(4)
     return Step("work")
-
-
-def deaf(seconds: float) -> Any:
-    """Checks a tensor, then holds the GIL for some time, which blocks the event loop too, if a request asks for it."""
-    with_interpreter = ctypes.PyDLL(None)
-
-    def compute(payload: StagePayload) -> dict[str, Any]:
-        answer = check_vector(payload)
-        if payload.data["poison"] == "deaf":
-            with_interpreter.usleep(int(seconds * 1e6))
-        return answer
-
-    return compute
 
 
 class Torrent:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_harness import Watched, watched
+from fault_harness import SOON, Watched, watched
 from pipelines import make_pipeline
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
 from omni_core.protocol.messages import OmniRequest
 
@@ -40,9 +40,9 @@ def torrent(folder: Path) -> PipelineConfig:
 @pytest.mark.parametrize("chunks", [3, 12], ids=["fits the pool", "does not"])
 async def test_streams_that_keep_chunks_do_not_deadlock_on_memory(folder: Path, chunks: int) -> None:
     """Each holds shared memory and needs more; together they need more than exists, and so do the long ones alone."""
-    async with open_pipeline(torrent(folder)) as client:
+    async with open_async(torrent(folder)) as client:
         asked = [client.submit(OmniRequest({"n": n, "chunks": chunks, "nbytes": MIB})) for n in range(8)]
-        answers = await asyncio.wait_for(asyncio.gather(*asked), 20)
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 2 * SOON)
         assert [each["consume"] for each in answers] == [{"n": n, "chunks": chunks} for n in range(8)]
         await Watched(client).rest()
 
@@ -73,9 +73,9 @@ async def test_branches_that_fill_their_pools_do_not_deadlock_in_a_join(folder: 
             merge_fn="fault_stages:side_by_side",
         ),
     )
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         asked = [client.submit(OmniRequest({"n": n, "count": 6, "nbytes": MIB})) for n in range(6)]
-        answers = await asyncio.wait_for(asyncio.gather(*asked), 30)
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 2 * SOON)
         assert [each["join"] for each in answers] == [{"n": n} for n in range(6)]
         await Watched(client).rest()
 
@@ -88,7 +88,7 @@ async def test_a_suspended_consumer_loses_no_chunk(folder: Path, nbytes: int) ->
     def right(n: int, answer: dict[str, Any]) -> bool:
         return bool(answer["consume"] == {"n": n, "chunks": chunks})
 
-    async with open_pipeline(torrent(folder)) as client:
+    async with open_async(torrent(folder)) as client:
         request = {"chunks": chunks, "nbytes": nbytes}
         await client.submit(OmniRequest({"n": 0, **request}))
         os.kill(client.process_ids["consume"], signal.SIGSTOP)
@@ -98,7 +98,7 @@ async def test_a_suspended_consumer_loses_no_chunk(folder: Path, nbytes: int) ->
             assert not any(task.done() for task in asked), [task.exception() for task in asked if task.done()][:1]
         finally:
             os.kill(client.process_ids["consume"], signal.SIGCONT)
-        answers = await asyncio.wait_for(asyncio.gather(*asked), 30)
+        answers = await asyncio.wait_for(asyncio.gather(*asked), 2 * SOON)
         assert all(right(n, answer) for n, answer in enumerate(answers))
         await Watched(client).rest()
 
@@ -125,7 +125,7 @@ async def test_pending_chunks_are_dropped_with_their_request(folder: Path) -> No
                 await client.abort(f"a{n}")
             for task in cancelled:
                 task.cancel()
-            await asyncio.wait([*aborted, *cancelled], timeout=2)
+            await asyncio.wait([*aborted, *cancelled], timeout=SOON)
             assert all(task.done() for task in [*aborted, *cancelled])
         finally:
             os.kill(client.process_ids["consume"], signal.SIGCONT)

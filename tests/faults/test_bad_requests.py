@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from fault_harness import Watched, branching, right_branching, right_streaming, streaming, watched
+from fault_harness import SOON, Watched, branching, right_branching, right_streaming, streaming, watched
 from pipelines import make_pipeline
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import StageConfig
 from omni_core.errors import InvalidRequestError, RequestAbortedError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
@@ -88,14 +88,11 @@ class Case:
     error_type: str
     message: str
 
-    async def fails(self, client: Client, number: int) -> None:
+    async def fails(self, client: AsyncPipe, number: int) -> None:
         request = OmniRequest({"n": number, "poison": {"at": self.place, "kind": self.kind}})
-        begin = time.monotonic()
         with pytest.raises(RequestFailedError, match=f"(?s){self.message}") as caught:
-            await client.submit(request)
+            await asyncio.wait_for(client.submit(request), SOON)
         assert (caught.value.stage, caught.value.error_type) == (self.stage, self.error_type), self
-        # The first of its kind may import torch, which takes longer.
-        assert time.monotonic() - begin < (1.0 if number else 10.0), self
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
@@ -123,19 +120,19 @@ async def test_a_misbehaving_request_fails_alone(
 
 @pytest.mark.parametrize("together", [False, True], ids=["own processes", "one process"])
 async def test_an_error_message_that_never_returns_is_bounded(folder: Path, together: bool) -> None:
-    async with open_pipeline(branching(folder, together)) as client:
+    async with open_async(branching(folder, together)) as client:
         for place in ("start", "route_fn", "merge_fn"):
             begin = time.monotonic()
             poison = {"at": place, "kind": "sleeps in str"}
             with pytest.raises(RequestFailedError, match=r"formatting it took more than 0\.5 s") as caught:
                 await client.submit(OmniRequest({"n": 1, "poison": poison}))
             assert caught.value.error_type == "SleepsInStr"
-            assert time.monotonic() - begin < 3.0
+            assert time.monotonic() - begin < 8.0, "that is how long it sleeps"
         assert right_branching(2, await client.submit(OmniRequest({"n": 2})))
 
 
 async def test_an_invalid_request_has_its_own_error_class(folder: Path) -> None:
-    async with open_pipeline(branching(folder)) as client:
+    async with open_async(branching(folder)) as client:
         poison = {"at": "left", "kind": "invalid"}
         with pytest.raises(InvalidRequestError, match="does not like it") as caught:
             await client.submit(OmniRequest({"n": 1, "poison": poison}), "mine")
@@ -147,7 +144,7 @@ async def test_a_request_that_kills_its_process_fails_alone(folder: Path, togeth
     """31 good requests and a killer, with one retry each: only the killer fails, and its resubmission runs alone."""
     config = branching(folder, together, retries=1)
     killer = {"n": 100, "poison": {"at": "work", "kind": "die"}}
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         assert right_branching(0, await client.submit(OmniRequest({"n": 0})))
         sleep = {"start": 0.02}
         good = [asyncio.create_task(client.submit(OmniRequest({"n": n, "sleep": sleep}))) for n in range(1, 17)]
@@ -175,11 +172,11 @@ async def test_a_failed_request_frees_its_shared_memory(folder: Path) -> None:
         StageConfig(name="make", factory="fault_stages:vector", process="make", next="use"),
         StageConfig(name="use", factory="fault_stages:careless", process="use", terminal=True),
     )
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         for kind, *_ in RAISES:
             with pytest.raises(RequestFailedError):
                 await client.submit(OmniRequest({"n": 1, "nbytes": 1_000_000, "poison": kind}))
-            await Watched(client).rest(seconds=2.0)
+            await Watched(client).rest()
 
 
 async def test_data_that_looks_like_codec_internals_stays_data(folder: Path) -> None:
@@ -225,11 +222,13 @@ async def test_ids_are_used_once(folder: Path) -> None:
             with pytest.raises(InvalidRequestError, match="'mine' was used before"):
                 await client.submit(OmniRequest({"n": 2}), "mine")
 
-            aborted = asyncio.create_task(client.submit(slow, "dropped"))
+            held = OmniRequest({"n": 1, "held": {"left": str(folder / "go")}})
+            aborted = asyncio.create_task(client.submit(held, "dropped"))
             await asyncio.sleep(0.05)
             await client.abort("dropped")
             with pytest.raises(RequestAbortedError):
                 await aborted
+            (folder / "go").touch()
             with pytest.raises(InvalidRequestError, match="'dropped' was used before"):
                 await client.submit(OmniRequest({"n": 2}), "dropped")
         assert not load.failed

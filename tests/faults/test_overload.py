@@ -7,16 +7,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from fault_harness import Load, Watched, branching, right_branching, right_streaming, step, streaming, watched
+from fault_harness import SOON, Load, Watched, branching, right_branching, right_streaming, step, streaming, watched
 from pipelines import make_pipeline
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import RelayConfig, StageConfig
 from omni_core.errors import OverloadedError, RequestFailedError, RequestTimeoutError
 from omni_core.protocol.messages import OmniRequest
@@ -39,7 +38,7 @@ async def test_a_slow_sink_does_not_increase_memory(folder: Path) -> None:
         ),
         StageConfig(name="sink", factory="fault_stages:slow_check_vector", process="sink", terminal=True),
     )
-    async with open_pipeline(config, max_in_flight=400) as client:
+    async with open_async(config, max_in_flight=400) as client:
         await asyncio.gather(*(client.submit(OmniRequest({"n": n, "nbytes": MIB})) for n in range(20)))
         processes = {name: psutil.Process(pid) for name, pid in client.process_ids.items()}
         before = {name: process.memory_full_info().uss for name, process in processes.items()}
@@ -57,16 +56,17 @@ async def test_a_slow_sink_does_not_increase_memory(folder: Path) -> None:
 
 
 async def test_more_than_the_limit_is_refused_at_once_with_a_hint(folder: Path) -> None:
-    async with open_pipeline(make_pipeline(folder, step("only", terminal=True)), max_in_flight=64) as client:
-        slow, quick = OmniRequest({"n": 1, "sleep": {"only": 0.5}}), OmniRequest({"n": 1})
+    go = folder / "go"
+    async with open_async(make_pipeline(folder, step("only", terminal=True)), max_in_flight=64) as client:
+        slow, quick = OmniRequest({"n": 1, "held": {"only": str(go)}}), OmniRequest({"n": 1})
         tasks = [asyncio.create_task(client.submit(each)) for each in [slow, *[quick] * 63]]
         await asyncio.sleep(0.05)
         for _ in range(20):
-            begin = time.monotonic()
             with pytest.raises(OverloadedError, match="retry after") as caught:
-                await client.submit(quick)
-            assert time.monotonic() - begin < 0.05
+                await asyncio.wait_for(client.submit(quick), SOON)
             assert 0 < caught.value.retry_after <= 60
+        assert not any(task.done() for task in tasks), "nothing that was admitted is over yet"
+        go.touch()
         await asyncio.gather(*tasks)
         assert (await client.submit(quick))["only"]["n"] == 1
         assert (await client.statistics())["coordinator"]["requests"]["refused"] == 20
@@ -76,20 +76,19 @@ async def test_more_than_the_limit_is_refused_at_once_with_a_hint(folder: Path) 
 async def test_a_deadline_holds_in_every_queue(folder: Path, stage: str) -> None:
     """Requests wait behind a slow one, in each stage in turn; those with a timeout leave when it is over."""
     async with watched(branching(folder), right_branching) as (pipeline, _):
-        client = pipeline.client
-        slow = asyncio.create_task(client.submit(OmniRequest({"n": 0, "sleep": {stage: 1.5}})))
+        client, go = pipeline.client, folder / "go"
+        slow = asyncio.create_task(client.submit(OmniRequest({"n": 0, "held": {stage: str(go)}})))
         await asyncio.sleep(0.1)
         patient = [asyncio.create_task(client.submit(OmniRequest({"n": n}))) for n in range(8)]
 
-        async def hurried(n: int) -> float:
-            begin = time.monotonic()
+        async def hurried(n: int) -> None:
             with pytest.raises(RequestFailedError, match=r"timeout of 0\.3 s") as caught:
                 await client.submit(OmniRequest({"n": n}, timeout=0.3))
             assert caught.value.error_type == "TimeoutError"
-            return time.monotonic() - begin
 
-        seconds = await asyncio.gather(*(hurried(n) for n in range(8)))
-        assert all(0.3 <= each < 0.8 for each in seconds)
+        await asyncio.wait_for(asyncio.gather(*(hurried(n) for n in range(8))), SOON)
+        assert not any(task.done() for task in (slow, *patient)), "they have left a queue that does not move"
+        go.touch()
         assert right_branching(0, await slow)
         assert all(right_branching(n, each) for n, each in enumerate(await asyncio.gather(*patient)))
         await pipeline.as_before()
@@ -100,29 +99,29 @@ async def test_a_deadline_holds_while_a_put_waits_for_the_pool(folder: Path) -> 
         folder,
         StageConfig(
             name="make",
-            factory="fault_stages:vector_with_sleep",
+            factory="fault_stages:vector_that_is_held",
             process="make",
             next="gate",
             relay=RelayConfig(slot_size_mb=2, credits=1),
         ),
-        StageConfig(name="gate", factory="fault_stages:check_after_sleep", process="gate", terminal=True),
+        StageConfig(name="gate", factory="fault_stages:check_when_let_go", process="gate", terminal=True),
     )
 
     def right(n: int, answer: dict[str, Any]) -> bool:
         return bool(answer["gate"]["n"] == n)
 
     async with watched(config, right, {"nbytes": MIB}) as (pipeline, _):
-        client = pipeline.client
-        slow = asyncio.create_task(client.submit(OmniRequest({"n": 1, "nbytes": MIB, "sleep": 1.5})))
+        client, go = pipeline.client, folder / "go"
+        slow = asyncio.create_task(client.submit(OmniRequest({"n": 1, "nbytes": MIB, "held": str(go)})))
         await asyncio.sleep(0.2)
         hurried = [
             asyncio.create_task(client.submit(OmniRequest({"n": n, "nbytes": MIB}, timeout=0.3))) for n in range(10)
         ]
-        begin = time.monotonic()
-        for each in await asyncio.gather(*hurried, return_exceptions=True):
+        for each in await asyncio.wait_for(asyncio.gather(*hurried, return_exceptions=True), SOON):
             assert isinstance(each, RequestFailedError)
             assert each.error_type == "TimeoutError"
-        assert time.monotonic() - begin < 0.8
+        assert not slow.done()
+        go.touch()
         assert right(1, await slow)
         await pipeline.as_before()
 
@@ -146,11 +145,11 @@ asyncio.run(test_overload.print_growth(Path({str(folder)!r})))
 
 
 async def print_growth(folder: Path) -> None:
-    async with open_pipeline(streaming(folder)) as client:
+    async with open_async(streaming(folder)) as client:
         sizes = []
         async with Load(client, right_streaming).running() as load:
             for _ in range(2):
-                await load.more(20_500)
+                await load.more(20_500, seconds=250)
                 gc.collect()
                 sizes.append(psutil.Process().memory_full_info().uss)
         print(sizes[1] - sizes[0])
@@ -159,36 +158,38 @@ async def print_growth(folder: Path) -> None:
 async def test_a_deadline_holds_while_its_own_step_runs(folder: Path) -> None:
     async with watched(branching(folder), right_branching) as (pipeline, _):
         for stage in ("start", "left", "join"):
+            go = folder / f"go {stage}"
             async with Load(pipeline.client, right_branching).running():
-                begin = time.monotonic()
+                held = OmniRequest({"n": 1, "held": {stage: str(go)}}, timeout=0.3)
                 with pytest.raises(RequestFailedError, match=r"timeout of 0\.3 s"):
-                    await pipeline.client.submit(OmniRequest({"n": 1, "sleep": {stage: 0.8}}, timeout=0.3))
-                assert 0.3 <= time.monotonic() - begin < 0.8
+                    await asyncio.wait_for(pipeline.client.submit(held), SOON)
+                go.touch()
         await pipeline.as_before()
 
 
 async def test_a_deadline_ends_a_stream_that_is_being_read(folder: Path) -> None:
     """The client has read part of the reply; the stages stop, and messages that they still send are dropped."""
     config = make_pipeline(folder, StageConfig(name="drip", factory="fault_stages:Drip", process="drip", terminal=True))
-    async with open_pipeline(config) as client:
-        read, begin = [], time.monotonic()
-        with pytest.raises(RequestFailedError, match=r"timeout of 0\.5 s") as caught:
-            async for event in client.stream(OmniRequest({"count": 1000, "pause": 0.02}, timeout=0.5)):
+    async with open_async(config) as client:
+        read = []
+        with pytest.raises(RequestFailedError, match=r"timeout of 1\.0 s") as caught:
+            async for event in client.stream(OmniRequest({"count": 10_000, "pause": 0.02}, timeout=1.0)):
                 read.append(event.data)
         assert caught.value.error_type == "TimeoutError"
-        assert 0.5 <= time.monotonic() - begin < 1.0
+        assert 0 < len(read) < 10_000
         assert read == list(range(len(read)))
-        assert len(read) > 5
-        begin = time.monotonic()
-        assert (await client.submit(OmniRequest({"count": 3, "pause": 0.0})))["drip"] == 3
-        assert time.monotonic() - begin < 1.0, "the stage still worked for the request that is over"
+        # The stage works no longer for the request that is over: that would take minutes.
+        assert (await asyncio.wait_for(client.submit(OmniRequest({"count": 3, "pause": 0.0})), SOON))["drip"] == 3
         await Watched(client).rest()
 
 
 async def test_a_timeout_names_the_stages_that_have_the_request(folder: Path) -> None:
-    async with open_pipeline(branching(folder)) as client:
+    async with open_async(branching(folder)) as client:
+        await client.submit(OmniRequest({"n": 0}))  # connects the stages
+        go = folder / "go"
         with pytest.raises(RequestTimeoutError) as caught:
-            await client.submit(OmniRequest({"n": 1, "sleep": {"left": 1.0}}, timeout=0.3))
+            await client.submit(OmniRequest({"n": 1, "held": {"left": str(go)}}, timeout=1.5))
+        go.touch()
         assert "stage 'join' waits for 'left'" in str(caught.value)
         assert "stage 'left' has it queued or computes" in str(caught.value)
         assert caught.value.error_type == "TimeoutError"

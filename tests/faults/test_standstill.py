@@ -12,10 +12,10 @@ from typing import Any
 
 import psutil
 import pytest
-from fault_harness import standstills, step
+from fault_harness import SOON, standstills, step
 from pipelines import make_pipeline
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError, RequestFailedError, StartupError
 from omni_core.processes import unit
@@ -27,18 +27,16 @@ def acting(folder: Path, **fields: Any) -> PipelineConfig:
     return make_pipeline(folder, step("start", next="act"), act)
 
 
-async def serves(client: Client, n: int = 1) -> None:
-    assert (await asyncio.wait_for(client.submit(OmniRequest({"n": n})), 20))["act"] == {"n": n}
+async def serves(client: AsyncPipe, n: int = 1) -> None:
+    assert (await asyncio.wait_for(client.submit(OmniRequest({"n": n})), SOON))["act"] == {"n": n}
 
 
 @pytest.mark.parametrize("how", ["spin", "sleep", "lock", "hold the GIL"])
 async def test_a_compute_that_never_returns_ends_its_process_and_is_named(folder: Path, how: str) -> None:
-    async with open_pipeline(acting(folder, compute_timeout=2.0)) as client:
+    async with open_async(acting(folder, compute_timeout=2.0)) as client:
         pids = client.process_ids
-        begin = time.monotonic()
         with pytest.raises(RequestFailedError) as caught:
-            await asyncio.wait_for(client.submit(OmniRequest({"n": 1, "do": how}), "guilty"), 20)
-        assert time.monotonic() - begin < 9
+            await asyncio.wait_for(client.submit(OmniRequest({"n": 1, "do": how}), "guilty"), 2 * SOON)
         assert (caught.value.stage, caught.value.error_type) == ("act", "ProcessDied")
         if how != "hold the GIL":  # then the process cannot report anything
             assert "'guilty' in stage 'act' has not ended within its compute_timeout of 2 s" in str(caught.value)
@@ -53,10 +51,10 @@ async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
 ) -> None:
     """The stage is repaired although nothing is in flight, before the next request arrives."""
     monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 2.0)
-    async with open_pipeline(acting(folder)) as client:
+    async with open_async(acting(folder)) as client:
         with pytest.raises(OmniError, match="timeout"):
             await client.submit(OmniRequest({"n": 1, "do": how}, timeout=0.5), "guilty")
-        end = time.monotonic() + 15
+        end = time.monotonic() + 2 * SOON
         while client.health()["act"]["restarts"] == 0:
             assert time.monotonic() < end, client.health()
             await asyncio.sleep(0.05)
@@ -64,9 +62,9 @@ async def test_the_compute_of_a_request_that_is_over_ends_after_a_grace_period(
 
 
 async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 3.0)
-    config = make_pipeline(folder, step("only", terminal=True, compute_timeout=4.0))
-    async with open_pipeline(config) as client:
+    monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 8.0)
+    config = make_pipeline(folder, step("only", terminal=True, compute_timeout=10.0))
+    async with open_async(config) as client:
         slow = OmniRequest({"n": 1, "sleep": {"only": 2.5}})
         assert (await client.submit(slow))["only"]["n"] == 1
         slow.timeout = 0.5
@@ -79,7 +77,7 @@ async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monke
 async def test_a_limit_that_cannot_be_kept_is_an_error(folder: Path) -> None:
     stage = StageConfig(name="s", factory="fault_stages:Consume", process="s", terminal=True, compute_timeout=5.0)
     with pytest.raises(StartupError, match=r"stages\[s\].compute_timeout: Consume does not report its computes"):
-        async with open_pipeline(make_pipeline(folder, stage)):
+        async with open_async(make_pipeline(folder, stage)):
             pass
 
 
@@ -88,11 +86,11 @@ async def test_closed_descriptors_leave_no_process_behind(
     folder: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unit, "ABORT_GRACE_SECONDS", 2.0)
-    async with open_pipeline(acting(folder)) as client:
+    async with open_async(acting(folder)) as client:
         pids = list(client.process_ids.values())
         with pytest.raises(OmniError):
             await client.submit(OmniRequest({"n": 1, "do": how}, timeout=1.0))
-        end = time.monotonic() + 20
+        end = time.monotonic() + 2 * SOON
         while client.health()["act"]["restarts"] == 0:
             assert time.monotonic() < end, client.health()
             await asyncio.sleep(0.05)
@@ -100,24 +98,27 @@ async def test_closed_descriptors_leave_no_process_behind(
         with pytest.raises(OmniError):
             await client.submit(OmniRequest({"n": 1, "do": how}, timeout=1.0))
         pids += client.process_ids.values()
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+    end = time.monotonic() + SOON
+    while left := [pid for pid in pids if psutil.pid_exists(pid)]:
+        assert time.monotonic() < end, left
+        await asyncio.sleep(0.02)
 
 
 async def test_a_flood_on_stderr_without_a_line_break(folder: Path) -> None:
-    async with open_pipeline(acting(folder)) as client:
+    async with open_async(acting(folder)) as client:
         await serves(client)
         before = psutil.Process().memory_info().rss
         with standstills() as seen:
             flood = asyncio.create_task(client.submit(OmniRequest({"n": 1, "do": "flood"})))
-            assert (await asyncio.wait_for(flood, 30))["act"] == {"n": 1}
-        assert max(seen) < (0.05, ""), max(seen)
+            assert (await asyncio.wait_for(flood, 2 * SOON))["act"] == {"n": 1}
+        assert max(seen) < (0.1, ""), max(seen)
         assert psutil.Process().memory_info().rss - before < 20 * 2**20
         await serves(client)
         assert client.health()["act"]["restarts"] == 0
 
 
 async def test_a_process_that_has_run_out_of_memory_is_replaced(folder: Path) -> None:
-    async with open_pipeline(acting(folder)) as client:
+    async with open_async(acting(folder)) as client:
         await client.submit(OmniRequest({"n": 1, "do": "limit memory"}))
         failed = 0
         while client.health()["act"]["restarts"] == 0:
@@ -133,7 +134,7 @@ async def test_a_process_that_has_run_out_of_memory_is_replaced(folder: Path) ->
 
 
 async def test_requests_for_too_much_memory_do_not_end_the_process(folder: Path) -> None:
-    async with open_pipeline(acting(folder)) as client:
+    async with open_async(acting(folder)) as client:
         for _ in range(5):
             with pytest.raises(RequestFailedError, match="too much"):
                 await client.submit(OmniRequest({"n": 1, "do": "ask for too much"}))
@@ -149,19 +150,19 @@ def ranked(folder: Path) -> PipelineConfig:
 
 @pytest.mark.parametrize("rank", [0, 1])
 async def test_a_rank_that_fails_alone_ends_its_stage(folder: Path, rank: int) -> None:
-    async with open_pipeline(ranked(folder)) as client:
+    async with open_async(ranked(folder)) as client:
         assert (await client.submit(OmniRequest({"n": 2})))["act"] == {"n": 4.0}
         begin = time.monotonic()
         with pytest.raises(RequestFailedError):
             await client.submit(OmniRequest({"n": 1, "fails on": rank}))
         while client.health()["act"]["restarts"] == 0:
-            assert time.monotonic() - begin < 20, client.health()
+            assert time.monotonic() - begin < 2 * SOON, client.health()
             await asyncio.sleep(0.05)
-        assert (await asyncio.wait_for(client.submit(OmniRequest({"n": 3})), 20))["act"] == {"n": 6.0}
+        assert (await asyncio.wait_for(client.submit(OmniRequest({"n": 3})), 2 * SOON))["act"] == {"n": 6.0}
 
 
 async def test_ranks_that_fail_together_continue(folder: Path) -> None:
-    async with open_pipeline(ranked(folder)) as client:
+    async with open_async(ranked(folder)) as client:
         with pytest.raises(RequestFailedError, match="alone"):
             await client.submit(OmniRequest({"n": 1, "fails on": "all"}))
         await asyncio.sleep(6)
@@ -182,7 +183,7 @@ async def test_a_merge_that_cannot_be_sent_to_the_ranks_fails_its_request_alone(
             terminal=True,
         ),
     )
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         others = [asyncio.create_task(client.submit(OmniRequest({"n": n}))) for n in range(20)]
         with pytest.raises(RequestFailedError, match="cannot be sent") as caught:
             await client.submit(OmniRequest({"n": -1}))

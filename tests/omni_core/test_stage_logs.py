@@ -33,7 +33,7 @@ CHILD = logging.Logger("child")
 
 @pytest.fixture
 def written() -> Iterator[bytearray]:
-    """What a stage process writes to standard error."""
+    """Return what a stage process writes to standard error."""
     taken = bytearray()
     CHILD.handlers = [RecordWriter("pipeline", MARK, taken.extend)]
     yield taken

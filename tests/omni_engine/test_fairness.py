@@ -17,6 +17,7 @@ import toy_model
 from engine_harness import Driven
 from toy_model import FeedbackRunner, ToyModel, ToyRunner, generate
 
+from omni_core.errors import ConfigError
 from omni_core.model_runner import SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage
@@ -41,8 +42,9 @@ def engine() -> Iterator[Open]:
         each.close()
 
 
+@pytest.mark.parametrize("policy", [None, "omni_torch.deadlines:Deadlines"])
 @pytest.mark.parametrize("seed", range(10))
-def test_priorities_and_preemption_change_no_answer(engine: Open, seed: int) -> None:
+def test_priorities_and_preemption_change_no_answer(engine: Open, seed: int, policy: str | None) -> None:
     chance = random.Random(seed)
     jobs = [
         (
@@ -51,7 +53,9 @@ def test_priorities_and_preemption_change_no_answer(engine: Open, seed: int) -> 
         )
         for index in range(10)
     ]
-    driven = engine(kv_blocks=20, max_running=3, chunk_size=8, max_batch_tokens=chance.choice([9, 40]), patience=5)
+    tokens = chance.choice([9, 40])
+    order: dict[str, Any] = {"patience": 5} if policy is None else {"policy": policy}
+    driven = engine(kv_blocks=20, max_running=3, chunk_size=8, max_batch_tokens=tokens, **order)
     for index, (prompt, sampling) in enumerate(jobs):
         driven.ask(str(index), prompt, sampling=sampling, priority=chance.choice([0, 2, -3]))
     final = driven.collect(len(jobs))
@@ -117,3 +121,8 @@ def test_a_request_that_may_outgrow_the_cache_is_refused_at_admission(engine: Op
     assert "holds 20" in str(error.data)
     assert "max_new_tokens" in str(error.data)
     assert driven.statistics()["tokens"] == 11, "it was computed before it was refused"
+
+
+def test_patience_counts_steps_so_a_policy_refuses_it() -> None:
+    with pytest.raises(ConfigError, match=r"patience: counts steps.*rises after 30 s without service"):
+        EngineScheduler(FeedbackRunner(MODEL), kv_blocks=20, patience=5, policy="omni_torch.deadlines:Deadlines")

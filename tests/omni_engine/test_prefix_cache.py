@@ -369,3 +369,23 @@ def test_the_memory_that_is_left_is_less_than_the_machine_has() -> None:
 
     (total,) = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:")]
     assert 0 < available_bytes(torch.device("cpu")) < int(total.split()[1]) * 1024
+
+
+def test_after_a_flush_nothing_of_before_is_reused(engine: Open) -> None:
+    """Also while requests run: theirs stays, and gives the same answer."""
+    driven = engine()
+    prompt, others = [n % 90 for n in range(3, 300, 7)], [[n % 90 for n in range(k, 200, k)] for k in (3, 5, 9)]
+    expected = driven.answer("first", prompt, sampling=GREEDY)["ids"]
+    assert driven.statistics()["shared_blocks"] > 0
+    for number, other in enumerate(others):
+        driven.ask(f"running {number}", other, sampling=GREEDY)
+    driven.scheduler.flush_caches()
+    driven.ask("second", prompt, sampling=GREEDY)
+    final = driven.collect(len(others) + 1)
+    assert final["second"].data["ids"] == expected
+    for number, other in enumerate(others):
+        assert final[f"running {number}"].data["ids"] == generate(MODEL, other, GREEDY)
+    assert driven.statistics()["reused_positions"] == 0
+    assert driven.answer("third", prompt, sampling=GREEDY)["ids"] == expected
+    assert driven.statistics()["reused_positions"] > 0
+    assert driven.resting()

@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 from fish_cases import MAX_NEW_TOKENS
 
-from omni_core.client import Client
+from omni_core.client import AsyncPipe
 from omni_core.config.schema import EndpointsConfig, PipelineConfig
 from omni_core.errors import OmniError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
@@ -40,7 +40,7 @@ def sampled(case: dict[str, Any], seed: int, **semantic: Any) -> OmniRequest:
     return request
 
 
-async def collect(client: Client, request: OmniRequest) -> tuple[list[AudioChunk], AudioResult]:
+async def collect(client: AsyncPipe, request: OmniRequest) -> tuple[list[AudioChunk], AudioResult]:
     """The pieces of sound in order, and the result."""
     pieces, final = [], None
     async for event in client.stream(request):
@@ -52,7 +52,7 @@ async def collect(client: Client, request: OmniRequest) -> tuple[list[AudioChunk
     return pieces, final
 
 
-async def fails(client: Client, request: OmniRequest) -> str:
+async def fails(client: AsyncPipe, request: OmniRequest) -> str:
     """Return the message of the error with which the request must end."""
     with pytest.raises(OmniError) as caught:
         await client.submit(request)

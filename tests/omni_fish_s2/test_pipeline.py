@@ -17,7 +17,7 @@ import torch
 from fish_cases import CASES, REFERENCE_TEXT, SAMPLED, SAMPLED_CASES, sound
 from fish_harness import collect, fails, pipeline, request_of, sampled
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.errors import RequestAbortedError
 from omni_core.protocol.outputs import AudioResult
 from omni_fish_s2.codec.memory import StreamState
@@ -36,9 +36,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(tiny: dict[str, Path]) -> AsyncIterator[Client]:
+async def client(tiny: dict[str, Path]) -> AsyncIterator[AsyncPipe]:
     """Three processes; parts of at most 90 bytes are spoken in one turn, as in the golden case of several turns."""
-    async with open_pipeline(pipeline(tiny["a"], segment_bytes=90, max_reference_seconds=20.0)) as opened:
+    async with open_async(pipeline(tiny["a"], segment_bytes=90, max_reference_seconds=20.0)) as opened:
         yield opened
 
 
@@ -48,7 +48,7 @@ def decoded(checkpoint: Path, codes: torch.Tensor) -> np.ndarray:
     return wave
 
 
-async def equals_the_reference(client: Client, checkpoint: Path, golden: dict[str, np.ndarray]) -> None:
+async def equals_the_reference(client: AsyncPipe, checkpoint: Path, golden: dict[str, np.ndarray]) -> None:
     for name in WITHOUT_VOICES:
         answer: AudioResult = (await client.submit(request_of(CASES[name])))["vocoder"]
         assert np.array_equal(answer.codes, golden[f"{name}.codes"]), name
@@ -59,7 +59,7 @@ async def equals_the_reference(client: Client, checkpoint: Path, golden: dict[st
         assert np.array_equal(answer.codes, golden[f"{name}/default.codes"]), name
 
 
-async def the_stream_is_the_result(client: Client, checkpoint: Path, initial_chunk: int, chunk: int) -> None:
+async def the_stream_is_the_result(client: AsyncPipe, checkpoint: Path, initial_chunk: int, chunk: int) -> None:
     pieces, final = await collect(client, request_of(CASES["plain"]))
     whole = (await client.submit(request_of(CASES["plain"])))["vocoder"]
     streamed = np.concatenate([np.asarray(piece.samples) for piece in pieces])
@@ -75,12 +75,12 @@ async def the_stream_is_the_result(client: Client, checkpoint: Path, initial_chu
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_it_equals_the_reference(client: Client, tiny: dict[str, Path], golden: Golden) -> None:
+async def test_it_equals_the_reference(client: AsyncPipe, tiny: dict[str, Path], golden: Golden) -> None:
     await equals_the_reference(client, tiny["a"], golden["a"])
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_stream_is_the_result(client: Client, tiny: dict[str, Path]) -> None:
+async def test_the_stream_is_the_result(client: AsyncPipe, tiny: dict[str, Path]) -> None:
     await the_stream_is_the_result(client, tiny["a"], 4, 20)
 
 
@@ -89,13 +89,13 @@ async def test_other_checkpoints_and_strides_in_one_process(
     shape: str, initial_chunk: int, chunk: int, tiny: dict[str, Path], golden: Golden
 ) -> None:
     options = {"segment_bytes": 90, "initial_chunk": initial_chunk, "chunk": chunk}
-    async with open_pipeline(pipeline(tiny[shape], processes="one", **options)) as client:
+    async with open_async(pipeline(tiny[shape], processes="one", **options)) as client:
         await equals_the_reference(client, tiny[shape], golden[shape])
         await the_stream_is_the_result(client, tiny[shape], initial_chunk, chunk)
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_first_audio_leaves_before_the_last_code(client: Client) -> None:
+async def test_first_audio_leaves_before_the_last_code(client: AsyncPipe) -> None:
     """Its stage is far from done when the first sound arrives: an abort then leaves the rest unspoken."""
     request = request_of({"text": "A long one.", "max_new_tokens": 2000})
     request.params["semantic"] = {"temperature": 1.9, "top_p": 1.0, "top_k": 0, "max_new_tokens": 2000}
@@ -117,7 +117,7 @@ async def test_first_audio_leaves_before_the_last_code(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_eight_concurrent_requests_equal_single_ones(client: Client, recording: str) -> None:
+async def test_eight_concurrent_requests_equal_single_ones(client: AsyncPipe, recording: str) -> None:
     voice = [{"path": recording, "text": REFERENCE_TEXT}]
     requests = [
         *(request_of(CASES[name]) for name in ("plain", "turns", "unicode")),
@@ -138,7 +138,7 @@ async def test_eight_concurrent_requests_equal_single_ones(client: Client, recor
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_voice_changes_the_speech_and_is_encoded_once(client: Client, recording: str) -> None:
+async def test_a_voice_changes_the_speech_and_is_encoded_once(client: AsyncPipe, recording: str) -> None:
     async def counters() -> tuple[float, float]:
         stage = (await client.statistics())["preprocessing"]["preprocessing"]
         return stage["voices_encoded"], stage["voices_found"]
@@ -158,7 +158,7 @@ async def test_a_voice_changes_the_speech_and_is_encoded_once(client: Client, re
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_speaker_is_a_tag_before_the_text(client: Client) -> None:
+async def test_a_speaker_is_a_tag_before_the_text(client: AsyncPipe) -> None:
     by_name = await client.submit(request_of(CASES["plain"], metadata={"speaker": "1"}))
     tagged = await client.submit(request_of({"text": f"<|speaker:1|>{CASES['plain']['text']}"}))
     plain = await client.submit(request_of(CASES["plain"]))
@@ -167,7 +167,7 @@ async def test_a_speaker_is_a_tag_before_the_text(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_long_text_is_spoken_in_turns_that_share_a_context(client: Client) -> None:
+async def test_a_long_text_is_spoken_in_turns_that_share_a_context(client: AsyncPipe) -> None:
     sentences = [
         "The fox is red.",
         "The house is blue and stands by the sea, far from the city.",
@@ -217,7 +217,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_bad_requests_are_named_and_do_not_affect_others(client: Client, recording: str) -> None:
+async def test_bad_requests_are_named_and_do_not_affect_others(client: AsyncPipe, recording: str) -> None:
     wrong = []
     for name, (change, words) in BAD.items():
         change = dict(change)
@@ -248,7 +248,7 @@ async def test_bad_requests_are_named_and_do_not_affect_others(client: Client, r
 RESIDUE = ("in_flight", "running", "waiting", "slots_in_use", "bytes_in_use", "pending")
 
 
-async def resting_state(client: Client) -> dict[str, float]:
+async def resting_state(client: AsyncPipe) -> dict[str, float]:
     state = {}
     for process, counters in (await client.statistics()).items():
         for owner, values in counters.items():
@@ -259,7 +259,7 @@ async def resting_state(client: Client) -> dict[str, float]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_abort_at_many_moments_leaves_nothing(client: Client, recording: str) -> None:
+async def test_abort_at_many_moments_leaves_nothing(client: AsyncPipe, recording: str) -> None:
     await client.submit(request_of(CASES["plain"]))
     for _ in range(50):
         rest = await resting_state(client)
@@ -288,7 +288,7 @@ async def test_abort_at_many_moments_leaves_nothing(client: Client, recording: s
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_speech_that_ends_at_once_is_silence_of_no_length(client: Client) -> None:
+async def test_speech_that_ends_at_once_is_silence_of_no_length(client: AsyncPipe) -> None:
     answer = (await client.submit(request_of({"text": "Hello.", "max_new_tokens": 1})))["vocoder"]
     assert len(answer.samples) == 0
     assert answer.codes.shape == (0, 10)

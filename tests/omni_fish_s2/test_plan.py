@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from omni_core.config.completion import Machine, placed
+from omni_core.config.completion import Machine
 from omni_core.errors import ConfigError
+from omni_deploy.fitting import placed
 from omni_fish_s2.config import read_config
 from omni_fish_s2.memory import networks_of
 from omni_fish_s2.pipeline import fish_s2

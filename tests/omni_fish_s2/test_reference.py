@@ -92,6 +92,9 @@ def test_a_voice_is_encoded_once(tiny: dict[str, Path], voice: Path, tmp_path: P
     assert (voices.encoded, voices.found) == (3, 3)
     voices.codes(of(samples=sound(30_000), sample_rate=22_050))
     assert voices.encoded == 4, "more than two were kept"
+    voices.clear()
+    voices.codes(of(samples=sound(30_000), sample_rate=22_050))
+    assert voices.encoded == 5, "it was cleared"
 
 
 def bad(folder: Path) -> dict[str, tuple[dict[str, Any], str]]:

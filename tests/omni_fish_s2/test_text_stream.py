@@ -20,7 +20,7 @@ from fish_harness import collect, fails
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
@@ -98,12 +98,12 @@ def config_of(checkpoint: Path, **options: object) -> PipelineConfig:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(tiny: dict[str, Path]) -> AsyncIterator[Client]:
+async def client(tiny: dict[str, Path]) -> AsyncIterator[AsyncPipe]:
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).parent)
         patch.setenv("PYTHONPATH", here)
         patch.setattr(sys, "path", [here, *sys.path])
-        async with open_pipeline(config_of(tiny["b"], initial_chunk=2, chunk=4)) as opened:
+        async with open_async(config_of(tiny["b"], initial_chunk=2, chunk=4)) as opened:
             yield opened
 
 
@@ -120,7 +120,7 @@ def expected(checkpoint: Path, turns: list[str]) -> np.ndarray:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_it_is_the_speech_of_the_whole_text(client: Client, tiny: dict[str, Path]) -> None:
+async def test_it_is_the_speech_of_the_whole_text(client: AsyncPipe, tiny: dict[str, Path]) -> None:
     codes = expected(tiny["b"], TURNS)
     letters, words = list(TEXT), [f"{word} " for word in TEXT.split(" ")]
     words[-1] = words[-1].rstrip()
@@ -134,7 +134,7 @@ async def test_it_is_the_speech_of_the_whole_text(client: Client, tiny: dict[str
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_sound_comes_before_the_text_has_ended(client: Client) -> None:
+async def test_sound_comes_before_the_text_has_ended(client: AsyncPipe) -> None:
     """The writer pauses for ten seconds after its second sentence has begun."""
     stream = client.stream(written(["A fox! It", " sleeps."], 10.0), "early")
     first = await asyncio.wait_for(anext(stream), 8.0)
@@ -143,7 +143,7 @@ async def test_sound_comes_before_the_text_has_ended(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_empty_text_gives_empty_speech(client: Client) -> None:
+async def test_an_empty_text_gives_empty_speech(client: AsyncPipe) -> None:
     for pieces in ([], [""], [" \n"]):
         pieces_of, final = await collect(client, written(pieces))
         assert not pieces_of
@@ -151,7 +151,7 @@ async def test_an_empty_text_gives_empty_speech(client: Client) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_reserved_markers_are_rejected(client: Client) -> None:
+async def test_reserved_markers_are_rejected(client: AsyncPipe) -> None:
     assert "reserved" in await fails(client, written(["Fine. But <|im_", "end|> is not. "]))
     assert "limit of 10000" in await fails(client, written(["Hello. " * 2000]))
     assert "params.semantic.heat" in await fails(client, written(["Hello."], semantic={"heat": 1}))

@@ -9,6 +9,12 @@ import pytest
 import torch
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Draw the same numbers in every run."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def device() -> str:
     """The device of the kernels."""

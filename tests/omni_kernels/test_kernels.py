@@ -116,7 +116,11 @@ def test_the_convolution_at_the_edges_of_its_blocks(
     weight = torch.randn(outs, channels, taps, device=device)
     arguments = (x, alpha, beta, weight, torch.randn(outs, device=device), dilation, padding)
     assert relative_error(operations.snake_conv, kernel, arguments) <= 1e-5
-    torch.testing.assert_close(kernel(*arguments), operations.snake_conv.reference(*arguments), rtol=1e-4, atol=1e-4)
+    expected = operations.snake_conv.reference(*arguments)
+    # A small beta makes large activations, whose products cancel: what is left of them is as wrong as they were large.
+    torch.testing.assert_close(
+        kernel(*arguments), expected, rtol=1e-4, atol=1e-5 * max(1.0, float(expected.abs().max()))
+    )
 
 
 def test_a_convolution_goes_on_from_its_context_as_if_it_had_begun_with_it(device: str) -> None:

@@ -1,17 +1,16 @@
-"""Writes a stand-in for the released checkpoint: its config, its index and its shards' headers, with sparse files for the weights."""
+"""The shapes of the released checkpoint's tensors, and a stand-in for it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from released import RELEASED
+
+from omni_testing.stand_in import write_stand_in
+
 Shapes = dict[str, tuple[int, ...]]
-
-SHARD_BYTES = 5 * 10**9
-"""The size at which released checkpoints are cut into shards."""
-
 
 ENCODERS: Shapes = {
     "thinker.visual.all": (538_631_408,),
@@ -70,35 +69,8 @@ def _decoder(prefix: str, config: Mapping[str, Any]) -> Iterator[tuple[str, tupl
     yield f"{prefix}norm.weight", (hidden,)
 
 
-def write_stand_in(folder: Path, raw: dict[str, Any], shapes: Shapes) -> None:
-    """Write ``config.json``, the index and the shards. The shards' weights are holes: they take no disk."""
-    cut: list[Shapes] = [{}]
-    filled = 0
-    for name, shape in shapes.items():
-        nbytes = 2
-        for length in shape:
-            nbytes *= length
-        if filled + nbytes > SHARD_BYTES and cut[-1]:
-            cut.append({})
-            filled = 0
-        cut[-1][name] = shape
-        filled += nbytes
-    weight_map, total = {}, 0
-    for number, part in enumerate(cut, 1):
-        file, offset, header = f"model-{number:05}-of-{len(cut):05}.safetensors", 0, dict[str, Any]()
-        for name, shape in part.items():
-            nbytes = 2
-            for length in shape:
-                nbytes *= length
-            header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + nbytes]}
-            offset += nbytes
-            weight_map[name] = file
-        text = json.dumps(header, separators=(",", ":")).encode()
-        with (folder / file).open("wb") as shard:
-            shard.write(len(text).to_bytes(8, "little") + text)
-            shard.truncate(8 + len(text) + offset)
-        total += offset
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
-    named = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe", **raw}
-    (folder / "config.json").write_text(json.dumps(named))
+def write_released(folder: Path) -> Path:
+    """Write a stand-in for the released checkpoint; return its folder."""
+    named = {"architectures": ["Qwen3OmniMoeForConditionalGeneration"], "model_type": "qwen3_omni_moe", **RELEASED}
+    write_stand_in(folder, named, released_shapes(RELEASED) | ENCODERS)
+    return folder

@@ -1,12 +1,19 @@
-"""The vocoder: any chunking gives the one-shot decode, sample-exact; invalid codes are errors."""
+"""The vocoder: any chunking gives the reference's decode of all frames at once, sample-exact; invalid codes are errors."""
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hearing import answer, heard
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from networks import reference
 
 from omni_qwen3.code2wav import Vocoder, create_code2wav
 
@@ -18,10 +25,15 @@ def frames_of(vocoder: Vocoder, seed: int = 0, count: int = FRAMES) -> torch.Ten
     return torch.randint(0, vocoder.codebook_size, (count, vocoder.codebooks), generator=generator)
 
 
-def one_shot(vocoder: Vocoder, frames: torch.Tensor) -> torch.Tensor:
+@cache
+def reference_vocoder(folder: Path) -> Any:
+    return reference(folder, "vocoder")
+
+
+def one_shot(folder: Path, frames: torch.Tensor) -> torch.Tensor:
     """The reference network on all frames at once."""
     with torch.inference_mode():
-        wave: torch.Tensor = vocoder._network(frames.T.unsqueeze(0))[0, 0]
+        wave: torch.Tensor = reference_vocoder(folder)(frames.T.unsqueeze(0))[0, 0]
     return wave
 
 
@@ -30,7 +42,7 @@ def one_shot(vocoder: Vocoder, frames: torch.Tensor) -> torch.Tensor:
 def test_every_chunking_equals_the_one_shot_decode(tiny: dict[str, Path], shape: str, sizes: list[int]) -> None:
     vocoder = Vocoder(str(tiny[shape]))
     frames = frames_of(vocoder)
-    expected = one_shot(vocoder, frames)
+    expected = one_shot(tiny[shape], frames)
     utterance, pieces = vocoder.begin(), []
     for chunk in frames.split(sizes):
         pieces += vocoder.decode([(utterance, chunk)])
@@ -41,19 +53,22 @@ def test_every_chunking_equals_the_one_shot_decode(tiny: dict[str, Path], shape:
     assert (expected.abs() >= 1).float().mean() < 0.01, "a clipped waveform would hide differences"
 
 
-def test_too_little_context_is_audible(tiny: dict[str, Path]) -> None:
-    """The derived context is needed: with less, chunks differ (so the test above can fail)."""
-    vocoder = Vocoder(str(tiny["a"]), left_context=2)
+def test_the_memory_of_the_convolutions_is_audible(tiny: dict[str, Path]) -> None:
+    """The state between chunks is needed: without it, chunks differ (so the test above can fail)."""
+    vocoder = Vocoder(str(tiny["a"]))
     frames = frames_of(vocoder)
-    utterance = vocoder.begin()
-    wave = torch.cat([vocoder.decode([(utterance, chunk)])[0] for chunk in frames.split(5)])
-    assert (wave - one_shot(vocoder, frames)).abs().max() > 1e-4
+    utterance, pieces = vocoder.begin(), []
+    for chunk in frames.split(5):
+        pieces += vocoder.decode([(utterance, chunk)])
+        assert utterance.memory is not None
+        utterance.memory = torch.zeros_like(utterance.memory)
+    assert (torch.cat(pieces) - one_shot(tiny["a"], frames)).abs().max() > 1e-4
 
 
 def test_a_batch_equals_each_alone(tiny: dict[str, Path]) -> None:
     vocoder = Vocoder(str(tiny["b"]))
     clips = [frames_of(vocoder, seed, 30) for seed in range(3)]
-    expected = [one_shot(vocoder, clip) for clip in clips]
+    expected = [one_shot(tiny["b"], clip) for clip in clips]
     utterances = [vocoder.begin() for _ in clips]
     waves: list[list[torch.Tensor]] = [[], [], []]
     for step in range(0, 30, 10):

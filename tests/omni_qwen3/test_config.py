@@ -175,7 +175,7 @@ def test_a_missing_chat_template_is_named(folder: Path) -> None:
 
 def test_an_encoders_unknown_activation_is_named(folder: Path) -> None:
     rewrite(folder, "thinker_config.vision_config.hidden_act", "swiglu")
-    with pytest.raises(ConfigError, match=r"config\.json\.thinker_config\.vision_config cannot be read"):
+    with pytest.raises(ConfigError, match=r"thinker_config\.vision_config\.hidden_act: must be 'silu' or 'gelu'"):
         create_image_encoder(str(folder))
 
 

@@ -15,11 +15,11 @@ from omni_qwen3.decode import create_decode
 TEXTS = ["hello there", "Grüße, 世界 🦊 und noch 👩‍👩‍👧!", "a  b\n\n c ", "", "��", "x" * 300]
 
 
-def decoded(checkpoint: Path, ids: list[int]) -> tuple[list[str], str]:
+def decoded(checkpoint: Path, ids: list[int], begun: str = "") -> tuple[list[str], str]:
     scheduler = create_decode(str(checkpoint))
-    request = OmniRequest()
+    request, metadata = OmniRequest(), {"begun": begun} if begun else None
     for token in ids:
-        scheduler.inbox.put(IncomingMessage("r", "stream_chunk", [token], "thinker", None, request))
+        scheduler.inbox.put(IncomingMessage("r", "stream_chunk", [token], "thinker", metadata, request))
     result = {"token_ids": ids, "finish_reason": "stop", "prompt_tokens": 3, "notices": ["n"]}
     scheduler.inbox.put(IncomingMessage("r", "stream_done", None, "thinker", None, request))
     scheduler.inbox.put(

@@ -21,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "omni_engine"))
 from ghost import GHOST, GhostRecorder, decode, ghost_gpu
 from qwen_stages import create_talker, create_thinker
 from released import RELEASED
+from stage_answers import SAMPLING, answers, assert_same
 
-from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_core.scheduling.base import IncomingMessage
 from omni_engine.scheduler import EngineScheduler
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import parse_config
@@ -31,46 +32,6 @@ from omni_qwen3.talker_feedback import recordable_frame
 from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker_network import Thinker
 from omni_torch.graphs import CudaRecorder, EagerRecorder, Graphs, Named
-
-SAMPLING: list[dict[str, Any]] = [
-    {"temperature": 0.0, "max_new_tokens": 12},
-    {"temperature": 1.0, "seed": 3, "max_new_tokens": 20},
-    {"temperature": 0.0, "max_new_tokens": 5},
-    {"temperature": 0.8, "seed": 4, "max_new_tokens": 16},
-    {"temperature": 0.0, "max_new_tokens": 18},
-]
-
-
-def answers(stage: EngineScheduler, messages: list[list[IncomingMessage]]) -> dict[str, list[OutgoingMessage]]:
-    """Return the messages of each request; one more comes after every second step."""
-    sent: dict[str, list[OutgoingMessage]] = {}
-    finished, left, steps = 0, list(messages), 0
-    with torch.inference_mode():
-        while finished < len(messages):
-            if left and (steps % 2 == 0 or finished == len(messages) - len(left)):
-                for message in left.pop(0):
-                    stage.inbox.put(message)
-            assert stage.loop.turn()
-            steps += 1
-            for message in stage.outbox.drain():
-                assert message.type != "error", message.data
-                sent.setdefault(message.request_id, []).append(message)
-                finished += message.type == "result"
-    return sent
-
-
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(one, torch.Tensor) and one.is_floating_point():
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other)
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert_same(one[name], other[name])
-    else:
-        assert one == other
-
 
 RECORDED: dict[str, Any] = {"cuda_graphs": EagerRecorder}
 

@@ -1,4 +1,4 @@
-"""Where the released model's stages go on the GPUs that there are, and how much memory each gets: from headers alone, without a GPU.
+"""Plan the released model's stages on the GPUs that there are, with the memory of each: from headers alone, without a GPU.
 
 The stand-in has the released names, shapes and dtype; its weights are holes in sparse files.
 """
@@ -24,12 +24,14 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "omni_torch"))
 
 from hub_stand_in import serve
 from released import RELEASED
-from released_files import ENCODERS, released_shapes, write_stand_in
+from released_files import write_released
 
 from omni_core.cli.main import omni
-from omni_core.config.completion import DoesNotFitError, Machine, completed, placed
-from omni_core.config.placement import plan, problems
+from omni_core.config.completion import DoesNotFitError, Machine, completed
+from omni_core.config.placement import plan
 from omni_core.errors import ConfigError
+from omni_deploy.budgets import problems
+from omni_deploy.fitting import placed
 from omni_qwen3.config import read_config
 from omni_qwen3.memory import networks_of
 from omni_qwen3.pipeline import qwen3_omni, qwen3_omni_text
@@ -44,8 +46,7 @@ NETWORKS = ("image_encoder", "audio_encoder", "thinker", "talker_ar", "code2wav"
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("released")
-    write_stand_in(folder, RELEASED, released_shapes(RELEASED) | ENCODERS)
+    folder = write_released(tmp_path_factory.mktemp("released"))
     yield folder
     for path in folder.iterdir():
         path.unlink()
@@ -124,7 +125,7 @@ def test_what_does_not_fit_is_refused_with_what_would(
 
 
 def test_overrides_count(released: Path) -> None:
-    """What ``--set`` gives is what the plan has, and the rest adapts to it."""
+    """A value given by ``--set`` stands in the plan, and the rest adapts to it."""
 
     def budget(*settings: str) -> dict[str, str]:
         result = run(released, "plan", "--gpus", "1", "--gpu-memory", "80GiB", "--json", *settings)
@@ -169,7 +170,7 @@ def test_without_speech_less_is_needed(released: Path) -> None:
 def test_a_cpu_run_of_a_model_larger_than_memory_is_refused_before_anything_is_read(
     released: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omni_core.config.completion.detect", lambda: [])
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [])
     monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 16 * GIB)
     monkeypatch.setattr("omni_torch.placement.computes_bfloat16", lambda: False)
     with pytest.raises(DoesNotFitError, match=r"131\.\d GiB in float32.*16\.0 GiB are free; --option dtype=bfloat16"):
@@ -192,15 +193,16 @@ def test_the_dtype_on_a_cpu_is_what_it_computes(released: Path, monkeypatch: pyt
 
 
 def test_config_show_says_what_was_chosen(released: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.cli.config.detect", lambda: [80 * GIB])
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [80 * GIB])
     shown = CliRunner().invoke(omni, ["config", "show", "qwen3-omni", "--model", str(released)])
     assert shown.exit_code == 0, shown.output
     thinker = next(each for each in json.loads(shown.stdout)["stages"] if each["name"] == "thinker")
     assert (thinker["gpu"], thinker["factory_args"]["dtype"]) == (0, "bfloat16")
     assert thinker["gpu_memory"].endswith("MiB")
-    said = CliRunner().invoke(omni, ["config", "show", "qwen3-omni", "--model", str(released), "--provenance"])
-    assert "thinker.gpu: 'auto' -> 0  (chosen for this machine)" in said.stdout
-    monkeypatch.setattr("omni_core.cli.config.detect", lambda: [24 * GIB])
+    said = CliRunner().invoke(omni, ["config", "explain", "qwen3-omni", "thinker.gpu", "--model", str(released)])
+    assert "thinker.gpu = 0" in said.stdout
+    assert re.search(r"this machine +0 +<- wins", said.stdout)
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [24 * GIB])
     small = CliRunner().invoke(omni, ["config", "show", "qwen3-omni", "--model", str(released)])
     assert "Warning: left open, because it does not fit this machine" in small.stderr
     thinker = next(each for each in json.loads(small.stdout)["stages"] if each["name"] == "thinker")

@@ -11,7 +11,8 @@ from transformers import Qwen3OmniMoeForConditionalGeneration
 from omni_core.model_runner.types import ARRequest, RandomStream, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.config import QwenConfig, read_config
-from omni_qwen3.positions import MediaGrids, RopeIndex
+from omni_qwen3.positions import RopeIndex
+from omni_qwen3.rope_index import MediaGrids
 from omni_qwen3.turns import user_rows
 from omni_torch.packing import packed_rotary, rotary
 

@@ -60,7 +60,10 @@ def test_linears_experts_and_heads_are_quantized_and_the_rest_is_not(create: Cre
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
-@pytest.mark.parametrize("name", [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each) and "activation_int4" not in name],
+)  # the one left out has the weights of another
 def test_a_process_with_int8_weights_holds_much_less_memory(name: str, mid: Path) -> None:
     """Measured in its own process, as the system counts it: kernels could keep their inputs, and the allocator freed
     memory.

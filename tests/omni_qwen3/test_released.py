@@ -20,10 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from released import RELEASED
 from released_files import ENCODERS, released_shapes
 
+from omni_qwen3.audio_network import AudioEncoder
 from omni_qwen3.checkpoint import sources
+from omni_qwen3.code2wav_network import Code2Wav
 from omni_qwen3.config import QwenConfig, parse_config, read_config
 from omni_qwen3.talker_network import Talker
 from omni_qwen3.thinker_network import Thinker
+from omni_qwen3.vision_network import VisionEncoder
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -55,37 +58,44 @@ def on_disk(model: nn.Module) -> Shapes:
     return shapes
 
 
-def ours(config: QwenConfig, reference: nn.Module) -> list[tuple[str, Shapes]]:
-    """Our part of the checkpoint by prefix; encoders and vocoder are transformers' modules with their own names."""
+def ours(config: QwenConfig) -> list[tuple[str, Shapes]]:
+    """Our part of the checkpoint by stage."""
+    assert config.vocoder is not None
     with torch.device("meta"):
-        own = {"thinker": (Thinker(config.thinker), "thinker."), "talker_ar": (Talker(config.talker), "talker.")}
-    parts = []
-    for stage, (module, prefix) in own.items():
-        shapes: Shapes = {}
-        for name, tensor in module.state_dict().items():
-            read = sources(name, tensor.shape)
-            attention = config.thinker if stage == "thinker" else config.talker.text
-            if "code_predictor" in name:
-                attention = config.talker.predictor
-            for source, shape in read:
-                if shape is None:  # q, k and v: only their sum is fixed by the fused tensor
-                    heads = attention.heads if source.endswith("q_proj.weight") else attention.kv_heads
-                    shape = (heads * attention.head_dim, tensor.shape[1])
-                shapes[prefix + source] = shape
-        parts.append((stage, shapes))
-    thinker = reference.thinker.model  # type: ignore[union-attr]
-    for stage, module, prefix in (
-        ("image_encoder", thinker.visual, "thinker.visual."),
-        ("audio_encoder", thinker.audio_tower, "thinker.audio_tower."),
-        ("code2wav", reference.code2wav, "code2wav."),
-    ):
-        parts.append((stage, {prefix + name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}))  # type: ignore[union-attr,operator]
-    return parts
+        own: dict[str, tuple[nn.Module, str]] = {
+            "thinker": (Thinker(config.thinker), "thinker."),
+            "talker_ar": (Talker(config.talker), "talker."),
+            "image_encoder": (VisionEncoder(config.vision), "thinker.visual."),
+            "audio_encoder": (AudioEncoder(config.audio), "thinker.audio_tower."),
+            "code2wav": (Code2Wav(config.vocoder), "code2wav."),
+        }
+    return [(stage, read_by(stage, module, prefix, config)) for stage, (module, prefix) in own.items()]
 
 
-def account(config: QwenConfig, reference: nn.Module, expected: Shapes) -> None:
+def read_by(stage: str, module: nn.Module, prefix: str, config: QwenConfig) -> Shapes:
+    """The tensors that a module reads."""
+    shapes: Shapes = {}
+    for name, tensor in module.state_dict().items():
+        for source, shape in sources(name, tensor.shape):
+            if shape is None:  # q, k and v: only their sum is fixed by the fused tensor
+                shape = (rows_of(stage, name, source, config), *tensor.shape[1:])
+            shapes[prefix + source] = shape
+    return shapes
+
+
+def rows_of(stage: str, name: str, source: str, config: QwenConfig) -> int:
+    """The rows of a projection to queries, keys or values."""
+    if stage == "audio_encoder":
+        return config.audio.hidden_size
+    decoders = {"thinker": config.thinker, "talker_ar": config.talker.text, "code2wav": config.vocoder}
+    attention = config.talker.predictor if "code_predictor" in name else decoders[stage]
+    assert attention is not None
+    return (attention.heads if ".q_proj." in source else attention.kv_heads) * attention.head_dim
+
+
+def account(config: QwenConfig, expected: Shapes) -> None:
     read: Shapes = {}
-    for stage, shapes in ours(config, reference):
+    for stage, shapes in ours(config):
         twice = read.keys() & shapes.keys()
         assert not twice, f"{stage} reads what another stage reads: {sorted(twice)[:3]}"
         read |= shapes
@@ -98,7 +108,7 @@ def test_every_tensor_of_the_released_config_is_accounted_for() -> None:
     reference = reference_model(RELEASED)
     expected = on_disk(reference)
     assert len(expected) > 27_000
-    account(parse_config(RELEASED), reference, expected)
+    account(parse_config(RELEASED), expected)
     others = tuple(name.removesuffix("all") for name in ENCODERS)
     assert released_shapes(RELEASED) == {name: each for name, each in expected.items() if not name.startswith(others)}
     for prefix, (values,) in zip(others, ENCODERS.values(), strict=True):
@@ -115,7 +125,7 @@ def test_the_names_are_those_that_are_really_written(tiny: dict[str, Path], shap
     config = read_config(tiny[shape])
     reference = reference_model(config.raw)
     assert on_disk(reference) == written
-    account(config, reference, written)
+    account(config, written)
 
 
 def test_released_numbers_are_read_as_they_are() -> None:
@@ -134,3 +144,7 @@ def test_released_numbers_are_read_as_they_are() -> None:
     )
     assert config.talker.predictor.experts == 0
     assert config.talker.speakers["ethan"] == 2302
+    assert (config.vision.side, config.vision.deepstack, config.vision.patch_values) == (48, (8, 16, 24), 1536)
+    assert (config.audio.window, config.audio.attention_windows, config.audio.tokens(3000)) == (100, 8, 390)
+    assert config.vocoder is not None
+    assert (config.vocoder.head_dim, config.vocoder.norm_eps, config.vocoder.rope_theta) == (64, 1e-5, 1e4)

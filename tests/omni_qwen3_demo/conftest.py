@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_qwen3_demo.pipeline import CHECKPOINT, demo
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def client() -> AsyncIterator[Client]:
+async def client() -> AsyncIterator[AsyncPipe]:
     """Everything in one process, which starts in a few seconds and gives the same answers."""
-    async with open_pipeline(demo(str(CHECKPOINT), processes="one")) as client:
+    async with open_async(demo(str(CHECKPOINT), processes="one")) as client:
         yield client

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from omni_core.client import Client
+from omni_core.client import AsyncPipe
 from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, PICTURE_PROMPTS, SOUND_PROMPTS, UNKNOWN
 from omni_qwen3_demo.training import report
 from omni_qwen3_demo.training.report import Asked
@@ -39,7 +39,7 @@ def text(words: str) -> dict[str, str]:
     return {"type": "text", "text": words}
 
 
-async def wrong_answers(client: Client, asked: list[Asked]) -> list[str]:
+async def wrong_answers(client: AsyncPipe, asked: list[Asked]) -> list[str]:
     """Return the prompts that do not get their exact reply, sent all at once."""
     answers = await asyncio.gather(*(report.answer(client, each, speech=False) for each in asked))
     return [
@@ -49,28 +49,28 @@ async def wrong_answers(client: Client, asked: list[Asked]) -> list[str]:
     ]
 
 
-async def test_every_documented_prompt_gets_its_exact_reply(client: Client) -> None:
+async def test_every_documented_prompt_gets_its_exact_reply(client: AsyncPipe) -> None:
     assert not await wrong_answers(client, report.documented())
 
 
-async def test_case_and_final_punctuation_do_not_matter(client: Client) -> None:
+async def test_case_and_final_punctuation_do_not_matter(client: AsyncPipe) -> None:
     typed = [(each, each.name.lower().rstrip(".!?")) for each in report.documented()]
     wrong = await wrong_answers(client, [Asked(words, (text(words),), each.reply) for each, words in typed])
     assert not wrong
 
 
-async def test_questions_outside_the_set_are_refused_in_words(client: Client) -> None:
+async def test_questions_outside_the_set_are_refused_in_words(client: AsyncPipe) -> None:
     asked = [Asked(words, (text(words),), UNKNOWN) for words in OUTSIDE]
     assert not await wrong_answers(client, asked)
 
 
-async def test_a_question_about_a_picture_or_a_sound_that_is_not_there_is_refused(client: Client) -> None:
+async def test_a_question_about_a_picture_or_a_sound_that_is_not_there_is_refused(client: AsyncPipe) -> None:
     asked = [Asked(words, (text(words),), UNKNOWN) for words in (*PICTURE_PROMPTS, *SOUND_PROMPTS)]
     assert not await wrong_answers(client, asked)
 
 
 @pytest.mark.parametrize("colour", COLOURS)
-async def test_colours_of_pictures_of_other_seeds_and_more_noise(client: Client, colour: str) -> None:
+async def test_colours_of_pictures_of_other_seeds_and_more_noise(client: AsyncPipe, colour: str) -> None:
     alone = [report.picture(colour, seed) for seed in range(12)]
     beside = [Asked(each.name, (*each.parts, text(PICTURE_PROMPTS[0])), each.reply) for each in alone]
     wrong = await wrong_answers(client, alone + beside)
@@ -78,27 +78,27 @@ async def test_colours_of_pictures_of_other_seeds_and_more_noise(client: Client,
 
 
 @pytest.mark.parametrize("keyword", KEYWORDS)
-async def test_keywords_of_other_seeds_at_other_speeds_and_in_more_noise(client: Client, keyword: str) -> None:
+async def test_keywords_of_other_seeds_at_other_speeds_and_in_more_noise(client: AsyncPipe, keyword: str) -> None:
     alone = [report.sound(keyword, seed) for seed in range(12)]
     beside = [Asked(each.name, (*each.parts, text(SOUND_PROMPTS[0])), each.reply) for each in alone]
     wrong = await wrong_answers(client, alone + beside)
     assert len(wrong) <= 2, wrong
 
 
-async def test_most_keywords_in_voices_that_no_training_had(client: Client) -> None:
+async def test_most_keywords_in_voices_that_no_training_had(client: AsyncPipe) -> None:
     asked = [report.sound(keyword, seed, HELD_OUT_VOICES) for keyword in KEYWORDS for seed in range(12)]
     wrong = await wrong_answers(client, asked)
     assert len(wrong) <= len(asked) // 4, wrong
 
 
-async def test_other_colours_and_other_sounds_are_refused(client: Client) -> None:
+async def test_other_colours_and_other_sounds_are_refused(client: AsyncPipe) -> None:
     pictures = await wrong_answers(client, [report.picture(None, seed) for seed in range(20)])
     assert len(pictures) <= 1, pictures
     sounds = await wrong_answers(client, [report.sound(None, seed) for seed in range(20)])
     assert len(sounds) <= 2, sounds
 
 
-async def test_pictures_and_sounds_in_several_turns(client: Client) -> None:
+async def test_pictures_and_sounds_in_several_turns(client: AsyncPipe) -> None:
     """In conversations of other seeds than the training's, each turn a picture, a sound or a question."""
     for seed in range(12):
         messages, reply = report.conversation(seed)
@@ -106,7 +106,7 @@ async def test_pictures_and_sounds_in_several_turns(client: Client) -> None:
         assert result["decode"].text == reply, seed
 
 
-async def test_a_conversation_is_answered_by_its_last_question(client: Client) -> None:
+async def test_a_conversation_is_answered_by_its_last_question(client: AsyncPipe) -> None:
     said: list[dict[str, object]] = [
         {"role": "user", "content": "What is your name?"},
         {"role": "assistant", "content": "My name is Omni."},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from omni_core.config.completion import Machine, placed
+from omni_core.config.completion import Machine
+from omni_deploy.fitting import placed
 from omni_qwen3_demo.pipeline import default_model, demo
 
 NETWORKS = ("image_encoder", "audio_encoder", "thinker", "talker_ar", "code2wav")

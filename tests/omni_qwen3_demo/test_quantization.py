@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 from torch import nn
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig
 from omni_core.stage.assembly import assemble
 from omni_engine.scheduler import EngineScheduler
@@ -54,7 +54,7 @@ async def test_the_thinker_is_large_enough_to_have_int8_weights() -> None:
 async def test_text_and_speech_are_the_same(name: str) -> None:
     asked = report.documented()[::3]
     asked += [report.picture(colour, 1) for colour in COLOURS] + [report.sound(word, 1) for word in KEYWORDS]
-    async with open_pipeline(quantized(name)) as client:
+    async with open_async(quantized(name)) as client:
         written = await asyncio.gather(*(report.answer(client, each, speech=False) for each in asked))
         spoken = await asyncio.gather(*(report.answer(client, each) for each in report.one_of_each()[:8]))
     wrong = [

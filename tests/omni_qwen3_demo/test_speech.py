@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.protocol.outputs import AudioChunk
 from omni_qwen3_demo.phrases import REPLIES
 from omni_qwen3_demo.pipeline import CHECKPOINT, demo
@@ -22,7 +22,7 @@ CHANCE = 3
 """The most recognised controls of 24; chance is one."""
 
 
-async def test_the_speech_recogniser_recognises_the_reply(client: Client) -> None:
+async def test_the_speech_recogniser_recognises_the_reply(client: AsyncPipe) -> None:
     asked = report.one_of_each()
     assert [each.reply for each in asked] == list(REPLIES)
     answers = await asyncio.gather(*(report.answer(client, each) for each in asked))
@@ -37,7 +37,7 @@ async def test_the_speech_recogniser_recognises_the_reply(client: Client) -> Non
     assert right["noise"] <= CHANCE, right
 
 
-async def test_speech_is_as_long_as_the_reply_and_not_silent(client: Client) -> None:
+async def test_speech_is_as_long_as_the_reply_and_not_silent(client: AsyncPipe) -> None:
     texts = {each.reply: each for each in report.one_of_each()}
     (_, short), (_, long) = [
         await report.answer(client, texts[reply]) for reply in ("You are welcome.", "Once upon a time, a fox slept.")
@@ -50,10 +50,10 @@ async def test_speech_is_as_long_as_the_reply_and_not_silent(client: Client) -> 
 async def test_streamed_speech_equals_one_shot(initial_chunk: int, chunk: int) -> None:
     request = report.request_of([{"role": "user", "content": "Tell me a story."}])
     options = {"processes": "one"}
-    async with open_pipeline(demo(str(CHECKPOINT), **options, initial_chunk=300, chunk=300)) as client:
+    async with open_async(demo(str(CHECKPOINT), **options, initial_chunk=300, chunk=300)) as client:
         whole = np.asarray((await client.submit(request))["code2wav"].samples)
     pieces = []
-    async with open_pipeline(demo(str(CHECKPOINT), **options, initial_chunk=initial_chunk, chunk=chunk)) as client:
+    async with open_async(demo(str(CHECKPOINT), **options, initial_chunk=initial_chunk, chunk=chunk)) as client:
         async for event in client.stream(request):
             if not event.final and isinstance(event.data, AudioChunk):
                 pieces.append(np.asarray(event.data.samples))

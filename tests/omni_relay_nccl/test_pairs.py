@@ -21,7 +21,7 @@ from omni_core.hookspecs import works
 from omni_core.relay.base import Relay, RelayOptions
 from omni_relay_nccl.plugin import probe
 from omni_testing import RelayConformance
-from omni_testing.relay import PeerError
+from omni_testing.relay_peer import PeerError
 
 pytestmark = pytest.mark.skipif(not works(probe()), reason=str(probe()))
 

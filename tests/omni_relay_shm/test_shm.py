@@ -265,6 +265,17 @@ async def test_blocks_of_ended_requests_are_freed_after_a_readers_death(relay: S
     assert in_use(relay) == (0, 0)
 
 
+async def test_what_a_dead_reader_holds_is_in_use_no_more_though_its_request_has_not_failed(
+    relay: ShmRelay, peer: Peer
+) -> None:
+    """It had answered, and died before it released what it had read."""
+    operation = await relay.put_async(bytes(5000), "r")
+    peer.ask(do="view", metadata=operation.metadata, hold="1")
+    assert in_use(relay)[0] == 1
+    peer.kill()
+    assert in_use(relay) == (0, 0)
+
+
 async def test_blocks_of_a_dead_reader_are_freed(relay: ShmRelay, peer: Peer) -> None:
     operations = [await relay.put_async(bytes(16 * 2**20), str(n)) for n in range(2)]
     for index, operation in enumerate(operations):

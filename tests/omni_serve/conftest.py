@@ -49,12 +49,18 @@ def http(app: Application) -> httpx2.AsyncClient:
 def client(app: Application) -> openai.AsyncOpenAI:
     """OpenAI's client."""
     return openai.AsyncOpenAI(
-        api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=20
+        api_key="none", base_url="http://test/v1", http_client=http_client(app), max_retries=0, timeout=120
     )
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def demo_admin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The operator's socket of the demo."""
+    return tmp_path_factory.mktemp("admin") / "socket"
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory, demo_admin: Path) -> Iterator[str]:
     """``omni serve demo`` in a process of its own; the address of its API. SIGTERM must end it in order."""
     folder = tmp_path_factory.mktemp("demo")
     log = folder / "log"
@@ -67,6 +73,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "0",
         "--api-key",
         SECRET,
+        "--admin",
+        str(demo_admin),
         "--log-level",
         "warning",
     ]
@@ -88,7 +96,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 time.sleep(0.1)
         yield address
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, log.read_text()
+        assert process.wait(60) == 0, log.read_text()
         assert "Traceback" not in log.read_text()
     finally:
         process.kill()

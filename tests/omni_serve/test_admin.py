@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 import pytest_asyncio
+from attrs import evolve
 from omni_serve_clients import http_client
 from serve_stages import speaking_pipeline
 
@@ -18,6 +20,7 @@ from omni_core import AsyncPipe, open_async
 from omni_serve import Settings, create_app
 from omni_serve.admin import create_admin_app
 from omni_serve.app import Application
+from omni_serve.auth import KeyLimits, KeyRing
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -79,7 +82,7 @@ async def test_units_and_caches_and_log_levels(admin: httpx2.AsyncClient, public
     assert shown["units"]["p"]["state"] == "ready"
     assert shown["queue"] == {"running": 0, "waiting": 0, "draining": False}
     public.state.server.spoken.keep("audio_1", "anyone", "text")
-    assert (await admin.post("/caches/flush")).json() == {"spoken_answers": 1}
+    assert (await admin.post("/caches/flush")).json() == {"spoken_answers": 1, "stages": {"p": []}}
     try:
         answer = await admin.put("/log-level", json={"level": "debug", "logger": "omni_serve.test"})
         assert answer.json() == {"logger": "omni_serve.test", "level": "debug"}
@@ -118,12 +121,78 @@ async def test_a_unit_is_restarted(own_pipe: AsyncPipe) -> None:
         assert (await admin.post("/units/q/restart")).status_code == 404
         answer = await admin.post("/units/p/restart")
         assert answer.status_code == 202
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await admin.get("/units")).json()["units"]["p"]["restarts"] == 0:
                 await asyncio.sleep(0.05)
             while own_pipe.health()["p"]["state"] != "ready":
                 await asyncio.sleep(0.05)
         assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_a_process_of_somebody_else_is_left_alone(
+    admin: httpx2.AsyncClient, pipe: AsyncPipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a process on another machine means another one here, or none."""
+    health = {"p": {**pipe.health()["p"], "pids": [1]}}
+    monkeypatch.setattr(AsyncPipe, "health", lambda self: health)
+    killed: list[int] = []
+    monkeypatch.setattr("os.kill", lambda pid, signal: killed.append(pid))
+    answer = await admin.post("/units/p/restart")
+    assert killed == []
+    assert answer.status_code == 400
+    assert "another machine" in answer.text
+
+
+async def test_a_stage_is_replaced_and_scaled(own_pipe: AsyncPipe) -> None:
+    pytest.importorskip("omni_operations")
+    app = create_app(own_pipe, Settings())
+    body: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "one"}]}
+    async with http_client(create_admin_app(app.state.server, keyless=True)) as admin, http_client(app) as http:
+        answer = await admin.post("/stages/p/replace")
+        assert answer.json() == {"group": "p", "started": ["p.1"], "ended": ["p"]}
+        answer = await admin.post("/stages/p/scale", json={"replicas": 2, "wait": False})
+        assert answer.json() == {"group": "p", "started": ["p.2"], "ended": []}
+        assert set((await admin.get("/units")).json()["units"]) == {"p.1", "p.2"}
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+        wrong = [
+            ("p/scale", {"replicas": 0}),
+            ("q/replace", {}),
+            ("p/scale", {}),
+            ("p/replace", {"set": {"next": "p"}}),
+        ]
+        for path, asked in wrong:
+            answer = await admin.post(f"/stages/{path}", json=asked)
+            assert answer.status_code in (400, 422), (path, answer.text)
+        stage = own_pipe.config.stages[0].name
+        answer = await admin.post("/stages/p/replace", json={"set": {f"{stage}.factory": "nonesuch:f"}})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_changed")
+        assert set(own_pipe.health()) == {"p.1", "p.2"}
+
+
+async def test_keys_are_read_again(pipe: AsyncPipe, tmp_path: Path) -> None:
+    ring = KeyRing(path=tmp_path / "keys.json")
+    mine = ring.add("mine", limits=KeyLimits(requests_per_minute=1))
+    ring.save()
+    app = create_app(pipe, Settings(keys_file=ring.path))
+    body: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "one"}]}
+    async with (
+        http_client(create_admin_app(app.state.server, keyless=True)) as admin,
+        http_client(app, headers={"authorization": f"Bearer {mine}"}) as http,
+    ):
+        statuses = [(await http.post("/v1/chat/completions", json=body)).status_code for _ in range(2)]
+        assert statuses == [200, 429]
+        ring.keys["mine"] = evolve(ring.keys["mine"], limits=KeyLimits())
+        ring.save()
+        assert (await admin.post("/keys/reload")).json() == {"keys": ["mine"]}
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 200
+        del ring.keys["mine"]
+        ring.save()
+        assert (await admin.post("/keys/reload")).json() == {"keys": []}
+        assert (await http.post("/v1/chat/completions", json=body)).status_code == 401
+        assert ring.path is not None
+        ring.path.unlink()
+        answer = await admin.post("/keys/reload")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "keys_not_read")
 
 
 async def test_a_drain(admin: httpx2.AsyncClient, public: Application) -> None:

@@ -157,6 +157,25 @@ async def test_stop_length_and_seed_reach_the_stage_that_writes(client: openai.A
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]}]},
          "messages[0].content[0]", "not a recording"),
         ({"messages": []}, "messages", "at least 1"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "1 to 10000"),
+        ({"stage_sampling": {"writer": {"temperature": 9}}}, "stage_sampling.writer.temperature", "0 to 2"),
+        ({"mm_processor_kwargs": {"pause": -1}}, "pause", "0 to 100"),
+        ({"stream": "yes"}, "stream", "boolean"),
+        ({"n": True}, "n", "only 1"),
+        ({"modalities": ["text", "audio"], "audio": {"voice": 1}}, "audio.voice", "string"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation", "False"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "mood": "glad"}]}]},
+         "messages[0].content[0].mood", "not read"),
+        ({"messages": [{"role": "user", "content": [{"type": ["text"], "text": "x"}]}]},
+         "messages[0].content[0].type", "one of"),
+        ({"temperature": 0.5, "extra_body": {"temperature": 1}}, "extra_body.temperature", "give one"),
+        ({"extra_body": {"stream": True}}, "extra_body.stream", "beside extra_body"),
+        ({"extra_body": {"messages": []}}, "extra_body.messages", "beside extra_body"),
+        ({"extra_body": {"temprature": 1}}, "temprature", "did you mean"),
+        ({"max_tokens": 1, "extra_body": {"max_completion_tokens": 2}}, None, "given twice"),
+        ({"stage_sampling": {"writer": {"seed": 1}, "text": {"seed": 2}}}, "stage_sampling.text.seed", "given twice"),
+        ({"pause": 0, "mm_processor_kwargs": {"pause": 1}}, "mm_processor_kwargs.pause", "given twice"),
+        ({"mm_processor_kwargs": {"pause": 1}, "pause": 0}, "pause", "given twice"),
     ],
 )  # fmt: skip
 async def test_what_is_not_honoured_is_named(
@@ -174,9 +193,22 @@ async def test_what_is_not_honoured_is_named(
 
 async def test_what_changes_nothing_is_accepted(http: httpx2.AsyncClient) -> None:
     given = {"n": 1, "user": "me", "store": False, "logprobs": False, "top_logprobs": None, "service_tier": "auto"}
+    given |= {"n": 1.0, "stream_options": None, "messages": [{"role": "user", "content": [{"type": "text", "text": "x",
+              "prompt_cache_breakpoint": {"mode": "explicit"}, "cache_control": None}]}]}  # fmt: skip
     given |= {"metadata": {"a": "b"}, "response_format": {"type": "text"}, "presence_penalty": 0, "tool_choice": "auto"}
     answer = await http.post("/v1/chat/completions", json={"model": "tones", "messages": [USER], **given})
     assert answer.status_code == 200, answer.text
+
+
+async def test_an_extra_body_is_read_where_it_contradicts_nothing(http: httpx2.AsyncClient) -> None:
+    body = {"model": "tones", "messages": [{"role": "user", "content": "params"}], "temperature": 0.5}
+    for extra in ({"temperature": 0.5}, {"seed": None}, {}):
+        answer = await http.post("/v1/chat/completions", json={**body, "extra_body": extra})
+        read = json.loads(answer.json()["choices"][0]["message"]["content"])
+        assert read["params"] == {"writer": {"temperature": 0.5}}
+    speech = {"model": "tones", "input": "one", "pause": 0, "extra_body": {"pause": 0.01}}
+    answer = await http.post("/v1/audio/speech", json=speech)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "extra_body.pause")
 
 
 async def test_media_reach_the_pipeline(client: openai.AsyncOpenAI) -> None:
@@ -248,6 +280,12 @@ async def test_a_body_that_is_no_json(http: httpx2.AsyncClient) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
     answer = await http.post("/v1/chat/completions", content=b"{}", headers=kind)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
+    for number in ("NaN", "-Infinity", " [1, NaN ]"):
+        body = f'{{"model": "tones", "messages": [{{"role": "user", "content": "[NaN, -Infinity"}}], "metadata": {number}}}'
+        answer = await http.post("/v1/chat/completions", content=body.encode(), headers=kind)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
+        answer = await http.post("/v1/chat/completions", content=body.replace(number, "{}").encode(), headers=kind)
+        assert answer.status_code == 200
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -268,3 +306,16 @@ async def test_a_result_without_the_id_of_its_call_is_refused(client: openai.Asy
     ]
     with pytest.raises(openai.BadRequestError, match=r"messages\[2\].tool_call_id: must be the id of a call"):
         await client.chat.completions.create(model="tones", messages=messages)
+
+
+async def test_a_result_of_no_call_is_refused(client: openai.AsyncOpenAI) -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "x"}
+    for messages, where in (
+        ([USER, result], r"messages\[1\].tool_call_id"),
+        ([USER, called, {**result, "tool_call_id": "b"}], r"messages\[2\].tool_call_id"),
+        ([USER, called, USER, result], r"messages\[3\].tool_call_id"),
+        ([{**USER, "tool_calls": [CALL]}], r"messages\[0\].tool_calls"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=where):
+            await client.chat.completions.create(model="tones", messages=messages)  # type: ignore[arg-type]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from serve_stages import speaking_pipeline
 
 from omni_core.errors import ConfigError
+from omni_serve import Settings, create_app
 from omni_serve.auth import KeyRing
-from omni_serve.cli import keys, serve
+from omni_serve.cli import _limits, _reload_at_hangup, keys, serve
 from omni_serve.listening import is_loopback, open_socket
+from omni_serve.section import section_problems
+from omni_serve.settings import RealtimeLimits
 
 
 @pytest.mark.parametrize(
@@ -20,10 +29,17 @@ from omni_serve.listening import is_loopback, open_socket
         (["--host", "0.0.0.0"], "lets other machines in without a key"),
         (["--host", "192.168.1.1"], "--allow-public"),
         (["--tls-cert", __file__], "give both"),
+        (["--tls-cert", __file__, "--tls-key", __file__], "as PEM"),
+        (["--voices", "/proc/nowhere"], "cannot be used"),
         (["--limit", "audio_second=1"], "did you mean 'audio_seconds'"),
         (["--limit", "audio_seconds=x"], "must be a number"),
         (["--limit", "audio_seconds=0"], "above 0"),
         (["--voice-alias", "alloy"], "NAME=VALUE"),
+        (["--realtime", "sesions=3"], "did you mean 'sessions'"),
+        (["--realtime", "sessions=x"], "must be a number"),
+        (["--realtime", "sessions=0"], "above 0"),
+        (["--realtime", "threshold=2"], "'threshold' must be <= 1.0"),
+        (["--realtime", "detector=sillero"], "did you mean 'silero'"),
         (["--admin", "127.0.0.1:0"], "no key has the scope admin"),
         (["--admin", "127.0.0.1:0", "--api-key", "a secret of mine"], "no key has the scope admin"),
         (["--uds", "127.0.0.1:0"], "must be a path with a /"),
@@ -39,10 +55,42 @@ def test_wrong_arguments(arguments: list[str], words: str) -> None:
     assert words in result.output + str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("section", "flags", "words"),
+    [
+        ("{host: 0.0.0.0}", [], "lets other machines in without a key"),
+        ("{host: 0.0.0.0, limit: {audio_second: 1}}", [], "did you mean 'audio_seconds'"),
+        ("{host: 0.0.0.0, uds: 'x'}", ["--host", "127.0.0.1"], "must be a path with a /"),
+        ("{prot: 3}", [], "server.prot: unknown key; did you mean 'port'?"),
+        ("{api_key: a secret of mine}", [], "server.api_key: is no part of a file"),
+    ],
+)
+def test_a_deploy_file_has_the_flags_too(tmp_path: Path, section: str, flags: list[str], words: str) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text(f"pipeline: demo\nserver: {section}\n")
+    result = CliRunner().invoke(serve, [str(file), *flags])
+    assert result.exit_code != 0
+    assert words in result.output + str(result.exception)
+
+
+def test_limits_in_a_deploy_file_are_checked_before_anything_starts() -> None:
+    section = {"limit": {"audio_second": 1, "audio_seconds": 2}, "realtime": ["sessions=x"]}
+    assert [*section_problems(serve, "server", section)] == [
+        "server.limit: audio_second: no such limit; did you mean 'audio_seconds'?",
+        "server.realtime: sessions: must be a number, is 'x'",
+    ]
+
+
+def test_settings_of_conversations() -> None:
+    texts = ("sessions=3", "detector=silero", "silence_duration_ms=200", "idle_seconds=9")
+    given = _limits("--realtime", RealtimeLimits, texts)
+    assert given == RealtimeLimits(sessions=3, detector="silero", silence_duration_ms=200, idle_seconds=9.0)
+
+
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"{address}: cannot listen"):
+        with pytest.raises(ConfigError, match=f"{address}: cannot listen: .* choose another port"):
             open_socket(address)
 
 
@@ -84,3 +132,29 @@ def test_keys_are_made_listed_and_removed(tmp_path: Path) -> None:
     assert CliRunner().invoke(keys, ["remove", "me", *file]).exit_code == 0
     assert KeyRing.open(tmp_path / "keys.json").keys == {}
     assert isinstance(CliRunner().invoke(keys, ["remove", "me", *file]).exception, ConfigError)
+
+
+def test_the_extra_that_fetches_is_asked_for_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "omni_media.fetch", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    result = CliRunner().invoke(serve, ["demo", "--port", "0", "--fetch-urls"])
+    assert isinstance(result.exception, ConfigError)
+    assert "pip install 'omni-media[urls]'" in str(result.exception)
+    with pytest.raises(ConfigError, match=r"omni-media\[urls\]"):
+        create_app(SimpleNamespace(config=speaking_pipeline()), Settings(fetch_urls=True))  # type: ignore[arg-type]
+
+
+async def test_a_hangup_reads_the_keys_again(tmp_path: Path) -> None:
+    made = KeyRing(path=tmp_path / "keys.json")
+    made.save()
+    ring = KeyRing.open(made.path)
+    end = _reload_at_hangup(ring)
+    try:
+        secret = made.add("mine")
+        made.save()
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(60):
+            while ring.find(secret) is None:
+                await asyncio.sleep(0.01)
+    finally:
+        end()

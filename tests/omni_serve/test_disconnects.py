@@ -10,6 +10,7 @@ import pytest
 from omni_serve_clients import Connection, request_to, socket_to
 
 from omni_core import AsyncPipe
+from omni_core.protocol.messages import OmniRequest
 from omni_serve import Settings, create_app
 from omni_serve.app import Application
 
@@ -25,14 +26,20 @@ async def counts(pipe: AsyncPipe) -> dict[str, float]:
     return found
 
 
+def left_behind() -> list[str]:
+    """Tasks of the server that still run."""
+    coroutines = [repr(task.get_coro()) for task in asyncio.all_tasks()]
+    return [each for each in coroutines if "streams" in each or "Session" in each or "speech_socket" in each]
+
+
 async def gone(connection: Connection) -> None:
     await connection.to_app.put({"type": "http.disconnect"})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await connection.task
 
 
 async def until_idle(pipe: AsyncPipe, app: Application) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await counts(pipe))["running"] or app.state.server.admission.running:
             await asyncio.sleep(0.02)
         while any(
@@ -55,6 +62,7 @@ async def until_idle(pipe: AsyncPipe, app: Application) -> None:
     ],
 )
 async def test_the_request_is_aborted(pipe: AsyncPipe, app: Application, path: str, body: dict[str, Any]) -> None:
+    await until_idle(pipe, app)
     before = (await counts(pipe))["aborted"]
     cancelled = app.state.server.metrics.cancelled._value.get()
     connection = request_to(app, path, body)
@@ -80,7 +88,33 @@ async def test_a_waiting_request_leaves_the_queue(pipe: AsyncPipe) -> None:
     assert app.state.server.admission.running == 0
 
 
+@pytest.mark.parametrize(("draining", "status"), [(True, 503), (False, 499)])
+async def test_a_request_that_is_aborted_elsewhere(pipe: AsyncPipe, draining: bool, status: int) -> None:
+    """Its client is there, and repeats what was cut because the server ends."""
+    running: list[str] = []
+
+    class Remembers:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(pipe, name)
+
+        def stream(self, request: OmniRequest, request_id: str) -> Any:
+            running.append(request_id)
+            return pipe.stream(request, request_id)
+
+    app = create_app(Remembers(), Settings())  # type: ignore[arg-type]
+    connection = request_to(app, "/v1/chat/completions", LONG)
+    while not running:
+        await asyncio.sleep(0.01)
+    app.state.server.admission.draining = draining
+    await pipe.abort(running[0])
+    answer = await connection.receive()
+    assert answer["status"] == status
+    assert ((b"x-should-retry", b"true") in answer["headers"]) == draining
+    await connection.task
+
+
 async def test_a_dead_websocket_aborts_its_request(pipe: AsyncPipe, app: Application) -> None:
+    await until_idle(pipe, app)
     before = (await counts(pipe))["aborted"]
     async with socket_to(app, "/v1/audio/speech/stream") as socket:
         await socket.send_json({"type": "session.config", "model": "tones", "pause": 0.02})
@@ -101,8 +135,28 @@ async def test_disconnects_at_random_moments_leave_nothing(pipe: AsyncPipe, app:
         await asyncio.sleep(chance.random() * 0.1)
         await gone(connection)
 
-    for _ in range(5):
+    for _ in range(25):  # 1,000 in all
         await asyncio.gather(*(one() for _ in range(40)))
     await until_idle(pipe, app)
-    others = [task for task in asyncio.all_tasks() if "streams" in repr(task.get_coro())]
-    assert others == []
+    assert left_behind() == []
+
+
+async def test_dead_websockets_leave_nothing(pipe: AsyncPipe, app: Application) -> None:
+    chance, before = random.Random(2), (await counts(pipe))["aborted"]
+
+    async def one() -> None:
+        async with socket_to(app, "/v1/audio/speech/stream") as socket:
+            messages: list[dict[str, Any]] = [
+                {"type": "session.config", "model": "tones", "pause": 0.001},
+                {"type": "input.text", "text": "word " * 50 + ". And more "},
+                {"type": "input.done"},
+            ]
+            for message in messages[: chance.randrange(4)]:
+                await socket.send_json(message)
+                await asyncio.sleep(chance.random() * 0.02)
+
+    for _ in range(5):  # 200 in all
+        await asyncio.gather(*(one() for _ in range(40)))
+    await until_idle(pipe, app)
+    assert left_behind() == []
+    assert (await counts(pipe))["aborted"] > before

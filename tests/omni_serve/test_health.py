@@ -145,6 +145,14 @@ async def test_models_show_what_they_can(http: httpx2.AsyncClient) -> None:
     assert (await http.get("/version")).json()["pipeline"] == "tones"
 
 
+@pytest.mark.parametrize("path", ["/health", "/health/ready"])
+async def test_health_is_asked_for_without_a_body_too(http: httpx2.AsyncClient, path: str) -> None:
+    answer, whole = await http.head(path), await http.get(path)
+    assert (answer.status_code, answer.content) == (whole.status_code, b"")
+    assert answer.headers["content-length"] == str(len(whole.content))
+    assert "head" not in (await http.get("/openapi.json")).json()["paths"][path]
+
+
 async def test_unknown_paths_and_methods(http: httpx2.AsyncClient) -> None:
     answer = await http.get("/v1/nothing")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from omni_core.errors import ConfigError
 from omni_serve.auth import ANYONE, LENT, KeyLimits, KeyRing, digest, subprotocol
@@ -70,7 +71,12 @@ def test_every_key_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(None, "no such file"), ("{", "not a file of keys"), ('{"keys": [{"name": 1}]}', "not a file of keys")],
+    [
+        (None, "no such file"),
+        ("{", "not a file of keys, which is JSON: .* writes one"),
+        ("{}", "required field missing @ file.keys; .* writes one"),
+        ('{"keys": [{"name": 1}]}', r"required field missing @ file.keys\[0\].digest"),
+    ],
 )
 def test_a_bad_file_is_an_error_that_names_it(tmp_path: Path, content: str | None, words: str) -> None:
     path = tmp_path / "keys.json"
@@ -111,3 +117,35 @@ def test_an_empty_file_of_keys_lets_nobody_in(tmp_path: Path) -> None:
 )
 def test_a_browser_gets_one_of_its_subprotocols(offered: list[str], chosen: str | None) -> None:
     assert subprotocol(offered) == chosen
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    file = KeyRing(path=path)
+    old, kept = file.add("old"), file.add("kept")
+    file.save()
+    ring = KeyRing.open(path, {"mine": SECRET})
+    lent = [ring.lend(key, 60.0)[0] for key in (ring.find(old), ring.find(kept)) if key is not None]
+    del file.keys["old"]
+    file.keys["kept"] = evolve(file.keys["kept"], limits=KeyLimits(concurrent=3))
+    new = file.add("new")
+    file.save()
+    assert ring.find(new) is None
+    ring.reload()
+    assert [ring.find(each) is None for each in (old, kept, new, SECRET, *lent)] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+    found = ring.find(lent[1])
+    assert found is not None
+    assert (found.limits.concurrent, found.scopes) == (3, ("inference",))
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="not a file of keys"):
+        ring.reload()
+    assert ring.find(new) is not None, "a malformed file changes nothing"
+    with pytest.raises(ConfigError, match="without --keys"):
+        KeyRing.open(given={"mine": SECRET}).reload()

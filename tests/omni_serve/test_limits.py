@@ -19,7 +19,7 @@ from omni_serve.settings import Limits
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SLOW: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "a b c"}], "pause": 0.3}
+SLOW: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "a b c"}], "pause": 0.6}
 FAST: dict[str, Any] = {"model": "tones", "messages": [{"role": "user", "content": "a"}]}
 
 
@@ -65,7 +65,7 @@ async def test_concurrent_requests_of_a_key(pipe: AsyncPipe) -> None:
 
 
 async def test_the_queue_is_bounded_in_length_and_time(pipe: AsyncPipe) -> None:
-    app, http = limited(pipe, concurrent=1, queued=1, queue_seconds=0.2)
+    app, http = limited(pipe, concurrent=1, queued=1, queue_seconds=0.6)
     first = request_to(app, "/v1/chat/completions", SLOW, authorization="Bearer the secret")
     while app.state.server.admission.running == 0:
         await asyncio.sleep(0.01)

@@ -10,8 +10,9 @@ from omni_serve_clients import running_server
 from starlette.types import Receive, Scope, Send
 
 from omni_serve.auth import ANYONE
+from omni_serve.connections import HEAD_BYTES
 from omni_serve.limits import Admission
-from omni_serve.listening import HEAD_BYTES, Ending, web_server
+from omni_serve.listening import Ending, open_socket, web_server
 from omni_serve.settings import Settings
 
 
@@ -33,7 +34,7 @@ async def answer_to(address: str, *pieces: bytes) -> bytes:
             writer.write(piece)
             await writer.drain()
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await reader.read(12)
     except ConnectionError:
         return b""
@@ -68,7 +69,7 @@ async def test_servers_end_when_the_running_requests_have() -> None:
         assert not server.should_exit
         other = asyncio.ensure_future(admission.drain(30))
         await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert await other
         while not server.should_exit:
             await asyncio.sleep(0)
@@ -79,9 +80,37 @@ async def test_servers_end_when_the_running_requests_have() -> None:
 async def test_a_second_signal_ends_at_once() -> None:
     admission = Admission(Settings())
     server = web_server(application, drain_seconds=30)
-    end = Ending(admission, [server], 30)
+    said: list[str] = []
+    end = Ending(admission, [server], 30, said.append)
     async with admission.admit(ANYONE):
         end()
         end()
         assert server.should_exit
         assert server.force_exit
+    assert said == [
+        "Ending: 1 request has 30 s to finish. A second signal (Ctrl-C) ends at once.",
+        "Ending at once: 1 request is cut.",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_left_after_an_end_in_haste(caplog: pytest.LogCaptureFixture) -> None:
+    ended = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        ended.append(True)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    server = web_server(app, drain_seconds=5)
+    serving = asyncio.ensure_future(server.serve(sockets=[open_socket("127.0.0.1:0")]))
+    async with asyncio.timeout(60):
+        while not server.started:
+            await asyncio.sleep(0.01)
+        server.end()
+        server.end()
+        await serving
+    assert ended == [True]
+    assert [each.message for each in caplog.records if each.levelname == "ERROR"] == []

@@ -6,6 +6,7 @@ import base64
 import io
 import struct
 import zlib
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from omni_serve import media
 from omni_serve.encoders import wav_header, whole
 from omni_serve.errors import ApiError
 from omni_serve.media import check_media
@@ -107,3 +109,22 @@ async def test_they_never_are_an_error_of_the_server(
     assert answer.status_code in (200, 400, 413)  # the server's own limits are wider
     if answer.status_code == 400:
         assert answer.json()["error"]["param"].startswith("messages[0].content[0]")
+
+
+@pytest.mark.parametrize("lifted", ["protocol_whitelist", "format_whitelist"])
+@pytest.mark.parametrize(
+    "listing", ["#EXTM3U\n#EXTINF:1,\n{file}\n#EXT-X-ENDLIST\n", "ffconcat version 1.0\nfile {file}\n"]
+)
+def test_each_whitelist_keeps_playlists_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lifted: str, listing: str
+) -> None:
+    """A playlist of a real recording is refused by the formats alone, and by the protocols alone."""
+    file = tmp_path / "a.ts"
+    file.write_bytes(whole("wav", [SECOND], 24_000))
+    options = {**media._OPTIONS, "protocol_whitelist": "file,crypto,data", "safe": "0", "allowed_extensions": "ALL"}
+    if lifted == "format_whitelist":
+        options = {**media._OPTIONS}
+        del options["format_whitelist"]
+    monkeypatch.setattr(media, "_OPTIONS", options)
+    with pytest.raises(ApiError, match="not a recording"):
+        check_media("audio", listing.format(file=file).encode(), "x", LIMITS)

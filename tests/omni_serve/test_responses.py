@@ -53,6 +53,23 @@ async def test_the_events_of_a_stream(client: openai.AsyncOpenAI) -> None:
         assert (await helper.get_final_response()).output_text == "one two"
 
 
+async def test_a_stream_that_fails_says_so_in_its_own_form(client: openai.AsyncOpenAI) -> None:
+    # An error drops what has not been read: the pause lets the first word be read.
+    stream = await client.responses.create(
+        model="tones", input="one implode two", stream=True, extra_body={"pause": 0.4}
+    )
+    events = [each async for each in stream]
+    assert [each.type for each in events][-2:] == ["response.output_text.delta", "response.failed"]
+    assert [each.sequence_number for each in events] == list(range(len(events)))
+    failed = events[-1].response
+    assert (failed.status, failed.error.code) == ("failed", "server_error")
+    assert "told to implode" in failed.error.message
+    with pytest.raises(openai.InternalServerError, match="told to implode"):
+        await client.responses.create(model="tones", input="one implode two")
+    with pytest.raises(openai.InternalServerError, match="told to implode"):
+        await client.responses.create(model="tones", input="implode", stream=True)
+
+
 async def test_calls_of_tools_and_their_results(client: openai.AsyncOpenAI) -> None:
     answer = await client.responses.create(model="tones", input="rain", tools=[TOOL])
     call = answer.output[-1]
@@ -81,6 +98,24 @@ async def test_calls_of_tools_and_their_results(client: openai.AsyncOpenAI) -> N
         ({"input": []}, "input"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"text": {"format": {"type": "json_object"}}}, "text"),
+        ({"text": {"format": {"type": "text"}, "verbosity": "low"}}, "text"),
+        ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+        ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"stream": True, "input": "refuse"}, "input"),
+        ({"input": 3}, "input"),
+        ({"input": [{"role": "judge", "content": "x"}], "instructions": "y"}, "input[0].role"),
+        ({"input": [{"role": "user", "content": []}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": "x", "mood": "glad"}]}, "input[0].mood"),
+        ({"input": [{"role": "user", "content": [{"type": "input_smell"}]}]}, "input[0].content[0].type"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://localhost/x"}]}]},
+            "input[0].content[0].image_url",
+        ),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "x"}]}, "input[0].call_id"),
+        ({"input": [{"role": "user", "content": "refuse"}]}, "input[0].content"),
     ],
 )
 async def test_what_is_not_offered_is_named(http: httpx2.AsyncClient, given: dict[str, Any], param: str) -> None:
@@ -88,7 +123,24 @@ async def test_what_is_not_offered_is_named(http: httpx2.AsyncClient, given: dic
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
 
 
-@pytest.mark.parametrize(("name", "value"), [("messages", []), ("modalities", ["text"]), ("stream_options", {})])
+@pytest.mark.parametrize(("name", "value"), [("messages", []), ("modalities", ["text"]), ("audio", {"voice": "low"})])
 async def test_parameters_of_chats_are_refused_by_name(client: openai.AsyncOpenAI, name: str, value: Any) -> None:
     with pytest.raises(openai.BadRequestError, match=f"{name}: belongs to /v1/chat/completions"):
         await client.responses.create(model="tones", input="one", extra_body={name: value})
+
+
+async def test_what_changes_nothing_is_accepted(client: openai.AsyncOpenAI) -> None:
+    answer = await client.responses.create(
+        model="tones",
+        input="one",
+        store=False,
+        text={"format": {"type": "text"}, "verbosity": "medium"},
+        reasoning={"effort": None, "summary": None},
+        truncation="disabled",
+        metadata={"a": "b"},
+    )
+    assert (answer.output_text, answer.metadata) == ("one", {"a": "b"})
+    stream = await client.responses.create(
+        model="tones", input="one", stream=True, stream_options={"include_obfuscation": False}
+    )
+    assert [event.type async for event in stream][-1] == "response.completed"

@@ -71,6 +71,8 @@ def test_the_document_describes_bodies_keys_and_errors() -> None:
     schemas = document["components"]["schemas"]
     assert set(schemas["ChatRequest"]["required"]) == {"model", "messages"}
     assert "AudioOptions" in schemas
+    tools, _ = schemas["ChatRequest"]["properties"]["tools"]["anyOf"]
+    assert tools["items"]["properties"]["function"]["required"] == ["name"]
     assert document["security"] == [{"key": []}]
     for path, operations in document["paths"].items():
         for operation in operations.values():

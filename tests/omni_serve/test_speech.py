@@ -135,3 +135,10 @@ async def test_a_mistake_ends_the_session_with_an_error(app: Application, messag
             pass
         assert words in told["error"]["message"]
         assert (await socket.receive())["type"] == "websocket.close"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_null_means_not_given(http: httpx2.AsyncClient) -> None:
+    nothing = dict.fromkeys(("voice", "instructions", "response_format", "speed", "stream_format", "extra_body"))
+    answer = await http.post("/v1/audio/speech", json={"model": "tones", "input": "one", **nothing})
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "audio/mpeg")

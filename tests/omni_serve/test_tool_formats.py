@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from omni_core.errors import ConfigError
@@ -13,44 +13,133 @@ from omni_serve.tool_formats import TaggedJson, ToolCall, tool_reader
 
 CALL = '<tool_call>\n{"name": "look_up", "arguments": {"a": "</b> <c"}}\n</tool_call>'
 
-
-def read(pieces: list[str]) -> tuple[str, list[ToolCall]]:
-    reader, said, calls = TaggedJson(), "", []
-    for piece in pieces:
-        text, found = reader.feed(piece)
-        said, calls = said + text, calls + found
-    text, found = reader.finish()
-    return said + text, calls + found
+Found = list[str | tuple[str, str]]
 
 
-@given(st.lists(st.integers(1, 12), max_size=30))
-def test_pieces_do_not_matter(sizes: list[int]) -> None:
-    text = f"I look < it up.{CALL} And <tool {CALL}. Done"
-    pieces, rest = [], text
+def read(pieces: list[str]) -> Found:
+    """Return texts and calls in order; neighbouring texts are joined, because pieces do not matter."""
+    reader, found = TaggedJson(), Found()
+    for number, piece in enumerate(pieces):
+        for each in reader.read(piece, last=number == len(pieces) - 1):
+            if isinstance(each, ToolCall):
+                found.append((each.name, each.arguments))
+            elif found and isinstance(found[-1], str):
+                found[-1] += each
+            else:
+                found.append(each)
+    return found
+
+
+def cut(text: str, sizes: list[int]) -> list[str]:
+    pieces = []
     for size in sizes:
-        pieces.append(rest[:size])
-        rest = rest[size:]
-    said, calls = read([*pieces, rest])
-    assert said == "I look < it up. And <tool . Done"
-    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("look_up", {"a": "</b> <c"})] * 2
-    assert len({call.identity for call in calls}) == 2
+        pieces.append(text[:size])
+        text = text[size:]
+    return [*pieces, text]
+
+
+# Anything that JSON can say, and what looks like tags inside of it.
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers()
+    | st.text()
+    | st.sampled_from(["</tool_call>", '"</tool_call>', "\\", "<tool_call>"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+names = st.text("abc_", min_size=1, max_size=5)
+calls = st.builds(
+    lambda name, arguments, indent: (
+        f"<tool_call>{json.dumps({'name': name, 'arguments': arguments}, indent=indent)}</tool_call>"
+    ),
+    names,
+    st.dictionaries(st.text(max_size=3), values, max_size=3) | values,
+    st.sampled_from([None, 1]),
+)
+scraps = st.sampled_from(
+    ["<tool_call>", "</tool_call>", "<tool", "<", '"', "{", "}", "\\", " ", "\n", "a", '{"name": "f"}', "é"]
+)
+replies = st.lists(scraps | calls | calls.map(lambda call: call.replace("}", "", 1)), max_size=8).map("".join)
+
+
+@given(replies, st.lists(st.integers(0, 9), max_size=60))
+@example(f"I look < it up.{CALL} And <tool {CALL}. Done", [1] * 60)
+@example('<tool_call>{"name": "</tool_call>', [3] * 20)
+def test_pieces_do_not_matter_and_nothing_is_lost(text: str, sizes: list[int]) -> None:
+    whole = read([text])
+    assert read(cut(text, sizes)) == whole
+    reader = TaggedJson()
+    parts = [each if isinstance(each, str) else each.text for each in reader.read(text, last=True)]
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    for each in whole:
+        if not isinstance(each, str):
+            assert isinstance(json.loads(each[1], parse_constant=pytest.fail), dict)
+            each[1].encode()
+
+
+@given(names, st.dictionaries(st.text(max_size=3), values, max_size=3), st.lists(st.integers(0, 9), max_size=60))
+def test_a_call_is_found_whatever_its_arguments_are(name: str, arguments: dict[str, object], sizes: list[int]) -> None:
+    text = f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+    try:
+        wanted = json.loads(json.dumps(arguments, allow_nan=False))
+    except ValueError:
+        assert read(cut(text, sizes)) == [text]  # JSON has no such number
+        return
+    [found] = read(cut(text, sizes))
+    assert (found[0], json.loads(found[1])) == (name, wanted)
+
+
+def test_texts_and_calls_keep_their_order_and_calls_their_ids() -> None:
+    parts = TaggedJson().read(f"I look < it up.{CALL} And <tool {CALL}. Done", last=True)
+    found = [each for each in parts if isinstance(each, ToolCall)]
+    assert [each for each in parts if isinstance(each, str)] == ["I look < it up.", " And <tool", " . Done"]
+    assert [type(each) for each in parts] == [str, ToolCall, str, ToolCall, str]
+    assert len({call.identity for call in found}) == 2
+    assert {call.text for call in found} == {CALL}
+
+
+def test_white_space_next_to_calls_is_no_text() -> None:
+    assert [each[0] for each in read([f"\n{CALL}\n{CALL}\n"])] == ["look_up"] * 2
+    assert read([f"So:\n{CALL}"])[0] == "So:"
+    assert read([" a \n"]) == [" a \n"]  # there is no call
 
 
 def test_text_is_not_held_back_longer_than_it_must() -> None:
     assert TaggedJson().feed("a < b") == ("a < b", [])
-    assert TaggedJson().feed("a <tool") == ("a ", [])
+    assert TaggedJson().feed("a <tool") == ("a", [])
+    assert TaggedJson().feed("a <tool>") == ("a <tool>", [])
 
 
 @pytest.mark.parametrize(
-    "text", ["<tool_call>no json</tool_call>", '<tool_call>{"a": 1}</tool_call>', "<tool_call>{", "<tool_"]
+    "text",
+    [
+        "<tool_call>no json</tool_call>",
+        '<tool_call>{"a": 1}</tool_call>',
+        '<tool_call>{"name": 1, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": "no"}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"a": 1e999}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"a": ' + "9" * 5000 + "}}</tool_call>",
+        '<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 100_000 + "</tool_call>",
+        "<tool_call>{",
+        "<tool_",
+    ],
 )
 def test_what_is_no_call_stays_text(text: str) -> None:
-    assert read([text]) == (text, [])
+    assert read([text]) == [text]
 
 
-def test_a_missing_closing_tag() -> None:
-    said, calls = read([CALL.removesuffix("</tool_call>")])
-    assert (said, calls[0].name) == ("", "look_up")
+def test_forms_that_models_write() -> None:
+    assert read([CALL.removesuffix("</tool_call>")])[0][0] == "look_up"  # the closing tag is missing
+    assert read(["<tool_call>oh <tool_call>" + CALL])[1][0] == "look_up"  # it has begun anew
+    assert read(['<tool_call>{"name": "f"}</tool_call>']) == [("f", "{}")]
+    assert read(['<tool_call>{"name": "f", "parameters": {"a": 1}}</tool_call>']) == [("f", '{"a": 1}')]
+    assert read(['<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>']) == [("f", '{"a": 1}')]
+    assert read(['<tool_call>{"name": "f", "arguments": {"a": "\\u00e9"}}</tool_call>']) == [("f", '{"a": "é"}')]
+    assert read(['<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}</tool_call>']) == [("f", '{"a": "\\ud800"}')]
 
 
 def test_formats_by_name_and_by_reference() -> None:

@@ -31,6 +31,15 @@ async def test_the_sdk_gets_the_text(client: openai.AsyncOpenAI) -> None:
     assert plain == TEXT + "\n"
 
 
+async def test_the_verbose_form_has_the_seconds_and_no_invented_times(client: openai.AsyncOpenAI) -> None:
+    answer = await client.audio.transcriptions.create(
+        model="tones", file=("a.wav", RECORDING), response_format="verbose_json", language="en"
+    )
+    assert answer.text.startswith("Write down what is said.")
+    assert (answer.language, answer.duration) == ("en", pytest.approx(len(tone("x")) / RATE, abs=1e-3))
+    assert answer.segments is None
+
+
 async def test_the_text_is_streamed(client: openai.AsyncOpenAI) -> None:
     stream = await client.audio.transcriptions.create(model="tones", file=("a.wav", RECORDING), stream=True)
     events = [each async for each in stream]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from serve_stages import INTERFACE, RATE, tone
 from omni_core import AsyncPipe
 from omni_core.errors import ConfigError
 from omni_serve import Settings, create_app, voice_store
+from omni_serve.app import Application
 from omni_serve.encoders import whole
 from omni_serve.settings import Limits
 from omni_serve.voice_store import VoiceStore
@@ -84,16 +87,75 @@ async def test_consents(client: openai.AsyncOpenAI) -> None:
         (form(text=""), "text"),
         (form(consent="cons_1"), "consent"),
         ({"data": {"name": "B", "type": "prompt", "prompt": "deep"}}, "type"),
-        ({"data": {"name": "B", "text": "x"}, "files": {"other": ("a", b"x")}}, "audio_sample"),
+        ({"data": {"name": "B", "text": "x"}, "files": {"other": ("a", b"x")}}, "other"),
+        ({"data": {"name": "B", "text": "x", "audio_sample": "x"}, "files": {}}, "audio_sample"),
+        (form(type="built_in"), "type"),
+        (form(type="prompt", prompt="deep"), "type"),
+        (form(prompt="deep"), "prompt"),
+        (form(model="auto"), "model"),
+        (form(script_hint="Hello."), "script_hint"),
+        (form(language="de"), "language"),
+        ({"json": {"name": "B", "type": "prompt", "prompt": "deep"}}, "type"),
+        ({"json": {"name": "B", "prompt": "deep"}}, "prompt"),
+        ({"json": {"name": "B", "text": "x"}}, "audio_sample"),
+        ({"json": {"name": "B", "type": 1}}, "type"),
         ({"data": {"name": "B", "text": "x"}, "files": {"audio_sample": ("a", b"no sound")}}, "audio_sample"),
         ({"data": {"name": "B", "text": "x"}, "files": {"audio_sample": ("a", b"")}}, "audio_sample"),
     ],
 )
 async def test_mistakes_are_named(http: httpx2.AsyncClient, given: dict[str, Any], param: str) -> None:
-    if "files" not in given:
-        given = {"data": given["data"], "files": {"ignored": ("a", b"x")}}
+    if not given.get("files") and "data" in given:  # a form of text only, as the SDK sends it
+        given = {"files": {name: (None, value) for name, value in given["data"].items()}}
     answer = await http.post("/v1/audio/voices", **given)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_the_sdk_s_two_ways_to_make_a_voice(client: openai.AsyncOpenAI, http: httpx2.AsyncClient) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.audio.voices.create(name="Deep", type="prompt", prompt="A deep voice.", script_hint="Hello.")
+    assert caught.value.param == "type"
+    consent = await client.audio.voice_consents.create(name="yes", language="en-US", recording=("c.wav", RECORDING))
+    voice = await client.audio.voices.create(
+        type="audio_sample",
+        name="Typed",
+        audio_sample=("a.wav", RECORDING),
+        consent=consent.id,
+        extra_body={"text": "hello"},
+    )
+    assert (voice.type, voice.prompt) == ("audio_sample", None)
+    recording = {"recording": ("c.wav", RECORDING, "audio/wav")}
+    for extra, param in (({"text": "x"}, "text"), ({"language": "?"}, "language")):
+        data = {"name": "no", "language": "de", **extra}
+        answer = await http.post("/v1/audio/voice_consents", data=data, files=recording)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    gone = await asyncio.gather(*(http.delete(f"/v1/audio/voices/{voice.id}") for _ in range(5)))
+    assert sorted(each.status_code for each in gone) == [200, 404, 404, 404, 404]
+    await client.audio.voice_consents.delete(consent.id)
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_recordings_are_read_beside_the_event_loop(
+    client: openai.AsyncOpenAI, http: httpx2.AsyncClient, app: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await http.post("/v1/audio/voices", **form(name="Slow"))
+    threads = []
+    read = Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        threads.append(threading.current_thread())
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    speech = {"model": "tones", "input": "one", "voice": "Slow"}
+    assert (await http.post("/v1/audio/speech", json=speech)).status_code == 200
+    assert threads
+    assert threading.main_thread() not in threads
+    voice = app.state.server.voices.voices[made.json()["id"]]
+    shutil.rmtree(voice.folder)  # another process, or a fault of the disk
+    answer = await http.post("/v1/audio/speech", json=speech)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "voice_not_found")
+    del app.state.server.voices.voices[voice.id]
 
 
 @pytest.mark.asyncio(loop_scope="session")

@@ -14,7 +14,7 @@ import pytest
 from attrs import evolve
 from harness import pipeline, request_of
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config
@@ -46,7 +46,7 @@ def on_sglang(config: PipelineConfig, *names: str, **thinker: Any) -> PipelineCo
 
 async def answers(config: PipelineConfig, cases: dict[str, Any], names: Iterable[str]) -> dict[str, Answer]:
     """Return token ids and waveform of each case, all requested at once."""
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         given = await asyncio.gather(*[client.submit(request_of(cases[name])) for name in names])
     return {
         name: (list(answer["decode"].token_ids), np.asarray(answer["code2wav"].samples))

@@ -13,6 +13,7 @@ from omni_core.hookspecs import PipelineComponent
 from omni_core.interface import Interface
 from omni_core.plugins import PluginRecord, PluginRegistry
 from omni_terminal import completion
+from omni_terminal.plugin import omni_commands
 
 STAGES = [
     StageConfig(name="listen", process="p", factory="json:dumps", next="speak", factory_args={"loud": True}),
@@ -38,8 +39,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             "echo-big", "test_completion:unreadable", "more", interface=Interface(roles={"text": "writer"})
         ),
     ]
-    registry = PluginRegistry([PluginRecord("p", "dist-p", "1.0", "m", components={"omni_pipelines": components})])
-    for module in ("omni_terminal.completion", "omni_core.client.source", "omni_core.plugins"):
+    commands = PluginRecord("terminal", "omni-terminal", "1.0", "m", components={"omni_commands": omni_commands()})
+    mine = PluginRecord("p", "dist-p", "1.0", "m", components={"omni_pipelines": components})
+    registry = PluginRegistry([mine, commands])
+    for module in ("omni_terminal.completion", "omni_deploy.source", "omni_core.plugins"):
         monkeypatch.setattr(f"{module}.load_plugins", lambda: registry)
 
 
@@ -78,7 +81,7 @@ def test_completion(words: str, expected: list[str]) -> None:
 
 
 def test_a_config_file_is_completed_too(tmp_path: Path) -> None:
-    from omni_core.config.loading import dump_json
+    from omni_deploy.writing import dump_json
 
     path = tmp_path / "p.json"
     path.write_text(dump_json(described("none")))
@@ -101,6 +104,6 @@ def test_bash_adds_no_space_where_a_value_or_a_field_follows() -> None:
 @pytest.mark.parametrize("words", ["run owner/model --te", "plan owner/model --set ", "run ~nosuchuser/model --te"])
 def test_completion_asks_no_hub(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr("omni_core.client.source._config_of", lambda *given: asked.append(given))
+    monkeypatch.setattr("omni_deploy.source._config_of", lambda *given: asked.append(given))
     completed(*words.split(" "))
     assert not asked

@@ -55,7 +55,7 @@ def listening(run_folder: Path) -> Iterator[Callable[..., tuple[Path, int]]]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.observe.status_client._ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr("omni_terminal.status_client._ANSWER_SECONDS", 0.05)
 
 
 def there(monkeypatch: pytest.MonkeyPatch, *found: Run) -> None:

@@ -121,8 +121,8 @@ def microphone(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def test_a_turn_is_recorded_and_sent(microphone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from omni_core.cli.generation import Generation
     from omni_terminal.chat.screen import Screen
+    from omni_terminal.request.generation import Generation
 
     sent: list[tuple[str, int, int]] = []
 
@@ -135,7 +135,7 @@ async def test_a_turn_is_recorded_and_sent(microphone: Any, monkeypatch: pytest.
 
     folders: list[Path] = []
     monkeypatch.setattr(session_module, "receive", receive)
-    chat = session_module.Session(SimpleNamespace(), None, Generation(), Screen(), mic=True)
+    chat = session_module.Session(SimpleNamespace(interface=None), None, Generation(), Screen(), mic=True)
     lines = iter(["", "/mic", "/quit"])
 
     class Lines:

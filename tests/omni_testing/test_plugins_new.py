@@ -167,7 +167,7 @@ def test_their_own_tests_pass(projects: dict[str, Path], tmp_path: Path) -> None
         ("json", "relay", "a module of Python's own"),
         ("pytest-timeout", "command", "pytest-timeout is installed here"),
         ("shm", "relay", "omni-relay-shm"),
-        ("run", "command", "`omni run` is a command already"),
+        ("run", "command", "provides a command of this name"),
     ],
 )
 def test_names_that_are_impossible_or_taken_are_refused(

@@ -51,6 +51,14 @@ SCHEDULERS = {
     "KeepsEverything": "test_nothing_is_kept_of_ended_requests",
 }
 
+STEP_SCHEDULERS = {
+    "ChangesItsStates": "test_a_step_that_raises_fails_its_request_alone",
+    "OneAtATime": "test_requests_share_steps",
+    "RunsToTheEnd": "test_a_short_request_does_not_wait_for_a_long_one",
+    "FailsTogether": "test_a_step_that_raises_fails_its_request_alone",
+    "ForgetsNothing": "test_an_abort_counts_between_steps",
+}
+
 PROJECTIONS = {
     "changes_the_payload": "test_it_leaves_its_input_as_it_is",
     "cannot_be_sent": "test_its_result_can_be_sent",
@@ -201,6 +209,38 @@ class TestWrong(suite.SchedulerConformance):
 """
 
 
+_STEP_SCHEDULER_TESTS = """
+import pytest
+import omni_testing.scheduler
+import omni_testing.step_scheduler as suite
+import stepping
+
+omni_testing.scheduler.PATIENCE = suite.PATIENCE = 3.0
+
+for name in {names}:
+    class Wrong(suite.StepSchedulerConformance):
+        scheduler = getattr(stepping, name)
+
+        def make(self):
+            return self.scheduler()
+
+        def good(self, number):
+            return {{"goal": 2 + number}}
+
+        def bad(self):
+            return {{"fail": True}}
+
+        def long(self):
+            return {{"goal": 1000, "sleep": 0.005}}
+
+        def bad_at_a_step(self):
+            return {{"goal": 3, "wall": 1}}
+
+    globals()["Test" + name] = type("Test" + name, (Wrong,), {{}})
+    del Wrong
+"""
+
+
 def failures(folder: Path, source: str, test: str) -> tuple[list[str], str]:
     """The tests that fail when the one test of a suite runs on an implementation, as ``test``."""
     found, output = failed(folder, source, "-k", test)
@@ -244,6 +284,13 @@ def test_bytes_may_outlive_their_sender(tmp_path: Path) -> None:
 def test_a_wrong_scheduler_is_caught(tmp_path: Path, name: str, test: str) -> None:
     found, output = failures(tmp_path, _SCHEDULER_TEST.format(name=name), test)
     assert test in found, output
+
+
+def test_wrong_step_schedulers_are_caught(tmp_path: Path) -> None:
+    source = _STEP_SCHEDULER_TESTS.format(names=list(STEP_SCHEDULERS))
+    tests = " or ".join(f"({name} and {test})" for name, test in STEP_SCHEDULERS.items())
+    found, output = failed(tmp_path, source, "-k", tests)
+    assert sorted(found) == sorted(f"Test{name}::{test}" for name, test in STEP_SCHEDULERS.items()), output
 
 
 @pytest.fixture(scope="module")

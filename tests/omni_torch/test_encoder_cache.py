@@ -88,3 +88,14 @@ def test_an_encoder_that_fails_leaves_nothing_behind() -> None:
 def test_a_negative_bound_is_refused() -> None:
     with pytest.raises(ConfigError, match="-1"):
         EncoderCache(-1)
+
+
+def test_a_cleared_cache_is_empty() -> None:
+    cache: EncoderCache[tuple[torch.Tensor, ...]] = EncoderCache(2 * PIECE)
+    encoder = Encoder()
+    encoder.ask(cache, b"a", b"b")
+    cache.clear()
+    assert cache.statistics()["encoder_cache.bytes"] == 0
+    assert encoder.ask(cache, b"a", b"b") == [97, 98]
+    assert encoder.calls == [[b"a", b"b"]] * 2
+    assert cache.statistics()["encoder_cache.evictions"] == 0

@@ -189,7 +189,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_download(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(client, "config_folder", lambda model: str(tmp_path))
+    monkeypatch.setattr(client, "config_folder", lambda model, config="config.json": str(tmp_path))
     monkeypatch.setattr(client, "_sizes", lambda *_: {"model.safetensors": 70 * 2**30, "film.mp4": 2**50})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 0, 20 * 2**30))
     with pytest.raises(
@@ -222,7 +222,7 @@ def test_what_a_download_lacks_is_asked_for_again(tmp_path: Path, monkeypatch: p
     (tmp_path / "config.json").write_text("{}")
     write_shard(tmp_path / "model.safetensors", "layer.1")
     remote = client.Listing({}, {"codec.pth": 5})
-    monkeypatch.setattr(client, "config_folder", lambda model: str(tmp_path))
+    monkeypatch.setattr(client, "config_folder", lambda model, config="config.json": str(tmp_path))
     monkeypatch.setattr(client, "_cache", lambda: tmp_path / "cache")
     monkeypatch.setattr(client, "_remote", lambda *_: remote)
     assert [*client.listing("owner/name").tensors] == ["layer.1"]
@@ -241,7 +241,7 @@ def test_what_is_checked_against_the_disk_is_what_is_downloaded(
         return str(tmp_path)
 
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(client, "config_folder", lambda model: str(tmp_path))
+    monkeypatch.setattr(client, "config_folder", lambda model, config="config.json": str(tmp_path))
     monkeypatch.setattr(
         client, "_sizes", lambda *_: dict.fromkeys(("config.json", "a.safetensors", "original/a.safetensors"), 9)
     )

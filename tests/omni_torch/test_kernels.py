@@ -14,13 +14,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import PluginError
 from omni_core.hookspecs import Component, KernelComponent
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
-from omni_core.model_runner.kernels import install
 from omni_core.plugins.discovery import PluginRecord, PluginStatus
 from omni_core.plugins.registry import PluginRegistry
 from omni_core.protocol.codec import decode, encode
@@ -28,10 +26,11 @@ from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import KernelSpec
 from omni_torch.comparison import ContractViolation, relative_error
 from omni_torch.experts import experts, route_experts
+from omni_torch.installed_kernels import install
 from omni_torch.kernels import operation
 from omni_torch.operations import add_rms_norm, rms_norm, snake_beta
 
-command = import_module("omni_core.cli.plugins")
+command = import_module("omni_terminal.plugins")
 
 ME = "kernel_examples"
 SOURCE = """
@@ -192,9 +191,7 @@ def test_a_kernel_that_raises_is_named_with_its_plugin(examples: Any) -> None:
 
 def launch_specs(folder: Path, found: PluginRegistry) -> Any:
     stage = StageConfig(name="ask", process="ask", factory=f"{ME}:stage", terminal=True)
-    prepared = prepare(
-        PipelineConfig(model_path="none", stages=[stage]), found, MachineAddresses(MachineAddress(str(folder)))
-    )
+    prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), found)
     return decode(encode(prepared.units[0].processes[0])).kernels
 
 
@@ -224,7 +221,7 @@ async def test_a_stage_process_runs_the_installed_kernel(examples: Any) -> None:
     config = PipelineConfig(model_path="none", stages=[stage])
     found = registry(component("plain"), component("better", priority=1, probe=examples.fits))
     for registered, expected in ((found, {"value": 2.0, "here": True}), (registry(), {"value": 0.0, "here": False})):
-        async with open_pipeline(config, registry=registered) as client:
+        async with open_async(config, registry=registered) as client:
             assert (await client.submit(OmniRequest(inputs=None)))["ask"] == expected
 
 

@@ -131,6 +131,13 @@ def test_a_refusal_says_what_would_do(gpus: list[int], fields: dict[str, Any], w
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["kv_cache_mb", "kv_blocks", "max_running", "max_context"])
+@pytest.mark.parametrize("value", ["many", 0, True, -1])
+def test_a_size_that_is_no_number_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"stages\[large\]\.factory_args\.{name}: must be a number above 0, is"):
+        placed([80], large={"factory_args": {"dtype": "bfloat16", name: value}})
+
+
 def test_a_budget_that_cannot_hold_the_weights_is_named() -> None:
     with pytest.raises(
         ConfigError, match=r"stages\[large\]\.gpu_memory: 4\.0 GiB is too small: weights take 17\.0 GiB"

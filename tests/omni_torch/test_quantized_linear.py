@@ -14,11 +14,17 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_torch import quantized_linear
-from omni_torch.packed_linear import pack, pack_linears
-from omni_torch.quantized_linear import LEAST_VALUES, MOST_ROWS, QUANTIZATIONS, pack_for
+from omni_torch.few_rows import widened
+from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantized_linear import LEAST_VALUES, MOST_ROWS, QUANTIZATIONS, pack_for, quantized_int4
 
-BOUNDS = {"int8_weight_only": 0.01, "int8_dynamic_activation_int8_weight": 0.015}
-"""Relative errors of a product of normal numbers: rounding of weights is 0.7 %, and of inputs as much again."""
+BOUNDS = {
+    "int8_weight_only": 0.01,
+    "int8_dynamic_activation_int8_weight": 0.015,
+    "int4_weight_only": 0.1,
+    "int8_dynamic_activation_int4_weight": 0.1,
+}
+"""Relative errors of a product of normal numbers: rounding of int8 weights is 0.7 %, and of inputs as much again; of 4-bit weights 9 %."""
 
 MINE = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)]
 """The schemes that this machine supports."""
@@ -117,19 +123,36 @@ def test_a_model_shrinks_to_a_quarter(name: str) -> None:
     assert sum(each.numel() for each in model.parameters()) == 8 * 8 + 8, "the plain weights are still held"
 
 
+def test_int4_values_and_scales() -> None:
+    """Values that 4 bits hold stay; others get the scale of the least error, never a worse one than the largest magnitude gives."""
+    exact = torch.randint(-8, 8, (3, 64), generator=torch.Generator().manual_seed(0)).float()
+    exact[:, ::32] = torch.tensor([-8.0, 7.0])[torch.arange(2)]
+    exact[:, 1::32] = -8.0
+    values, scales = quantized_int4(exact)
+    assert values.shape == (3, 32)
+    assert values.dtype == torch.uint8
+    assert torch.equal(widened(values, scales, torch.float32), exact)
+    weight = drawn(7, 96)
+    made = widened(*quantized_int4(weight), torch.float32)
+    groups = weight.view(7, 3, 32)
+    plain = (groups.abs().amax(-1, keepdim=True) / 8).to(torch.bfloat16).float()
+    worse = ((groups / plain).round().clamp(-8, 7) * plain).view(7, 96)
+    assert (made - weight).norm() < (worse - weight).norm()
+
+
 @needs_kernels
 def test_widths_that_a_kernel_cannot_read_stay_plain() -> None:
     """A width of 12 makes the kernel of int8 weights read beyond the end."""
     quantize = pack_for("int8_weight_only", "cpu")
     assert quantize(drawn(LEAST_VALUES, 12), None) is None
     large = drawn(1024, 1028)
-    assert type(quantize(large, None)) is type(pack(large))
+    assert type(quantize(large, None)) is type(pack_decoder(large))
     assert quantize(drawn(LEAST_VALUES // 16, 16), None) is not None
     assert quantize(drawn(LEAST_VALUES // 16 - 1, 16), None) is None
 
 
 def test_without_a_name_weights_are_packed() -> None:
-    assert pack_for(None, "cuda:0") is pack
+    assert pack_for(None, "cuda:0") is pack_decoder
 
 
 def test_an_unknown_name_lists_those_that_there_are() -> None:

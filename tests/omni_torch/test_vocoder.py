@@ -38,6 +38,12 @@ class Counter:
         return waves
 
 
+def turns(scheduler: VocoderScheduler) -> None:
+    """Make turns until the next one would wait for a message."""
+    while scheduler.unfinished or len(scheduler.inbox):
+        scheduler.turn()
+
+
 def frames_of(count: int) -> torch.Tensor:
     return torch.arange(2 * count).reshape(count, 2) % 64
 
@@ -58,8 +64,20 @@ def test_requests_with_a_chunk_each_share_a_pass() -> None:
         for each in frames_of(2):
             scheduler.inbox.put(frame(name, each))
     scheduler.inbox.put(frame("c", frames_of(1)[0]))
-    scheduler.turn()
+    turns(scheduler)
     assert vocoder.passes == [[2, 2]]
+
+
+def test_a_pass_has_at_most_so_many_requests() -> None:
+    vocoder = Counter()
+    scheduler = VocoderScheduler(vocoder, initial_chunk=2, chunk=7, max_running=2)
+    for name, count in (("a", 9), ("b", 2), ("c", 2)):
+        for each in frames_of(count):
+            scheduler.inbox.put(frame(name, each))
+    turns(scheduler)
+    assert vocoder.passes == [[2, 2], [2, 7]], "those that were served take their turn last"
+    with pytest.raises(ConfigError, match="max_running: must be at least 1, is 0"):
+        VocoderScheduler(vocoder, initial_chunk=2, chunk=7, max_running=0)
 
 
 def test_a_burst_is_decoded_at_once() -> None:
@@ -67,7 +85,7 @@ def test_a_burst_is_decoded_at_once() -> None:
     scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=4)
     for each in frames_of(42):
         scheduler.inbox.put(frame("r", each))
-    scheduler.turn()
+    turns(scheduler)
     assert vocoder.passes == [[4]] * 10
     assert len(scheduler.outbox.drain()) == 10
 
@@ -96,7 +114,7 @@ def test_a_request_that_cannot_be_decoded_fails_alone() -> None:
     for name in ("a", "b"):
         for message in end(name):
             scheduler.inbox.put(message)
-    scheduler.turn()
+    turns(scheduler)
     ends = {message.request_id: message for message in scheduler.outbox.drain() if message.type != "stream"}
     assert isinstance(ends["bad"].data, SystemExit)
     for name, frames in (("a", good), ("b", good + 20)):
@@ -153,3 +171,30 @@ def test_its_thread_uses_the_vocoder_s_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     scheduler.stop()
     scheduler.start()
     assert used == [torch.device("cuda:1")]
+
+
+def test_requests_take_turns_where_a_pass_has_no_room_for_all() -> None:
+    scheduler = VocoderScheduler(Counter(), initial_chunk=2, chunk=2, max_running=1)
+    for name in ("a", "b"):
+        for each in frames_of(8):
+            scheduler.inbox.put(frame(name, each))
+    heard: list[str] = []
+    while len(heard) < 8:
+        assert scheduler.turn()
+        heard += [each.request_id for each in scheduler.outbox.drain() if each.type == "stream"]
+    assert heard == ["a", "b"] * 4
+
+
+def test_late_sound_is_counted_from_the_first_sound_on() -> None:
+    scheduler = VocoderScheduler(Counter(), initial_chunk=2, chunk=4)
+    now = [100.0]
+    scheduler.clock = lambda: now[0]
+    for number, each in enumerate(frames_of(10)):
+        scheduler.inbox.put(frame("a", each))
+        if number in (1, 5, 9):  # a chunk is whole: 2 samples, 8 samples, 8 samples of 1/8000 s
+            turns(scheduler)
+            now[0] += (0.0001, 0.5, 0.0)[(1, 5, 9).index(number)]
+    counted = scheduler.statistics()
+    assert counted["sound_seconds"] == pytest.approx(18 / 8000)
+    # The second chunk came before the first was played; the third half a second after, when both had been.
+    assert counted["late_seconds"] == pytest.approx(0.5 + 0.0001 - 10 / 8000)

@@ -17,9 +17,11 @@ import pytest
 from attrs import frozen
 
 from omni_core.config.loading import read_yaml, structure
-from omni_core.config.overrides import apply, parse_overlay
 from omni_core.config.placement import plan
 from omni_core.config.validation import validate
+from omni_core.plugins import PluginRegistry
+from omni_deploy.files import read_deploy
+from omni_deploy.layers import apply
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -31,6 +33,7 @@ SOURCES = [path for folder in ("omni_core", "omni_qwen3", "plugins") for path in
 @pytest.fixture
 def generate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """docs/generate.py as a module."""
+    monkeypatch.syspath_prepend(DOCS)
     spec = importlib.util.spec_from_file_location("omni_docs_generate", DOCS / "generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -128,7 +131,10 @@ def test_a_stale_reference_is_noticed(
     assert capsys.readouterr().out == "reference/config.md: not current; run python docs/generate.py\n"
 
 
-def test_a_field_without_a_description_is_an_error(generate: ModuleType) -> None:
+def test_a_field_without_a_description_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS)
+    text = importlib.import_module("generator.text")
+
     @frozen
     class Settings:
         """Some settings.
@@ -141,9 +147,9 @@ def test_a_field_without_a_description_is_an_error(generate: ModuleType) -> None
         size: int | None = None
         speed: int = 0
 
-    assert generate.attribute_texts(Settings) == {"size": "how large, `None` for any."}
+    assert text.attribute_texts(Settings) == {"size": "how large, `None` for any."}
     with pytest.raises(ValueError, match="Settings does not describe 'speed'"):
-        generate.field_table(Settings)
+        text.field_table(Settings)
 
 
 def test_the_example_config_is_valid_and_its_overlay_applies(tmp_path: Path) -> None:
@@ -155,7 +161,7 @@ def test_the_example_config_is_valid_and_its_overlay_applies(tmp_path: Path) -> 
     config = structure(read_yaml(whole))
     validate(config)
     assert {process.group for process in plan(config)} == {"front", "encoder", "writer"}
-    changed = apply(config, parse_overlay(read_yaml(overlay), "overlay")).config
+    changed = apply(config, *read_deploy(overlay, PluginRegistry([])).layers("cpu")).config
     validate(changed)
     assert changed.retries == 0
     assert changed.stage("writer").factory_args == {"max_running": 8}
@@ -201,7 +207,12 @@ def names_in(path: Path) -> Iterator[str]:
 
 def test_names_on_the_page_about_request_flow_exist() -> None:
     source = ROOT / "omni_core" / "src" / "omni_core"
-    known = {name for path in source.rglob("*.py") for name in names_in(path)} | {"client", "pipe", "omni_core"}
+    ranks = ROOT / "plugins/omni_torch/src/omni_torch/ranks.py"
+    known = {name for path in (*source.rglob("*.py"), ranks) for name in names_in(path)} | {
+        "client",
+        "pipe",
+        "omni_core",
+    }
     page = re.sub(r"^```.*?^```", "", (DOCS / "how-a-request-flows.md").read_text(), flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"`([^`\n]+)`", page)
     files = [name for name in named if "/" in name or name.endswith(".py")]

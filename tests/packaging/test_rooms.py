@@ -20,16 +20,27 @@ ROOMS = [
 
 SHARED = {
     "omni_relay_kit": {"omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake"},
-    "omni_torch": {"omni_core", "omni_engine", "omni_sglang", "omni_kernels", "omni_qwen3", "omni_fish_s2",
-        "omni_qwen3_demo", "omni_testing"},
-    "omni_media": {"omni_core", "omni_serve"},
+    "omni_torch": {"omni_core", "omni_engine", "omni_sglang", "omni_kernels", "omni_kernels_cpu", "omni_qwen3", "omni_fish_s2",
+        "omni_qwen3_demo", "omni_testing", "omni_planner", "omni_qwen_image", "omni_image_demo", "omni_diffusion",
+        "omni_qwen25"},
+    "omni_diffusion": {"omni_qwen_image", "omni_image_demo"},
+    "omni_deploy": {"omni_terminal", "omni_testing", "omni_serve", "omni_export", "omni_import", "omni_operations", "omni_planner"},
+    "omni_tracing": {"omni_torch"},
+    "omni_launcher_hosts": {"omni_launcher_remote", "omni_export", "omni_launcher_ray"},
+    "omni_operations": set(),
+    "omni_capsules": set(),
+    "omni_media": {"omni_core", "omni_serve", "omni_terminal"},
+    "omni_serve": {"omni_terminal", "omni_export"},
+    "omni_terminal": {"omni_core"},
     "omni_testing": {
-        "omni_core", "omni_engine", "omni_sglang", "omni_qwen3", "omni_fish_s2", "omni_qwen3_demo", "omni_kernels",
-        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake",
+        "omni_engine", "omni_sglang", "omni_qwen3", "omni_qwen25", "omni_fish_s2", "omni_qwen3_demo", "omni_kernels", "omni_terminal",
+        "omni_relay_shm", "omni_relay_nccl", "omni_relay_nixl", "omni_relay_mooncake", "omni_launcher_hosts",
+        "omni_launcher_remote",
+        "omni_launcher_ray",
     },
-    "omni_engine": {"omni_kernels"},
+    "omni_engine": {"omni_kernels", "omni_kernels_cpu", "omni_planner"},
     "omni_sglang": set(),
-    "omni_qwen3": {"omni_qwen3_demo"},
+    "omni_qwen3": {"omni_qwen3_demo", "omni_qwen25"},
 }  # fmt: skip
 """Engines and models, and the distributions that may import them. All may import the core."""
 
@@ -97,6 +108,12 @@ def test_the_core_knows_no_stage_of_a_model() -> None:
     """A model declares the names of its stages and groups of parameters; the core reads the declaration."""
     for path in CORE.rglob("*.py"):
         found = re.findall(r"(?i)thinker|talker", path.read_text())
+        assert not found, f"{path.relative_to(ROOT)} says {found[0]!r}"
+
+
+def test_the_core_knows_no_cluster() -> None:
+    for path in CORE.rglob("*.py"):
+        found = re.findall(r"(?i)\bray\b", path.read_text())
         assert not found, f"{path.relative_to(ROOT)} says {found[0]!r}"
 
 

@@ -13,10 +13,17 @@ OURS = [
     "omni-relay-nixl",
     "omni-relay-mooncake",
     "omni-relay-nccl",
+    "omni-import",
+    "omni-launcher-hosts",
+    "omni-launcher-remote",
+    "omni-export",
     "omni-engine",
     "omni-kernels",
+    "omni-kernels-cpu",
     "omni-qwen3",
     "omni-qwen3-demo",
+    "omni-qwen-image",
+    "omni-image-demo",
     "omni-fish-s2",
 ]
 NEVER_AT_RUN_TIME = {"pytest", "nox", "mypy", "ruff", "gradio", "torchvision", "torchaudio", "hypothesis", "matplotlib"}

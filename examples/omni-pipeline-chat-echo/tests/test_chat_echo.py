@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from chat_echo.pipeline import TakeTurns, chat_echo
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
@@ -60,7 +60,7 @@ async def pieces(client: Any, text: str) -> list[str]:
 
 def test_words_are_streamed_and_the_ending_comes_last() -> None:
     async def check() -> None:
-        async with open_pipeline(chat_echo("none")) as client:
+        async with open_async(chat_echo("none")) as client:
             assert await pieces(client, "How are you?") == ["You said: How", " are", " you", "?"]
             answer = (await client.submit(saying("How are you?")))["speak"]
             assert (answer.text, answer.usage) == ("You said: How are you?", {"words": 3})
@@ -70,7 +70,7 @@ def test_words_are_streamed_and_the_ending_comes_last() -> None:
 
 def test_a_short_message_overtakes_a_long_one() -> None:
     async def check() -> None:
-        async with open_pipeline(chat_echo("none", pause=0.001)) as client:
+        async with open_async(chat_echo("none", pause=0.001)) as client:
             long = asyncio.ensure_future(client.submit(saying("la " * 500)))
             await asyncio.sleep(0.05)
             await client.submit(saying("hello"))
@@ -82,7 +82,7 @@ def test_a_short_message_overtakes_a_long_one() -> None:
 
 def test_silence_is_refused() -> None:
     async def check() -> None:
-        async with open_pipeline(chat_echo("none")) as client:
+        async with open_async(chat_echo("none")) as client:
             with pytest.raises(RequestFailedError, match="nothing to say back"):
                 await client.submit(saying("?!"))
 

@@ -14,10 +14,10 @@ from qwen3_parts.feedback import ArgmaxCodes
 from qwen3_parts.runner import BiasedThinkerRunner, logit_bias
 
 from omni_core.cli.main import omni
-from omni_core.client import open_pipeline
-from omni_core.client.source import PipelineSource
+from omni_core.client import open_async
 from omni_core.errors import InvalidRequestError, RequestFailedError
 from omni_core.protocol.messages import OmniRequest
+from omni_deploy.source import LayeredSource
 from omni_qwen3.conformance import TalkerConformance, TalkerFeedbackConformance, ThinkerConformance
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_testing import PluginConformance
@@ -61,8 +61,8 @@ def asking(text: str, metadata: dict[str, Any] | None = None, temperature: float
 
 async def answers(model: Path, requests: list[OmniRequest], *settings: str) -> list[tuple[list[int], np.ndarray]]:
     """Return text ids and sound of requests that run together in a pipeline with these ``--set`` flags."""
-    source = PipelineSource("qwen3-omni", str(model), {"processes": "one"}, settings)
-    async with open_pipeline(source.resolve().config) as client:
+    source = LayeredSource("qwen3-omni", str(model), {"processes": "one"}, settings)
+    async with open_async(source.resolve().config) as client:
         given = await asyncio.gather(*(client.submit(each) for each in requests))
     return [(list(each["decode"].token_ids), np.asarray(each["code2wav"].samples)) for each in given]
 
@@ -92,8 +92,8 @@ async def test_a_bias_changes_its_request_and_no_other(model: Path) -> None:
 
 
 async def test_both_parts_at_once_in_processes_of_their_own(model: Path) -> None:
-    config = PipelineSource("qwen3-omni", str(model), {}, (FEEDBACK, RUNNER)).resolve().config
-    async with open_pipeline(config) as client:
+    config = LayeredSource("qwen3-omni", str(model), {}, (FEEDBACK, RUNNER)).resolve().config
+    async with open_async(config) as client:
         answer = await client.submit(asking("Hello.", {"logit_bias": {str(CHOSEN): 1000.0}}))
         with pytest.raises(RequestFailedError, match=r"metadata\.logit_bias: the model has ids 0 to"):
             await client.submit(asking("Hello.", {"logit_bias": {"-1": 1.0}}))

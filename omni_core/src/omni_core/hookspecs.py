@@ -193,6 +193,12 @@ class PipelineComponent(Component):
         interface: what it offers: request parameters, modalities, voices. The config gets it where the target sets none.
         config_folder_fn: ``(model) -> folder``: fetches the ``config.json`` of a checkpoint that is no folder here (a hub id), so that
             ``omni run MODEL`` finds the pipeline; called in the parent.
+        presets: the folder of deploy files that its distribution has as package data, ``"my_model:presets"``: ``NAME.yaml`` in it is the
+            preset ``PIPELINE/NAME``. Its first line is a comment that ``omni pipelines PIPELINE`` shows.
+        imports: where keys of other systems' deploy files go, for ``omni import``, which finds the stages by the interface's roles: by the
+            key, the path that it sets here (``{"codec_chunk_frames": "code2wav.factory_args.chunk"}``), or a sentence that says
+            why there is none. ``"KEY: VALUE"`` (``*``: any value): why that is the case here anyway. ``pipeline``: the names of
+            this pipeline there, with spaces between them.
     """
 
     options: dict[str, str] = field(factory=dict, kw_only=True)
@@ -200,6 +206,8 @@ class PipelineComponent(Component):
     architectures: tuple[str, ...] = field(default=(), kw_only=True)
     interface: Interface | None = field(default=None, kw_only=True)
     config_folder_fn: Reference | None = field(default=None, kw_only=True)
+    presets: Reference | None = field(default=None, kw_only=True)
+    imports: dict[str, str] = field(factory=dict, kw_only=True)
 
 
 @frozen
@@ -303,8 +311,8 @@ def omni_feedback_strategies() -> list[Component]:
 def omni_payload_projections() -> list[Component]:
     """Projections, merges and routes by name. Target: a function as ``StageConfig`` describes for the field that uses it.
 
-    Asked for by ``project_payload``, ``merge_fn``, ``route_fn``, ``wait_for_fn`` and ``stream_done_to_fn``, in the stage's process, and
-    by ``terminal_stages_fn``, in the parent. Example::
+    Asked for by ``project_payload``, ``merge_fn``, ``expand_fn``, ``route_fn``, ``wait_for_fn`` and ``stream_done_to_fn``, in the stage's
+    process, and by ``terminal_stages_fn``, in the parent. Example::
 
         @hookimpl
         def omni_payload_projections():
@@ -350,15 +358,16 @@ def omni_kernels() -> list[KernelComponent]:
     return []
 
 
-@hook(kind="launcher", level=1)
+@hook(kind="launcher", level=2)
 def omni_launchers() -> list[Component]:
-    """Launchers: ways to start a pipeline's processes elsewhere than on this host. Target: a ``ProcessLauncher``.
+    """Launchers: they find machines for a pipeline's processes. Target: a :class:`omni_core.machines.Launcher` subclass taking
+    :class:`omni_core.machines.LauncherOptions`.
 
-    Listed and checked; the runner of this version starts every process itself. Example::
+    Asked for by ``launcher.name`` of a config; the target is imported in the runner's process only. Example::
 
         @hookimpl
         def omni_launchers():
-            return [Component("ray", "omni_ray.launcher:RayLauncher", "processes as Ray actors")]
+            return [Component("cluster", "my_cluster.launcher:ClusterLauncher", "machines of my cluster", probe=probe)]
     """
     return []
 
@@ -367,7 +376,8 @@ def omni_launchers() -> list[Component]:
 def omni_commands() -> list[Component]:
     """Commands under ``omni``. Target: a ``click.Command``; imported only when the command is used.
 
-    ``omni --help`` lists names and summaries. A command of the core cannot be replaced. Example::
+    ``omni --help`` lists names and summaries. A name of two words is a command of a group: ``config explain``. A command of the core
+    cannot be replaced. Example::
 
         @hookimpl
         def omni_commands():

@@ -6,12 +6,12 @@ against it at admission, and stages may check their own parameters by the same :
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import field, frozen
 
-from omni_core.errors import InvalidRequestError, did_you_mean
+from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean
 
 TEXT, SPEECH, VOCODER = "text", "speech", "vocoder"
 """Roles that clients know: the stage that writes text, the one that chooses the codes of speech, the one that makes the sound.
@@ -32,6 +32,11 @@ _LARGEST = 2**31 - 1
 """From here on an upper bound is a field's size, which help texts leave out."""
 
 
+def _check_type(parameter: Parameter, attribute: Any, value: str) -> None:
+    if value not in TYPES:
+        raise ConfigError(f"parameter {parameter.name!r}: no type is called {value!r}{did_you_mean(value, TYPES)}")
+
+
 @frozen
 class Parameter:
     """One parameter of a request: its name, type and bounds. ``None`` as a value means that it is not given.
@@ -42,16 +47,21 @@ class Parameter:
         help: one line for ``--help``.
         default: the value where none is given, for documentation; the stage applies it. ``None``: the stage decides.
         minimum, maximum: inclusive bounds of a number, or of each of several integers; of ``strings``, how many there may be.
+        multiple_of: what an ``integer`` must be a multiple of.
         choices: the valid texts of a ``string``, compared without regard to case. Empty: any.
         aliases: further names, as other systems call it. The first is its name on the command line.
+
+    Raises:
+        ConfigError: there is no such type.
     """
 
     name: str
-    type: str
+    type: str = field(validator=_check_type)
     help: str
     default: Any = None
     minimum: int | float | None = None
     maximum: int | float | None = None
+    multiple_of: int = field(default=1, kw_only=True)
     choices: list[str] = field(factory=list)
     aliases: list[str] = field(factory=list)
 
@@ -70,6 +80,8 @@ class Parameter:
         if self.type in ("boolean", "string", "mapping"):
             return {"boolean": "true or false", "string": "a text", "mapping": "a mapping"}[self.type]
         kind = {"number": "a number", "integer": "an integer", "integers": "a list of integers"}[self.type]
+        if self.multiple_of > 1:
+            kind = f"a multiple of {self.multiple_of}"
         unsaid = self.maximum is not None and self.maximum >= _LARGEST
         below = f"below 2**{int(self.maximum or 0).bit_length()}" if unsaid else ""
         return ", ".join(each for each in (kind, self.bounds, below) if each)
@@ -98,13 +110,10 @@ class Parameter:
         return value
 
     def _valid(self, value: Any) -> bool:
-        if self.type == "boolean":
-            return isinstance(value, bool)
-        if self.type == "mapping":
-            return isinstance(value, dict)
+        if self.type in ("boolean", "mapping"):
+            return isinstance(value, bool if self.type == "boolean" else dict)
         if self.type == "string":
-            choices = [each.casefold() for each in self.choices]
-            return isinstance(value, str) and (not choices or value.casefold() in choices)
+            return isinstance(value, str) and (not self.choices or value.casefold() in map(str.casefold, self.choices))
         if self.type == "strings":
             texts = isinstance(value, list | tuple) and all(isinstance(each, str) and each for each in value)
             return texts and (self.maximum is None or len(value) <= self.maximum)
@@ -114,12 +123,13 @@ class Parameter:
         return self._in_bounds(value, int if self.type == "integer" else (int, float))
 
     def _in_bounds(self, value: Any, kind: Any) -> bool:
-        if isinstance(value, bool) or not isinstance(value, kind):
-            return False
         return bool(
-            (self.minimum is None or value >= self.minimum)
+            isinstance(value, kind)
+            and not isinstance(value, bool)
+            and (self.minimum is None or value >= self.minimum)
             and (self.maximum is None or value <= self.maximum)
             and value == value  # no NaN
+            and (self.multiple_of == 1 or value % self.multiple_of == 0)
         )
 
 
@@ -159,6 +169,7 @@ class Interface:
         sample_rate: of its speech, in Hz.
         reference_text: a recording of a voice needs the words that are said in it.
         tool_format: how its text calls tools, as a name or a reference that the server knows. ``None``: it does not.
+        tool_choice: a request's ``inputs["tool_choice"]``, the name of a tool or ``*`` for any, makes the reply a call of it.
         prompts: the message by which a pipeline that answers does another task, by the task's name: ``transcription``, sent with a
             recording; ``speech``, in which ``{text}`` stands for the text that is to be read aloud.
         warmup: requests that a server sends before it is ready, as fields of an ``OmniRequest``.
@@ -176,6 +187,7 @@ class Interface:
     sample_rate: int | None = None
     reference_text: bool = False
     tool_format: str | None = None
+    tool_choice: bool = False
     prompts: dict[str, str] = field(factory=dict)
     warmup: list[dict[str, Any]] = field(factory=list)
 
@@ -234,23 +246,6 @@ class Interface:
         rest = {name: value for name, value in metadata.items() if name not in free}
         return kept | checked(self.metadata, rest, "metadata", sorted(free), "key")
 
-    def problems(self, stages: list[str]) -> Iterator[str]:
-        """Yield a line for each mistake in the declaration of a pipeline with these stages."""
-        for role, stage in self.roles.items():
-            if stage not in stages:
-                yield f"interface.roles.{role}: no stage is called {stage!r}{did_you_mean(stage, stages)}"
-        for group in self.groups:
-            path = f"interface.groups[{group.name}]"
-            if group.role not in self.roles:
-                yield f"{path}.role: no role is called {group.role!r}{did_you_mean(group.role, self.roles)}"
-            yield from _repeated(path, group.parameters, [])
-            yield from (problem for each in group.parameters for problem in _mistakes(f"{path}[{each.name}]", each))
-        plain = self.plain_group.parameters if self.plain_group is not None else []
-        yield from _repeated("interface.params", [*self.params, *plain], [group.name for group in self.groups])
-        yield from _repeated("interface.metadata", self.metadata, [])
-        for name, parameters in (("params", self.params), ("metadata", self.metadata)):
-            yield from (p for each in parameters for p in _mistakes(f"interface.{name}[{each.name}]", each))
-
 
 def checked(
     parameters: list[Parameter], given: Any, where: str, others: Iterable[str] = (), kind: str = "parameter"
@@ -282,19 +277,3 @@ def checked(
 
 def _parameter(group: ParameterGroup, name: str) -> Parameter:
     return next(each for each in group.parameters if each.name == name)
-
-
-def _repeated(path: str, parameters: list[Parameter], taken: list[str]) -> Iterator[str]:
-    names = [*taken, *(name for each in parameters for name in each.names)]
-    for name in dict.fromkeys(each for each in names if names.count(each) > 1):
-        yield f"{path}: the name {name!r} is declared more than once"
-
-
-def _mistakes(path: str, parameter: Parameter) -> Iterator[str]:
-    if parameter.type not in TYPES:
-        yield f"{path}.type: no type is called {parameter.type!r}{did_you_mean(parameter.type, TYPES)}"
-    elif parameter.default is not None:
-        try:
-            parameter.check(parameter.default, f"{path}.default")
-        except InvalidRequestError as error:
-            yield str(error)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from symtable import symtable
 from typing import Any
 
-from omni_core.errors import ConfigError, did_you_mean
+from omni_core.errors import ConfigError, PluginError, did_you_mean
 
 
 def normalize(reference: str) -> str:
@@ -43,6 +43,18 @@ def load(reference: str) -> Any:
     return value
 
 
+def load_plugin(reference: str, missing: str) -> Any:
+    """Import what ``reference`` names in a distribution that may not be installed; ``missing``: what needs it, and how to install it.
+
+    Raises:
+        PluginError: it is not installed.
+    """
+    try:
+        return load(reference)
+    except ImportError as error:
+        raise PluginError(f"{missing} ({error})") from None
+
+
 def problem(reference: str) -> str | None:
     """Return why ``reference`` cannot be resolved, as far as sources show it, or ``None``. Nothing is imported.
 
@@ -50,7 +62,7 @@ def problem(reference: str) -> str | None:
     define any name.
     """
     module, _, attribute = normalize(reference).partition(":")
-    spec = _find(module)
+    spec = find(module)
     if spec is None:
         return f"module {module!r} does not exist"
     read = getattr(spec.loader, "get_source", None)
@@ -68,7 +80,7 @@ def problem(reference: str) -> str | None:
     return f"module {module!r} has no attribute {first!r}{did_you_mean(first, sorted(names))}"
 
 
-def _find(module: str) -> ModuleSpec | None:
+def find(module: str) -> ModuleSpec | None:
     """Find a module as ``importlib.util.find_spec`` does, without importing the packages around it."""
     package, *inner = module.split(".")
     try:

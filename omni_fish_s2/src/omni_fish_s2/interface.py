@@ -20,6 +20,23 @@ OPTIONS = {
 }
 """The pipeline's options, each with the line that ``omni pipelines`` prints."""
 
+IMPORTS = {
+    "pipeline": "S2ProPipelineConfig FishQwen3OmniForCausalLM",
+    "codec_chunk_frames": "vocoder.factory_args.chunk",
+    "initial_codec_chunk_frames": "vocoder.factory_args.initial_chunk",
+    "codec_left_context_frames: *": "the vocoder keeps its state, so everything before a piece is its context",
+    "codec_streaming: true": "codes go to the vocoder frame by frame",
+    "fish_speech_tensor_codes: true": "codes travel as tensors",
+    "fish_speech_single_initial_chunk: true": "only the first piece has the size initial_chunk",
+    "fish_speech_backlog_codec_chunk_frames": "pieces of one size are decoded in batches under load too",
+    "fish_speech_backlog_load_threshold": "pieces of one size are decoded in batches under load too",
+    "fish_speech_dac_dtype": "vocoder.factory_args.dtype",
+    "fish_speech_dac_max_padded_frames": "pieces are batched without padding",
+    "fish_speech_dac_max_batch: 0": "the vocoder decodes every request that has a whole piece, up to max_running",
+    "stages.tts_engine": "semantic_ar",
+}
+"""The places here of keys in other systems' deploy files; see ``PipelineComponent.imports``."""
+
 SEMANTIC = ParameterGroup(
     "semantic",
     SPEECH,
@@ -52,6 +69,9 @@ INTERFACE = Interface(
     metadata=[
         Parameter("speaker", "string", "the voice: the number of a recording, from 0"),
         Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000),
+        Parameter(
+            "first_within", "number", "seconds in which the first sound is wanted, by stages with a policy", None, 0
+        ),
     ],
     limits={"max_characters": 10_000, "max_reference_seconds": 60.0},
     voices_from="the recordings in the request's references",

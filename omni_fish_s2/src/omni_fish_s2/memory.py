@@ -1,4 +1,4 @@
-"""What each stage of Fish S2 loads and holds in memory, and the placement that follows from it. Imports no torch."""
+"""Compute what each stage of Fish S2 loads and holds in memory, and the placement that follows from it. Imports no torch."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
-from omni_fish_s2.interface import ARCHITECTURES, INTERFACE, OPTIONS
+from omni_fish_s2.interface import ARCHITECTURES, IMPORTS, INTERFACE, OPTIONS
 
 
 @hookimpl
@@ -17,6 +17,8 @@ def omni_pipelines() -> list[PipelineComponent]:
             architectures=ARCHITECTURES,
             interface=INTERFACE,
             config_folder_fn="omni_torch.hub:config_folder",
+            presets="omni_fish_s2:presets",
+            imports=IMPORTS,
             default_model="omni_fish_s2.tiny_checkpoint:default_model",
             conformance="omni_fish_s2.conformance:SpeechConformance",
         )

@@ -156,6 +156,10 @@ class PreprocessingScheduler(SimpleScheduler):
         voices = {"voices_encoded": float(self._voices.encoded), "voices_found": float(self._voices.found)}
         return {**super().statistics(), **voices}
 
+    def flush_caches(self) -> None:
+        """Forget the voices that were encoded before. From any thread."""
+        self._voices.clear()
+
 
 def create_preprocessing(
     model_path: str,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,7 @@ class VoiceEncoder:
         self._samples_per_frame = file.config.samples_per_frame
         self._limits, self._kept, self._device, self._dtype = limits, kept, device, getattr(torch, dtype)
         self._codes: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+        self._lock = threading.Lock()
         self.encoded = self.found = 0
 
     def codes(self, recording: Recording) -> torch.Tensor:
@@ -156,21 +158,29 @@ class VoiceEncoder:
         """
         content = recording.content(self._limits)
         key = hashlib.blake2b(content, digest_size=32).digest()
-        if key in self._codes:
-            self.found += 1
-        else:
+        codes = self._codes.get(key)
+        if codes is None:
             samples = recording.decode(content, self._limits)
             if len(samples) < self._samples_per_frame:
                 shortest = 1000 * self._samples_per_frame / SAMPLE_RATE
                 raise recording.fail(
                     f"{1000 * len(samples) / SAMPLE_RATE:.0f} ms of sound; at least {shortest:.0f} ms are needed"
                 )
-            self._codes[key] = self.encode(torch.from_numpy(samples))
+            codes = self.encode(torch.from_numpy(samples))
             self.encoded += 1
+        else:
+            self.found += 1
+        with self._lock:
+            self._codes[key] = codes
+            self._codes.move_to_end(key)
             if len(self._codes) > self._kept:
                 self._codes.popitem(last=False)
-        self._codes.move_to_end(key)
-        return self._codes[key]
+        return codes
+
+    def clear(self) -> None:
+        """Forget all codes. From any thread."""
+        with self._lock:
+            self._codes.clear()
 
     @torch.inference_mode()
     def encode(self, samples: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,7 @@ class SpeechRunner(FeedbackARModelRunner):
     """Chooses among the semantic tokens and the end of the turn; at that end, continues with the next turn."""
 
     model: SlowDecoder
+    output_seconds = 2048 / 44_100  # a frame of the codec
 
     def __init__(
         self, model: SlowDecoder, config: FishConfig, feedback: FeedbackStrategy, device: str | torch.device = "cpu"

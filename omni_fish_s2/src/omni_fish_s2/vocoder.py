@@ -67,6 +67,9 @@ def create_vocoder(
     dtype: str = "float32",
     initial_chunk: int = 4,
     chunk: int = 20,
+    max_running: int | None = None,
+    policy: str | None = None,
 ) -> VocoderScheduler[StreamState]:
     """The vocoder stage; see :class:`VocoderScheduler` for the options."""
-    return VocoderScheduler(Vocoder(model_path, device=device, dtype=dtype), initial_chunk=initial_chunk, chunk=chunk)
+    vocoder = Vocoder(model_path, device=device, dtype=dtype)
+    return VocoderScheduler(vocoder, initial_chunk=initial_chunk, chunk=chunk, max_running=max_running, policy=policy)

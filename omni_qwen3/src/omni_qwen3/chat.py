@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from omni_core.errors import InvalidRequestError
 from omni_qwen3.media import MediaSource
+from omni_qwen3.tool_calls import read_calls, read_tools
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 KINDS = ("text", "image", "audio", "video")
 
 
 class Chat:
-    """The messages of one request in the form that chat templates read, and their media in order.
+    """The messages of one request in the form that chat templates read, their media in order, and the tools.
 
     Raises:
         InvalidRequestError: the messages are malformed; the message says where.
     """
 
-    def __init__(self, inputs: Any, reserved: list[str]) -> None:
+    def __init__(self, inputs: Any, reserved: Sequence[str]) -> None:
         messages = inputs.get("messages") if isinstance(inputs, dict) else None
         if not isinstance(messages, list) or not messages:
             raise InvalidRequestError("inputs.messages: must be a non-empty list of {'role': ..., 'content': ...}")
@@ -29,9 +31,12 @@ class Chat:
             )
         self.media: list[MediaSource] = []
         self._reserved = reserved
+        self.tools = read_tools(inputs, self._check)
         self.messages = [self._message(message, f"messages[{index}]") for index, message in enumerate(messages)]
-        if self.messages[-1]["role"] != "user":
-            raise InvalidRequestError(f"messages[{len(messages) - 1}].role: the last message must be the user's")
+        if self.messages[-1]["role"] not in ("user", "tool"):
+            raise InvalidRequestError(
+                f"messages[{len(messages) - 1}].role: the last message must be the user's or a tool's"
+            )
 
     def _message(self, message: Any, where: str) -> dict[str, Any]:
         if not isinstance(message, dict) or "content" not in message:
@@ -39,12 +44,18 @@ class Chat:
         if message.get("role") not in ROLES:
             raise InvalidRequestError(f"{where}.role: must be one of {', '.join(ROLES)}, is {message.get('role')!r}")
         content = message["content"]
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
+        calls = message.get("tool_calls")
+        if isinstance(content, str) or (content is None and calls):
+            content = [{"type": "text", "text": content or ""}]
         if not isinstance(content, list) or not content:
             raise InvalidRequestError(f"{where}.content: must be text or a non-empty list of parts")
         parts = [self._part(part, f"{where}.content[{index}]") for index, part in enumerate(content)]
-        return {"role": message["role"], "content": parts}
+        made = {"role": message["role"], "content": parts}
+        if calls:
+            if message["role"] != "assistant":
+                raise InvalidRequestError(f"{where}.tool_calls: only messages of the assistant have them")
+            made["tool_calls"] = read_calls(calls, f"{where}.tool_calls", self._check)
+        return made
 
     def _part(self, part: Any, where: str) -> dict[str, Any]:
         kind = part.get("type") if isinstance(part, dict) else None
@@ -56,12 +67,15 @@ class Chat:
         text = part.get("text")
         if not isinstance(text, str):
             raise InvalidRequestError(f"{where}.text: must be text, is {type(text).__name__}")
+        self._check(text, f"{where}.text")
+        return {"type": "text", "text": text}
+
+    def _check(self, text: str, where: str) -> None:
         for token in self._reserved:
             if token in text:
                 raise InvalidRequestError(
-                    f"{where}.text: contains {token!r}, which is reserved for the prompt's own structure"
+                    f"{where}: contains {token!r}, which is reserved for the prompt's own structure"
                 )
-        return {"type": "text", "text": text}
 
 
 def replace_in_order(prompt: str, placeholders: list[str], replacements: list[str]) -> str:

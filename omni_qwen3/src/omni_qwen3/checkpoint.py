@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 
 from omni_torch import weights
 from omni_torch.checkpoints import read_json
+from omni_torch.quantized_checkpoints import open_checkpoint
 from omni_torch.weights import Checkpoint, PartOf, Source, prefixed, whole
 
-__all__ = ["Checkpoint", "PartOf", "load_module", "sources"]
+__all__ = ["Checkpoint", "PartOf", "load_module", "open_checkpoint", "sources"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -24,10 +26,18 @@ def sources(name: str, shape: torch.Size) -> list[Source]:
     if name.endswith(".experts.down_proj"):
         base = name.removesuffix("down_proj")
         return [(f"{base}{e}.down_proj.weight", tuple(shape[1:])) for e in range(shape[0])]
-    if name.endswith("gate_up_proj.weight"):
-        base, half = name.removesuffix("gate_up_proj.weight"), (shape[0] // 2, shape[1])
-        return [(f"{base}{part}.weight", half) for part in ("gate_proj", "up_proj")]
-    for kind in ("weight", "bias"):
+    if ".experts.packed." in name:  # two layers of each expert, as stored in 4 bits
+        base, _, rest = name.rpartition(".packed.")
+        number, _, kind = rest.partition(".")
+        expert = f"{base}.{int(number) // 2}"
+        if int(number) % 2:
+            return [(f"{expert}.down_proj.{kind}", tuple(shape))]
+        return [(f"{expert}.{part}.{kind}", (shape[0] // 2, *shape[1:])) for part in ("gate_proj", "up_proj")]
+    for kind in ("weight", "_weight", "_scales"):
+        if name.endswith(f"gate_up_proj.{kind}"):
+            base, half = name.removesuffix(f"gate_up_proj.{kind}"), (shape[0] // 2, *shape[1:])
+            return [(f"{base}{part}.{kind}", half) for part in ("gate_proj", "up_proj")]
+    for kind in ("weight", "bias", "_weight", "_scales"):
         if name.endswith(f"qkv_proj.{kind}"):
             base = name.removesuffix(f"qkv_proj.{kind}")
             return [(f"{base}{part}.{kind}", None) for part in ("q_proj", "k_proj", "v_proj")]
@@ -56,10 +66,28 @@ def load_module(
     part_of: PartOf = whole,
 ) -> ModuleT:
     """Call :func:`omni_torch.weights.load_module` with on-disk names, which have ``prefixes`` before ours."""
+    return weights.load_module(
+        module, checkpoint, disk_names(checkpoint, prefixes), dtype=dtype, device=device, part_of=part_of
+    )
+
+
+def disk_names(checkpoint: Checkpoint, prefixes: dict[str, str]) -> weights.Sources:
+    """Return :func:`sources` with the names that the checkpoint has."""
     tied = tied_names(checkpoint)
 
     def on_disk(name: str, shape: torch.Size) -> list[Source]:
         found = [(prefixed(source, prefixes), wanted) for source, wanted in sources(name, shape)]
         return [(tied.get(source, source), wanted) for source, wanted in found]
 
-    return weights.load_module(module, checkpoint, on_disk, dtype=dtype, device=device, part_of=part_of)
+    return on_disk
+
+
+def weights_of(checkpoint: Checkpoint, prefixes: dict[str, str]) -> Callable[[str, torch.Size], Iterator[str]]:
+    """Return :func:`disk_names` without shapes, made when they are read: a config may ask for millions of experts."""
+    on_disk = disk_names(checkpoint, prefixes)
+
+    def names(name: str, shape: torch.Size) -> Iterator[str]:
+        for source, _ in on_disk(name, shape):
+            yield source
+
+    return names

@@ -1,9 +1,9 @@
 """The code predictor: predicts the remaining codes of a frame, one by one, from the talker's state and the frame's
 first code.
 
-It runs fifteen small forwards per 80 ms of sound, which is nine tenths of the speech time in the reference. It
-therefore has its own fast path: one batch for all requests, a preallocated KV cache, and query/key norms, rotary
-positions and norm weights fused into two multiplications.
+It runs fifteen small forwards per 80 ms of sound, which is nine tenths of the speech time in the reference. Where a kernel of
+``code_frames`` is installed, frames are one call. Elsewhere it has its own fast path: one batch for all requests, a preallocated
+KV cache, and query/key norms, rotary positions and norm weights fused into two multiplications.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_core.model_runner import DecodeCache
 from omni_qwen3.config import DecoderConfig
+from omni_qwen3.decoder_step import DecoderStep
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_torch.code_frames import CodeChoice, FramePredictor, code_frames
+from omni_torch.decoder_stack import MOST_ROWS
+from omni_torch.few_rows import matrix_of
 from omni_torch.weights import embedding
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
-"""``(logits [B, vocab], group) -> codes [B]``."""
+"""``(logits [B, vocab], group) -> codes [B]``. Frames whose choice is a :class:`omni_torch.code_frames.CodeChoice` may be one call."""
 
 
 class PredictorDecoder(nn.Module):
@@ -45,6 +50,7 @@ class FrameState:
         config, groups = predictor.config, predictor.groups
         shape = (config.layers, batch, config.kv_heads, groups, config.head_dim)
         self.batch = batch
+        self.tables: FrameTables | None = None
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
         cos, sin = predictor.rotary(torch.arange(groups, device=like.device), torch.float32)
         self.straight, self.crossed = [], []
@@ -62,6 +68,28 @@ class FrameState:
             self.crossed.append((torch.cat([-second, first], dim=-1) * sin).to(like.dtype))
 
 
+class FrameTables:
+    """A :class:`FrameState` for kernels of whole steps: the cache of a frame is one block of as many positions as groups."""
+
+    def __init__(self, predictor: CodePredictor, batch: int, like: torch.Tensor) -> None:
+        config, groups = predictor.config, predictor.groups
+        shape = (config.layers, batch * groups, config.kv_heads, config.head_dim)
+        keys, values = like.new_zeros(shape), like.new_zeros(shape)
+        cos, sin = predictor.rotary(torch.arange(groups), like.dtype)
+        pages = torch.arange(batch, dtype=torch.int32).unsqueeze(1)
+        self._angles = [(cos[group].repeat(batch, 1), sin[group].repeat(batch, 1)) for group in range(groups)]
+        self._caches = [
+            DecodeCache(pages, torch.full((batch,), group + 1, dtype=torch.int32), groups, list(keys), list(values))
+            for group in range(groups)
+        ]
+
+    def at(self, position: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, DecodeCache]:
+        """Return the angles and the cache of a position of the first ``rows`` frames."""
+        cos, sin = self._angles[position]
+        cache = self._caches[position]
+        return cos[:rows], sin[:rows], cache._replace(pages=cache.pages[:rows], lengths=cache.lengths[:rows])
+
+
 class CodePredictor(nn.Module):
     """Predicts groups 1 to ``groups - 1`` of a frame."""
 
@@ -74,6 +102,9 @@ class CodePredictor(nn.Module):
         self.rotary = Rotary(config)
         self.config, self.groups = config, groups
         self._state: FrameState | None = None
+        self._decoder = DecoderStep(config, self.model.layers, self.model.norm)
+        self._whole: FramePredictor | None = None
+        self._described = False
 
     def forward(
         self, hidden: torch.Tensor, first_embed: torch.Tensor, choose: Choose, state: FrameState | None = None
@@ -89,6 +120,11 @@ class CodePredictor(nn.Module):
         Returns:
             ``[B, groups - 1]`` codes, and ``[B, hidden]``: the sum of the embeddings of all groups, the first included.
         """
+        if isinstance(choose, CodeChoice) and state is None and (whole := self._described_for(hidden)) is not None:
+            cos, sin = (each.flatten(1) for each in self.rotary(torch.arange(self.groups), hidden.dtype))
+            return code_frames(
+                hidden, first_embed, cos, sin, whole, choose.temperature, choose.uniforms, choose.top_k, choose.top_p
+            )
         state = state or self._state_for(hidden)
         x = torch.stack([hidden, first_embed], dim=1)
         total = first_embed.clone()
@@ -104,6 +140,19 @@ class CodePredictor(nn.Module):
             x = embedded.unsqueeze(1)
         return codes, total
 
+    def _described_for(self, hidden: torch.Tensor) -> FramePredictor | None:
+        """Return the predictor as data, if a kernel completes frames like these."""
+        if len(hidden) > MOST_ROWS or not code_frames.replaced(hidden.device.type, hidden.dtype):
+            return None
+        if not self._described:
+            stack, heads = self._decoder.stack, [matrix_of(each) for each in self.lm_head]
+            found = [each for each in heads if each is not None]
+            if stack is not None and len(found) == len(heads):
+                embeddings = [each.get_parameter("weight").detach() for each in self.model.codec_embedding]
+                self._whole = FramePredictor(stack, found, embeddings)
+            self._described = True
+        return self._whole
+
     def _state_for(self, hidden: torch.Tensor) -> FrameState:
         """Return the predictor's own state, made larger if more frames come at once than before."""
         state = self._state
@@ -115,6 +164,13 @@ class CodePredictor(nn.Module):
         """Compute positions ``begin`` to ``begin + t`` of ``B`` frames, ``[B, t, hidden]``; return the last one's normalised output."""
         batch, steps, _ = x.shape
         config, end = self.config, begin + steps
+        if self._decoder.fits(x[:, 0]):
+            if state.tables is None:
+                state.tables = FrameTables(self, state.batch, x)
+            for position in range(begin, end):
+                cos, sin, cache = state.tables.at(position, batch)
+                (last,) = self._decoder.compute(x[:, position - begin], cos, sin, cache)
+            return last
         for number, layer in enumerate(self.model.layers):
             assert isinstance(layer, DecoderLayer)
             attention = layer.self_attn

@@ -12,33 +12,30 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from omni_torch.checkpoints import Bounds, Section, read_json
+from omni_qwen3.encoder_config import (
+    ACTIVATIONS,
+    HEADS,
+    INNER,
+    LAYERS,
+    POSITIONS,
+    VOCABULARY,
+    WIDTH,
+    AudioConfig,
+    VisionConfig,
+    VocoderConfig,
+    audio_config,
+    rope_theta,
+    vision_config,
+    vocoder_config,
+)
+from omni_torch.checkpoints import Section, read_json
 
 MODEL = "Qwen3-Omni"
 
-LAYERS, HEADS, WIDTH, INNER, VOCABULARY, POSITIONS = 1024, 1024, 2**17, 2**20, 2**24, 2**24
-"""Upper bounds on the dimensions of a config: far above any known model, and low enough that startup stays fast."""
-
-ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
-"""Values of ``hidden_act`` that the decoders compute (:func:`omni_qwen3.layers.activation`)."""
-
-_VISION: Bounds = {
-    "depth": (1, LAYERS), "hidden_size": (1, WIDTH), "intermediate_size": (1, INNER), "num_heads": (1, HEADS),
-    "patch_size": (1, 256), "spatial_merge_size": (1, 16), "temporal_patch_size": (1, 16), "out_hidden_size": (1, WIDTH),
-    "num_position_embeddings": (1, 2**20), "in_channels": (3, 3),
-}  # fmt: skip
-_AUDIO: Bounds = {
-    "encoder_layers": (1, LAYERS), "d_model": (1, WIDTH), "encoder_ffn_dim": (1, INNER), "encoder_attention_heads": (1, HEADS),
-    "num_mel_bins": (1, 4096), "downsample_hidden_size": (1, WIDTH), "n_window": (1, 2**16), "n_window_infer": (1, 2**20),
-    "output_dim": (1, WIDTH), "conv_chunksize": (1, 2**20), "max_source_positions": (1, POSITIONS),
-}  # fmt: skip
-_CODE2WAV: Bounds = {
-    "codebook_size": (1, 2**20), "hidden_size": (1, WIDTH), "num_hidden_layers": (1, LAYERS),
-    "num_attention_heads": (1, HEADS), "num_key_value_heads": (1, HEADS), "sliding_window": (1, POSITIONS),
-    "intermediate_size": (1, INNER), "decoder_dim": (1, WIDTH), "num_quantizers": (1, 256),
-    "max_position_embeddings": (1, POSITIONS),
-}  # fmt: skip
-"""Fields of the sections that transformers' classes read; those that are absent have these classes' defaults."""
+BY_ROWS = ("q_proj.weight", "gate_proj.weight", "up_proj.weight")
+BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
+KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
+"""Ends of the names of tensors that tensor parallel ranks split; see :mod:`omni_qwen3.sharding`."""
 
 
 @frozen
@@ -90,11 +87,19 @@ class TalkerConfig:
 
 @frozen
 class QwenConfig:
-    """A Qwen3-Omni checkpoint's config. ``raw`` is the whole JSON document, ``folder`` where the checkpoint lies."""
+    """A Qwen3-Omni checkpoint's config.
+
+    Attributes:
+        raw: the whole JSON document. folder: where the checkpoint lies.
+        vocoder: ``None`` if the checkpoint has no speech.
+    """
 
     raw: dict[str, Any]
     thinker: DecoderConfig
     talker: TalkerConfig
+    vision: VisionConfig
+    audio: AudioConfig
+    vocoder: VocoderConfig | None
     image_token: int
     video_token: int
     audio_token: int
@@ -124,16 +129,21 @@ def parse_config(raw: dict[str, Any]) -> QwenConfig:
     thinker, talker = root.section("thinker_config"), root.section("talker_config")
     text = _decoder(thinker.section("text_config"), default_section=(24, 20, 20), norm_topk_prob=True)
     last = text.vocab_size - 1
-    _check_encoders(thinker, text)
     for part in (thinker, talker):
         part.flag("tie_word_embeddings", False)
     thinker.number("position_id_per_seconds", 1e-3, 1e6)
     for name in ("vision_start_token_id", "audio_start_token_id", "audio_end_token_id"):
         thinker.integer(name, 0, last)
-    config = QwenConfig(
+    speech = _talker(talker, text)
+    return QwenConfig(
         raw=raw,
         thinker=text,
-        talker=_talker(talker, text),
+        talker=speech,
+        vision=vision_config(thinker.section("vision_config"), text.hidden_size, text.layers),
+        audio=audio_config(thinker.section("audio_config"), text.hidden_size),
+        vocoder=vocoder_config(root.section("code2wav_config"), speech.code_groups)
+        if "code2wav_config" in root
+        else None,
         image_token=thinker.integer("image_token_id", 0, last),
         video_token=thinker.integer("video_token_id", 0, last),
         audio_token=thinker.integer("audio_token_id", 0, last),
@@ -145,34 +155,6 @@ def parse_config(raw: dict[str, Any]) -> QwenConfig:
         tts_bos=root.integer("tts_bos_token_id", 0, last),
         tts_eos=root.integer("tts_eos_token_id", 0, last),
     )
-    if "code2wav_config" in root:
-        _check_code2wav(root.section("code2wav_config"), config.talker)
-    return config
-
-
-def _check_encoders(thinker: Section, text: DecoderConfig) -> None:
-    vision, audio = thinker.section("vision_config"), thinker.section("audio_config")
-    vision.check(_VISION)
-    vision.multiple("hidden_size", "num_heads")
-    audio.check(_AUDIO)
-    audio.multiple("d_model", "encoder_attention_heads")
-    levels = vision.integers("deepstack_visual_indexes", 0, vision.get("depth", LAYERS) - 1, (8, 16, 24))
-    if len(levels) > text.layers:
-        raise vision.fail("deepstack_visual_indexes", f"at most {text.layers} layers, as many as the thinker has")
-    for section, name in ((vision, "out_hidden_size"), (audio, "output_dim")):
-        if name in section and section[name] != text.hidden_size:
-            raise section.fail(name, f"the thinker's hidden_size, {text.hidden_size}")
-
-
-def _check_code2wav(section: Section, talker: TalkerConfig) -> None:
-    section.check(_CODE2WAV)
-    section.multiple("hidden_size", "num_attention_heads")
-    section.multiple("num_attention_heads", "num_key_value_heads")
-    for name in ("upsample_rates", "upsampling_ratios"):
-        if name in section:
-            section.integers(name, 1, 1024)
-    if section.get("num_quantizers", talker.code_groups) != talker.code_groups:
-        raise section.fail("num_quantizers", f"the talker's num_code_groups, {talker.code_groups}")
 
 
 def _talker(section: Section, thinker: DecoderConfig) -> TalkerConfig:
@@ -247,13 +229,9 @@ def _decoder(
 
 def _rope(section: Section, head_dim: int, default: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
     """Read the base and the sections of a decoder's rotary positions, from the new or the old place in the config."""
+    theta = rope_theta(section, ("default", "mrope"), 1e6)
     rope = section.section("rope_scaling" if "rope_parameters" not in section else "rope_parameters", optional=True)
-    for name in ("rope_type", "type"):
-        rope.choice(name, ("default", "mrope"), "default")
-    for each in (section, rope):
-        each.choice("partial_rotary_factor", (1, 1.0), 1)
-    theta = section.number("rope_theta", 1.0, 1e15, 1e6)
     sections = rope.integers("mrope_section", 0, head_dim, default) if default else ()
     if len(sections) != len(default):
         raise rope.fail("mrope_section", "a list of three numbers: frequencies of time, height and width")
-    return rope.number("rope_theta", 1.0, 1e15, theta), sections
+    return theta, sections

@@ -21,10 +21,14 @@ from omni_torch.stop_strings import StopStrings
 
 @define(eq=False)
 class _Text:
-    """The part of a reply that was detokenized so far; ``sent`` characters of it were streamed."""
+    """The part of a reply that was detokenized so far; ``sent`` characters of it were streamed.
+
+    ``begun``: what the reply was made to begin with, which is in the prompt: the beginning of a call.
+    """
 
     request_id: str
     text: StopStrings
+    begun: str = ""
     stream: DecodeStream = field(factory=lambda: DecodeStream(skip_special_tokens=True))
     sent: int = 0
     result: ThinkerResult | None = None
@@ -36,9 +40,9 @@ class Detokenizer(StreamingScheduler[_Text]):
     Characters that may be the beginning of a stop string are held back until they are known not to be one.
     """
 
-    def __init__(self, model_path: str) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self._tokenizer = _tokenizer(model_path)
+        self._tokenizer = tokenizer
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Text:
         params = thinker_params(request.params) if request is not None else {}
@@ -48,6 +52,9 @@ class Detokenizer(StreamingScheduler[_Text]):
         state.result = payload.data
 
     def on_chunk(self, state: _Text, chunk: list[int], metadata: dict[str, Any] | None) -> None:
+        if metadata and not state.begun:
+            state.begun = metadata["begun"]
+            self.emit(state.request_id, TextChunk(state.begun))
         state.text.feed("".join(text for token in chunk if (text := state.stream.step(self._tokenizer, token))))
         self._send(state, state.text.safe)
 
@@ -60,7 +67,7 @@ class Detokenizer(StreamingScheduler[_Text]):
         end = len(whole) if state.text.end is None else state.text.end
         self._send(state, end)
         usage = {"prompt_tokens": state.result["prompt_tokens"], "completion_tokens": len(ids)}
-        return TextResult(whole[:end], ids, state.result["finish_reason"], usage, state.result["notices"])
+        return TextResult(state.begun + whole[:end], ids, state.result["finish_reason"], usage, state.result["notices"])
 
     def _send(self, state: _Text, end: int) -> None:
         if end > state.sent:
@@ -81,4 +88,4 @@ def text_decoder(model_path: str) -> Callable[[int], str | None]:
 
 def create_decode(model_path: str) -> Detokenizer:
     """Make the decode stage."""
-    return Detokenizer(model_path)
+    return Detokenizer(_tokenizer(model_path))

@@ -1,26 +1,17 @@
-"""The encoder stages: transformers' vision and audio towers, each loaded from its own part of the checkpoint only."""
+"""The encoder stages: the vision and the audio encoder, each loaded from its own part of the checkpoint only."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from transformers.initialization import no_init_weights
-from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
-    Qwen3OmniMoeAudioEncoderConfig,
-    Qwen3OmniMoeVisionEncoderConfig,
-)
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeAudioEncoder,
-    Qwen3OmniMoeVisionEncoder,
-)
 
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
-from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3 import audio_network, vision_network
+from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import AudioInputs, ImageInputs
-from omni_torch.checkpoints import load_checked
 from omni_torch.encoder_cache import EncoderCache
 from omni_torch.packed_linear import pack_linears
 
@@ -32,16 +23,15 @@ class ImageEncoder:
     """Encodes patches of images and videos: ``{"image": [N, hidden], "video": ..., "image_deepstack": [...], ...}``."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
-        section = read_config(model_path).raw["thinker_config"]["vision_config"]
-        where = "config.json.thinker_config.vision_config"
-        config = load_checked(where, lambda: Qwen3OmniMoeVisionEncoderConfig(**section))
-        with no_init_weights():
-            tower = load_checked(where, lambda: Qwen3OmniMoeVisionEncoder._from_config(config))
-        kind = getattr(torch, dtype)
-        self._tower = load_module(tower, Checkpoint(model_path), {"": "thinker.visual."}, dtype=kind, device=device)
+        config, kind = read_config(model_path).vision, getattr(torch, dtype)
+        with torch.device("meta"):
+            network = vision_network.VisionEncoder(config)
+        self._network = load_module(
+            network, open_checkpoint(model_path), {"": "thinker.visual."}, dtype=kind, device=device
+        )
         self._device, self._dtype = device, kind
-        pack_linears(self._tower)
-        self._merged = config.spatial_merge_size**2
+        pack_linears(self._network)
+        self._merged = config.merge**2
         self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
 
     @torch.inference_mode()
@@ -65,12 +55,10 @@ class ImageEncoder:
         pieces = patches.split(sizes)
 
         def missing(indices: list[int]) -> list[Features]:
-            output = self._tower(
-                torch.cat([pieces[index] for index in indices]).to(self._device, self._dtype),
-                grid_thw=grid[indices].to(self._device),
-            )
+            patches = torch.cat([pieces[index] for index in indices]).to(self._device, self._dtype)
+            merged, deepstack = self._network(patches, grid[indices].tolist())
             rows = [sizes[index] // self._merged for index in indices]
-            levels = [each.cpu().split(rows) for each in (output.pooler_output, *output.deepstack_features)]
+            levels = [each.cpu().split(rows) for each in (merged, *deepstack)]
             return list(zip(*levels, strict=True))
 
         features, *deepstack = (torch.cat(level) for level in zip(*self.cache.encode(digests, missing), strict=True))
@@ -81,16 +69,12 @@ class AudioEncoder:
     """Encodes log-mel features: ``{"audio": [N, hidden]}``, the clips' tokens one after the other."""
 
     def __init__(self, model_path: str, device: str, dtype: str, cache_mb: int) -> None:
-        section = read_config(model_path).raw["thinker_config"]["audio_config"]
-        where = "config.json.thinker_config.audio_config"
-        config = load_checked(where, lambda: Qwen3OmniMoeAudioEncoderConfig(**section))
-        with no_init_weights():
-            tower = load_checked(where, lambda: Qwen3OmniMoeAudioEncoder._from_config(config))
-        kind = getattr(torch, dtype)
-        self._tower = load_module(
-            tower, Checkpoint(model_path), {"": "thinker.audio_tower."}, dtype=kind, device=device
-        )
-        pack_linears(self._tower)
+        config, kind = read_config(model_path).audio, getattr(torch, dtype)
+        with torch.device("meta"):
+            network = audio_network.AudioEncoder(config)
+        prefixes = {"": "thinker.audio_tower."}
+        self._network = load_module(network, open_checkpoint(model_path), prefixes, dtype=kind, device=device)
+        pack_linears(self._network)
         self._device, self._dtype = device, kind
         self.cache: EncoderCache[Features] = EncoderCache(cache_mb * 2**20)
 
@@ -102,9 +86,9 @@ class AudioEncoder:
         def missing(indices: list[int]) -> list[Features]:
             clips = [inputs["input_features"][index, :, : int(lengths[index])] for index in indices]
             packed = torch.cat(clips, dim=1).to(self._device, self._dtype)
-            output = self._tower(packed, feature_lens=lengths[indices].to(self._device))
+            output = self._network(packed, lengths[indices].tolist())
             rows = [inputs["clip_tokens"][index] for index in indices]
-            return [(clip,) for clip in output.last_hidden_state.cpu().split(rows)]
+            return [(clip,) for clip in output.cpu().split(rows)]
 
         clips = self.cache.encode(inputs["audio_digests"], missing)
         return {"audio": torch.cat([clip for (clip,) in clips])}
@@ -119,6 +103,10 @@ class EncoderScheduler(SimpleScheduler):
 
     def statistics(self) -> dict[str, float]:
         return {**super().statistics(), **self._cache.statistics()}
+
+    def flush_caches(self) -> None:
+        """Forget what was encoded before. From any thread."""
+        self._cache.clear()
 
 
 def create_image_encoder(

@@ -29,6 +29,17 @@ OPTIONS = {
 }
 """Options of both pipelines, each with the line that ``omni pipelines`` prints."""
 
+IMPORTS = {
+    "pipeline": "Qwen3OmniSpeechPipelineConfig Qwen3OmniSpeechColocatedPipelineConfig",
+    "codec_chunk_frames": "code2wav.factory_args.chunk",
+    "initial_codec_chunk_frames": "code2wav.factory_args.initial_chunk",
+    "codec_left_context_frames: *": "the vocoder keeps its state, so everything before a piece is its context",
+    "codec_streaming: true": "codes go from the talker to the vocoder one by one",
+}
+"""The places here of keys in other systems' deploy files; see ``PipelineComponent.imports``."""
+
+TEXT_IMPORTS = {"pipeline": "qwen3_omni_moe_thinker_only Qwen3OmniPipelineConfig"}
+
 THINKER_DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
 """The reference's generation defaults for the thinker: greedy (models' ``generate``)."""
 
@@ -36,6 +47,9 @@ TALKER_DEFAULTS = {"temperature": 0.9, "top_k": 50, "top_p": 1.0, "repetition_pe
 """The reference's generation defaults for the talker."""
 
 DEFAULT_SPEAKER = "ethan"
+
+FRAME_SECONDS = 0.08
+"""Seconds of sound in one frame of codes: 1920 samples at 24 kHz. The talker reads a token of text for each, until the text ends."""
 
 _THINKER = ParameterGroup(
     "thinker",
@@ -51,6 +65,12 @@ _THINKER = ParameterGroup(
 _TALKER = ParameterGroup("talker", SPEECH, "how the speech is chosen", sampling_parameters(TALKER_DEFAULTS))
 
 _VIDEO_SOUND = Parameter("use_audio_in_video", "boolean", "use the sound tracks of videos too", False)
+_FIRST_WITHIN = Parameter(
+    "first_within", "number", "seconds in which the first text or sound is wanted, by stages with a policy", None, 0
+)
+_DEADLINE = Parameter(
+    "deadline", "number", "seconds in which a whole reply of text is wanted, by stages with a policy", None, 0
+)
 _PRIORITY = Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000)
 
 
@@ -69,8 +89,10 @@ TEXT_INTERFACE = Interface(
     inputs=["text", "image", "audio", "video"],
     outputs=["text"],
     groups=[_THINKER],
-    metadata=[_VIDEO_SOUND, _PRIORITY],
+    metadata=[_VIDEO_SOUND, _PRIORITY, _FIRST_WITHIN, _DEADLINE],
     limits=asdict(Limits()),
+    tool_format="tagged-json",
+    tool_choice=True,
     prompts={"transcription": "Transcribe the audio into text."},
     warmup=[_hello("text")],
 )
@@ -81,7 +103,13 @@ SPEECH_INTERFACE = evolve(
     outputs=["text", "audio"],
     groups=[_THINKER, _TALKER],
     params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
-    metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), _VIDEO_SOUND, _PRIORITY],
+    metadata=[
+        Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER),
+        _VIDEO_SOUND,
+        _PRIORITY,
+        _FIRST_WITHIN,
+        _DEADLINE,
+    ],
     voices_from="talker_config.speaker_id in the checkpoint's config.json",
     sample_rate=24_000,
     prompts={
@@ -92,8 +120,27 @@ SPEECH_INTERFACE = evolve(
 )
 
 
+def chat_template(folder: str) -> str | None:
+    """Return the chat template of a checkpoint; ``None`` if it is not on disk."""
+    from omni_torch.checkpoints import read_json
+
+    path = Path(folder)
+    if (path / "chat_template.jinja").is_file():
+        return (path / "chat_template.jinja").read_text(errors="replace")
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        found = read_json(path / name).get("chat_template") if (path / name).is_file() else None
+        if found:
+            return str(found)
+    return None
+
+
+def without_tools(declared: Interface) -> Interface:
+    """Return a declaration for a checkpoint that calls no tools."""
+    return evolve(declared, tool_format=None, tool_choice=False)
+
+
 def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> Interface:
-    """Return a declaration with what a checkpoint's ``config.json`` adds: the voices and the size of the context.
+    """Return a declaration with what a checkpoint adds: the voices, the size of the context, and if its chat template has tools.
 
     Args:
         limits: those that the options of the pipeline set.
@@ -107,6 +154,9 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
         voices = sorted(raw["talker_config"]["speaker_id"])
     except (ConfigError, KeyError, TypeError):  # the stages report errors in this file
         return declared
+    template = chat_template(folder)
+    if template is not None and "tools" not in template:
+        declared = without_tools(declared)
     known = [each if each.name != "speaker" else evolve(each, choices=voices) for each in declared.metadata]
     return evolve(
         declared,

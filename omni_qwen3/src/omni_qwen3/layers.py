@@ -16,6 +16,7 @@ from torch import nn
 from omni_core.model_runner import CacheAttention, PagedAttention
 from omni_qwen3.config import DecoderConfig
 from omni_torch.experts import experts, one_by_one, route_experts
+from omni_torch.few_rows import FewRowsLinear, Matrix, matrix_of
 from omni_torch.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
 from omni_torch.packed_linear import Pack, pack
 from omni_torch.tensor_parallel import ALONE, TensorParallel
@@ -24,7 +25,7 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
 def activation(name: str) -> Activation:
-    """Return the function of a config's ``hidden_act``, one of :data:`omni_qwen3.config.ACTIVATIONS`."""
+    """Return the function of a config's ``hidden_act``, one of :data:`omni_qwen3.encoder_config.ACTIVATIONS`."""
     functions: dict[str, Activation] = {
         "silu": F.silu,
         "gelu": F.gelu,
@@ -87,7 +88,7 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, config.norm_eps)
         self._weights: torch.Tensor | None = None
 
-    def _head_weights(self) -> torch.Tensor:
+    def head_weights(self) -> torch.Tensor:
         """Return the weights of both norms for each head, ``[heads + kv_heads, head_dim]``, joined at the first step.
 
         Queries and keys are normalised and rotated together, because the time of a step of one row is proportional to
@@ -100,7 +101,7 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
         projected = self.qkv_proj(x).view(x.shape[0], -1, self.head_dim)
-        weights, eps = self._head_weights(), self.q_norm.eps
+        weights, eps = self.head_weights(), self.q_norm.eps
         if isinstance(attention, CacheAttention):
             query = norm_rotary_store(projected, weights, cos, sin, *attention.place(self.layer), eps)
             mixed = attention.attend(self.layer, query)
@@ -154,15 +155,32 @@ class Experts(nn.Module):
 
     def pack_weights(self, pack: Pack = pack) -> None:
         """Convert the weights to the layout of this CPU's kernels if that is faster, and free the originals."""
-        layers = []
+        if self._packed:
+            return
+        layers: list[tuple[nn.Module, nn.Module]] = []
         for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
             first, second = pack(gate_up, None), pack(down, None)
-            if first is None or second is None:
-                return
+            if first is None or second is None or isinstance(first, FewRowsLinear):
+                return  # the operation `experts` reads the stacked weights
             layers.append((first, second))
-        self._packed = layers
+        self._replace(layers)
+
+    def describe_packed(self, describe: Callable[[int, int], nn.Module]) -> None:
+        """Replace the weights by layers without values, which ``describe(out, in)`` makes; a checkpoint fills them."""
+        (count, width, hidden), inner = self.gate_up_proj.shape, self.down_proj.shape[2]
+        self._replace([(describe(width, hidden), describe(hidden, inner)) for _ in range(count)])
+
+    def _replace(self, layers: list[tuple[nn.Module, nn.Module]]) -> None:
+        self._packed, self.packed = layers, nn.ModuleList([layer for pair in layers for layer in pair])
         self.gate_up_proj.data = self.gate_up_proj.new_empty(0)
         self.down_proj.data = self.down_proj.new_empty(0)
+
+    def matrices(self) -> list[tuple[Matrix | None, Matrix | None]]:
+        """Return the matrices of each expert; ``None`` for one in a layout of its own."""
+        if self._packed:
+            return [(matrix_of(gate_up), matrix_of(down)) for gate_up, down in self._packed]
+        pairs = zip(self.gate_up_proj.detach(), self.down_proj.detach(), strict=True)
+        return [(Matrix(gate_up), Matrix(down)) for gate_up, down in pairs]
 
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         if self._packed:

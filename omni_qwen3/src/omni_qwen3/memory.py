@@ -1,4 +1,4 @@
-"""What each stage of Qwen3-Omni loads and holds in memory, and the placement that follows from it. Imports no torch."""
+"""Compute what each stage of Qwen3-Omni loads and holds in memory, and the placement that follows from it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from functools import partial
 
 from omni_core.config.completion import Machine, Placement
 from omni_core.config.schema import PipelineConfig
-from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
+from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig, QwenConfig, read_config
+from omni_qwen3.works import works as works_in
 from omni_torch.budgets import LIBRARIES, CacheShape, Network
 from omni_torch.hub import config_folder, download, listing
 from omni_torch.placement import place as choose_places
-
-BY_ROWS = ("q_proj.weight", "gate_proj.weight", "up_proj.weight")
-BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
-KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
-"""Ends of the names of tensors that tensor parallel ranks split; see :mod:`omni_qwen3.sharding`."""
+from omni_torch.works import PipelineWorks
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 """The checkpoint files that are read, and downloaded."""
@@ -38,10 +35,15 @@ def place(config: PipelineConfig, machine: Machine) -> Placement:
     return choose_places(config, machine, tensors, networks)
 
 
+def works(config: PipelineConfig) -> PipelineWorks:
+    """Return the work of the stages; see :mod:`omni_torch.works`."""
+    return works_in(config)
+
+
 def networks_of(config: QwenConfig, *, speaks: bool = True) -> dict[str, Network]:
     """Return what the stages load, by name."""
     thinker, talker = config.thinker, config.talker.text
-    vision, audio = config.raw["thinker_config"]["vision_config"], config.raw["thinker_config"]["audio_config"]
+    vision, audio = config.vision.hidden_size, config.audio.hidden_size
     networks = {
         "thinker": Network(
             ("thinker.model.", "thinker.lm_head."),
@@ -49,16 +51,14 @@ def networks_of(config: QwenConfig, *, speaks: bool = True) -> dict[str, Network
             ranks=tuple(ranks for ranks in (1, 2, 4, 8, 16) if _can_share(thinker, ranks)),
             parts=partial(_parts, thinker),
         ),
-        "image_encoder": Network(("thinker.visual.",), partial(_working, _PATCHES, _width(vision, "hidden_size"))),
-        "audio_encoder": Network(("thinker.audio_tower.",), partial(_working, _FRAMES // 2, _width(audio, "d_model"))),
+        "image_encoder": Network(("thinker.visual.",), partial(_working, _PATCHES, vision)),
+        "audio_encoder": Network(("thinker.audio_tower.",), partial(_working, _FRAMES // 2, audio)),
     }
     if speaks:
         networks["talker_ar"] = Network(("talker.",), cache=_cache(talker, 0))
-        vocoder = config.raw.get("code2wav_config", {})
+        width = 1536 if config.vocoder is None else config.vocoder.decoder_size
         samples = _CHUNK_FRAMES * 1920 // 4  # at the last but one level, a quarter of the samples in 1/8 of the width
-        networks["code2wav"] = Network(
-            ("code2wav.",), partial(_working, samples, _width(vocoder, "decoder_dim", 1536) // 8)
-        )
+        networks["code2wav"] = Network(("code2wav.",), partial(_working, samples, width // 8))
     return networks
 
 
@@ -86,11 +86,6 @@ def _parts(decoder: DecoderConfig, name: str, ranks: int) -> int:
     if name.endswith((*BY_ROWS, *BY_COLUMNS)):
         return ranks
     return min(ranks, decoder.kv_heads) if name.endswith(KEYS_AND_VALUES) else 1
-
-
-def _width(section: object, name: str, default: int = 1280) -> int:
-    value = section.get(name, default) if isinstance(section, dict) else default
-    return value if isinstance(value, int) else default
 
 
 def _working(rows: int, width: int, item_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, floor, prod, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +10,14 @@ import numpy.typing as npt
 import torch
 from attrs import frozen
 from PIL import Image
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
 from omni_core.errors import ConfigError
-from omni_qwen3.config import MODEL
 from omni_qwen3.media.video import Frames
-from omni_torch.checkpoints import Section, read_json
+from omni_qwen3.processor_files import IMAGE_FILE, NESTED, VIDEO_FILE, processor_section
+from omni_torch.checkpoints import Section
 
 VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS = 128 * 32 * 32, 768 * 32 * 32
 """Bounds on the pixels of a resized video frame; the reference's processor uses these and ignores the checkpoint's."""
-
-NESTED = "processor_config.json"
-"""The file in which transformers 5 saves the settings of all processors; where it holds them, it takes precedence."""
-
-IMAGE_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
 
 MOST_PIXELS = 2**31
 
@@ -56,11 +51,11 @@ class PatchSettings:
             ConfigError: the settings are missing, a value is out of range or not implemented, or the two lay out positions differently.
         """
         folder = Path(folder)
-        image = _section(folder, "image_processor", IMAGE_FILE)
+        image = processor_section(folder, "image_processor", IMAGE_FILE)
         if image is None:
             raise ConfigError(f"{folder} holds neither {IMAGE_FILE} nor {NESTED}; download the checkpoint again")
         settings = cls.from_section(image)
-        video = _section(folder, "video_processor", VIDEO_FILE)
+        video = processor_section(folder, "video_processor", VIDEO_FILE)
         frames = settings if video is None else cls.from_section(video)
         for name, field in (("patch", "patch_size"), ("temporal", "temporal_patch_size"), ("merge", "merge_size")):
             if video is not None and getattr(settings, name) != getattr(frames, name):
@@ -88,17 +83,6 @@ class PatchSettings:
         )
 
 
-def _section(folder: Path, name: str, file: str) -> Section | None:
-    """Return the settings of a processor: the section of the nested file, or else the file of its own."""
-    if (folder / NESTED).is_file():
-        nested = Section(read_json(folder / NESTED), NESTED, MODEL)
-        if name in nested:
-            return nested.section(name)
-    if (folder / file).is_file():
-        return Section(read_json(folder / file), file, MODEL)
-    return None
-
-
 def image_patches(image: Image.Image, settings: PatchSettings) -> tuple[torch.Tensor, list[int]]:
     """Return ``[patches, values]`` float32 and the grid ``[1, height, width]``; the image is repeated to fill a patch's
     frames.
@@ -107,20 +91,36 @@ def image_patches(image: Image.Image, settings: PatchSettings) -> tuple[torch.Te
     return _patchify(np.repeat(frame[None], settings.temporal, axis=0), settings)
 
 
-def video_patches(frames: Frames, settings: PatchSettings) -> tuple[torch.Tensor, list[int]]:
-    """Return ``[patches, values]`` float32 and the grid ``[time, height, width]``; the last frame fills the last patch."""
-    sized = np.stack(
-        [_resized(Image.fromarray(frame), settings, VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS) for frame in frames]
-    )
+def video_patches(
+    frames: Frames, settings: PatchSettings, bounds: tuple[int, int] = (VIDEO_MIN_PIXELS, VIDEO_MAX_PIXELS)
+) -> tuple[torch.Tensor, list[int]]:
+    """Return ``[patches, values]`` float32 and the grid ``[time, height, width]``; the last frame fills the last patch.
+
+    ``bounds``: the fewest and the most pixels of a resized frame.
+    """
+    sized = np.stack([_resized(Image.fromarray(frame), settings, *bounds) for frame in frames])
     missing = -len(sized) % settings.temporal
     if missing:
         sized = np.concatenate([sized, np.repeat(sized[-1:], missing, axis=0)])
     return _patchify(sized, settings)
 
 
+def fitting_size(height: int, width: int, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Return the size to which a picture is resized: multiples of ``factor`` near its own, scaled so that the pixels are in bounds."""
+    sides = (height, width)
+    rounded = [round(side / factor) * factor for side in sides]
+    if prod(rounded) > max_pixels:
+        scale = sqrt(height * width / max_pixels)
+        rounded = [max(factor, floor(side / scale / factor) * factor) for side in sides]
+    elif prod(rounded) < min_pixels:
+        scale = sqrt(min_pixels / (height * width))
+        rounded = [ceil(side * scale / factor) * factor for side in sides]
+    return rounded[0], rounded[1]
+
+
 def _resized(image: Image.Image, settings: PatchSettings, min_pixels: int, max_pixels: int) -> npt.NDArray[np.uint8]:
     factor = settings.patch * settings.merge
-    height, width = smart_resize(image.height, image.width, factor, min_pixels, max_pixels)
+    height, width = fitting_size(image.height, image.width, factor, min_pixels, max_pixels)
     if (height, width) != (image.height, image.width):
         image = image.resize((width, height), settings.resample)
     return np.asarray(image)

@@ -43,6 +43,8 @@ class ThinkerInputs(TypedDict, total=False):
     talker_positions: torch.Tensor  # [3, U + 9] rotary positions of the talker's prompt; absent for text-only prompts
     talker_position_delta: float
     notices: list[str]  # notices for the client, such as a video without an audio track
+    begun: str  # what the reply begins with and the prompt ends with: the beginning of a call; absent without tools
+    spoken_until: str  # speech ends before this text in the reply, a call of a tool; empty: nothing is spoken; absent without tools
 
 
 class TalkerStart(TypedDict):
@@ -67,7 +69,9 @@ class TalkerText(TypedDict):
 
 
 class ThinkerResult(TypedDict):
-    """thinker -> decode (and talker_ar, for which it ends the text): the finished reply. decode also gets ids as chunks, ``list[int]``."""
+    """thinker -> decode (and talker_ar, for which it ends the text): the finished reply. decode also gets ids as chunks, ``list[int]``;
+    the metadata of each has ``begun``, the text before them that is in the prompt, if there is any.
+    """
 
     token_ids: list[int]  # generated ids, the stop id included
     finish_reason: str

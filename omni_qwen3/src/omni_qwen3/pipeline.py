@@ -17,9 +17,6 @@ from omni_torch.placement import device_of
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
-_NETWORKS = ["transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe"]
-"""Imported once for the stages that use transformers' networks: it takes seconds and 150 MB."""
-
 _LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
 
 
@@ -51,7 +48,6 @@ def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         StageConfig(
             name="code2wav",
             factory="omni_qwen3.code2wav:create_code2wav",
-            preload=_NETWORKS,
             factory_args={**given.network, **given.take("initial_chunk", "chunk")},
             terminal=True,
             **given.place("code2wav"),
@@ -118,7 +114,6 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="preprocessing",
             factory="omni_qwen3.preprocessing:create_preprocessing",
-            preload=_NETWORKS,
             factory_args=given.take(*_LIMITS),
             next=["image_encoder", "audio_encoder", "mm_aggregate"],
             route_fn=f"{_ROUTING}:route_preprocessing",
@@ -132,7 +127,6 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="image_encoder",
             factory="omni_qwen3.encoders:create_image_encoder",
-            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("image_encoder"),
@@ -140,7 +134,6 @@ def _front(given: _Options) -> list[StageConfig]:
         StageConfig(
             name="audio_encoder",
             factory="omni_qwen3.encoders:create_audio_encoder",
-            preload=_NETWORKS,
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("audio_encoder"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import Component, PipelineComponent, hookimpl
-from omni_qwen3.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
+from omni_qwen3.interface import ARCHITECTURES, IMPORTS, OPTIONS, SPEECH_INTERFACE, TEXT_IMPORTS, TEXT_INTERFACE
 
 _SUITES = "omni_qwen3.conformance"
 
@@ -21,6 +21,8 @@ def omni_pipelines() -> list[PipelineComponent]:
             architectures=ARCHITECTURES,
             interface=SPEECH_INTERFACE,
             config_folder_fn="omni_torch.hub:config_folder",
+            presets="omni_qwen3:presets",
+            imports=IMPORTS,
             conformance=f"{_SUITES}:SpeechConformance",
         ),
         PipelineComponent(
@@ -30,6 +32,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             options={name: text for name, text in OPTIONS.items() if "chunk" not in name},
             default_model=default,
             interface=TEXT_INTERFACE,
+            imports=TEXT_IMPORTS,
             conformance=f"{_SUITES}:TextConformance",
         ),
     ]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from attrs import define, field
-from transformers import WhisperFeatureExtractor
 
 from omni_core.errors import InvalidRequestError
 from omni_core.protocol.messages import StagePayload
@@ -18,16 +17,18 @@ from omni_qwen3.chat import Chat, replace_in_order
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.content import digest_of, runs
 from omni_qwen3.media import Limits, MediaSource
-from omni_qwen3.media.audio import SAMPLE_RATE, Samples, load_audio
+from omni_qwen3.media.audio import Samples, load_audio
 from omni_qwen3.media.image import load_image
 from omni_qwen3.media.video import Video, load_video
+from omni_qwen3.mel_features import MelFeatures, MelSettings
 from omni_qwen3.patches import PatchSettings, image_patches, video_patches
 from omni_qwen3.payloads import AudioInputs, ImageInputs
-from omni_qwen3.positions import MediaGrids, RopeIndex
+from omni_qwen3.positions import RopeIndex
+from omni_qwen3.rope_index import MediaGrids
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.tokenizer import load_chat_tokenizer
+from omni_qwen3.tool_calls import CALL_BEGIN, forced_beginning
 from omni_qwen3.turns import user_rows
-from omni_torch.checkpoints import load_checked
 
 
 @define
@@ -58,14 +59,11 @@ class Preprocessor:
         self._max_context = max_context or self._config.thinker.max_positions
         self._tokenizer = load_chat_tokenizer(model_path, self._config)
         self._pixels, self._frames = PatchSettings.read(model_path)
-        self._features = load_checked(
-            f"{model_path}: the feature extractor", lambda: WhisperFeatureExtractor.from_pretrained(model_path)
-        )
+        self._features = MelFeatures(MelSettings.read(model_path, self._config.audio.mel_bins))
         self._rope = RopeIndex(self._config)
         thinker = self._config.raw["thinker_config"]
-        self._n_window = thinker["audio_config"].get("n_window", 50)
         self._positions_per_second = thinker["position_id_per_seconds"]
-        token = self._tokenizer.convert_ids_to_tokens
+        token = self._tokenizer.token
         self._image, self._audio = token(self._config.image_token), token(self._config.audio_token)
         self._video = token(self._config.video_token)
         self._audio_start, self._audio_end = (
@@ -81,19 +79,31 @@ class Preprocessor:
         """
         request = payload.request
         use_audio_in_video = bool(request.metadata.get("use_audio_in_video"))
-        chat = Chat(request.inputs, self._tokenizer.all_special_tokens)
+        chat = Chat(request.inputs, self._tokenizer.special_tokens)
         prompt = _Prompt()
         for source in chat.media:
             self._decode(source, prompt, use_audio_in_video)
         audio = self._audio_inputs(prompt.clips)
-        text = self._tokenizer.apply_chat_template(chat.messages, tokenize=False, add_generation_prompt=True)
+        text, begun = self._rendered(chat), forced_beginning(request.inputs, chat.tools)
         clip_tokens = [] if audio is None else audio["clip_tokens"]
         pieces = [self._placeholders(prompt, clip_tokens, *entry) for entry in prompt.order]
-        text = replace_in_order(text, [self._image, self._audio, self._video], pieces)
-        ids = torch.tensor(self._tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.int64)
+        text = replace_in_order(text, [self._image, self._audio, self._video], pieces) + begun
+        ids = torch.tensor(self._tokenizer.encode(text), dtype=torch.int64)
         if len(ids) >= self._max_context:
             raise InvalidRequestError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
-        return self._data(ids, prompt, audio, wants_audio(request))
+        data = self._data(ids, prompt, audio, wants_audio(request))
+        return {**data, "begun": begun, "spoken_until": "" if begun else CALL_BEGIN} if chat.tools else data
+
+    def _rendered(self, chat: Chat) -> str:
+        """Return the prompt as the checkpoint's chat template writes it.
+
+        Raises:
+            InvalidRequestError: the template fails on these messages, or has no place for tools.
+        """
+        text = self._tokenizer.render(chat.messages, chat.tools or ())
+        if chat.tools and text == self._tokenizer.render(chat.messages):
+            raise InvalidRequestError("inputs.tools: the checkpoint's chat template has no place for tools")
+        return text
 
     def _decode(self, source: MediaSource, prompt: _Prompt, use_audio_in_video: bool) -> None:
         if source.kind == "image":
@@ -124,29 +134,15 @@ class Preprocessor:
     def _audio_inputs(self, clips: list[Samples]) -> AudioInputs | None:
         if not clips:
             return None
-        features = self._features(
-            clips,
-            sampling_rate=SAMPLE_RATE,
-            padding=True,
-            truncation=False,
-            return_attention_mask=True,
-            return_tensors="pt",
-        )
-        mel, lengths = features["input_features"], features["attention_mask"].sum(-1).long()
+        mel, lengths = self._features(clips)
         return AudioInputs(
             input_features=mel,
             feature_lengths=lengths,
-            clip_tokens=self._clip_tokens(lengths).tolist(),
+            clip_tokens=[self._config.audio.tokens(length) for length in lengths.tolist()],
             audio_digests=[
                 digest_of("audio", clip[:, :length]) for clip, length in zip(mel, lengths.tolist(), strict=True)
             ],
         )
-
-    def _clip_tokens(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return the tokens per clip: three halvings of each window of ``2 * n_window`` frames (the reference's formula)."""
-        window = 2 * self._n_window
-        rest = (frames % window - 1) // 2 + 1
-        return ((rest - 1) // 2 + 1 - 1) // 2 + 1 + frames // window * 13
 
     def _placeholders(self, prompt: _Prompt, clip_tokens: list[int], kind: str, index: int, clip: int | None) -> str:
         """Return the run of placeholder tokens for a piece of media."""

@@ -10,8 +10,7 @@ from attrs import evolve
 
 from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import PartOf
-from omni_qwen3.config import DecoderConfig
-from omni_qwen3.memory import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES
+from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig
 from omni_torch.tensor_parallel import Part, TensorParallel
 
 

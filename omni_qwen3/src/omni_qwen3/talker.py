@@ -16,13 +16,12 @@ from omni_core.model_runner import ARRequest, FeedbackStrategy, RandomStream, Sa
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage
 from omni_qwen3.config import QwenConfig, read_config
-from omni_qwen3.interface import DEFAULT_SPEAKER, TALKER_DEFAULTS
+from omni_qwen3.interface import DEFAULT_SPEAKER, FRAME_SECONDS, TALKER_DEFAULTS
 from omni_qwen3.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen3.talker_feedback import Speech
 from omni_qwen3.talker_network import Talker, load_talker, read_special
 from omni_torch.model_runner import FeedbackARModelRunner
-from omni_torch.packed_linear import pack_linears
-from omni_torch.quantized_linear import pack_for
+from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.sampling import sampling_from
 
 SUPPRESSED_TAIL = 1024
@@ -35,6 +34,7 @@ class TalkerRunner(FeedbackARModelRunner):
     """
 
     model: Talker
+    output_seconds = FRAME_SECONDS
 
     def __init__(
         self,
@@ -68,10 +68,9 @@ class TalkerRunner(FeedbackARModelRunner):
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
         """
-        pack = pack_for(quantization, device)
         config = read_config(model_path)
-        model = load_talker(model_path, config, dtype=dtype, device=device)
-        pack_linears(model, pack)
+        model = load_talker(model_path, config, dtype=dtype, device=device, quantization=quantization)
+        pack_linears(model, pack_decoder)
         special = read_special(model_path, config).to(getattr(torch, dtype))
         return cls(model, config, special, feedback, device)
 

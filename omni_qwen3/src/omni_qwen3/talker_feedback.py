@@ -15,17 +15,15 @@ from attrs import define, field
 from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import OutgoingMessage
-from omni_qwen3.code_predictor import Choose, CodePredictor, FrameState
+from omni_qwen3.code_predictor import CodePredictor, FrameState
 from omni_qwen3.payloads import TalkerStart
 from omni_qwen3.talker_network import Talker
+from omni_torch.code_frames import CodeChoice
 from omni_torch.frames import FrameStrategy
 from omni_torch.graphs import Named
-from omni_torch.sampling import sample_tokens
 
 RESIDUAL_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
 """The sampling settings that the reference uses for residual codes whenever the talker samples."""
-
-FILTERS = ("top_k", "top_p", "min_p")
 
 
 @define(eq=False)
@@ -56,21 +54,14 @@ class Speech:
         return end if index == len(self.text) else padding
 
 
-def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> Choose:
+def chooser(temperature: torch.Tensor | None, uniforms: torch.Tensor | None) -> CodeChoice:
     """Return a function that chooses residual codes: sampled with :data:`RESIDUAL_SAMPLING` in rows whose temperature
     is not 0.
 
     Args:
         temperature: ``[B]``. uniforms: ``[B, groups - 1]`` float64, one uniform number per code. Without both, every row is greedy.
     """
-    if temperature is None or uniforms is None:
-        return lambda logits, group: logits.argmax(-1)
-    top_k, top_p, min_p = (torch.full_like(temperature, getattr(RESIDUAL_SAMPLING, name)) for name in FILTERS)
-
-    def choose(logits: torch.Tensor, group: int) -> torch.Tensor:
-        return sample_tokens(logits.float(), temperature, top_k, top_p, min_p, uniforms[:, group])
-
-    return choose
+    return CodeChoice(temperature, uniforms, RESIDUAL_SAMPLING.top_k, RESIDUAL_SAMPLING.top_p)
 
 
 def recordable_frame(

@@ -6,10 +6,13 @@ import torch
 from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
-from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
+from omni_qwen3.decoder_step import DecoderStep
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
+from omni_torch.prepared import load_prepared
+from omni_torch.quantized_linear import quantize_for
 from omni_torch.weights import embedding
 
 
@@ -51,6 +54,7 @@ class Talker(nn.Module):
         self.hidden_size, self.vocab_size = config.text.hidden_size, config.text.vocab_size
         self._layout = (config.text.layers, config.text.kv_heads, config.text.head_dim)
         self._heads = config.text.heads
+        self._step = DecoderStep(config.text, self.model.layers, self.model.norm)
 
     @property
     def kv_layout(self) -> KVLayout:
@@ -64,6 +68,8 @@ class Talker(nn.Module):
         assert batch.input_embeds is not None
         x = batch.input_embeds
         cos, sin = self.rotary(batch.positions, x.dtype)
+        if (output := self._step.run(x, cos, sin, batch)) is not None:
+            return output
         for layer in self.model.layers:
             x = layer(x, cos, sin, batch.attention)
         return ForwardOutput(self.model.norm(x))
@@ -78,11 +84,35 @@ def read_special(model_path: str, config: QwenConfig) -> torch.Tensor:
     dtype.
     """
     tokens = [config.tts_bos, config.tts_eos, config.tts_pad]
-    return Checkpoint(model_path).read_rows("thinker.model.embed_tokens.weight", tokens)
+    return open_checkpoint(model_path).read_rows("thinker.model.embed_tokens.weight", tokens)
 
 
-def load_talker(model_path: str, config: QwenConfig, *, dtype: str = "float32", device: str = "cpu") -> Talker:
-    """Load the talker and its code predictor."""
-    with torch.device("meta"):
-        model = Talker(config.talker)
-    return load_module(model, Checkpoint(model_path), {"": "talker."}, dtype=getattr(torch, dtype), device=device)
+def load_talker(
+    model_path: str,
+    config: QwenConfig,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    quantization: str | None = None,
+) -> Talker:
+    """Load the talker and its code predictor as :func:`omni_qwen3.thinker_network.load_thinker` loads the thinker."""
+
+    def make() -> Talker:
+        with torch.device("meta"):
+            return Talker(config.talker)
+
+    def fill(model: Talker) -> Talker:
+        return load_module(
+            model, open_checkpoint(model_path), {"": "talker."}, dtype=getattr(torch, dtype), device=device
+        )
+
+    return load_prepared(
+        make,
+        fill,
+        model_path,
+        network="talker",
+        dtype=getattr(torch, dtype),
+        options={"quantization": quantization},
+        quantize=quantize_for(quantization, device),
+        device=device,
+    )

@@ -16,14 +16,14 @@ from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.decode import text_decoder
 from omni_qwen3.external_decoder import load_external
-from omni_qwen3.interface import THINKER_DEFAULTS
+from omni_qwen3.interface import FRAME_SECONDS, THINKER_DEFAULTS
 from omni_qwen3.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
 from omni_qwen3.routing import wants_audio
 from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.turns import assistant_start, user_rows
 from omni_torch.model_runner import ARModelRunner
-from omni_torch.packed_linear import pack_linears
-from omni_torch.quantized_linear import pack_for
+from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantized_linear import quantize_for
 from omni_torch.sampling import sampling_from
 from omni_torch.stop_strings import StopTokens
 from omni_torch.tensor_parallel import TensorParallel
@@ -44,6 +44,8 @@ class _State:
     stops: StopTokens | None = None  # None if the request has no stop strings
     held: list[TalkerText] = field(factory=list)  # tokens that may belong to a stop string, not yet sent to talker_ar
     told: int = 0  # tokens sent to talker_ar
+    calls: StopTokens | None = None  # finds where the spoken part ends, at a call of a tool; None without tools
+    silent: bool = False  # nothing of the reply is spoken
 
 
 class ThinkerRunner(ARModelRunner):
@@ -65,6 +67,7 @@ class ThinkerRunner(ARModelRunner):
         self._capture = config.talker.accept_hidden_layer
         self.kept_width = model.hidden_size if speech_enabled else 0  # a talker reads hidden states of the prompt
         self.max_context = config.thinker.max_positions
+        self.output_seconds = FRAME_SECONDS if speech_enabled else None
 
     @classmethod
     def from_checkpoint(
@@ -74,6 +77,7 @@ class ThinkerRunner(ARModelRunner):
         dtype: str = "float32",
         speech_enabled: bool = True,
         quantization: str | None = None,
+        gguf: str | None = None,
         decoder: str | None = None,
         tp_rank: int = 0,
         tp_size: int = 1,
@@ -85,21 +89,24 @@ class ThinkerRunner(ARModelRunner):
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
             quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+            gguf: a GGUF file of the thinker, read in place of the checkpoint's weights.
             decoder: a dotted reference to a callable that builds the network in place of ours; see
                 :func:`omni_qwen3.external_decoder.load_external`.
         """
-        if decoder is not None and (quantization is not None or tp_size > 1):
-            option = "quantization" if quantization is not None else "tp_size"
+        if decoder is not None and (quantization is not None or gguf is not None or tp_size > 1):
+            option = "quantization" if quantization is not None else "gguf" if gguf is not None else "tp_size"
             raise ConfigError(
                 f"decoder: {decoder!r} cannot be used with `{option}`, which works with the built-in layers only"
             )
-        pack = pack_for(quantization, device)
+        quantize_for(quantization, device)  # errors come before the ranks connect
         config = read_config(model_path)
         model: ARModel
         if decoder is None:
             parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, device)
-            model = load_thinker(model_path, config, dtype=dtype, device=device, parallel=parallel)
-            pack_linears(model, pack)
+            model = load_thinker(
+                model_path, config, dtype=dtype, device=device, parallel=parallel, quantization=quantization, gguf=gguf
+            )
+            pack_linears(model, pack_decoder)
         else:
             model = load_external(decoder, model_path, config, dtype=dtype, device=device)
         return cls(model, config, speech_enabled=speech_enabled, device=device, ranks=tp_size)
@@ -121,6 +128,8 @@ class ThinkerRunner(ARModelRunner):
         if "features" in inputs:
             embeds[multimodal] = inputs["features"].to(embeds)
         speaks = self._speech_enabled and wants_audio(request)
+        decoder = partial(text_decoder, self._config.folder)
+        mark = inputs.get("spoken_until") if speaks else None
         return ARRequest(
             request_id=message.request_id,
             request=request,
@@ -137,7 +146,9 @@ class ThinkerRunner(ARModelRunner):
                 multimodal=multimodal,
                 hidden=torch.zeros_like(embeds) if speaks else None,
                 assistant_start=assistant_start(ids, self._config),
-                stops=StopTokens(stops, partial(text_decoder, self._config.folder)) if stops else None,
+                stops=StopTokens(stops, decoder) if stops else None,
+                calls=StopTokens([mark], decoder) if mark else None,
+                silent=mark == "",
             ),
             content=_content(inputs),
         )
@@ -152,19 +163,25 @@ class ThinkerRunner(ARModelRunner):
             request.state.hidden[: len(rows)] = rows
 
     def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
-        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode")
         state: _State = request.state
+        begun = state.inputs.get("begun")
+        metadata = {"begun": begun} if begun else None
+        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode", metadata=metadata)
         if state.hidden is None:
             return
         if not state.started:
             state.started = True
             yield OutgoingMessage(request.request_id, "stream", self._talker_start(state), target="talker_ar")
+        if state.silent:
+            return
         if request.finish_reason is None:  # a reply's last token is never spoken
             assert state.spoken is not None
             state.held.append(TalkerText(token_ids=[token_id], embeds=state.spoken))
         ready = len(state.held)
         if state.stops is not None and (request.finish_reason is None or state.stops.found):
             ready = state.stops.safe - state.told
+        if state.calls is not None and (request.finish_reason is None or state.calls.found):
+            ready = min(ready, state.calls.safe - state.told)
         for text in state.held[:ready]:
             yield OutgoingMessage(request.request_id, "stream", text, target="talker_ar")
         state.told += ready
@@ -223,6 +240,8 @@ class ThinkerRunner(ARModelRunner):
         for request, _ in sampled:
             if request.state.stops is not None and request.state.stops.ended(request.output_ids):
                 request.finish_reason = "stop"
+            if request.state.calls is not None:
+                request.state.calls.ended(request.output_ids)
         speaking = [(request.state, token) for request, token in sampled if request.state.hidden is not None]
         if speaking:
             embeds = self.model.embed(torch.tensor([token for _, token in speaking], device=self.device)).cpu()

@@ -6,10 +6,15 @@ import torch
 from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
-from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.checkpoint import load_module, open_checkpoint, weights_of
 from omni_qwen3.config import DecoderConfig, QwenConfig
+from omni_qwen3.decoder_step import DecoderStep
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
+from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of
+from omni_torch.gguf_checkpoints import GgufCheckpoint
+from omni_torch.prepared import file_identity, load_prepared
+from omni_torch.quantized_linear import quantize_for
 from omni_torch.tensor_parallel import ALONE, TensorParallel
 from omni_torch.weights import embedding
 
@@ -40,6 +45,7 @@ class Thinker(nn.Module):
         self.rotary = Rotary(config)
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
+        self._step = DecoderStep(config, self.model.layers, self.model.norm)
 
     @property
     def kv_layout(self) -> KVLayout:
@@ -55,6 +61,8 @@ class Thinker(nn.Module):
         cos, sin = self.rotary(batch.positions, x.dtype)
         rows, features = batch.extra.get("deepstack", (None, []))
         capture = batch.extra.get("capture")
+        if rows is None and (output := self._step.run(x, cos, sin, batch, capture)) is not None:
+            return output
         captured = {0: x} if capture == 0 else {}
         for index, layer in enumerate(self.model.layers):
             x = layer(x, cos, sin, batch.attention)
@@ -72,6 +80,20 @@ class Thinker(nn.Module):
         return logits
 
 
+def open_gguf(path: str, config: QwenConfig) -> GgufCheckpoint:
+    """Return the tensors of a GGUF file of the thinker, a Qwen3 mixture of experts. Raises as the class."""
+    return GgufCheckpoint(path, "thinker.", "qwen3moe", metadata_of(config.thinker), config.folder)
+
+
+def metadata_of(thinker: DecoderConfig) -> dict[str, int]:
+    """Return what a GGUF file of this decoder says of its dimensions."""
+    return {
+        "block_count": thinker.layers, "embedding_length": thinker.hidden_size, "attention.head_count": thinker.heads,
+        "attention.head_count_kv": thinker.kv_heads, "attention.key_length": thinker.head_dim, "expert_count": thinker.experts,
+        "expert_used_count": thinker.experts_per_token,
+    }  # fmt: skip
+
+
 def load_thinker(
     model_path: str,
     config: QwenConfig,
@@ -79,16 +101,39 @@ def load_thinker(
     dtype: str = "float32",
     device: str = "cpu",
     parallel: TensorParallel = ALONE,
+    quantization: str | None = None,
+    gguf: str | None = None,
 ) -> Thinker:
-    """Load the thinker's decoder, or this rank's slices of it."""
-    with torch.device("meta"):
-        model = Thinker(config.thinker, parallel)
+    """Load the thinker's decoder, or this rank's slices of it, with the weights of ``quantization``, kept for later starts.
+
+    Layouts of this machine's kernels are made by :func:`omni_torch.packed_linear.pack_linears`.
+
+    Args:
+        gguf: a file that the weights are read from, in place of the checkpoint's.
+    """
+
+    checkpoint = open_checkpoint(model_path) if gguf is None else open_gguf(gguf, config)
     prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
-    return load_module(
-        model,
-        Checkpoint(model_path),
-        prefixes,
+
+    def make() -> Thinker:
+        with torch.device("meta"):
+            model = Thinker(config.thinker, parallel)
+        if torch.device(device).type == "cpu" and parallel.size == 1:
+            keep_narrow(model, checkpoint, weights_of(checkpoint, prefixes))
+        return model
+
+    def fill(model: Thinker) -> Thinker:
+        parts = part_of(config.thinker, parallel)
+        return load_module(model, checkpoint, prefixes, dtype=getattr(torch, dtype), device=device, part_of=parts)
+
+    return load_prepared(
+        make,
+        fill,
+        model_path,
+        network="thinker",
         dtype=getattr(torch, dtype),
+        options={"quantization": quantization, "rank": f"{parallel.rank} of {parallel.size}"}
+        | ({} if gguf is None else {"gguf": file_identity(gguf)}),
+        quantize=quantize_for(quantization, device),
         device=device,
-        part_of=part_of(config.thinker, parallel),
     )

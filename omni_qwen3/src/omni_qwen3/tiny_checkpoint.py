@@ -24,7 +24,7 @@ def default_model() -> tuple[str, str]:
         "Its text and speech are noise. `omni run demo` (pip install omni-qwen3-demo) is a small model that answers; "
         "--model takes a Qwen3-Omni checkpoint."
     )
-    return written_once("qwen3-omni-tiny-1", write_tiny_checkpoint), notice
+    return written_once("qwen3-omni-tiny-2", write_tiny_checkpoint), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:

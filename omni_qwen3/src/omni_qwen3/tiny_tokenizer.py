@@ -30,14 +30,30 @@ SPECIAL_TOKENS = [
 ]
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% macro written(content) %}{% if content is string %}{{ content }}{% else %}{% for part in content %}"
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
     "{% elif part['type'] == 'audio' %}<|audio_start|><|audio_pad|><|audio_end|>"
     "{% elif part['type'] == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endmacro %}"
+    "{% set first = 0 %}"
+    "{% if tools %}<|im_start|>system\n"
+    "{% if messages[0]['role'] == 'system' %}{% set first = 1 %}{{ written(messages[0]['content']) }}\n\n{% endif %}"
+    "These functions can be called:\n<tools>\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}</tools>\n"
+    'Write a call as <tool_call>\n{"name": NAME, "arguments": OBJECT}\n</tool_call><|im_end|>\n{% endif %}'
+    "{% for message in messages[first:] %}"
+    "{% if message['role'] == 'tool' %}"  # answers of tools that follow each other are one turn of the user's side
+    "{% if loop.first or loop.previtem['role'] != 'tool' %}<|im_start|>user{% endif %}"
+    "{{ '\\n' }}<tool_response>\n{{ written(message['content']) }}\n</tool_response>"
+    "{% if loop.last or loop.nextitem['role'] != 'tool' %}<|im_end|>\n{% endif %}"
+    "{% else %}<|im_start|>{{ message['role'] }}\n{{ written(message['content']) }}"
+    "{% for call in message['tool_calls'] or [] %}{% set function = call['function'] or call %}"
+    "{% if not loop.first or written(message['content']) %}{{ '\\n' }}{% endif %}"
+    '<tool_call>\n{"name": "{{ function[\'name\'] }}", "arguments": '
+    "{% if function['arguments'] is string %}{{ function['arguments'] }}{% else %}{{ function['arguments'] | tojson }}{% endif %}"
+    "}\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+"""Of the released layout: tools in the system's turn, calls in tags in the assistant's, their answers in tags in the user's."""
 
 
 LINES = (

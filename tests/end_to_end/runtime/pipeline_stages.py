@@ -47,6 +47,14 @@ def middle(payload: StagePayload) -> dict[str, Any]:
     return {**payload.data, "pid": os.getpid(), "inputs": payload.request.inputs}
 
 
+def fails(payload: StagePayload) -> dict[str, Any]:
+    """Misbehaves, or ends its process, if the data that it is sent say so."""
+    misbehave(payload.data.get("fail"))
+    if payload.data.get("fail") == "death":
+        os._exit(9)
+    return dict(payload.data)
+
+
 def end(payload: StagePayload) -> dict[str, Any]:
     return {**payload.data, "end": True}
 

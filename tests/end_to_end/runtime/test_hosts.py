@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,23 @@ import psutil
 import pytest
 from pipelines import make_pipeline
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, RequestFailedError, StartupError
 from omni_core.hookspecs import works
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import load_plugins
 from omni_core.protocol.messages import OmniRequest
 
 zmq = pytest.importorskip("zmq")
 
-from omni_core.control.curve import CurveContext, CurveKeys  # noqa: E402
+from omni_launcher_hosts.curve import CurveContext, CurveKeys  # noqa: E402
 
 STAGES = Path(__file__).parent
 HERE, THERE = "127.0.0.1", "127.0.0.2"
+SECONDS = 60.0
+"""Only a failure waits that long."""
 
 
 @pytest.fixture
@@ -77,13 +78,13 @@ async def host_server(key_file: Path) -> AsyncIterator[tuple[str, asyncio.subpro
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    words = (await asyncio.wait_for(process.stdout.readline(), 20)).decode().split()
+    words = (await asyncio.wait_for(process.stdout.readline(), SECONDS)).decode().split()
     try:
         yield words[2].rstrip(";"), process
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGINT)
-            await asyncio.wait_for(process.wait(), 20)
+            await asyncio.wait_for(process.wait(), SECONDS)
 
 
 def two_hosts(folder: Path, key_file: Path, address: str, **fields: Any) -> PipelineConfig:
@@ -103,7 +104,7 @@ def two_hosts(folder: Path, key_file: Path, address: str, **fields: Any) -> Pipe
     )
 
 
-async def total(client: Client, count: int) -> None:
+async def total(client: AsyncPipe, count: int) -> None:
     answer = await client.submit(OmniRequest({"count": count}))
     assert answer["total"] == pytest.approx(count * (count - 1) / 2, rel=1e-6)
 
@@ -112,18 +113,16 @@ async def test_a_pipeline_over_two_hosts_answers_and_leaves_nothing(
     folder: Path, key_file: Path, on_path: None
 ) -> None:
     async with host_server(key_file) as (address, server):
-        async with open_pipeline(two_hosts(folder, key_file, address)) as client:
-            children = [each for each in psutil.Process(server.pid).children(recursive=True) if not of_the_server(each)]
-            assert "omni:total" in {each.name() for each in children}
+        async with open_async(two_hosts(folder, key_file, address)) as client:
+            children = of_the_runs(server.pid)
+            assert client.process_ids["total"] in {each.pid for each in children}
+            assert psutil.Process(client.process_ids["total"]).name() == "omni:total"
             await asyncio.gather(*(total(client, count) for count in (1, 10, 500, 3000)))
             await client.submit(OmniRequest({"count": 5}))
             assert set(await client.statistics()) >= {"big", "total", "coordinator"}
-        for _ in range(100):
-            if not any(each.is_running() and each.status() != "zombie" for each in children):
-                break
-            await asyncio.sleep(0.05)
-        assert not any(each.is_running() and each.status() != "zombie" for each in children)
-        async with open_pipeline(two_hosts(folder, key_file, address)) as client:  # the server serves run after run
+        _, alive = await asyncio.to_thread(psutil.wait_procs, children, SECONDS)
+        assert not alive, alive
+        async with open_async(two_hosts(folder, key_file, address)) as client:  # the server serves run after run
             await total(client, 7)
 
 
@@ -134,52 +133,43 @@ async def test_large_payloads_use_a_relay_between_hosts(name: str, folder: Path,
         pytest.skip(f"{name}: {problems.get(name, 'not installed')}")
     async with host_server(key_file) as (address, _):
         config = two_hosts(folder, key_file, address, relay=RelayConfig(backend=name, slot_size_mb=16))
-        async with open_pipeline(config) as client:
+        async with open_async(config) as client:
             await asyncio.gather(*(total(client, 100_000 + number) for number in range(20)))
             await total(client, 3_000_000)
-            for _ in range(100):
-                pool = (await client.statistics())["big"]["relay"]
-                if not pool["slots_in_use"]:
-                    break
-                await asyncio.sleep(0.05)
-            assert pool == {"slots_in_use": 0, "bytes_in_use": 0}
+            async with asyncio.timeout(SECONDS):
+                while (await client.statistics())["big"]["relay"] != {"slots_in_use": 0, "bytes_in_use": 0}:
+                    await asyncio.sleep(0.05)
 
 
 async def test_a_death_on_the_other_host_is_an_error_that_names_it_and_is_repaired(
     folder: Path, key_file: Path, on_path: None
 ) -> None:
-    async with host_server(key_file) as (address, _), open_pipeline(two_hosts(folder, key_file, address)) as client:
+    async with host_server(key_file) as (address, _), open_async(two_hosts(folder, key_file, address)) as client:
         await total(client, 10)
         pid = client.process_ids["total"]
-        waiting = asyncio.ensure_future(client.submit(OmniRequest({"count": 10}, params={"seconds": 30.0})))
-        await asyncio.sleep(0.3)
+        waiting = await held(client)
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(RequestFailedError, match=r"'total'.*SIGKILL|SIGKILL.*'total'"):
-            await asyncio.wait_for(waiting, 2)
-        await asyncio.wait_for(total(client, 11), 20)
+            await asyncio.wait_for(waiting, SECONDS)
+        await asyncio.wait_for(total(client, 11), SECONDS)
 
 
 async def test_requests_fail_when_their_host_is_lost(folder: Path, key_file: Path, on_path: None) -> None:
     async with (
         host_server(key_file) as (address, server),
-        open_pipeline(two_hosts(folder, key_file, address)) as client,
+        open_async(two_hosts(folder, key_file, address)) as client,
     ):
         await total(client, 10)
         child = psutil.Process(client.process_ids["total"])
         folders = cleaners_of(server.pid)
         assert len(folders) == 2  # the server's own, and the run's
-        waiting = asyncio.ensure_future(client.submit(OmniRequest({"count": 10}, params={"seconds": 30.0})))
-        await asyncio.sleep(0.3)
+        waiting = await held(client)
         server.kill()
         await server.wait()
         with pytest.raises(RequestFailedError, match="host 'b' is gone"):
-            await asyncio.wait_for(waiting, 2)
-        child.wait(5)  # processes there do not outlive it
-        for _ in range(100):
-            if not any(each.exists() for each in folders):
-                break
-            await asyncio.sleep(0.05)
-        assert not any(each.exists() for each in folders)
+            await asyncio.wait_for(waiting, SECONDS)
+        await asyncio.to_thread(child.wait, SECONDS)  # processes there do not outlive it
+        await removed(folders)
 
 
 async def test_a_killed_runner_leaves_nothing_on_the_other_host(folder: Path, key_file: Path, on_path: None) -> None:
@@ -189,47 +179,81 @@ async def test_a_killed_runner_leaves_nothing_on_the_other_host(folder: Path, ke
             "sys.path.insert(0, sys.argv[1])\n"
             "from pathlib import Path\n"
             "from test_hosts import two_hosts\n"
-            "from omni_core.client import open_pipeline\n"
+            "from omni_core.client import open_async\n"
             "async def main():\n"
-            "    async with open_pipeline(two_hosts(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])):\n"
+            "    async with open_async(two_hosts(Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])):\n"
             "        print('up', flush=True)\n"
-            "        await asyncio.sleep(60)\n"
+            "        await asyncio.sleep(600)\n"
             "asyncio.run(main())\n"
         )
         arguments = [sys.executable, "-c", script, str(STAGES), str(folder), str(key_file), address]
         runner = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
         assert runner.stdout is not None
-        assert await asyncio.wait_for(runner.stdout.readline(), 30) == b"up\n"
-        children = [each for each in psutil.Process(server.pid).children(recursive=True) if not of_the_server(each)]
+        assert await asyncio.wait_for(runner.stdout.readline(), SECONDS) == b"up\n"
+        children = of_the_runs(server.pid)
         folders = [each for each in cleaners_of(server.pid) if list(each.glob("*.sock")) != [each / "host.sock"]]
         assert folders
         assert all(each.is_dir() for each in folders)
         runner.kill()
         await runner.wait()
-        _, alive = await asyncio.to_thread(psutil.wait_procs, children, 5)
+        _, alive = await asyncio.to_thread(psutil.wait_procs, children, SECONDS)
         assert not alive, alive
-        assert not any(each.exists() for each in folders)
+        await removed(folders)
+
+
+async def held(client: AsyncPipe) -> asyncio.Future[Any]:
+    """Return a request that the stage there computes for minutes."""
+    waiting = asyncio.ensure_future(client.submit(OmniRequest({"count": 10}, params={"seconds": 600.0})))
+    async with asyncio.timeout(SECONDS):
+        while not (await client.statistics())["total"]["total"]["in_flight"]:
+            await asyncio.sleep(0.02)
+    return waiting
+
+
+async def removed(folders: list[Path]) -> None:
+    """Wait until folders are gone."""
+    async with asyncio.timeout(SECONDS):
+        while any(each.exists() for each in folders):
+            await asyncio.sleep(0.05)
+
+
+def name_of(process: psutil.Process) -> str:
+    """Return a process's name, which is empty once it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        return str(process.name())
+    return ""
+
+
+def lines_of(pid: int) -> dict[psutil.Process, list[str]]:
+    """Return the processes below one, and their command lines; those that end meanwhile are left out."""
+    found = {}
+    for each in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            found[each] = each.cmdline()
+    return found
 
 
 def cleaners_of(pid: int) -> list[Path]:
     """The folders that are removed when a process or one of its runs ends."""
-    lines = [each.cmdline() for each in psutil.Process(pid).children()]
-    return [Path(line[-1]) for line in lines if "omni-directory-cleaner" in line]
+    return [Path(line[-1]) for line in lines_of(pid).values() if "omni-directory-cleaner" in line]
 
 
-def of_the_server(process: psutil.Process) -> bool:
-    """Return True if a child of a host's server is its own directory cleaner, which stays."""
-    line = process.cmdline()
-    return "omni-directory-cleaner" in line and (Path(line[-1]) / "host.sock").exists()
+def of_the_runs(pid: int) -> list[psutil.Process]:
+    """Return the processes below a host's server, without its own directory cleaner, which stays."""
+    return [
+        each
+        for each, line in lines_of(pid).items()
+        if not ("omni-directory-cleaner" in line and (Path(line[-1]) / "host.sock").exists())
+    ]
 
 
 async def test_another_key_is_refused(folder: Path, key_file: Path, on_path: None) -> None:
     CurveKeys.new().write(folder / "other.key")
     async with host_server(key_file) as (address, server):
         with pytest.raises(StartupError, match=r"hosts\.b: .*same key"):
-            async with open_pipeline(two_hosts(folder, folder / "other.key", address)):
+            async with open_async(two_hosts(folder, folder / "other.key", address)):
                 pass
-        assert not [each for each in psutil.Process(server.pid).children() if each.name().startswith("omni:")]
+        assert not [each for each in of_the_runs(server.pid) if name_of(each).startswith("omni:")]
 
 
 async def test_a_peer_without_the_secret_key_is_rejected(folder: Path, key_file: Path, on_path: None) -> None:
@@ -250,7 +274,7 @@ async def test_a_peer_without_the_secret_key_is_rejected(folder: Path, key_file:
         known.close()
         plain.close()
         stranger.close()
-        async with open_pipeline(two_hosts(folder, key_file, address)) as client:  # others are not disturbed
+        async with open_async(two_hosts(folder, key_file, address)) as client:  # others are not disturbed
             await total(client, 3)
         assert server.returncode is None
 
@@ -260,7 +284,7 @@ async def test_a_host_that_does_not_answer_is_named(folder: Path, key_file: Path
         free.bind((THERE, 0))
         address = f"tcp://{THERE}:{free.getsockname()[1]}"
     with pytest.raises(StartupError, match=r"hosts\.b: .*no process answers there; is `omni hosts serve"):
-        async with open_pipeline(two_hosts(folder, key_file, address)):
+        async with open_async(two_hosts(folder, key_file, address)):
             pass
 
 
@@ -277,17 +301,17 @@ async def test_a_host_that_does_not_answer_is_named(folder: Path, key_file: Path
 def test_serving_without_a_key_or_an_address_is_refused(arguments: list[str], message: str, key_file: Path) -> None:
     given = [str(key_file) if each == "KEY" else each for each in arguments]
     command = [sys.executable, "-m", "omni_core.cli", "hosts", "serve", *given]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode == 1
     assert message in ended.stderr
 
 
 def test_a_key_file_is_private_and_never_replaced(folder: Path) -> None:
     command = [sys.executable, "-m", "omni_core.cli", "hosts", "key", str(folder / "k")]
-    assert subprocess.run(command, capture_output=True, timeout=30, check=False).returncode == 0
+    assert subprocess.run(command, capture_output=True, timeout=SECONDS, check=False).returncode == 0
     keys = CurveKeys.read(folder / "k")
     assert (folder / "k").stat().st_mode & 0o777 == 0o600
-    again = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert again.returncode == 1
     assert "exists" in again.stderr
     assert CurveKeys.read(folder / "k") == keys
@@ -316,18 +340,13 @@ def test_a_config_with_hosts_is_checked() -> None:
         StageConfig(name="a", factory="x:y", process="p", next="b"),
         StageConfig(name="b", factory="x:y", process="p", terminal=True, host="away"),
     ]
-    assert "its stages have different `host` (a: this one, b: away)" in problem(
+    assert "different `host` (stages[a].host: this one, stages[b].host: away)" in problem(
         stages=shared, hosts={"away": "tcp://h:1"}
     )
 
 
 def test_a_relay_of_one_host_is_replaced_or_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = two_hosts(folder, folder / "k", "tcp://b:1")
-    places = MachineAddresses(
-        MachineAddress("/r/here", HERE, ["tcp://h:1"]),
-        "tcp://h:2",
-        {"b": MachineAddress("/r/there", THERE, ["tcp://b:2"])},
-    )
     registry = load_plugins()
     able = [
         component
@@ -336,17 +355,14 @@ def test_a_relay_of_one_host_is_replaced_or_rejected(folder: Path, monkeypatch: 
     ]
     if able:
         best = max(able, key=lambda each: each.preference).name
-        big, end = prepare(config, registry, places).units
+        big, end = prepare(config, registry).units
         assert list(big.processes[0].relays) == list(end.processes[0].relays) == [best]
-        assert big.processes[0].relays[best].options["host"] == HERE
-        assert end.processes[0].relays[best].options["host"] == THERE
-        assert big.processes[0].routes == {end.endpoint: "tcp://b:2"}
-        assert end.processes[0].routes == {big.endpoint: "tcp://h:1", "ipc:///r/here/coordinator.sock": "tcp://h:2"}
+        assert big.processes[0].relay_towards == {end.endpoint: best}
     else:
         with pytest.raises(ConfigError, match=r"no relay that can work here joins them.*omni plugins list"):
-            prepare(config, registry, places)
+            prepare(config, registry)
     with pytest.raises(ConfigError, match=r"stages\[big\]\.relay\.backend: .*'shm' does not join"):
-        prepare(two_hosts(folder, folder / "k", "tcp://b:1", relay=RelayConfig(backend="shm")), registry, places)
+        prepare(two_hosts(folder, folder / "k", "tcp://b:1", relay=RelayConfig(backend="shm")), registry)
 
 
 def test_a_stage_may_choose_its_relay(folder: Path) -> None:
@@ -361,7 +377,7 @@ def test_a_stage_may_choose_its_relay(folder: Path) -> None:
         StageConfig(name="b", factory="x:y", process="b", next="c"),
         StageConfig(name="c", factory="x:y", process="c", terminal=True),
     ]
-    a, b, c = prepare(make_pipeline(folder, *stages), load_plugins(), MachineAddresses(MachineAddress("/r"))).units
+    a, b, c = prepare(make_pipeline(folder, *stages), load_plugins()).units
     assert list(a.processes[0].relays) == ["mine.relay:Mine"]
     assert list(b.processes[0].relays) == ["mine.relay:Mine", "shm"]
     assert list(c.processes[0].relays) == ["shm"]

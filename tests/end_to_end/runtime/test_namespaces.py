@@ -56,13 +56,13 @@ RUNNER = textwrap.dedent("""
     from pathlib import Path
     sys.path.insert(0, sys.argv[1])
     import test_hosts
-    from omni_core.client import open_pipeline
+    from omni_core.client import open_async
     from omni_core.config.schema import RelayConfig
 
     async def main():
         folder, key, address, relay = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], sys.argv[5]
         config = test_hosts.two_hosts(folder, key, address, relay=RelayConfig(backend=relay, slot_size_mb=16))
-        async with open_pipeline(config) as client:
+        async with open_async(config) as client:
             for count in (10, 100_000, 3_000_000):
                 await test_hosts.total(client, count)
             await asyncio.gather(*(test_hosts.total(client, 50_000 + number) for number in range(20)))
@@ -94,9 +94,9 @@ def test_a_pipeline_across_network_namespaces(
         address = server.stdout.readline().split()[2].rstrip(";")
         arguments = ["-c", RUNNER, stages, str(folder), str(key_file), address, relay, A]
         ended = subprocess.run(
-            [*here, *python, *arguments], capture_output=True, text=True, timeout=50, env=environment, check=False
+            [*here, *python, *arguments], capture_output=True, text=True, timeout=200, env=environment, check=False
         )
         assert ended.stdout == "all right\n", ended.stderr[-3000:]
     finally:
         server.terminate()
-        server.wait(10)
+        server.wait(60)

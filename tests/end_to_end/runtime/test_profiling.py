@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 from pipelines import make_pipeline
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, OmniError
-from omni_core.observe import profiler
 from omni_core.protocol.messages import OmniRequest
-from omni_core.scheduling.base import IncomingMessage
+from omni_core.scheduling.base import IncomingMessage, MessageQueue
 from omni_torch.profiler import torch_events
+from omni_tracing import recorder as recording
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
 
@@ -72,6 +72,8 @@ def imported(events: Iterable[Event]) -> Arrows:
             assert event["bp"] == "e"
             assert flow_key(event) in arrows.starts
             arrows.ends[flow_key(event)].append(stack[-1])
+        elif event["ph"] == "i":
+            assert event["name"] == "processor time"
         else:
             track = tracks[event["cat"], event["pid"], event["id2"]["local"]]
             if event["ph"] == "b":
@@ -94,7 +96,7 @@ def streaming(folder: Path) -> PipelineConfig:
     )
 
 
-async def profiled(client: Client, path: Path, requests: list[str], **options: Any) -> list[Event]:
+async def profiled(client: AsyncPipe, path: Path, requests: list[str], **options: Any) -> list[Event]:
     await client.start_profile(**options)
     await asyncio.gather(*(client.submit(OmniRequest({"count": 5, "size": 0}, stream=True), name) for name in requests))
     summary = await client.stop_profile(path)
@@ -104,7 +106,7 @@ async def profiled(client: Client, path: Path, requests: list[str], **options: A
 
 
 async def test_a_trace_shows_every_phase_of_every_stage(run_folder: Path, tmp_path: Path) -> None:
-    async with open_pipeline(streaming(run_folder)) as client:
+    async with open_async(streaming(run_folder)) as client:
         await client.submit(OmniRequest({"count": 3, "size": 0}), "before")
         events = await profiled(client, tmp_path / "trace.json", ["r1", "r2"])
         pids = client.process_ids
@@ -133,7 +135,7 @@ async def test_a_trace_shows_every_phase_of_every_stage(run_folder: Path, tmp_pa
             assert order == sorted(order)
             assert at["b", f"{stage}: compute"] <= at["e", f"{stage}: compute"] <= at["e", stage]
         assert at["b", "request"] <= at["b", "produce"] <= at["e", "consume: compute"] <= at["e", "request"]
-        slices = Counter(e["name"] for e in events if e["ph"] == "X" and e["args"]["request"] == request)
+        slices = Counter(e["name"] for e in events if e["ph"] == "X" and e["args"].get("request") == request)
         assert slices == {
             "submit to produce": 1,
             "receive from client": 1,
@@ -142,6 +144,9 @@ async def test_a_trace_shows_every_phase_of_every_stage(run_folder: Path, tmp_pa
             "send to client": 6,
             "receive from consume": 1,  # the client of submit() wants no partial results
         }
+    turns = [e for e in events if e.get("cat") == "turn"]
+    assert {(e["pid"], e["name"]) for e in turns} <= {(pids["a"], "produce: turn"), (pids["b"], "consume: turn")}
+    assert sum(e["args"]["taken"] for e in turns) > 0
     arrows = imported(events)
     assert {e["pid"] for e in arrows.starts.values()} >= {pids["a"], pids["b"]}
     for key, ends in arrows.ends.items():
@@ -154,7 +159,7 @@ async def test_a_trace_shows_every_phase_of_every_stage(run_folder: Path, tmp_pa
 
 
 async def test_every_arrow_of_a_streamed_request_arrives(run_folder: Path, tmp_path: Path) -> None:
-    async with open_pipeline(streaming(run_folder)) as client:
+    async with open_async(streaming(run_folder)) as client:
         await client.start_profile()
         assert len([event async for event in client.stream(OmniRequest({"count": 5, "size": 0}), "r")]) == 6
         await client.stop_profile(tmp_path / "trace.json")
@@ -167,7 +172,7 @@ async def test_every_arrow_of_a_streamed_request_arrives(run_folder: Path, tmp_p
 
 
 async def test_profiles_can_be_repeated_and_misuse_is_an_error(run_folder: Path, tmp_path: Path) -> None:
-    async with open_pipeline(streaming(run_folder)) as client:
+    async with open_async(streaming(run_folder)) as client:
         with pytest.raises(OmniError, match="start one first"):
             await client.stop_profile(tmp_path / "none.json")
         with pytest.raises(ConfigError, match="'consum'; did you mean 'consume'"):
@@ -190,7 +195,7 @@ async def test_torch_operations_use_the_same_clock(run_folder: Path, tmp_path: P
         StageConfig(name="big", factory="pipeline_stages:big", process="big", next="total"),
         StageConfig(name="total", factory="pipeline_stages:total", process="total", terminal=True),
     )
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         await client.submit(OmniRequest({"count": 1000}))
         await client.start_profile(torch=["big", "total"])
         await client.submit(OmniRequest({"count": 1_000_000}), "r")
@@ -205,7 +210,8 @@ async def test_torch_operations_use_the_same_clock(run_folder: Path, tmp_path: P
     sums = [e for e in operations if e["name"] == "aten::sum"]
     assert sums
     assert {e["pid"] for e in sums} == {pid}
-    assert all(begin - 1000 <= e["ts"] <= end + 1000 for e in sums)
+    slack = 1e5  # each process compares the clocks when it begins; another clock would be off by hours
+    assert all(begin - slack <= e["ts"] <= end + slack for e in sums)
 
 
 def kineto(pid: int) -> list[Event]:
@@ -251,18 +257,18 @@ def test_two_processes_may_use_one_device() -> None:
 
 
 def test_short_slices_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = profiler.Recorder("p")
+    recorder = recording.Recorder("p")
     clock = iter(range(1_000, 100_000, 100))
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(clock))
     for number in range(3):
         begin = time.monotonic_ns()
-        recorder.slice("send", begin, "r", profiler.flow_of("r", "a", "b", number), starts=True)
+        recorder.slice("send", begin, "r", ("a", "b", number), starts=True)
     assert len(imported(recorder.finish()).starts) == 3
 
 
 def test_stages_of_one_process_may_work_on_a_request_at_once() -> None:
-    recorder = profiler.Recorder("p")
-    stages = [profiler.StageRecorder(recorder, name) for name in ("produce", "consume")]
+    recorder = recording.Recorder("p")
+    stages = [recorder.attach(name, MessageQueue[IncomingMessage]()) for name in ("produce", "consume")]
     for stage in stages:
         stage.inbox("put", [IncomingMessage("r", "new_request")])
         stage.inbox("take", [IncomingMessage("r", "new_request")])
@@ -272,7 +278,7 @@ def test_stages_of_one_process_may_work_on_a_request_at_once() -> None:
 
 
 def test_open_slices_are_closed_innermost_first_at_the_end() -> None:
-    recorder = profiler.Recorder("p")
+    recorder = recording.Recorder("p")
     for name in ("stage", "stage: queue"):
         recorder.begin("r", name, "stage")
     events = recorder.finish()
@@ -281,15 +287,28 @@ def test_open_slices_are_closed_innermost_first_at_the_end() -> None:
 
 
 def test_memory_is_bounded_and_kept_events_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiler, "MAX_EVENTS", 10)
-    recorder = profiler.Recorder("p")
+    monkeypatch.setattr(recording, "MAX_EVENTS", 10)
+    recorder = recording.Recorder("p")
     for number in range(4):
         recorder.begin(f"r{number}", "request")
         recorder.begin(f"r{number}", "work")
     for number in range(4):
         recorder.end(f"r{number}", "work")
         recorder.end(f"r{number}", "request")
-    recorder.slice("send", 0, "r0", "r0/a/b/payload", starts=True)
+    recorder.slice("send", 0, "r0", ("a", "b", None), starts=True)
     assert len(recorder.events) == 10
     assert recorder.dropped == 8
     imported(recorder.finish())
+
+
+def test_the_events_of_another_machine_are_shifted_and_numbered() -> None:
+    ahead = recording.clock_ahead(1_000, (51_000, 51_500), 2_500)
+    assert ahead == 49_500, "half of what the messages took is to each side"
+    events = [{"ph": "X", "pid": 7, "tid": 9, "ts": 52.0}, {"ph": "M", "pid": 7, "tid": "name"}]
+    data = json.dumps(events).encode()
+    assert recording.ProfilePart(data).read() == events
+    there = recording.ProfilePart(data, 2, ahead).read()
+    assert there == [
+        {"ph": "X", "pid": 7 + (2 << 22), "tid": 9 + (2 << 22), "ts": 2.5},
+        {"ph": "M", "pid": 7 + (2 << 22), "tid": "name"},
+    ]

@@ -15,8 +15,9 @@ from typing import Any
 
 import psutil
 import pytest
+from leftovers import Before
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import (
     ConfigError,
@@ -45,12 +46,10 @@ def tmp_path() -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path: Path) -> Any:
-    """Children, shared memory and run folders are gone after every test."""
-    shm = set(os.listdir("/dev/shm"))
+    """Children, shared memory and run folders of a test are gone after it."""
+    before = Before()
     yield
-    assert not psutil.Process().children(recursive=True)
-    assert set(os.listdir("/dev/shm")) <= shm
-    assert not list(tmp_path.glob("omni-*"))
+    before.expect_nothing_new(tmp_path)
 
 
 def stage(name: str, function: str, **fields: Any) -> StageConfig:
@@ -80,7 +79,7 @@ def asking(**inputs: Any) -> OmniRequest:
 
 @pytest.mark.parametrize("together", [True, False])
 async def test_three_stages_answer(tmp_path: Path, together: bool) -> None:
-    async with open_pipeline(three(tmp_path, together)) as client:
+    async with open_async(three(tmp_path, together)) as client:
         answer = (await client.submit(asking(a=1, b=(1, 2))))["end"]
         pid = answer.pop("pid")
         assert answer == {"a": 1, "b": (1, 2), "inputs": None, "end": True}
@@ -103,7 +102,7 @@ async def test_three_stages_answer(tmp_path: Path, together: bool) -> None:
 async def test_an_exception_in_compute_fails_only_its_request(
     tmp_path: Path, together: bool, poison: str, error_type: str
 ) -> None:
-    async with open_pipeline(three(tmp_path, together)) as client:
+    async with open_async(three(tmp_path, together)) as client:
         good = [asyncio.create_task(client.submit(asking(n=n, sleep=0.002))) for n in range(20)]
         with pytest.raises(RequestFailedError) as caught:
             await client.submit(asking(poison=poison))
@@ -113,7 +112,7 @@ async def test_an_exception_in_compute_fails_only_its_request(
 
 
 async def test_a_value_that_cannot_be_sent_is_named(tmp_path: Path) -> None:
-    async with open_pipeline(three(tmp_path)) as client:
+    async with open_async(three(tmp_path)) as client:
         for poison, path in (("unsendable", r"\['here'\]"), ("namedtuple", r"\['pair'\]")):
             with pytest.raises(RequestFailedError, match=path) as caught:
                 await client.submit(asking(poison=poison))
@@ -132,7 +131,7 @@ def branching(tmp_path: Path, **start: Any) -> PipelineConfig:
 
 
 async def test_routes_choose_from_next_and_bad_ones_fail_only_their_request(tmp_path: Path) -> None:
-    async with open_pipeline(branching(tmp_path)) as client:
+    async with open_async(branching(tmp_path)) as client:
         assert "pid" not in (await client.submit(asking(route="end")))["end"]
         assert "pid" in (await client.submit(asking(route=["middle"])))["end"]
         for bad in ("nowhere", [], None, 3, ["end", "nowhere"]):
@@ -144,15 +143,13 @@ async def test_routes_choose_from_next_and_bad_ones_fail_only_their_request(tmp_
 
 async def test_projections_shape_the_payload_and_their_errors_are_contained(tmp_path: Path) -> None:
     good = three(tmp_path, project_payload={"middle": "pipeline_stages:keep_words"})
-    async with open_pipeline(good) as client:
+    async with open_async(good) as client:
         answer = (await client.submit(asking(words="w", other="o")))["end"]
         assert answer["words"] == "w"
         assert "other" not in answer
         with pytest.raises(RequestFailedError, match="words"):
             await client.submit(asking(other="o"))
-    async with open_pipeline(
-        three(tmp_path, project_payload={"middle": "pipeline_stages:broken_projection"})
-    ) as client:
+    async with open_async(three(tmp_path, project_payload={"middle": "pipeline_stages:broken_projection"})) as client:
         with pytest.raises(RequestFailedError, match="the projection is broken"):
             await client.submit(asking(n=1))
 
@@ -175,7 +172,7 @@ async def test_fan_in_waits_for_the_active_stages_only(tmp_path: Path, together:
             **where,
         ),
     )
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         for active in (["left", "right"], ["left"], ["right"], []):
             answer = (await client.submit(asking(value=4, route=active)))["join"]
             assert answer["from"] == ["start", *active]
@@ -202,7 +199,7 @@ async def test_streams_arrive_whole_and_in_order(tmp_path: Path, together: bool,
         stage("consume", "Consumer", terminal=True, **where),
     )
     count = 300
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         expected = [(n, n % 250 if size else n) for n in range(count)]
         assert (await client.submit(asking(count=count, size=size)))["consume"]["chunks"] == expected
         partial, final = [], None
@@ -216,7 +213,7 @@ async def test_streams_arrive_whole_and_in_order(tmp_path: Path, together: bool,
         assert (await client.submit(asking(count=0)))["consume"]["chunks"] == []
 
 
-async def pool_is_free(client: Client, process: str, seconds: float = 2.0) -> bool:
+async def pool_is_free(client: AsyncPipe, process: str, seconds: float = 30.0) -> bool:
     """Soon: a scheduler may hold its last payload a moment longer than the client waits for the answer."""
     end = time.monotonic() + seconds
     while (await client.statistics())[process]["relay"]["slots_in_use"]:
@@ -228,7 +225,7 @@ async def pool_is_free(client: Client, process: str, seconds: float = 2.0) -> bo
 
 async def test_large_tensors_travel_by_relay(tmp_path: Path) -> None:
     config = pipeline(tmp_path, stage("big", "big", next="total"), stage("total", "total", terminal=True))
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         for count in (1, 10_000, 3_000_000):
             answer = await client.submit(asking(count=count))
             assert answer["total"] == pytest.approx(count * (count - 1) / 2, rel=1e-6)
@@ -246,7 +243,7 @@ async def test_terminal_stages_fn_chooses_and_several_terminals_merge(tmp_path: 
         terminal_stages_fn="pipeline_stages:terminals",
     )
     sys.path.insert(0, str(HERE))
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         assert set(await client.submit(asking(n=1))) == {"middle", "end"}
         only = OmniRequest(inputs={"n": 1}, metadata={"terminals": ["end"]})
         assert set(await client.submit(only)) == {"end"}
@@ -255,17 +252,16 @@ async def test_terminal_stages_fn_chooses_and_several_terminals_merge(tmp_path: 
 
 
 async def test_abort_and_cancel_and_timeout_free_the_pipeline(tmp_path: Path) -> None:
-    async with open_pipeline(three(tmp_path)) as client:
-        busy = asyncio.create_task(client.submit(asking(sleep=0.3), "busy"))
-        queued = [asyncio.create_task(client.submit(asking(sleep=0.3), f"q{n}")) for n in range(20)]
+    async with open_async(three(tmp_path)) as client:
+        busy = asyncio.create_task(client.submit(asking(sleep=1.5), "busy"))
+        queued = [asyncio.create_task(client.submit(asking(sleep=60.0), f"q{n}")) for n in range(20)]
         await asyncio.sleep(0.1)
-        begin = time.monotonic()
         for name in ("busy", *(f"q{n}" for n in range(10)), "unknown"):
             await client.abort(name)
         for task in queued[10:]:
             task.cancel()
-        outcomes = await asyncio.gather(busy, *queued, return_exceptions=True)
-        assert time.monotonic() - begin < 1.0
+        # Each would compute for a minute, one after the other.
+        outcomes = await asyncio.wait_for(asyncio.gather(busy, *queued, return_exceptions=True), 30)
         assert all(isinstance(each, RequestAbortedError | asyncio.CancelledError) for each in outcomes)
         assert (await client.submit(asking(n=1)))["end"]["n"] == 1
         with pytest.raises(InvalidRequestError, match="used before"):
@@ -278,8 +274,8 @@ async def test_abort_and_cancel_and_timeout_free_the_pipeline(tmp_path: Path) ->
 
 
 async def test_admission_is_bounded(tmp_path: Path) -> None:
-    async with open_pipeline(three(tmp_path), max_in_flight=4) as client:
-        tasks = [asyncio.create_task(client.submit(asking(sleep=0.1))) for _ in range(6)]
+    async with open_async(three(tmp_path), max_in_flight=4) as client:
+        tasks = [asyncio.create_task(client.submit(asking(sleep=0.3))) for _ in range(6)]
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         refused = [each for each in outcomes if isinstance(each, OverloadedError)]
         assert len(refused) == 2
@@ -293,7 +289,7 @@ async def test_admission_is_bounded(tmp_path: Path) -> None:
 async def test_a_stage_that_cannot_start_is_named(tmp_path: Path, function: str, expected: str) -> None:
     config = pipeline(tmp_path, stage("start", "start", next="bad"), stage("bad", function, terminal=True))
     with pytest.raises(StartupError, match="'bad'") as caught:
-        async with open_pipeline(config):
+        async with open_async(config):
             pass
     assert expected in str(caught.value)
 
@@ -301,7 +297,7 @@ async def test_a_stage_that_cannot_start_is_named(tmp_path: Path, function: str,
 async def test_factory_arguments_are_checked(tmp_path: Path) -> None:
     config = pipeline(tmp_path, stage("only", "Producer", factory_args={"batch_sise": 3}, terminal=True))
     with pytest.raises(StartupError, match=r"stages\[only\]\.factory_args\.batch_sise"):
-        async with open_pipeline(config):
+        async with open_async(config):
             pass
 
 
@@ -310,10 +306,10 @@ import asyncio, sys
 sys.path.insert(0, {here!r})
 from pathlib import Path
 import test_runner
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 
 async def main():
-    async with open_pipeline(test_runner.three(Path({tmp!r}))) as client:
+    async with open_async(test_runner.three(Path({tmp!r}))) as client:
         print(*client.process_ids.values(), flush=True)
         await asyncio.sleep(60)
 
@@ -333,8 +329,8 @@ def test_children_end_with_their_parent(tmp_path: Path, how: signal.Signals) -> 
     pids = [int(each) for each in parent.stdout.readline().split()]
     assert len(pids) == 3
     parent.send_signal(how)
-    parent.wait(10)
-    gone = wait_until(lambda: not any(alive(pid) for pid in pids), 2.0)
+    parent.wait(30)
+    gone = wait_until(lambda: not any(alive(pid) for pid in pids), 30.0)
     assert gone, [pid for pid in pids if alive(pid)]
 
 
@@ -355,14 +351,19 @@ def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 async def test_an_idle_pipeline_uses_no_cpu(tmp_path: Path) -> None:
-    async with open_pipeline(three(tmp_path)) as client:
+    async with open_async(three(tmp_path)) as client:
         await client.submit(asking(n=1))
         await asyncio.sleep(0.3)
         processes = [psutil.Process(), *(psutil.Process(pid) for pid in client.process_ids.values())]
-        before = [sum(each.cpu_times()[:2]) for each in processes]
-        await asyncio.sleep(1.5)
-        after = [sum(each.cpu_times()[:2]) for each in processes]
-        assert max(b - a for a, b in zip(before, after, strict=True)) <= 0.03
+        used = []
+        for _ in range(4):  # on a busy machine, the time of others is sometimes counted here; what polls does so always
+            before = [sum(each.cpu_times()[:2]) for each in processes]
+            await asyncio.sleep(1.5)
+            after = [sum(each.cpu_times()[:2]) for each in processes]
+            used.append(max(b - a for a, b in zip(before, after, strict=True)))
+            if used[-1] <= 0.03:
+                break
+        assert min(used) <= 0.03, used
 
 
 async def test_a_base_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
@@ -370,5 +371,5 @@ async def test_a_base_path_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     deep.mkdir()
     for base, word in ((deep, "too long"), (tmp_path / "nowhere", "nowhere")):
         with pytest.raises(ConfigError, match=word):
-            async with open_pipeline(three(base)):
+            async with open_async(three(base)):
                 pass

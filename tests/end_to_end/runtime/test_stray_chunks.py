@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pipelines import make_pipeline
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import StageConfig
 from omni_core.errors import RequestFailedError
 from omni_core.protocol.messages import OmniRequest
@@ -27,7 +27,7 @@ async def test_a_stage_that_streams_without_stream_to_fails_the_request_that_str
         StageConfig(name="make", factory="pipeline_stages:Producer", process=process or "make", next="end"),
         StageConfig(name="end", factory="pipeline_stages:end", process=process or "end", terminal=True),
     )
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         silent, streaming = await asyncio.gather(
             client.submit(OmniRequest({"count": 0})), client.submit(OmniRequest({"count": 2})), return_exceptions=True
         )

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from pipelines import make_pipeline
 
 from omni_core.cli.main import omni
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import OmniError
-from omni_core.observe.status_client import StatusClient, running
 from omni_core.protocol.messages import OmniRequest
+from omni_terminal.status_client import StatusClient, running
 from omni_terminal.top import table
 
 pytestmark = pytest.mark.usefixtures("importable_stages")
@@ -46,7 +46,7 @@ async def omni_cli(*arguments: str) -> tuple[int, str]:
 
 
 async def test_once_and_json(run_folder: Path) -> None:
-    async with open_pipeline(two(run_folder)) as client:
+    async with open_async(two(run_folder)) as client:
         for n in range(5):
             await client.submit(OmniRequest({"n": n}))
         (folder,) = running(run_folder)
@@ -63,7 +63,7 @@ async def test_once_and_json(run_folder: Path) -> None:
 
 
 async def test_watching_does_not_slow_the_pipeline_and_a_killed_watcher_leaves_nothing(run_folder: Path) -> None:
-    async with open_pipeline(two(run_folder)) as client:
+    async with open_async(two(run_folder)) as client:
         await client.submit(OmniRequest({"n": 0}))
         await client.statistics()  # from now on the parent has a connection to every process
         before = psutil.Process().num_fds()
@@ -74,19 +74,17 @@ async def test_watching_does_not_slow_the_pipeline_and_a_killed_watcher_leaves_n
                 stdout=asyncio.subprocess.DEVNULL,
             )
             await asyncio.sleep(1.0)
-            assert watcher.returncode is None
+            assert watcher.returncode is None, "it goes on looking"
             watcher.kill()
             await watcher.wait()
             assert (await client.submit(OmniRequest({"n": 1})))["end"]["n"] == 1
-        for _ in range(40):
-            if psutil.Process().num_fds() <= before:
-                break
-            await asyncio.sleep(0.1)
-        assert psutil.Process().num_fds() <= before
+        async with asyncio.timeout(30):
+            while psutil.Process().num_fds() > before:
+                await asyncio.sleep(0.05)
 
 
 async def test_rates_are_since_the_last_report(run_folder: Path) -> None:
-    async with open_pipeline(two(run_folder)) as client:
+    async with open_async(two(run_folder)) as client:
         (folder,) = running(run_folder)
         with StatusClient(folder) as status_client:
             first = await status_client.status()
@@ -96,13 +94,13 @@ async def test_rates_are_since_the_last_report(run_folder: Path) -> None:
         shown = table(second, first)
         rates = [float(cell) for cell in _cells(shown, "per s")]
         expected = 10 / (second.uptime - first.uptime)
-        assert rates == pytest.approx([expected] * 2, rel=0.1)
+        assert rates == pytest.approx([expected] * 2, rel=0.1, abs=0.1)
     with pytest.raises(OmniError, match="does not answer"), StatusClient(folder) as client:
         await client.status()
 
 
 async def test_a_running_pipeline_is_profiled_from_outside(run_folder: Path, tmp_path: Path) -> None:
-    async with open_pipeline(two(run_folder)) as client:
+    async with open_async(two(run_folder)) as client:
         (folder,) = running(run_folder)
         out = tmp_path / "trace.json"
         recording = asyncio.create_task(omni_cli("profile", str(folder), "--seconds", "1", "--out", str(out)))

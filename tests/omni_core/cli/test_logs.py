@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from omni_core.cli.logs import CommandHandler, JsonFormatter, TextFormatter, configure, group_log_options, log_options
-from omni_core.processes.fork_server import with_defaults
+from omni_core.processes.process import with_defaults
 from omni_core.stage_logs import hand_on, mark_of, stage_environment
 
 MARK = mark_of("ipc:///tmp/omni-a1b2c3d4/p.sock")

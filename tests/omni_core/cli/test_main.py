@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from omni_core.cli.main import ELSEWHERE, error_document, omni
 from omni_core.errors import ConfigError, OverloadedError, RequestFailedError
-from omni_core.plugins import PluginRegistry
+from omni_core.plugins import PluginRecord, PluginRegistry, PluginStatus
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,24 @@ def test_a_command_of_another_distribution_is_named_with_it(monkeypatch: pytest.
         assert f"the command {name!r} is not installed; try: pip install {distribution}" in answer.stderr
 
 
+def test_a_command_of_a_disabled_plugin_is_told_from_one_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = PluginRecord("terminal", "omni-terminal", "1", "m", PluginStatus.DISABLED, "OMNI_PLUGINS does not name it")
+    monkeypatch.setattr("omni_core.plugins.load_plugins", lambda: PluginRegistry([record]))
+    answer = CliRunner().invoke(omni, ["plan"])
+    assert answer.exit_code == 2
+    assert (
+        "the command 'plan' is of plugin 'terminal' of omni-terminal 1, which is disabled: OMNI_PLUGINS does"
+        in answer.stderr
+    )
+    assert "pip install" not in answer.stderr
+
+
 @pytest.mark.parametrize("arguments", [[], ["--json"]])
 def test_ctrl_c_is_a_line_and_an_exit_code(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(pipeline: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("omni_core.cli.config.PipelineSource.resolve", interrupted)
+    monkeypatch.setattr("omni_deploy.source.LayeredSource.resolve", interrupted)
     answer = CliRunner().invoke(omni, ["plan", "x", *arguments])
     assert answer.exit_code == 130
     assert (answer.stdout, answer.stderr) == ("", "Interrupted.\n")

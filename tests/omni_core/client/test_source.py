@@ -1,143 +1,124 @@
-"""Finding a pipeline by its name, by a config file, and by the architectures of a checkpoint's folder."""
+"""Sources of the core alone: registered pipelines and whole configs, with settings; what needs omni-deploy says so."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
 
-from omni_core.client import source
-from omni_core.client.source import PipelineSource
+from omni_core.client.source import PipelineSource, parse_options
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, OmniError, PluginError
+from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import PipelineComponent
 from omni_core.interface import Interface
 from omni_core.plugins import PluginRegistry
 from omni_core.plugins.discovery import PluginRecord
+from omni_deploy.writing import dump_yaml
 
-DECLARED = Interface(inputs=["text"], outputs=["text"])
-
-
-def pipeline(model_path: str) -> PipelineConfig:
-    stage = StageConfig(name="only", process="p", factory="m:f", terminal=True)
-    return PipelineConfig(model_path=model_path, stages=[stage])
+DECLARED = Interface(outputs=["text"])
 
 
-def component(name: str, *architectures: str) -> PipelineComponent:
-    return PipelineComponent(name, f"{__name__}:pipeline", "one", architectures=architectures, interface=DECLARED)
+def pipeline(model_path: str, *, size: int = 1) -> PipelineConfig:
+    stage = StageConfig(name="only", process="p", factory="m:f", factory_args={"size": size}, terminal=True)
+    return PipelineConfig(model_path=model_path, stages=[stage], runtime_overrides={"only": {"seed": 1}})
 
 
-@pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> PluginRegistry:
-    components = [component("one", "OneModel", "one_type"), component("two", "TwoModel"), component("deux", "TwoModel")]
-    record = PluginRecord("plugin", "distribution", "1", "module", components={"omni_pipelines": components})
-    registry = PluginRegistry([record])
-    monkeypatch.setattr(source, "load_plugins", lambda: registry)
-    return registry
+def model() -> tuple[str, str]:
+    return "small", "a small one"
 
 
-def checkpoint(folder: Path, **values: object) -> str:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(values))
-    return str(folder)
+COMPONENTS = [
+    PipelineComponent("one", f"{__name__}:pipeline", "one", interface=DECLARED),
+    PipelineComponent("ready", f"{__name__}:pipeline", "ready", default_model=f"{__name__}:model"),
+]
+REGISTRY = PluginRegistry([PluginRecord("p", "d", "1", "m", components={"omni_pipelines": COMPONENTS})])
 
 
-def test_the_component_declares_what_the_config_leaves_out(registry: PluginRegistry) -> None:
-    source = PipelineSource("one", "a/model")
-    assert source.resolve().config.interface == source.interface() == DECLARED
+def resolved(*arguments: Any, **keywords: Any) -> PipelineConfig:
+    return PipelineSource(*arguments, **keywords).resolve(REGISTRY).config
 
 
-@pytest.mark.parametrize("values", [{"architectures": ["Unknown", "OneModel"]}, {"model_type": "one_type"}])
-def test_a_checkpoint_finds_its_pipeline(registry: PluginRegistry, tmp_path: Path, values: dict[str, object]) -> None:
-    folder = checkpoint(tmp_path / "model", **values)
-    source = PipelineSource(folder)
-    assert source.exists()
-    assert source.interface() == DECLARED
-    assert source.resolve().config.model_path == folder
-    with pytest.raises(ConfigError, match=r"--model: .* is itself the checkpoint"):
-        PipelineSource(folder, "a/model").resolve()
+def test_a_registered_pipeline_is_made_from_a_model_options_and_settings() -> None:
+    config = resolved("one", "folder", {"size": 2}, ("only.factory_args.seed=3", "retries=0"))
+    assert (config.model_path, config.interface, config.retries) == ("folder", DECLARED, 0)
+    assert config.stages[0].factory_args == {"size": 2, "seed": 3}
+    assert config.runtime_overrides == {}
+
+
+def test_a_default_model_is_taken_with_a_notice() -> None:
+    source = PipelineSource("ready")
+    assert source.resolve(REGISTRY).config.model_path == "small"
+    assert source.notices == ["a small one"]
+
+
+def test_a_config_and_a_whole_file_are_changed_by_settings(tmp_path: Path) -> None:
+    config = evolve(pipeline("m"), runtime_overrides={})
+    assert resolved(config) is config
+    assert resolved(config, settings={"only.factory_args.size": 5}).stages[0].factory_args == {"size": 5}
+    file = tmp_path / "whole.yaml"
+    file.write_text(dump_yaml(config))
+    assert resolved(str(file)) == config
+    assert resolved(str(file), settings=("stages.only.replicas=2",)).stages[0].replicas == 2
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("arguments", "expected"),
     [
-        ({"architectures": ["TwoModel"]}, ["several", "omni run two --model", "omni run deux --model"]),
+        (("one",), "--model: pipeline 'one' needs one"),
+        (("one", "m", {"sizes": 2}), "--option: pipeline 'one' does not take these options, {'sizes': 2}"),
+        ((pipeline("m"), "other"), "--model: a PipelineConfig says which model it uses"),
+        ((pipeline("m"), None, {"size": 1}), "--option size: a PipelineConfig has no options"),
+        (("one", "m", {}, ("only.gpus=1",)), "'gpus' is not a field here; did you mean 'gpu'?"),
+        (("one", "m", {}, ("olny.gpu=1",)), "--set olny.gpu=1: 'olny' is neither a stage nor a pipeline field"),
         (
-            {"architectures": ["Other"], "model_type": "x"},
-            ["Other or x", "one (OneModel, one_type)", "omni run PIPELINE --model"],
+            ("one", "m", {}, ("retries=1", "retries=2")),
+            "retries is set twice: by --set retries=1 and by --set retries=2",
         ),
-        ({"architectures": "OneModel"}, ["names no architectures"]),
-        ({}, ["names no architectures"]),
+        (("one", "m", {}, ("only.factory_args={}", "only.factory_args.size=2")), "is set as a whole and in part"),
+        (("one", "m", {}, ("only.next=x",)), "'next' is decided by the pipeline alone"),
+        (("one", "m", {}, ("only.tp_size=two",)), r"stages[only].tp_size: must be int, is 'two'"),
+        (("one", "m", {}, ("retries=-1",)), "retries: must not be negative"),
+        (("one", "m", {}, ("only.process.name=x",)), "'process' has no fields of its own"),
     ],
 )
-def test_several_or_none_are_listed(
-    registry: PluginRegistry, tmp_path: Path, values: dict[str, object], words: list[str]
-) -> None:
+def test_what_is_wrong_is_named(arguments: tuple[Any, ...], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        PipelineSource(checkpoint(tmp_path / "model", **values)).resolve()
-    for word in words:
-        assert word in str(caught.value)
+        resolved(*arguments)
+    assert expected in str(caught.value)
 
 
-def test_invalid_pipeline_sources_are_errors(registry: PluginRegistry, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"it has no config\.json"):
-        PipelineSource(str(tmp_path)).resolve()
-    (tmp_path / "config.json").write_text("[")
-    with pytest.raises(OmniError, match=r"config\.json"):
-        PipelineSource(str(tmp_path)).resolve()
-    assert not PipelineSource("owner/name").exists()
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("nothing",), "no pipeline is called 'nothing'"),
+        (("owner/name",), "checkpoint folders and hub ids"),
+        (("one", "m", {}, (), "over.yaml"), "--config over.yaml: deploy files and layers"),
+        (("one", "m", {}, ("*.dtype=x",)), "--set *.dtype=x: deploy files and layers"),
+    ],
+)
+def test_what_needs_omni_deploy_says_so(arguments: tuple[Any, ...], expected: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        resolved(*arguments)
+    assert expected in str(caught.value)
+    assert "pip install omni-deploy" in str(caught.value)
 
 
-def fetched(model: str) -> str:
-    """What a pipeline names to fetch the config of a checkpoint that is no folder here."""
-    if FETCHED is None:
-        raise ConfigError(f"{model}: no such repository")
-    return FETCHED
+def test_a_deploy_file_and_a_variable_need_omni_deploy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "deploy.yaml"
+    file.write_text("pipeline: one\n")
+    with pytest.raises(PluginError, match=r"describes no whole pipeline .* pip install omni-deploy"):
+        resolved(str(file))
+    monkeypatch.setenv("OMNI_SET__ONLY__GPU", "1")
+    with pytest.raises(PluginError, match=r"OMNI_SET__ONLY__GPU: .* pip install omni-deploy"):
+        resolved("one", "m")
+    assert (
+        resolved(evolve(pipeline("m"), runtime_overrides={})).stages[0].gpu is None
+    )  # a finished config has it already
 
 
-FETCHED: str | None = None
-
-
-@pytest.mark.parametrize("model", ["owner/name", "owner/name@v1.2"])
-def test_a_hub_id_finds_its_pipeline_by_the_config_that_a_plugin_fetches(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: str
-) -> None:
-    own = evolve(component("one", "OneModel"), config_folder_fn=f"{__name__}:fetched")
-    record = PluginRecord("plugin", "distribution", "1", "module", components={"omni_pipelines": [own]})
-    monkeypatch.setattr(source, "load_plugins", lambda: PluginRegistry([record]))
-    with pytest.raises(PluginError, match=f"as a hub id it cannot be read \\({model}: no such repository"):
-        PipelineSource(model).resolve()
-    monkeypatch.setattr(sys.modules[__name__], "FETCHED", checkpoint(tmp_path / "model", model_type="OneModel"))
-    assert PipelineSource(model).resolve().config.model_path == model
-
-
-def test_settings_and_the_overlay_may_be_mappings(registry: PluginRegistry, tmp_path: Path) -> None:
-    overlay = {"relay_backend": "mine", "retries": 1, "stages": {"only": {"replicas": 2}}}
-    settings = {"only.replicas": 3, "env_defaults.A.B": "1"}
-    resolved = PipelineSource("one", "a/model", settings=settings, overlay=overlay, dashes="").resolve()
-    config = resolved.config
-    assert (config.relay_backend, config.retries, config.stages[0].replicas) == ("mine", 1, 3)
-    assert config.env_defaults == {"A.B": "1"}
-    assert resolved.provenance["only.replicas"][0] == "set only.replicas=3"
-    with pytest.raises(ConfigError, match=r"set only\.gpuu=1: 'gpuu' is not a field here; did you mean 'gpu'"):
-        PipelineSource("one", "a/model", settings={"only.gpuu": 1}).resolve()
-
-
-def test_a_config_is_a_source_too() -> None:
-    config = pipeline("none")
-    assert PipelineSource(config).resolve().config is config
-    assert PipelineSource(config, settings={"retries": 2}).resolve().config.retries == 2
-    with pytest.raises(ConfigError, match=r"^model: a PipelineConfig says which model"):
-        PipelineSource(config, "a/model", dashes="").resolve()
-    with pytest.raises(
-        ConfigError, match=r"^option gpu: a PipelineConfig has no options; set its fields by set or config"
-    ):
-        PipelineSource(config, options={"gpu": 0}, dashes="").resolve()
-
-
-def test_the_home_of_no_user_is_named(registry: PluginRegistry) -> None:
-    with pytest.raises(ConfigError, match="~nosuchuser/model: this machine has no user 'nosuchuser'"):
-        PipelineSource("~nosuchuser/model").resolve()
+def test_an_option_is_given_once() -> None:
+    assert parse_options(("size=2", "name=x")) == {"size": 2, "name": "x"}
+    with pytest.raises(ConfigError, match="given twice"):
+        parse_options(("size=2", "size=3"))

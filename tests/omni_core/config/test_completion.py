@@ -1,21 +1,20 @@
-"""What a pipeline's own functions complete in the parent: devices by ``placement_fn``, files by ``fetch_fn``."""
+"""Check what a pipeline's own functions complete in the parent: devices by ``placement_fn``, files by ``fetch_fn``."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
-from click.testing import CliRunner
 
-from omni_core.cli.main import omni
-from omni_core.config.completion import DoesNotFitError, Machine, Placement, completed, placed
-from omni_core.config.loading import dump_json, structure, unstructure
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.completion import DoesNotFitError, Machine, Placement, completed
+from omni_core.config.loading import structure, unstructure
+from omni_core.config.overrides import Override
+from omni_core.config.schema import LauncherConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
+from omni_deploy.fitting import placed
+from omni_deploy.layers import Layer, apply
 
 GIB = 2**30
 FETCHED: list[str] = []
@@ -64,38 +63,42 @@ def test_a_choice_that_is_invalid_is_an_error() -> None:
         placed(evolve(pipeline(), placement_fn=f"{__name__}:choose_wrongly"), Machine([24 * GIB]))
 
 
+def choose_carelessly(config: PipelineConfig, machine: Machine) -> Placement:
+    raise TypeError("a text times a number")
+
+
+def test_a_function_that_fails_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match="choose_carelessly failed: TypeError: a text times a number"):
+        placed(evolve(pipeline(), placement_fn=f"{__name__}:choose_carelessly"), Machine([24 * GIB]))
+
+
 def test_nothing_is_fetched_for_a_pipeline_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     FETCHED.clear()
     config = pipeline(fetch_fn=f"{__name__}:fetch")
-    monkeypatch.setattr("omni_core.config.completion.detect", lambda: [8 * GIB])
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [8 * GIB])
     with pytest.raises(DoesNotFitError):
         completed(config)
     assert FETCHED == []
-    monkeypatch.setattr("omni_core.config.completion.detect", lambda: [24 * GIB])
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [24 * GIB])
     done = completed(config)
     assert (done.model_path, FETCHED) == ("/fetched/owner/name", ["owner/name"])
     assert completed(done) == done
     assert FETCHED == ["owner/name"]
 
 
-def test_the_commands_show_what_is_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "pipeline.json"
-    path.write_text(dump_json(pipeline()))
+def test_the_gpus_of_this_machine_do_not_count_for_a_launcher_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [])
+    wanted = evolve(pipeline(), stages=[evolve(pipeline().stages[0], gpu=3)], placement_fn=None)
+    with pytest.raises(ConfigError, match="GPU 3 is wanted, this host has none"):
+        completed(wanted)
+    elsewhere = evolve(wanted, launcher=LauncherConfig("mine"))
+    assert completed(elsewhere) == elsewhere
 
-    def told(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(omni, [*arguments])
-        return result.exit_code, result.output + str(result.exception or "")
 
-    code, shown = told("plan", str(path), "--gpus", "2", "--gpu-memory", "24GiB")
-    assert (code, "gpu 1" in shown, "only: weights 10.0 GiB" in shown) == (0, True, True)
-    code, refused = told("plan", str(path), "--gpus", "1", "--gpu-memory", "8GiB", "--json")
-    assert code == 1
-    document, _ = json.JSONDecoder().raw_decode(refused)
-    assert document == {"processes": [], "notes": {}, "problems": ["1 GPU of 10.0 GiB would do"]}
-    monkeypatch.setattr("omni_core.cli.config.detect", lambda: [8 * GIB])
-    assert (
-        "left open, because it does not fit this machine: 1 GPU of 10.0 GiB would do"
-        in told("config", "show", str(path))[1]
-    )
-    monkeypatch.setattr("omni_core.cli.config.detect", lambda: [24 * GIB])
-    assert "only.gpu: 'auto' -> 0  (chosen for this machine)" in told("config", "show", str(path), "--provenance")[1]
+def test_what_does_not_fit_here_has_the_place_where_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [8 * GIB])
+    plain = evolve(pipeline(), placement_fn=None)
+    name = plain.stages[0].name
+    resolved = apply(plain, Layer("file", [Override((name, "gpu"), 3, "d.yaml:4")]))
+    with pytest.raises(ConfigError, match=rf"^d\.yaml:4: stages\[{name}\]\.gpu: GPU 3 is wanted"):
+        completed(resolved.config, resolved.located)

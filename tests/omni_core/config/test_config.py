@@ -8,16 +8,26 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from omni_core.config.graph import mermaid, terminal
-from omni_core.config.loading import dump_json, dump_yaml, load_config, read_yaml, structure, unstructure
-from omni_core.config.overrides import apply, parse_flag, parse_overlay
+from omni_core.config.loading import read_yaml, structure, unstructure
+from omni_core.config.overrides import parse_flag
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, StageConfig
-from omni_core.config.validation import validate, warnings
+from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
+from omni_deploy.files import leaves
+from omni_deploy.layers import Layer, apply
+from omni_deploy.writing import dump_json, dump_yaml, load_config
 
 
 def stage(name: str, **fields: Any) -> StageConfig:
     return StageConfig(**{"name": name, "factory": "m:f", "process": name, **fields})
+
+
+def flags(*texts: str) -> Layer:
+    return Layer("--set", [parse_flag(text) for text in texts])
+
+
+def overlay(values: dict[str, Any], name: str = "overlay.yaml") -> Layer:
+    return Layer(name, [each for key, value in values.items() for each in leaves((key,), value, lambda _: name)])
 
 
 def diamond(**changes: Any) -> PipelineConfig:
@@ -114,9 +124,12 @@ BROKEN: list[tuple[PipelineConfig, str]] = [
     (with_stage("left", process=None), "stages[left].process: required"),
     (with_stage("left", tp_size=2, gpu=[0]), "stages[left].tp_size: is 2, but `gpu` lists 1"),
     (with_stage("left", tp_size=2, gpu=[0, 1], process="right"), "process 'right': a tensor parallel stage"),
-    (with_stage("right", process="left", gpu=1), "process 'left': its stages name different GPUs (left: 0, right: 1)"),
+    (
+        with_stage("right", process="left", gpu=1),
+        "process 'left': its stages have different `gpu` (stages[left].gpu: 0, stages[right].gpu: 1)",
+    ),
     (diamond(entry_stage="begin"), "entry_stage: no stage is called 'begin'"),
-    (diamond(entry_stage="left"), "stages[start]: no path leads here"),
+    (diamond(entry_stage="left"), "entry_stage: no path leads from the entry stage 'left' to 'start'"),
     (diamond(runtime_overrides={"lift": {}}), "runtime_overrides.lift: no stage is called that; did you mean 'left'?"),
     (diamond(fused_stages=[["left", "join"]]), "fused_stages[0]"),
     (diamond(fused_stages=[["start", "left"]]), "fused_stages[0]: 'start' must route to 'left' only"),
@@ -124,6 +137,14 @@ BROKEN: list[tuple[PipelineConfig, str]] = [
     (with_stage("join", next="start"), "is a cycle"),
     (with_stage("left", relay=RelayConfig(credits=-1)), "stages[left].relay.credits: must be at least 1, is -1"),
     (with_stage("left", relay=RelayConfig(slot_size_mb=0)), "stages[left].relay.slot_size_mb: must be at least 1"),
+    (with_stage("left", cpus=2.0), "stages[left].cpus: the launcher 'local' places nothing by it"),
+    (with_stage("left", labels={"a": "b"}), "stages[left].labels: the launcher 'local' places nothing by it"),
+    (with_stage("left", cpus=0.0), "stages[left].cpus: must be positive, is 0"),
+    (with_stage("left", memory="8 gallons"), "stages[left].memory: '8 gallons' is no amount of memory"),
+    (
+        with_stage("left", process="right", gpu=None, labels={"a": "b"}),
+        "process 'right': its stages have different `labels`",
+    ),
     (with_stage("left", relay=RelayConfig(inline_bytes=-1)), "stages[left].relay.inline_bytes: must not be negative"),
 ]
 
@@ -136,12 +157,9 @@ def test_every_rule_is_checked(config: PipelineConfig, expected: str) -> None:
 
 
 def test_overrides_change_their_field_and_record_their_source() -> None:
-    overlay = parse_overlay(
-        {"relay_backend": "nixl", "stages": {"left": {"gpu": 1, "factory_args": {"a": {"b": 1}}}}}, "overlay.yaml"
-    )
-    flags = [parse_flag("left.gpu=2"), parse_flag("left.factory_args.a.c=[1, 2]"), parse_flag("left.relay.credits=8"),
-             parse_flag("right.process=left"), parse_flag("env_defaults.OMP_NUM_THREADS='2'")]  # fmt: skip
-    resolved = apply(diamond(), overlay, flags)
+    file = overlay({"relay_backend": "nixl", "stages": {"left": {"gpu": 1, "factory_args": {"a": {"b": 1}}}}})
+    changes = ["left.gpu=2", "left.factory_args.a.c=[1, 2]", "left.relay.credits=8"]
+    resolved = apply(diamond(), file, flags(*changes, "right.process=left", "env_defaults.OMP_NUM_THREADS='2'"))
     left = resolved.config.stage("left")
     assert (left.gpu, left.factory_args, left.relay) == (2, {"a": {"b": 1, "c": [1, 2]}}, RelayConfig(credits=8))
     assert resolved.config.stage("right").process == "left"
@@ -152,12 +170,15 @@ def test_overrides_change_their_field_and_record_their_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
+    ("given", "expected"),
     [
         (["lift.gpu=1"], "'lift' is neither a stage nor a pipeline field; did you mean 'left'?"),
         (["left.gpus=1"], "'gpus' is not a field here; did you mean 'gpu'?"),
         (["left.gpu=1", "left.gpu=2"], "left.gpu is set twice"),
-        (["left.next=end"], "'next' is topology"),
+        (["left.next=end"], "'next' is decided by the pipeline alone"),
+        (["interface=null"], "'interface' is decided by the pipeline alone"),
+        (["config_cls=x"], "'config_cls' is decided by the pipeline alone"),
+        (["stages={left: {gpu: 0}}"], "no stage is called 'stages'"),
         (["left=1"], "name a field of the stage"),
         (["left.gpu.x=1"], "'gpu' has no fields of its own"),
         (["left.tp_size=many"], "stages[left].tp_size: must be int"),
@@ -165,85 +186,53 @@ def test_overrides_change_their_field_and_record_their_source() -> None:
         (["left.relay.settings=3", "left.relay.settings.x=1"], "left.relay.settings is set as a whole and in part"),
         (["left.factory_args.a.b=1", "left.factory_args.a={}"], "left.factory_args.a is set as a whole and in part"),
         (["left.factory_args.a=1", "runtime_overrides.left.a=2"], "left.factory_args.a is set twice"),
-        (["runtime_overrides.left=1"], "runtime_overrides.left: must be a mapping of arguments, is 1"),
+        (["runtime_overrides.left=1"], "runtime_overrides.left=1: must be a mapping of arguments, is 1"),
         (["runtime_overrides.lift.x=1"], "did you mean 'left'?"),
         (["endpoints.base=/x"], "did you mean 'base_path'?"),
         (["nonsense"], "must be of the form"),
         (["left.gpu=[1"], "no valid YAML"),
     ],
 )
-def test_an_override_that_changes_nothing_is_an_error(flags: list[str], expected: str) -> None:
+def test_an_override_that_changes_nothing_is_an_error(given: list[str], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        apply(diamond(), [parse_flag(flag) for flag in flags])
+        apply(diamond(), flags(*given))
     assert expected in str(caught.value)
 
 
 def test_hosts_and_relay_settings_can_be_set_by_both() -> None:
-    overlay = parse_overlay(
+    file = overlay(
         {
             "hosts": {"far.example": "tcp://10.0.0.2:1"},
             "stages": {"left": {"relay": {"settings": {"folder": "/a", "x": 1}}}},
-        },
-        "o.yaml",
+        }
     )
-    flags = [parse_flag("hosts.near.example=tcp://10.0.0.3:1"), parse_flag("left.relay.settings.folder=/b")]
-    config = apply(diamond(), overlay, flags).config
+    given = flags("hosts.near.example=tcp://10.0.0.3:1", "left.relay.settings.folder=/b")
+    config = apply(diamond(), file, given).config
     assert config.hosts == {"far.example": "tcp://10.0.0.2:1", "near.example": "tcp://10.0.0.3:1"}
     assert config.stage("left").relay == RelayConfig(credits=4, settings={"folder": "/b", "x": 1})
 
 
 def test_a_flag_changes_part_of_an_overlay() -> None:
-    overlay = [parse_flag("left.factory_args={a: {b: 1}}")]
-    resolved = apply(diamond(), overlay, [parse_flag("left.factory_args.a.c=2")])
+    whole = flags("left.factory_args={a: {b: 1}}")
+    resolved = apply(diamond(), whole, flags("left.factory_args.a.c=2"))
     assert resolved.config.stage("left").factory_args == {"a": {"b": 1, "c": 2}}
-    assert overlay[0].value == {"a": {"b": 1}}
+    assert whole.overrides[0].value == {"a": {"b": 1}}
     with pytest.raises(ConfigError, match="'a' is 1, which has no parts"):
-        apply(diamond(), [parse_flag("left.factory_args.a=1")], [parse_flag("left.factory_args.a.c=2")])
-    assert apply(diamond(), [parse_flag("left.relay=null")], [parse_flag("left.relay.credits=3")]).config.stage(
-        "left"
-    ).relay == RelayConfig(credits=3)
+        apply(diamond(), flags("left.factory_args.a=1"), flags("left.factory_args.a.c=2"))
+    config = apply(diamond(), flags("left.relay=null"), flags("left.relay.credits=3")).config
+    assert config.stage("left").relay == RelayConfig(credits=3)
 
 
 def test_runtime_overrides_are_weaker_than_overlays_and_flags() -> None:
     given = {"left": {"a": 1, "b": 1, "c": {"d": 1, "e": 1}}}
     config = evolve(with_stage("left", factory_args={"a": 0, "z": 0}), runtime_overrides=given)
-    overlay = parse_overlay({"stages": {"left": {"factory_args": {"b": 2}}}}, "o.yaml")
-    resolved = apply(config, overlay, [parse_flag("left.factory_args.c.d=3"), parse_flag("runtime_overrides.left.y=3")])
+    file = overlay({"stages": {"left": {"factory_args": {"b": 2}}}}, "o.yaml")
+    resolved = apply(config, file, flags("left.factory_args.c.d=3", "runtime_overrides.left.y=3"))
     assert resolved.config.stage("left").factory_args == {"a": 1, "z": 0, "b": 2, "c": {"d": 3, "e": 1}, "y": 3}
     assert resolved.config.runtime_overrides == {}
     assert resolved.provenance["left.factory_args.a"] == ("runtime_overrides", 0, 1)
     assert resolved.provenance["left.factory_args.b"] == ("o.yaml", 1, 2)
     assert config.runtime_overrides == given
-
-
-def test_a_route_that_can_starve_a_fan_in_is_a_warning() -> None:
-    assert warnings(diamond()) == []
-    (line,) = warnings(with_stage("join", wait_for_fn=None))
-    assert line.startswith("stages[join].wait_for: `route_fn` of 'start' can leave out some of start, left, right")
-    unrouted = evolve(diamond(), stages=[evolve(each, route_fn=None, wait_for_fn=None) for each in diamond().stages])
-    assert warnings(unrouted) == []
-    either = [
-        stage("start", next=["left", "end"], route_fn="m:route"),
-        stage("left", next=["a", "b"]),
-        *(stage(name, next="join") for name in "ab"),
-        stage("join", next="end", wait_for=["a", "b"], merge_fn="m:merge"),
-        stage("end", terminal=True),
-    ]
-    assert warnings(diamond(stages=either)) == [], "a route past the whole fan-in starves nothing"
-
-
-def test_an_overlay_cannot_change_the_topology() -> None:
-    with pytest.raises(ConfigError, match="cannot add or remove stages"):
-        parse_overlay({"stages": [{"name": "x"}]}, "o.yaml")
-
-
-def test_drawings_show_every_edge() -> None:
-    lines = mermaid(diamond())
-    for edge in ("start -->|route_fn| left", "right -.->|stream| end", "end --> client", "client([client]) --> start"):
-        assert edge in lines
-    drawn = terminal(diamond())
-    assert "⇢ end" in drawn
-    assert "waits for start, left, right (by wait_for_fn)" in drawn
 
 
 def test_a_stage_takes_its_relay_as_a_mapping() -> None:

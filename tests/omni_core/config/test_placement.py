@@ -4,23 +4,24 @@ the setting to change.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
-from click.testing import CliRunner
 
-from omni_core.cli.main import omni
-from omni_core.client import open_pipeline
-from omni_core.config.loading import dump_json
-from omni_core.config.placement import Budget, check, parse_bytes, plan, problems
+from omni_core.client import open_async
+from omni_core.config.placement import Budget, Replica, parse_bytes, plan
 from omni_core.config.schema import EndpointsConfig, PipelineConfig, StageConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
+from omni_deploy.budgets import check, problems
 
 GIB = 2**30
+FAR: dict[str, Any] = {
+    "hosts": {"far": "tcp://10.0.0.2:7000"},
+    "endpoints": EndpointsConfig(address="10.0.0.1", key_file="key"),
+}
 
 
 def line(*stages: dict[str, Any], **fields: Any) -> PipelineConfig:
@@ -62,6 +63,15 @@ def test_every_replica_and_rank_has_its_device() -> None:
     ]
 
 
+def test_devices_of_two_hosts_are_two_devices() -> None:
+    """A number is that of the host; what the other host has is not known here."""
+    config = line({"gpu": 0}, {"gpu": 0, "host": "far"}, {"gpu": 7, "host": "far"}, **FAR)
+    assert problems(plan(config), [8 * GIB]) == []
+    shared = line({"gpu": 0, "host": "far"}, {"gpu": 0, "host": "far"}, **FAR)
+    [problem] = problems(plan(shared), [8 * GIB])
+    assert "share GPU 0" in problem
+
+
 def test_fusing_merges_process_groups() -> None:
     config = line({}, {}, {"process": "a"}, fused_stages=[["a", "b"]])
     assert [(p.name, [s.name for s in p.stages]) for p in plan(config)] == [("a", ["a", "b", "c"])]
@@ -70,7 +80,11 @@ def test_fusing_merges_process_groups() -> None:
 @pytest.mark.parametrize(
     ("stages", "fused", "expected"),
     [
-        ([{"gpu": 0}, {"gpu": 1}], [["a", "b"]], "process 'a': its stages name different GPUs (a: 0, b: 1)"),
+        (
+            [{"gpu": 0}, {"gpu": 1}],
+            [["a", "b"]],
+            "process 'a': its stages have different `gpu` (stages[a].gpu: 0, stages[b].gpu: 1)",
+        ),
         ([{"stream_to": ["c"]}, {}, {}], [["a", "b"]], "fused_stages[0]: 'a' streams to 'c'; it may reach 'b' only"),
         ([{}, {}, {}], [["a", "c"]], "fused_stages[0]: ['a', 'c'] are not adjacent"),
         ([{}, {"tp_size": 2}], [["a", "b"]], "fused_stages[0]: tensor parallel stages cannot be fused"),
@@ -98,11 +112,21 @@ def test_an_impossible_placement_is_invalid(
         ([{"gpu": 0, "gpu_memory": "4GiB"}, {"gpu": 0, "gpu_memory": "40GiB"}], None, []),
         ([{"gpu": 2}], [8 * GIB] * 2, ["stages[a].gpu", "GPU 2", "has 2 (0 to 1)"]),
         ([{"gpu": 0}], [], ["stages[a].gpu", "this host has none", "to null for the CPU"]),
-        ([{"gpu": 0}, {"gpu": 0}], None, ["stages[a].gpu_memory: required", "processes a, b share GPU 0"]),
+        (
+            [{"gpu": 0}, {"gpu": 0}],
+            None,
+            ["stages[a].gpu_memory: required", "processes a, b share GPU 0 (stages[a].gpu, stages[b].gpu)"],
+        ),
         (
             [{"gpu": 0, "gpu_memory": "3GiB"}, {"gpu": 0, "gpu_memory": 0.7}],
             [8 * GIB],
-            ["stages[b].gpu_memory", "8.6 GiB of the 8.0 GiB", "a 3.0 GiB, b 70%", "stages[a].gpu", "tp_size"],
+            [
+                "stages[b].gpu_memory",
+                "8.6 GiB of the 8.0 GiB",
+                "(stages[a].gpu_memory 3.0 GiB, stages[b].gpu_memory 70%)",
+                "stages[a].gpu",
+                "tp_size",
+            ],
         ),
         (
             [{"gpu": 0, "gpu_memory": 0.7}, {"gpu": 0, "gpu_memory": 0.4}],
@@ -132,39 +156,44 @@ def test_sizes(text: str, nbytes: int) -> None:
 
 
 async def test_a_pipeline_that_does_not_fit_starts_nothing(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.config.completion.detect", lambda: [8 * GIB])
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: [8 * GIB])
     config = line({"gpu": 0, "gpu_memory": "6GiB"}, {"gpu": 0, "gpu_memory": "6GiB"})
     states: list[str] = []
     with pytest.raises(ConfigError, match=r"stages\[a\]\.gpu_memory"):
-        async with open_pipeline(config, on_progress=lambda stage, state: states.append(stage)):
+        async with open_async(config, on_progress=lambda stage, state: states.append(stage)):
             pass
     assert states == []
     with pytest.raises(ConfigError, match="GPU 3 is wanted"):
         check(plan(evolve(config, stages=[evolve(config.stages[0], gpu=3, next=None, terminal=True)])), [8 * GIB])
 
 
-def test_the_command(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(dump_json(line({}, {"gpu": 0, "gpu_memory": "6GiB"}, {"gpu": 0, "gpu_memory": "3GiB"})))
-    fits = CliRunner().invoke(omni, ["plan", str(path), "--gpus", "1", "--gpu-memory", "10GiB"])
-    assert fits.exit_code == 0, fits.output
-    assert "gpu 0: 9.0 GiB of 10.0 GiB given to 2 stages" in fits.output
-    full = CliRunner().invoke(omni, ["plan", str(path), "--gpus", "1", "--gpu-memory", "8GiB", "--json"])
-    assert full.exit_code == 1
-    document, _ = json.JSONDecoder().raw_decode(full.stdout)
-    assert [each["gpu"] for each in document["processes"]] == [None, 0, 0]
-    assert document["processes"][1]["stages"] == [{"name": "b", "gpu": 0, "gpu_memory": "6.0 GiB"}]
-    assert "stages[b].gpu_memory" in document["problems"][0]
-    wrong = CliRunner().invoke(omni, ["plan", str(path), "--gpu-memory", "8GiB"])
-    assert wrong.exit_code == 2
+def test_units_that_are_not_those_of_a_start_have_their_own_names_and_the_devices_of_their_slots() -> None:
+    stages = [
+        StageConfig(name="a", factory="m:f", process="a", next="b"),
+        StageConfig(name="b", factory="m:f", tp_size=2, replicas=2, gpu=[0, 1, 2, 3], host=[None, "x"], terminal=True),
+    ]
+    config = PipelineConfig(model_path="none", stages=stages)
+    found = plan(config, {"b": [Replica(0, 0, "b.0"), Replica(1, 4, "b.4")]})
+    assert [(each.name, each.unit, each.replica, each.slot, each.gpu, each.host) for each in found] == [
+        ("a", "a", 0, 0, None, None),
+        ("b.0_tp0", "b.0", 0, 0, 0, None),
+        ("b.0_tp1", "b.0", 0, 0, 1, None),
+        ("b.4_tp0", "b.4", 4, 1, 2, "x"),
+        ("b.4_tp1", "b.4", 4, 1, 3, "x"),
+    ]
+    assert [each.unit for each in plan(config)] == ["a", "b.0", "b.0", "b.1", "b.1"]
 
 
-def test_gpus_of_another_host_are_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    fields = {"hosts": {"far": "tcp://10.0.0.2:7555"}, "endpoints": EndpointsConfig(None, "10.0.0.1", "k")}
-    mine, theirs = {"gpu": 0, "gpu_memory": "6GiB"}, {"gpu": 3, "gpu_memory": "60GiB", "host": "far"}
-    path.write_text(dump_json(line({}, mine, theirs, **fields)))
-    shown = CliRunner().invoke(omni, ["plan", str(path), "--gpus", "1", "--gpu-memory", "8GiB"])
-    assert shown.exit_code == 0, shown.output
-    assert "gpu 3 on far" in shown.output
-    assert "gpu 0: 6.0 GiB of 8.0 GiB given to 1 stages" in shown.output
+def test_ranks_may_be_on_hosts_of_their_own_and_each_host_is_asked_for_once() -> None:
+    stage = {"process": None, "tp_size": 3, "replicas": 2, "host": ["far", None, "far", None, None, None]}
+    found = plan(line(stage, **FAR))
+    assert [(each.name, each.unit, each.host, each.place) for each in found] == [
+        ("a.0_tp0", "a.0", "far", "a.0_tp0"),
+        ("a.0_tp1", "a.0", None, "a.0_tp1"),
+        ("a.0_tp2", "a.0", "far", "a.0_tp0"),
+        ("a.1_tp0", "a.1", None, "a.1"),
+        ("a.1_tp1", "a.1", None, "a.1"),
+        ("a.1_tp2", "a.1", None, "a.1"),
+    ]
+    with pytest.raises(ConfigError, match=r"replicas: is 2, tp_size 3, but `host` lists 3 hosts"):
+        line(stage | {"host": ["far", None, None]}, **FAR)

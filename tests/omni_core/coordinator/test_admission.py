@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.schema import PipelineConfig, RequestDefaults, RequestLimits, StageConfig
 from omni_core.coordinator.admission import admission
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.hookspecs import PartComponent
 from omni_core.interface import SPEECH, Interface, Parameter, ParameterGroup
 from omni_core.plugins import PluginRecord, PluginRegistry
@@ -99,3 +99,46 @@ def test_a_named_part_declares_parameters_of_its_own(name: str) -> None:
         check(asking("text", metadata={"bias": 7}))
     with pytest.raises(InvalidRequestError, match=r"metadata\.bias: no such key"):
         admission(CONFIG, PluginRegistry([record]))(asking("text", metadata={"bias": {}}))
+
+
+def test_defaults_are_what_a_request_does_not_say() -> None:
+    defaults = RequestDefaults({SPEECH: {"temperature": 0.5}}, {"speaker": "ann"}, ["audio"])
+    admit = admission(evolve(CONFIG, defaults=defaults), NO_PLUGINS)
+    usual = admit(asking("text"))
+    assert (usual.params, usual.metadata, usual.modalities) == (
+        {"reader": {"temperature": 0.5}},
+        {"speaker": "ann"},
+        ["audio"],
+    )
+    own = admit(asking("text", params={"temperature": 0}, metadata={"speaker": "bob", "session": 1}))
+    assert (own.params, own.metadata) == ({"reader": {"temperature": 0}}, {"speaker": "bob", "session": 1})
+    with pytest.raises(ConfigError, match=r"defaults\.params\.reader\.heat: no such parameter"):
+        admission(evolve(CONFIG, defaults=RequestDefaults({"reader": {"heat": 1}})), NO_PLUGINS)
+
+
+def test_defaults_of_a_pipeline_without_an_interface_are_merged_as_they_are() -> None:
+    defaults = RequestDefaults({"a": {"x": 1, "y": 1}, "b": 1}, {"m": 1})
+    admit = admission(evolve(CONFIG, interface=None, defaults=defaults), NO_PLUGINS)
+    found = admit(asking(params={"a": {"y": 2}, "c": 3}))
+    assert (found.params, found.metadata) == ({"a": {"x": 1, "y": 2}, "b": 1, "c": 3}, {"m": 1})
+    assert defaults.params == {"a": {"x": 1, "y": 1}, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("limits", "request_", "words"),
+    [
+        ({"audios": 1}, asking("audio", "audio"), "this request has 2 audios; at most 1 are allowed (limits.audios)"),
+        ({"messages": 1}, asking("text"), "2 messages; at most 1"),
+        ({"text_characters": 3}, asking("text"), "4 text characters; at most 3"),
+        ({"text_characters": 3}, OmniRequest("long"), "4 text characters; at most 3"),
+        ({"references": 0}, OmniRequest({"references": [{"path": "x"}]}), "1 references; at most 0"),
+    ],
+)
+def test_a_request_beyond_a_limit_is_refused(limits: dict[str, int], request_: OmniRequest, words: str) -> None:
+    for interface in (CONFIG.interface, None):
+        config = evolve(CONFIG, limits=RequestLimits(**limits), interface=interface)
+        with pytest.raises(InvalidRequestError) as caught:
+            admission(config, NO_PLUGINS)(request_)
+        assert words in str(caught.value)
+    exact = evolve(CONFIG, limits=RequestLimits(audios=2, messages=2, text_characters=4))
+    admission(exact, NO_PLUGINS)(asking("audio", "audio"))

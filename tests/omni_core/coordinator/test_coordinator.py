@@ -9,7 +9,6 @@ import pytest
 
 from omni_core.coordinator import Coordinator
 from omni_core.errors import CodecError, InvalidRequestError, RequestFailedError, RequestTimeoutError, StageFailedError
-from omni_core.observe.profiler import Recorder
 from omni_core.protocol.codec import decode, encode_whole
 from omni_core.protocol.messages import (
     AbortMessage,
@@ -21,6 +20,7 @@ from omni_core.protocol.messages import (
     WaitingReport,
     WaitingRequest,
 )
+from omni_tracing.recorder import Recorder
 
 
 class Spans:
@@ -158,6 +158,28 @@ async def test_a_result_that_cannot_be_read_fails_its_request() -> None:
     requests.handle(CompleteMessage("r", "out", b"\xc1"))
     with pytest.raises(RequestFailedError, match="stage 'out'"):
         await task
+
+
+async def test_a_unit_is_drained_when_the_last_of_its_requests_has_ended_in_any_way() -> None:
+    stages = Stages()
+    places = {"r": {"in": 0}, "s": {"in": 0}, "t": {"in": 1}}
+    left: list[str] = []
+    requests = coordinator(stages, place=lambda attempt_id, request: places[attempt_id], left=left.append)
+    tasks = [asyncio.ensure_future(requests.submit(OmniRequest(), name)) for name in places]
+    await asyncio.sleep(0)
+    draining = asyncio.ensure_future(requests.drained(lambda request: request.placement["in"] == 0))
+    gone = asyncio.ensure_future(requests.drained(lambda request: True))
+    await asyncio.sleep(0)
+    gone.cancel()
+    requests.handle(complete("t", "done"))
+    requests.handle(complete("r", "done"))
+    await asyncio.sleep(0.01)
+    assert not draining.done()
+    requests.abort("s")
+    await asyncio.wait_for(draining, 1)
+    await requests.drained(lambda request: True)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert left == ["t", "r", "s"]
 
 
 async def test_an_error_of_a_stage_is_raised_to_the_caller() -> None:

@@ -142,7 +142,7 @@ def test_a_request_that_cannot_be_sent_has_failed_and_ended(error: Exception, ex
 
 
 def test_placement_travels_with_the_request() -> None:
-    tracked, _ = submit(machine(place=lambda request: {"text": 1}), "r")
+    tracked, _ = submit(machine(place=lambda attempt_id, request: {"text": 1}), "r")
     assert tracked.request.placement == {"text": 1}
 
 

@@ -1,20 +1,26 @@
-"""Statistics and profiles of a running pipeline, asked by several at once; processes are replaced by answers."""
+"""Statistics of a running pipeline, asked by several at once; processes are replaced by answers."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import ConfigError, OmniError
+from omni_core.errors import PluginError
+from omni_core.launch import observation
 from omni_core.launch.observation import Answers, Observation
+from omni_core.processes.supervisor import Role
 from omni_core.processes.unit import UnitState
-from omni_core.protocol.messages import ProfileMessage, ProfileReport, StageStatistics, StatisticsRequest
+from omni_core.protocol.messages import (
+    FlushReport,
+    FlushRequest,
+    ProfileRequest,
+    StageStatistics,
+    StatisticsRequest,
+)
 
 
 async def test_one_answer_serves_all_callers() -> None:
@@ -37,13 +43,14 @@ async def test_one_answer_serves_all_callers() -> None:
 class Pipeline:
     """An :class:`Observation` of two processes that answer when they are told to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
         self.coordinator = SimpleNamespace(recorder=None, statistics=lambda: {"completed": 1.0})
         stages = [StageConfig(name=name, factory="m:f", process=name) for name in "ab"]
-        units: Any = {
+        self.units: Any = {
             name: SimpleNamespace(
                 life=SimpleNamespace(restarts=0, state=UnitState.READY, serves=True, reason=""),
+                role=Role.SERVING,
                 processes=[SimpleNamespace(pid=1, spec=SimpleNamespace(name=name, endpoint=f"ipc://{name}"))],
                 spec=SimpleNamespace(
                     stage_names=[name], processes=[SimpleNamespace(name=name, endpoint=f"ipc://{name}")]
@@ -53,25 +60,15 @@ class Pipeline:
         }
         self.observation = Observation(
             PipelineConfig(model_path="none", stages=stages),
-            folder,
-            units,
+            lambda endpoint: 0,
+            self.units,
             self.coordinator,  # type: ignore[arg-type]
             SimpleNamespace(tell=lambda endpoint, message: self.sent.append((endpoint, message))),  # type: ignore[arg-type]
         )
 
-    async def answer_profile(self, number: int = 2) -> None:
-        await asyncio.sleep(0)
-        messages, self.sent[:] = list(self.sent), []
-        assert len(messages) == number
-        for endpoint, message in messages:
-            assert isinstance(message, ProfileMessage)
-            if message.path:
-                Path(message.path).write_text("[]")
-            self.observation.handle(ProfileReport(endpoint.removeprefix("ipc://"), message.path))
 
-
-async def test_concurrent_statistics_calls_share_an_answer(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path)
+async def test_concurrent_statistics_calls_share_an_answer() -> None:
+    pipeline = Pipeline()
     hasty = asyncio.create_task(pipeline.observation.statistics(0.01))
     patient = asyncio.create_task(pipeline.observation.statistics(5.0))
     await asyncio.sleep(0)
@@ -85,51 +82,52 @@ async def test_concurrent_statistics_calls_share_an_answer(tmp_path: Path) -> No
     assert counters["coordinator"] == {"requests": {"completed": 1.0}}
 
 
-async def test_a_second_concurrent_profile_is_rejected(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path)
-    first = asyncio.create_task(pipeline.observation.start_profile())
+async def test_without_omni_tracing_a_profile_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observation, "PIPELINE", "nowhere_to_be_found:Profile")
+    with pytest.raises(PluginError, match="profiles need omni-tracing: pip install omni-tracing"):
+        await Pipeline().observation.profiling.start()
+
+
+async def test_a_client_whose_profile_cannot_begin_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observation, "PIPELINE", "nowhere_to_be_found:Profile")
+    pipeline = Pipeline()
+    assert pipeline.observation.handle(ProfileRequest("ipc://client", 0.1, "trace.json"))
     await asyncio.sleep(0)
-    with pytest.raises(OmniError, match="running already"):
-        await pipeline.observation.start_profile()
-    await pipeline.answer_profile()
-    await first
-    with pytest.raises(OmniError, match="running already"):
-        await pipeline.observation.start_profile()
-
-    stopping = asyncio.create_task(pipeline.observation.stop_profile(tmp_path / "trace.json"))
-    await asyncio.sleep(0)
-    with pytest.raises(OmniError, match="no profile is running"):
-        await pipeline.observation.stop_profile(tmp_path / "other.json")
-    with pytest.raises(OmniError, match="running already"):
-        await pipeline.observation.start_profile()
-    await pipeline.answer_profile()
-    summary = await stopping
-    assert summary.missing == []
-    assert summary.events == len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"])
-
-    again = asyncio.create_task(pipeline.observation.start_profile())
-    await pipeline.answer_profile()
-    await again
+    [(endpoint, done)] = pipeline.sent
+    pipeline.observation.close()
+    assert endpoint == "ipc://client"
+    assert "pip install omni-tracing" in done.problem
 
 
-async def test_a_profile_that_does_not_begin_can_be_begun_again(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path)
-    cancelled = asyncio.create_task(pipeline.observation.start_profile())
-    await asyncio.sleep(0)
-    cancelled.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await cancelled
-    pipeline.sent.clear()
-    again = asyncio.create_task(pipeline.observation.start_profile())
-    await pipeline.answer_profile()
-    await again
-
-
-async def test_a_stage_that_does_not_exist_cannot_be_profiled(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="torch: no stage is called 'c'"):
-        await Pipeline(tmp_path).observation.start_profile(["c"])
-
-
-async def test_health(tmp_path: Path) -> None:
-    health = Pipeline(tmp_path).observation.health()
+async def test_health() -> None:
+    health = Pipeline().observation.health()
     assert health["a"] == {"stages": ["a"], "state": "ready", "restarts": 0, "reason": "", "pids": [1]}
+
+
+async def test_a_unit_that_gets_no_new_requests_is_shown_as_draining_while_it_serves() -> None:
+    pipeline = Pipeline()
+    unit = pipeline.units["a"]
+    unit.role = Role.DRAINING
+    assert pipeline.observation.health()["a"]["state"] == "draining"
+    unit.life.state, unit.life.serves = UnitState.RESTARTING, False
+    assert pipeline.observation.health()["a"]["state"] == "restarting"
+
+
+async def test_a_process_that_answers_has_read_what_came_before() -> None:
+    pipeline = Pipeline()
+    processes = [unit.spec.processes[0] for unit in pipeline.units.values()]
+    asking = asyncio.create_task(pipeline.observation.counters(processes, 0.05))
+    await asyncio.sleep(0)
+    assert pipeline.sent == [("ipc://a", StatisticsRequest("a")), ("ipc://b", StatisticsRequest("b"))]
+    pipeline.observation.handle(StageStatistics("b", {"s": {"queued": 1.0}}))
+    assert await asking == {"b": {"s": {"queued": 1.0}}}
+
+
+async def test_caches_are_flushed_in_every_process() -> None:
+    pipeline = Pipeline()
+    flushing = asyncio.create_task(pipeline.observation.flush_caches(5.0))
+    await asyncio.sleep(0)
+    assert pipeline.sent == [("ipc://a", FlushRequest()), ("ipc://b", FlushRequest())]
+    assert pipeline.observation.handle(FlushReport("a", ["a"]))
+    assert pipeline.observation.handle(FlushReport("b", []))
+    assert await flushing == {"a": ["a"], "b": []}

@@ -12,7 +12,6 @@ from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import Component, SchedulerComponent
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import PluginRecord, PluginRegistry, PluginStatus
 from omni_core.protocol.specs import StageSpec
 
@@ -42,9 +41,7 @@ PLAIN = SchedulerComponent("plain", "json:dump", "")
 
 def spec(folder: Path, registry: PluginRegistry, **fields: Any) -> StageSpec:
     stage = StageConfig(name="talker", process="talker", terminal=True, **fields)
-    prepared = prepare(
-        PipelineConfig(model_path="none", stages=[stage]), registry, MachineAddresses(MachineAddress(str(folder)))
-    )
+    prepared = prepare(PipelineConfig(model_path="none", stages=[stage]), registry)
     return prepared.units[0].stages[0]
 
 
@@ -66,7 +63,7 @@ def test_unregistered_references_are_kept(tmp_path: Path) -> None:
 
 
 def test_the_device_is_the_stage_s_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.config.completion.check", lambda *_: None)
+    monkeypatch.setattr("omni_deploy.fitting.check", lambda *_: None)
     made = spec(tmp_path, installed(), factory="mine.stage:make", gpu=2)
     assert (made.gpu, made.injected["device"]) == (2, "cuda:2")
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.config.schema import PipelineConfig, RelayConfig, StageConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import Component, RelayComponent
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import PluginRegistry
+from omni_terminal.config.components import check_relays
 
 
 class Installed(PluginRegistry):
@@ -43,7 +43,7 @@ RELAYS = Installed(
 
 def devices(monkeypatch: pytest.MonkeyPatch, backend: str, **fields: Any) -> dict[str, str]:
     """Return the device of the relay, by process; both stages compute on GPUs."""
-    monkeypatch.setattr("omni_core.config.completion.detect", lambda: None)
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: None)
     config = PipelineConfig(
         model_path="none",
         relay_backend=backend,
@@ -52,7 +52,7 @@ def devices(monkeypatch: pytest.MonkeyPatch, backend: str, **fields: Any) -> dic
             StageConfig(name="b", factory="m:f", process="b", gpu=1, terminal=True),
         ],
     )
-    units = prepare(config, RELAYS, MachineAddresses(MachineAddress("/nowhere"))).units
+    units = prepare(config, RELAYS).units
     return {unit.name: spec.options["device"] for unit in units for spec in unit.processes[0].relays.values()}
 
 
@@ -75,6 +75,16 @@ def test_a_relay_that_is_not_installed_is_named_without_guesses(monkeypatch: pyt
     assert "pip install" not in message
 
 
+def test_a_stage_whose_relay_is_not_installed_is_named() -> None:
+    stages = [
+        StageConfig(name="a", factory="m:f", process="a", next="b", relay=RelayConfig(backend="nope")),
+        StageConfig(name="b", factory="m:f", process="b", terminal=True),
+    ]
+    config = PipelineConfig(model_path="m", stages=stages, relay_backend="m:relay")
+    with pytest.raises(PluginError, match=r"stages\[a\]\.relay\.backend: .* no relay is called 'nope'"):
+        check_relays(config, PluginRegistry([]))
+
+
 def test_different_settings_for_one_relay_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = PipelineConfig(
         model_path="none",
@@ -84,8 +94,10 @@ def test_different_settings_for_one_relay_are_refused(monkeypatch: pytest.Monkey
             StageConfig(name="b", factory="m:f", process="b", terminal=True, relay={"settings": {"x": 2}}),
         ],
     )
-    with pytest.raises(ConfigError, match=r"different `relay\.settings` for the relay 'direct'"):
-        prepare(config, RELAYS, MachineAddresses(MachineAddress("/nowhere")))
+    with pytest.raises(
+        ConfigError, match=r"stages\[b\].relay.settings: the relay 'direct' has others in stages\[a\].relay.settings"
+    ):
+        prepare(config, RELAYS)
 
 
 def test_the_bytes_that_travel_without_a_relay_are_those_of_the_sending_stage() -> None:
@@ -97,5 +109,5 @@ def test_the_bytes_that_travel_without_a_relay_are_those_of_the_sending_stage() 
             StageConfig(name="b", factory="m:f", process="b", terminal=True),
         ],
     )
-    units = prepare(config, RELAYS, MachineAddresses(MachineAddress("/nowhere"))).units
+    units = prepare(config, RELAYS).units
     assert {unit.name: unit.processes[0].inline_bytes for unit in units} == {"a": 0, "b": None}

@@ -10,7 +10,6 @@ import pytest
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.launch.prepare import prepare
 from omni_core.launch.requirements import needs_torch
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import load_plugins
 
 
@@ -43,6 +42,6 @@ def test_processes_that_torch_stages_send_to_expect_tensors(tmp_path: Path) -> N
             stage("late", "json", None),
         ],
     )
-    units = prepare(config, load_plugins(), MachineAddresses(MachineAddress(str(tmp_path)))).units
+    units = prepare(config, load_plugins()).units
     expects = {unit.name: unit.processes[0].expects_tensors for unit in units}
     assert expects == {"plain": False, "model": False, "middle": True, "late": True}

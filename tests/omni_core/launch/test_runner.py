@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from omni_core.config.schema import PipelineConfig, StageConfig
+import pytest
+
+from omni_core.config.schema import EndpointsConfig, LauncherConfig, PipelineConfig, StageConfig
+from omni_core.errors import StartupError
 from omni_core.launch.runner import MultiProcessPipelineRunner
+from omni_core.machines import LocalLauncher, Need
+from omni_core.plugins import PluginRegistry
 from omni_core.processes.unit import UnitState
 from omni_core.protocol.messages import PeerFailedMessage, PeerUpMessage
 from omni_core.protocol.specs import ProcessSpec, StageSpec, UnitSpec
@@ -17,15 +24,15 @@ class Control:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
-        self.up: list[str] = []
+        self.up: list[tuple[str, str]] = []
 
     def send(self, endpoint: str, message: Any, work: Any = None) -> None:
         self.sent.append((endpoint, message))
 
     tell = send
 
-    def peer_is_up(self, endpoint: str) -> None:
-        self.up.append(endpoint)
+    def peer_is_up(self, endpoint: str, address: str = "") -> None:
+        self.up.append((endpoint, address))
 
     def peer_has_failed(self, endpoint: str, error: Exception) -> list[Any]:
         return []
@@ -40,6 +47,9 @@ class Runner(MultiProcessPipelineRunner):
         self.plane = Control()
         self._control = self.plane  # type: ignore[assignment]
         self._units = {name: _unit(name) for name in names}
+        self._placing = SimpleNamespace(  # type: ignore[assignment]
+            address=lambda endpoint, seen_from=None: f"{endpoint} from {seen_from}"
+        )
 
 
 def _unit(name: str) -> Any:
@@ -64,14 +74,47 @@ def test_what_waits_for_a_unit_is_sent_at_its_first_start_too() -> None:
     runner.unit_failed(a, "killed")
     assert [(endpoint, type(message)) for endpoint, message in runner.plane.sent] == [("ipc://b", PeerFailedMessage)]
     runner.unit_is_ready(b)
-    assert runner.plane.up == ["ipc://b"]
+    assert runner.plane.up == [("ipc://b", "ipc://b from None")]
 
 
-def test_a_unit_that_is_back_hears_of_those_that_came_back_while_it_started() -> None:
+def test_units_hear_where_those_are_that_are_ready() -> None:
     runner = Runner("a", "b", "c")
     a, _, c = runner._units.values()
     c.life.state, c.life.serves = UnitState.FAILED, False
+    runner.unit_is_ready(a)
+    assert runner.plane.sent == [
+        ("ipc://b", PeerUpMessage("ipc://a", "ipc://a from ipc://b")),
+        ("ipc://a", PeerUpMessage("ipc://b", "ipc://b from ipc://a")),
+    ]
+
+
+def test_a_unit_that_is_back_hears_of_those_that_have_failed() -> None:
+    runner = Runner("a", "b")
+    a, b = runner._units.values()
+    b.life.state, b.life.serves = UnitState.FAILED, False
     runner.unit_is_back(a)
-    assert [message for endpoint, message in runner.plane.sent if endpoint == "ipc://b"] == [PeerUpMessage("ipc://a")]
-    to_a = [message for endpoint, message in runner.plane.sent if endpoint == "ipc://a"]
-    assert to_a == [PeerUpMessage("ipc://b"), PeerFailedMessage("ipc://c", ["c"], "killed")]
+    assert runner.plane.sent == [("ipc://a", PeerFailedMessage("ipc://b", ["b"], "killed"))]
+
+
+async def test_a_launcher_that_fails_to_release_neither_hides_the_cause_nor_leaves_files(
+    caplog: pytest.LogCaptureFixture, run_folder: Path
+) -> None:
+    stage = StageConfig(name="s", factory="m:f", process="s", terminal=True)
+    config = PipelineConfig(
+        model_path="none",
+        stages=[stage],
+        launcher=LauncherConfig(f"{__name__}:Sloppy"),
+        endpoints=EndpointsConfig(str(run_folder)),
+    )
+    with pytest.raises(StartupError, match="no machine is free"):
+        await MultiProcessPipelineRunner(config, PluginRegistry([])).start()
+    assert "the cluster does not answer" in caplog.text
+    assert list(run_folder.iterdir()) == []
+
+
+class Sloppy(LocalLauncher):
+    async def acquire(self, needs: Sequence[Need]) -> None:
+        raise StartupError("no machine is free")
+
+    async def release(self) -> None:
+        raise OSError("the cluster does not answer")

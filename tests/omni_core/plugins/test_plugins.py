@@ -12,12 +12,12 @@ import pytest
 from attrs import evolve
 from click.testing import CliRunner
 
-from omni_core.cli.plugins import check
 from omni_core.errors import PluginError
 from omni_core.hookspecs import HOOKS, Component
 from omni_core.plugins.discovery import PluginStatus, discover
 from omni_core.plugins.registry import Defect, PluginRegistry
 from omni_core.references import problem
+from omni_terminal.plugins import check
 
 HEADER = "from omni_core.hookspecs import Component, PipelineComponent, hookimpl\n"
 
@@ -282,13 +282,16 @@ def test_targets_are_looked_for_without_an_import(install, omni) -> None:  # typ
     assert problem("itertools:count") is None, "a module without source may define any name"
 
 
-def test_a_command_of_the_core_is_not_replaced_and_check_says_so(install, omni) -> None:  # type: ignore[no-untyped-def]
-    command = relay("profile").replace("omni_relays", "omni_commands").replace("some.where:Relay", "json:loads")
+def test_a_command_that_two_plugins_provide_is_told_by_check(install, omni) -> None:  # type: ignore[no-untyped-def]
+    command = relay("run").replace("omni_relays", "omni_commands").replace("some.where:Relay", "json:loads")
     install(" [commands-1]", mine=command)
     for arguments, code in ((["plugins", "check", "mine"], 1), (["plugins", "list"], 0)):
         found, shown = omni(*arguments)
         assert found == code
-        assert "command 'profile' of plugin 'mine' of dist-mine 2.5 is never used" in shown, shown
+        assert (
+            "provided twice, unusable until one is uninstalled or disabled: command 'run': 'mine' of dist-mine 2.5"
+            in shown
+        )
 
 
 PIPELINE = """
@@ -395,7 +398,7 @@ def test_a_probe_warning_counts_as_working(install, monkeypatch: pytest.MonkeyPa
         + "from omni_core.hookspecs import ProbeWarning\ndef slowly():\n    return ProbeWarning('no fast device')\n"
         + "@hookimpl\ndef omni_relays():\n    return [Component('a', 'json:loads', 's', probe=slowly)]\n",
     )
-    monkeypatch.setattr("omni_core.cli.plugins.load_plugins", lambda: registry)
+    monkeypatch.setattr("omni_terminal.plugins.load_plugins", lambda: registry)
     result = CliRunner().invoke(check, catch_exceptions=False)
     assert result.output == "ok  relay a (dist-p): no fast device\n"
     assert result.exit_code == 0
@@ -423,10 +426,20 @@ assert not heavy, heavy
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["plugins", "list"], ["pipelines"], ["config", "show", "qwen3-omni", "--model", "{folder}"]],
+    [
+        ["--help"],
+        ["plugins", "list"],
+        ["pipelines"],
+        ["config", "show", "qwen3-omni", "--model", "{folder}"],
+        ["config", "show", "{folder}/deploy.yaml", "--set", "*.factory_args.max_running=2"],
+        ["config", "explain", "{folder}/deploy.yaml", "thinker.factory_args.max_running"],
+    ],
 )
 def test_light_commands_load_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "deploy.yaml").write_text(
+        f"base: qwen3-omni/cpu\nmodel_path: {tmp_path}\nplatforms: {{cpu: {{retries: 1}}}}\n"
+    )
     filled = [argument.format(folder=tmp_path) for argument in arguments]
     done = subprocess.run(
         [sys.executable, "-c", LIGHT, *filled], capture_output=True, text=True, timeout=60, check=False
@@ -438,6 +451,7 @@ def test_plugin_modules_import_quickly_and_without_torch() -> None:
     code = (
         "import sys, time, omni_core.hookspecs\nstart = time.perf_counter()\n"
         "import omni_qwen3.plugin, omni_fish_s2.plugin, omni_engine.plugin, omni_kernels.plugin, omni_relay_shm.plugin\n"
+        "import omni_kernels_cpu.plugin\n"
         "print(time.perf_counter() - start)\nassert 'torch' not in sys.modules and 'transformers' not in sys.modules\n"
     )
     runs = [

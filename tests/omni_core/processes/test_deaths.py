@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from omni_core.processes import deaths
 from omni_core.processes.deaths import DeathReport, Deaths, concerns
@@ -123,8 +124,10 @@ def test_a_request_concerns_the_replica_that_it_was_placed_on() -> None:
     )
     unit = UnitSpec(name="b.1", group="b", replica=1, processes=[process])
     assert concerns(OmniRequest(placement={"b": 1}), unit)
-    assert concerns(OmniRequest(placement={"other": 0}), unit)
     assert not concerns(OmniRequest(placement={"b": 0}), unit)
+    first = evolve(unit, name="b", replica=0)
+    assert concerns(OmniRequest(placement={"other": 1}), first), "what was not placed is the first's"
+    assert not concerns(OmniRequest(placement={"other": 1}), unit)
 
 
 async def test_units_that_die_together_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,17 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from attrs import evolve
 
+from omni_core.machines import LocalMachine
 from omni_core.processes import main
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.protocol.specs import ProcessSpec
@@ -61,10 +65,11 @@ async def test_a_process_that_cannot_be_watched_is_ended(monkeypatch: pytest.Mon
     def no_descriptor(pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
+    before = set(psutil.Process().children())
     monkeypatch.setattr(os, "pidfd_open", no_descriptor)
     with pytest.raises(OSError, match="Too many open files"):
         StageProcess(SPEC, lambda process: None)
-    assert not psutil.Process().children()
+    assert not set(psutil.Process().children()) - before
 
 
 def a_child() -> int:
@@ -78,6 +83,39 @@ async def test_a_kill_reaches_a_fork_that_is_not_known_yet() -> None:
     process.kill()
     await process.ended
     assert process.code == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_forked"), [({}, True), ({"CUDA_VISIBLE_DEVICES": "1"}, True), ({"X": "1"}, False)]
+)
+async def test_variables_that_imports_may_have_read_need_a_fresh_interpreter(
+    variables: dict[str, str], is_forked: bool
+) -> None:
+    forking: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    forked: list[ProcessSpec] = []
+
+    def fork(spec: ProcessSpec, descriptors: object) -> asyncio.Future[int]:
+        forked.append(spec)
+        return forking
+
+    process = StageProcess(evolve(SPEC, own_env=variables), lambda process: None, fork=fork)
+    assert bool(forked) == is_forked
+    if is_forked:
+        forking.set_result(a_child())
+    process.kill()
+    await process.ended
+
+
+async def test_a_listener_is_the_process_own(tmp_path: Path) -> None:
+    machine = LocalMachine(tmp_path, listen=lambda: socket.create_server(("127.0.0.1", 0)))
+    process = machine.start(evolve(SPEC, own_env={"X": "1"}), lambda process: None)
+    host, _, port = process.address.removeprefix("tcp://").partition(":")
+    socket.create_connection((host, int(port))).close()
+    process.kill()
+    await process.ended
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+    machine.close()
 
 
 async def test_a_killed_process_is_not_started_in_another_way() -> None:
@@ -124,5 +162,5 @@ def test_torch_has_the_threads_of_the_first_level(given: str, threads: int, monk
     found: list[int] = []
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(set_num_threads=found.append))
     monkeypatch.setenv("OMP_NUM_THREADS", given)
-    main._limit_torch_threads()
+    main.limit_torch_threads()
     assert found == [threads]

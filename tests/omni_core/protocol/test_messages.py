@@ -7,8 +7,8 @@ from types import ModuleType
 import attrs
 import pytest
 
-from omni_core.protocol import machines, messages, registry, specs
-from omni_core.stage import ranks
+from omni_core.protocol import messages, registry, specs
+from omni_torch import ranks
 
 RANKS = [ranks.ItemMessage, ranks.WorkMessage, ranks.RankError]
 
@@ -22,8 +22,6 @@ def made_in(module: ModuleType) -> list[type]:
     ]
 
 
-@pytest.mark.parametrize(
-    "message", [*made_in(messages), *made_in(machines), *made_in(specs), *RANKS], ids=lambda message: message.__name__
-)
+@pytest.mark.parametrize("message", [*made_in(messages), *made_in(specs), *RANKS], ids=lambda message: message.__name__)
 def test_a_message_is_registered(message: type) -> None:
     assert message in registry.names

@@ -13,7 +13,6 @@ from torch.multiprocessing import reductions
 
 from omni_core.config.schema import StageConfig
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import load_plugins
 from omni_core.protocol.codec import decode, encode_split
 
@@ -75,7 +74,7 @@ def test_other_processes_get_the_bytes(driver: dict[bytes, torch.Tensor]) -> Non
 
 
 def test_only_stages_on_the_same_gpu_get_handles(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omni_core.config.completion.detect", lambda: None)
+    monkeypatch.setattr("omni_deploy.fitting.detect", lambda: None)
 
     def stage(name: str, following: str | None, **fields: Any) -> StageConfig:
         fields = {"process": name, **fields}
@@ -90,7 +89,7 @@ def test_only_stages_on_the_same_gpu_get_handles(run_folder: Path, monkeypatch: 
         stage("e", "f", gpu=1),
         stage("f", None),
     )
-    units = prepare(config, load_plugins(), MachineAddresses(MachineAddress(str(run_folder)))).units
+    units = prepare(config, load_plugins()).units
     endpoints = {unit.name: unit.endpoint for unit in units}
     same = {unit.name: unit.processes[0].same_gpu for unit in units}
     assert same["a"] == {"b": [endpoints["b.0"], endpoints["b.1"]], "d": [endpoints["mixed"]]}

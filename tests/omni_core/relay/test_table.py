@@ -37,3 +37,15 @@ async def test_statistics_are_added_up_and_cleanup_reaches_all() -> None:
     relays.cleanup("r")
     assert relays.statistics() == {"bytes_in_use": 0, "slots_in_use": 0}
     relays.close()
+
+
+async def test_a_peer_that_moves_is_reached_by_another_relay_which_is_built_then() -> None:
+    relays = Relays({"near": SPEC}, {"ipc://a": "near"}, {"far": SPEC})
+    assert list(relays._relays) == ["near"]
+    relays.place("ipc://a", "far")
+    name, relay = relays.towards("ipc://a")
+    assert (name, relay) == ("far", relays.named("far"))
+    relays.place("ipc://a", None)
+    with pytest.raises(RelayError, match="without a relay that reaches ipc://a"):
+        relays.towards("ipc://a")
+    relays.close()

@@ -23,6 +23,10 @@ class Control:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, DataReadyMessage, tuple[str, str]]] = []
+        self.near = {"peer"}
+
+    def is_near(self, endpoint: str) -> bool:
+        return endpoint in self.near
 
     def send(self, endpoint: str, message: DataReadyMessage, work: tuple[str, str]) -> None:
         self.sent.append((endpoint, message, work))
@@ -147,6 +151,15 @@ async def test_handles_of_gpu_memory_are_made_for_each_stage() -> None:
         at_once(transfer.send("peer", {"words": 1}, encodings, **MESSAGE))
     assert not encodings
     assert control.sent[0][1].header is not control.sent[1][1].header
+
+
+async def test_a_peer_on_another_machine_gets_no_handles_though_its_device_has_the_same_number() -> None:
+    control = Control()
+    transfer = Transfer(control, OneRelay(MemoryRelay()), {"b": ["peer"]})  # type: ignore[arg-type]
+    control.near.clear()  # it has moved
+    encodings: Encodings = {}
+    at_once(transfer.send("peer", {"words": 1}, encodings, **MESSAGE))
+    assert encodings
 
 
 async def test_a_value_beyond_the_configured_size_goes_by_the_relay() -> None:

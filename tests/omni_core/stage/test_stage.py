@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from omni_core.control.lanes import in_task
-from omni_core.observe.profiler import Recorder
+from omni_core.errors import TransportError
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import (
     CompleteMessage,
@@ -26,6 +26,7 @@ from omni_core.relay.transfer import Transfer
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.stage import Stage
+from omni_tracing.recorder import Recorder
 
 
 class Control:
@@ -76,12 +77,12 @@ class Process:
 
     def __init__(self) -> None:
         self.control = Control()
-        spec = ProcessSpec(
+        spec = self.spec = ProcessSpec(
             name="p",
             stages=[],
             endpoint="self",
             coordinator_endpoint="coordinator",
-            stage_endpoints={"b": ["at b"], "c": ["at c 0", "at c 1"]},
+            stage_endpoints={"b": {0: "at b"}, "c": {0: "at c 0", 1: "at c 1"}},
         )
         relays = Relays({}, {})
         transfer = Transfer(self.control, relays)  # type: ignore[arg-type]
@@ -378,3 +379,64 @@ async def test_a_client_that_reads_late_holds_the_stream_back_and_loses_nothing(
     process.control.caught_up.set()
     await asyncio.sleep(0.01)
     assert [type(message).__name__ for message in process.take("coordinator")] == ["StreamMessage", "CompleteMessage"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "known", "endpoint"),
+    [
+        ({}, {0: "first"}, "first"),
+        ({"b": 2}, {0: "first", 2: "third"}, "third"),
+        ({}, {0: "first", 2: "third"}, "first"),
+        ({"c": 1}, {3: "only"}, "only"),  # of a stream without chunks nothing is known but that it has ended
+        ({"b": 2}, {3: "only"}, None),
+        ({}, {2: "third", 3: "fourth"}, None),
+    ],
+)
+async def test_a_request_goes_to_the_replica_that_it_was_placed_on(
+    process: Process, placement: dict[str, int], known: dict[int, str], endpoint: str | None
+) -> None:
+    process.spec.stage_endpoints["b"] = known
+    request = OmniRequest(placement=placement)
+    if endpoint is not None:
+        process.outbound.end_stream("a", "b", "r", request, None)
+        assert len(process.take(endpoint)) == 1
+    else:
+        with pytest.raises(
+            TransportError, match=r"replica \d of stage 'b', which was to serve this request, has ended"
+        ):
+            process.outbound.end_stream("a", "b", "r", request, None)
+
+
+def in_two(each: StagePayload) -> dict[str, Any]:
+    return {"main": each.data, "negative": "not " + each.data}
+
+
+async def test_a_stage_computes_a_request_in_parts(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], expand_fn="stage_functions:in_two")
+    stage.receive_payload(payload("a dog"), None)
+    assert [(each.request_id, each.data.data) for each in scheduler.inbox.drain()] == [
+        ("r#main", "a dog"),
+        ("r#negative", "not a dog"),
+    ]
+    put(stage, scheduler, result(1, "r#main"))
+    assert "at b" not in process.control.sent
+    put(stage, scheduler, result(2, "r#negative"))
+    (sent,) = process.take("at b")
+    assert decode(sent.header).data == {"main": 1, "negative": 2}
+
+
+async def test_a_part_that_fails_fails_the_request_and_ends_the_other_part(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], expand_fn="stage_functions:in_two")
+    stage.receive_payload(payload("a dog"), None)
+    put(stage, scheduler, OutgoingMessage("r#negative", "error", ValueError("no")), result(1, "r#main"))
+    assert process.errors() == [("r", "RuntimeError: in the part 'negative': ValueError: no")]
+    assert {"r#main", "r#negative"} <= set(scheduler.aborted)
+    assert len(stage._requests) == 0
+    assert "at b" not in process.control.sent
+
+
+async def test_an_abort_reaches_every_part(process: Process) -> None:
+    stage, scheduler = process.stage(next=["b"], expand_fn="stage_functions:in_two")
+    stage.receive_payload(payload("a dog"), None)
+    stage.abort("r")
+    assert scheduler.aborted == ["r#main", "r#negative"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,9 @@ class Thread(StageThread):
     def __init__(self, scheduler: Any, **fields: Any) -> None:
         super().__init__(StageSpec(name="a", **fields), scheduler)
         self.ends: list[str] = []
+
+    def profile(self, recorder: Any) -> None:
+        raise NotImplementedError
 
     def ended(self, error: RuntimeError) -> None:
         self.ends.append(f"{threading.current_thread().name}: {error}")
@@ -74,3 +78,22 @@ def test_it_uses_the_gpu_of_its_stage(gpu: int | None, chosen: list[Any], monkey
     thread.stop()
     thread.join(5)
     assert used == chosen
+
+
+def test_the_processor_s_time_of_the_thread_is_counted_while_it_runs() -> None:
+    class Busy(Loop):
+        def start(self) -> None:
+            while time.thread_time() < 0.01:
+                pass
+            ready.set()
+            super().start()
+
+    ready = threading.Event()
+    thread = Thread(Busy())
+    assert thread.statistics() == {"cpu_seconds": 0.0}
+    thread.start()
+    assert ready.wait(30)
+    assert 0.01 <= thread.statistics()["cpu_seconds"] < 1.0
+    thread.stop()
+    thread.join(5)
+    assert thread.statistics() == {"cpu_seconds": 0.0}

@@ -17,12 +17,17 @@ from omni_serve.audit.cli import audit
 from omni_serve.audit.subject import Subject
 from omni_serve.remote import Remote, UnreachableError
 
+OTHERS = [check for check in CHECKS if not check.name.startswith("realtime")]
+REALTIME = [check for check in CHECKS if check.name.startswith("realtime")]
 
-async def results_of(address: str, key: str | None, prompt: str, grace: float) -> dict[str, Result]:
+
+async def results_of(
+    address: str, key: str | None, prompt: str, grace: float, checks: list[Check] = CHECKS
+) -> dict[str, Result]:
     found: list[Result] = []
     async with Remote(f"http://{address}", key, 20) as remote:
         subject = await Subject.meet(remote, None, None, prompt, grace)
-        await run_audit(subject, CHECKS, 20, found.append)
+        await run_audit(subject, checks, 20, found.append)
     return {each.name: each for each in found}
 
 
@@ -71,11 +76,46 @@ async def test_each_mistake_is_found_by_its_own_check(mistake: str) -> None:
     small = Small(mistake)
     async with running_server(small.app()) as address:
         # A generous time where the server is right; where it is not, a short one: the probe waits for ever.
-        found = await results_of(address, KEY, "Say hello.", 0.5 if mistake == "holds" else 10.0)
+        found = await results_of(address, KEY, "Say hello.", 0.5 if mistake == "holds" else 10.0, OTHERS)
         for task in small.left_behind:
             task.cancel()
     assert {name for name, each in found.items() if each.verdict == "fail"} == MISTAKES[mistake]
     assert all(each.why for each in found.values())
+
+
+REALTIME_MISTAKES = {
+    "none": set(),
+    "no object": {"session"},
+    "beta names": {"order", "turn", "manual", "barge-in"},
+    "no part": {"order"},
+    "loses words": {"order"},
+    "another item": {"turn"},
+    "answers by itself": {"manual"},
+    "another reason": {"barge-in"},
+    "talks on": {"barge-in"},
+    "truncates to nothing": {"barge-in"},
+    "breaks by cancelling": {"cancel"},
+    "anonymous errors": {"errors"},
+    "its own fault": {"errors"},
+    "hangs up": {"errors", "cancel"},
+}
+
+
+@pytest.mark.parametrize("mistake", REALTIME_MISTAKES)
+async def test_each_mistake_of_a_session_is_found_by_its_own_check(mistake: str) -> None:
+    async with running_server(Small(mistake).app()) as address, Remote(f"http://{address}", KEY, 20) as remote:
+        subject = Subject(remote, "small", "alloy", "Say hello.")
+        found = [await run_check(check, subject, 5) for check in REALTIME]
+    failed = {each.name.removeprefix("realtime-"): each.why for each in found if each.verdict == "fail"}
+    assert set(failed) == REALTIME_MISTAKES[mistake], failed
+
+
+async def test_a_server_without_sessions_is_not_blamed_for_them() -> None:
+    async with running_server(Small("").app()) as address, Remote(f"http://{address}", KEY) as remote:
+        subject = Subject(Remote(remote.url, "another key"), "small", "alloy", "hello")
+        found = [await run_check(check, subject, 5) for check in REALTIME]
+    assert {each.verdict for each in found} == {"not offered"}
+    assert "403" in found[0].why
 
 
 async def test_a_server_that_serves_nothing_cannot_be_audited() -> None:

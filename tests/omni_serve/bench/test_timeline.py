@@ -1,4 +1,4 @@
-"""What a listener hears, from arrivals that are chosen so that each figure is exact."""
+"""Check the figures of a listener, from arrivals that are chosen so that each figure is exact."""
 
 from __future__ import annotations
 

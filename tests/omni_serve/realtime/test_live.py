@@ -52,7 +52,7 @@ def silence(seconds: float, rate: int = RATE) -> str:
 async def until(connection: Any, *kinds: str) -> list[Any]:
     """Return the events until there was one of each kind."""
     found: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not {event.type for event in found} >= set(kinds):
             found.append(await connection.recv())
     return found

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from omni_serve.encoders import Samples, pcm16
 from omni_serve.errors import ApiError
-from omni_serve.realtime.config import Offer
-from omni_serve.realtime.session import Abort, Action, Send, Session, Start, Transcribe
+from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
+from omni_serve.realtime.config import Offer, ServerVad
+from omni_serve.realtime.session import Session
 from omni_serve.settings import RealtimeLimits
 
 RATE = 24_000
@@ -238,6 +239,96 @@ def test_a_reply_that_may_not_be_interrupted_comes_first() -> None:
     found = session.finished(reply, 13.0, {})
     assert kinds(found)[-2:] == ["response.done", "response.created"]
     assert started(found).reply != reply
+
+
+def test_what_no_user_has_asked_for_is_answered_by_its_instructions() -> None:
+    session = make()
+    refused(session.receive({"type": "response.create"}, 0))
+    greet = {"type": "response.create", "response": {"instructions": "Greet the user."}}
+    start = started(session.receive(greet, 0))
+    greeting = {"role": "user", "content": [{"type": "text", "text": "Greet the user."}]}
+    assert start.messages == [{"role": "system", "content": "Greet the user."}, greeting]
+    session.text(start.reply, "Hello.")
+    session.finished(start.reply, 1, {})
+    start = started(session.receive(greet, 0))
+    assert start.messages[1:] == [{"role": "assistant", "content": "Hello."}, greeting]
+    session.finished(start.reply, 1, {})
+    assert (
+        refused(session.receive({"type": "response.create"}, 0))["code"] == "conversation_empty"
+    )  # nobody has said anything
+    content = [{"type": "input_text", "text": "Say the time."}]
+    item = {"type": "message", "role": "system", "content": content}
+    session.receive({"type": "conversation.item.create", "item": item}, 0)
+    start = started(session.receive({"type": "response.create"}, 0))
+    assert start.messages[-1] == {"role": "user", "content": [{"type": "text", "text": "Say the time."}]}
+
+
+def test_a_question_is_answered_again() -> None:
+    session = make()
+    reply, _ = speaking(session)
+    session.finished(reply, 11, {})
+    again = started(session.receive({"type": "response.create"}, 12))
+    assert again.messages == [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
+
+
+def test_a_reply_that_is_wanted_and_cannot_begin_is_an_error_event() -> None:
+    session = make()
+    session.receive(update(audio={"input": {"turn_detection": {"type": "server_vad", "interrupt_response": False}}}), 0)
+    reply, item = speaking(session)
+    session.receive(append(np.concatenate([silence(0.3), voice(0.5), silence(0.8)])), 12.0)
+    for each in list(session.conversation.items):
+        if each.id != item:
+            session.receive({"type": "conversation.item.delete", "item_id": each.id}, 12.5)
+    session.conversation.items.clear()
+    found = session.finished(reply, 13.0, {})
+    assert kinds(found)[-2:] == ["response.done", "error"]
+    assert events(found)[-1]["error"]["code"] == "conversation_empty"
+    assert kinds(session.finished(reply, 13.0, {})) == []
+    assert kinds(session.receive(user_text("hello"), 14)) == ["conversation.item.added", "conversation.item.done"]
+
+
+def test_who_speaks_again_gets_one_answer_to_all_of_it() -> None:
+    session = make()
+    session.receive(append(np.concatenate([silence(0.3), voice(0.5)])), 1.0)
+    session.receive(user_text("hello"), 1.0)
+    session.receive({"type": "response.create"}, 1.0)  # while the user speaks
+    found = session.receive(append(silence(0.8)), 2.0)
+    assert "input_audio_buffer.committed" in kinds(found)
+    assert "response.created" not in kinds(found)
+    found = session.receive(append(voice(0.5)), 3.0)
+    assert kinds(found)[-1] == "response.done"
+    assert not any(isinstance(action, Start) for action in found)
+    found = session.receive(append(silence(0.8)), 4.0)
+    assert len(started(found).messages[0]["content"]) == 3
+
+
+def test_how_turns_are_found_is_the_servers_choice_where_the_client_says_nothing() -> None:
+    vad = ServerVad(type="server_vad", threshold=0.7, silence_duration_ms=250)
+    session = make(Offer(vad=vad))
+    assert session.shown()["audio"]["input"]["turn_detection"] == vad.model_dump()
+    session.receive(MANUAL, 0)
+    session.receive(update(audio={"input": {"turn_detection": {"type": "server_vad", "threshold": 0.6}}}), 0)
+    found = session.shown()["audio"]["input"]["turn_detection"]
+    assert (found["threshold"], found["silence_duration_ms"]) == (0.6, 250)
+    names = kinds(session.receive(append(np.concatenate([silence(0.5), voice(0.5), silence(0.35)])), 1.0))
+    assert "input_audio_buffer.speech_stopped" in names
+
+
+def test_few_recordings_are_written_down_at_once() -> None:
+    session = make(transcriptions=2)
+    session.receive(update(audio={"input": {"turn_detection": None, "transcription": {}}}), 0)
+    asked: list[Transcribe] = []
+    for _ in range(3):
+        session.receive(append(voice(0.2)), 0)
+        found = session.receive({"type": "input_audio_buffer.commit"}, 0)
+        asked += [action for action in found if isinstance(action, Transcribe)]
+    assert len(asked) == 2
+    assert kinds(found)[-1] == "conversation.item.input_audio_transcription.failed"
+    assert events(found)[-1]["error"]["code"] == "overloaded"
+    session.transcribed(asked[0].item, "words", {})
+    session.receive(append(voice(0.2)), 0)
+    found = session.receive({"type": "input_audio_buffer.commit"}, 0)
+    assert any(isinstance(action, Transcribe) for action in found)
 
 
 def test_cancelling() -> None:

@@ -65,7 +65,7 @@ def user(text: str) -> Any:
 async def until(connection: Any, *kinds: str) -> list[Any]:
     """Return the events until one of a kind."""
     found: list[Any] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not found or found[-1].type not in kinds:
             found.append(await connection.recv())
     return found
@@ -76,7 +76,7 @@ def sound_of(events: list[Any]) -> bytes:
 
 
 async def nothing_runs(app: Application) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while app.state.server.admission.running or app.state.server.realtime.count:
             await asyncio.sleep(0.01)
 
@@ -150,7 +150,7 @@ async def test_barge_in(sdk: openai.AsyncOpenAI, spoken: Application) -> None:
         done = found[-1].response
         assert (done.status, done.status_details.reason) == ("cancelled", "turn_detected")
         assert done.output[0].status == "incomplete"
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while spoken.state.server.admission.running:
                 await asyncio.sleep(0.01)
         await connection.conversation.item.truncate(item_id=item, content_index=0, audio_end_ms=20)

@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
+from faulty_realtime import SmallRealtime
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
 
 from omni_serve.encoders import wav_header
 
@@ -156,8 +158,13 @@ class Small:
             paths = {"/v1/models": {"get": {}}, "/v1/chat/completions": {"post": {}}, "/flush/{cache}": {"post": {}}}
             return JSONResponse({"paths": paths})
 
+        async def realtime(socket: WebSocket) -> None:
+            await socket.accept()
+            await SmallRealtime(socket, self.mistake).run()
+
         inner = Starlette(
             routes=[
+                WebSocketRoute("/v1/realtime", realtime),
                 Route("/v1/models", models),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/audio/speech", self.speech, methods=["POST"]),
@@ -170,7 +177,9 @@ class Small:
         async def guarded(scope: Any, receive: Any, send: Any) -> None:
             given = dict(scope.get("headers", ())).get(b"authorization")
             is_open = self.mistake == "leak" and scope.get("path", "").startswith("/flush")
-            if scope["type"] == "http" and given != f"Bearer {KEY}".encode() and not is_open:
+            if scope["type"] == "websocket" and given != f"Bearer {KEY}".encode():
+                await send({"type": "websocket.close", "code": 1008})
+            elif scope["type"] == "http" and given != f"Bearer {KEY}".encode() and not is_open:
                 status = 403 if self.mistake == "key" else 401
                 await error(status, "no key", code="invalid_api_key")(scope, receive, send)
             else:

@@ -31,7 +31,7 @@ class Connection:
         self.task = asyncio.ensure_future(app(scope, self.to_app.get, self.from_app.put))
 
     async def receive(self) -> Message:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.from_app.get()
 
     async def receive_json(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ async def socket_to(app: ASGIApp, path: str, accepted: bool = True, **headers: s
         yield connection
     finally:
         await connection.to_app.put({"type": "websocket.disconnect", "code": 1006})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await connection.task
 
 

@@ -39,6 +39,7 @@ INTERFACE = Interface(
     voices=["low", "high"],
     sample_rate=RATE,
     tool_format="tagged-json",
+    tool_choice=True,
     reference_text=True,
     prompts={"transcription": "Write down what is said.", "speech": "{text}"},
     warmup=[{"inputs": {"messages": [{"role": "user", "content": "warm"}]}, "modalities": ["text"]}],
@@ -67,12 +68,30 @@ def understand(payload: StagePayload) -> dict[str, Any]:
     if last == "params":
         words = [json.dumps({"params": request.params, "metadata": request.metadata}, sort_keys=True)]
     if inputs.get("tools"):
-        call = {"name": inputs["tools"][0]["function"]["name"], "arguments": {"text": last}}
-        words = ["So:", f"<tool_call>{json.dumps(call)}</tool_call>"]
+        words = with_calls(last, inputs["tools"], inputs.get("tool_choice"))
     if inputs.get("references"):
         words.append(f"like:{inputs['references'][0]['text']}")
     prompt = sum(len(text.split()) for _, text in texts)
     return {"words": words, "prompt_tokens": prompt}
+
+
+def with_calls(last: str, tools: list[dict[str, Any]], choice: str | None) -> list[str]:
+    """Return the words of a reply with calls; ``last`` may be a command. It knows its tools from the prompt, as a model does."""
+    names = [tool["function"]["name"] for tool in tools]
+    if choice is not None:
+        return [call_of(names[0] if choice == "*" else choice, {"forced": choice})]
+    if last.startswith("shown"):
+        return [json.dumps(tools, sort_keys=True)]
+    if last == "broken":
+        return ["So:", '<tool_call>{"name": ', names[0]]
+    if last.startswith("no call"):
+        return ["None", "is", "needed."]
+    called = {"both": [names[0], names[-1]], "another": ["another"]}.get(last, [names[0]])
+    return ["So:", *(call_of(name, {"text": last}) for name in called)]
+
+
+def call_of(name: str, arguments: dict[str, Any]) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 def write(payload: StagePayload) -> Generator[TextChunk, None, TextResult]:
@@ -86,9 +105,11 @@ def write(payload: StagePayload) -> Generator[TextChunk, None, TextResult]:
         piece = word if not index else f" {word}"
         if any(stop in said + piece for stop in params.get("stop", ())):
             break
-        said += piece
         if pause:
             time.sleep(pause)
+        if word == "implode":
+            raise RuntimeError("told to implode")
+        said += piece
         yield TextChunk(piece)
     usage = {"prompt_tokens": payload.data["prompt_tokens"], "completion_tokens": len(words[:most])}
     return TextResult(said, [], reason, usage)
@@ -106,6 +127,8 @@ def speak(payload: StagePayload) -> Generator[AudioChunk, None, AudioResult]:
     """Stream a tone for each word."""
     pieces, pause = [], payload.request.metadata.get("pause", 0.0)
     for word in payload.data["words"]:
+        if word.startswith("<tool_call>"):
+            break  # calls are not spoken
         pieces.append(tone(word, payload.request.metadata.get("speaker")))
         if word == "unequal":
             pieces[-1] = pieces[-1] * np.float32(time.time() % 1)

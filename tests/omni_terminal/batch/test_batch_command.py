@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from omni_core.config.loading import dump_json
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.interface import Interface, Parameter
+from omni_deploy.writing import dump_json
 
 STAGE = """
 import os, time
@@ -25,7 +25,8 @@ def speak(payload):
     text = request.inputs["messages"][-1]["content"]
     with open(os.environ["ASKED"], "a") as file:
         file.write(text + "\\n")
-    time.sleep(0.02)
+    while text == "line 25" and not os.path.exists("go on"):
+        time.sleep(0.01)
     if text == "fail":
         raise ValueError("on purpose")
     return TextResult(text.upper() * request.params.get("times", 1))
@@ -62,12 +63,13 @@ def test_a_killed_batch_goes_on_where_it_was(folder: Path) -> None:
         time.sleep(0.01)
     first.send_signal(signal.SIGKILL)
     first.communicate()
+    (folder / "go on").touch()
     answered = out.read_bytes().count(b"\n")
     assert answered < COUNT
     out.write_bytes(out.read_bytes() + b'{"id": "half a li')
     asked = (folder / "asked").read_text().splitlines()
     second = batch(folder, "--times", "1")
-    errors = second.communicate(timeout=60)[1]
+    errors = second.communicate(timeout=200)[1]
     assert second.returncode == 1, errors
     assert f"out.jsonl holds {answered} of {COUNT} answers; going on" in errors
     assert f"{COUNT} lines answered, 2 of them by an error" in errors
@@ -92,6 +94,6 @@ def test_a_killed_batch_goes_on_where_it_was(folder: Path) -> None:
 )
 def test_wrong_arguments(folder: Path, arguments: list[str], code: int, words: str) -> None:
     done = batch(folder, *arguments)
-    assert words in done.communicate(timeout=60)[1]
+    assert words in done.communicate(timeout=200)[1]
     assert done.returncode == code
     assert not (folder / "out.jsonl").exists()

@@ -1,4 +1,4 @@
-"""What a chat remembers: failed turns, attachments, another try, files."""
+"""Check the memory of a chat: failed turns, attachments, another try, files."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from omni_core.cli.generation import Generation
 from omni_core.coordinator import StreamEvent
 from omni_core.errors import InvalidRequestError
 from omni_core.interface import Interface, Parameter
@@ -22,6 +21,7 @@ from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextR
 from omni_terminal.chat.numbered_files import NumberedFiles
 from omni_terminal.chat.screen import Screen
 from omni_terminal.chat.session import Session, no_recordings
+from omni_terminal.request.generation import Generation
 
 INTERFACE = Interface(
     inputs=["text", "image"],

@@ -19,8 +19,8 @@ from select import select
 import psutil
 import pytest
 
-from omni_core.config.loading import dump_json
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_deploy.writing import dump_json
 
 STAGE = """
 import time

@@ -20,3 +20,21 @@ def join(payload: StagePayload) -> str:
 def echo(payload: StagePayload) -> str:
     said: str = payload.request.inputs["messages"][-1]["content"]
     return said
+
+
+def reply(payload: StagePayload) -> str:
+    (part,) = payload.request.inputs["messages"][-1]["content"]
+    text: str = part["text"].upper()
+    return text
+
+
+class Prefixed:
+    """A stage with an argument."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def __call__(self, payload: StagePayload) -> str:
+        (part,) = payload.request.inputs["messages"][-1]["content"]
+        text: str = part["text"]
+        return self.prefix + text

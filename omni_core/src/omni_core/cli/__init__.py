@@ -1,7 +1,8 @@
-"""The command line, ``omni``: a module per command, imported when the command is used.
+"""The command line, ``omni``: ``main`` finds the commands, which plugins provide, imports them when they are used, and prints errors as
+one line.
 
-``main`` finds the commands, those of plugins included, and prints errors as one line. ``parameter_flags`` makes flags from the
-interface of a pipeline, and ``session`` runs requests and prints replies.
+``run`` answers one message; ``source`` has the options that choose a pipeline, ``reply`` receives what it answers, and ``logs`` sets up the
+log: these are for commands of plugins too.
 """
 
 from omni_core.cli.main import main

@@ -81,7 +81,7 @@ def configure(level: str, form: str) -> None:
     root.handlers = [each for each in root.handlers if not isinstance(each, CommandHandler)]
     root.addHandler(CommandHandler(FORMATS[form]()))
     root.setLevel(number)
-    # What stages print is for the person who runs them: it is shown unless only errors are wanted.
+    # Prints of stages are for the person who runs them: they are shown unless only errors are wanted.
     logging.getLogger("omni.output").setLevel(min(number, logging.INFO) if number <= logging.WARNING else number)
 
 

@@ -18,19 +18,20 @@ from omni_core.cli.logs import group_log_options
 from omni_core.errors import ConfigError, OmniError, PluginError, did_you_mean
 
 COMMANDS = {
-    "run": ("omni_core.cli.run:run", "Run a pipeline: one request, or a chat."),
-    "pipelines": ("omni_core.cli.pipelines:pipelines", "List the installed pipelines."),
-    "plugins": ("omni_core.cli.plugins:plugins", "Show, check and begin plugins."),
-    "config": ("omni_core.cli.config:config", "Show, check and draw a pipeline's config."),
-    "plan": ("omni_core.cli.plan:plan", "Show which process and device each stage gets, and if it fits."),
-    "profile": ("omni_core.cli.profile:profile", "Record where a running pipeline's time goes."),
-    "hosts": ("omni_core.cli.hosts:hosts", "Let pipelines of other hosts run stages on this one."),
+    "run": ("omni_core.cli.run:run", "Run a pipeline for one request."),
 }
-"""The core's own commands: where each is, and one line about it. A plugin cannot replace them."""
+"""The core's own commands: where each is, and one line about it. One of the same name that a plugin provides is used instead."""
 
 ELSEWHERE = {
-    **dict.fromkeys(("batch", "chat", "doctor", "ps", "stop", "top"), "omni-terminal"),
+    **dict.fromkeys(
+        ("batch", "chat", "config", "doctor", "pipelines", "plan", "plugins", "profile", "ps"), "omni-terminal"
+    ),
+    **dict.fromkeys(("stage", "stop", "top"), "omni-terminal"),
     **dict.fromkeys(("audit", "bench", "keys", "serve"), "omni-serve"),
+    "hosts": "omni-launcher-hosts",
+    **dict.fromkeys(("calibrate", "simulate"), "omni-planner"),
+    "import": "omni-import",
+    "export": "omni-export",
     "pull": "omni-torch",
 }
 """Commands of our other distributions, for the advice to install them."""
@@ -42,7 +43,22 @@ _FIELD = re.compile(
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used. ``--help`` imports none of them."""
+    """A group whose commands are imported when they are used. ``--help`` imports none of them.
+
+    Plugins add commands to ``omni`` by their names, and to a group of it by ``GROUP NAME``: ``config explain``.
+    """
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.name == "omni" else f"{self.name} "
+
+    @property
+    def _summaries(self) -> dict[str, str]:
+        """A line about each command of this group."""
+        own = {name: command.get_short_help_str(200) for name, command in self.commands.items()}
+        if not self._prefix:
+            own |= {name: summary for name, (_, summary) in COMMANDS.items()}
+        return own | dict(_plugin_commands(self._prefix))
 
     def main(self, args: Sequence[str] | None = None, *others: Any, **extra: Any) -> Any:
         """Run a command. With ``--json``, a deliberate error is a JSON document on standard output."""
@@ -67,20 +83,28 @@ class LazyGroup(click.Group):
             ctx.exit(130)
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return [*COMMANDS, *(name for name, _ in _plugin_commands())]
+        return list(self._summaries)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        from omni_core.plugins import PluginFault, isolated, load_plugins
+        from omni_core.plugins import PluginFault, PluginStatus, isolated, load_plugins
         from omni_core.references import load
 
-        if name in COMMANDS:
-            own: click.Command = load(COMMANDS[name][0])
-            return own
-        registry = load_plugins()
+        if name in self.commands:
+            return self.commands[name]
+        registry, known = load_plugins(), self.list_commands(context)
+        name = f"{self._prefix}{name}"
         if name not in registry.names("omni_commands"):
-            unknown = f"no such command {name!r}" + did_you_mean(name, self.list_commands(context))
+            if name in COMMANDS:
+                own: click.Command = load(COMMANDS[name][0])
+                return own
+            unknown = f"no such command {name!r}" + did_you_mean(name.removeprefix(self._prefix), known)
             if name in ELSEWHERE:
                 unknown = f"the command {name!r} is not installed; try: pip install {ELSEWHERE[name]}"
+                for record in registry.records:
+                    if (record.distribution, record.status) == (ELSEWHERE[name], PluginStatus.DISABLED):
+                        unknown = (
+                            f"the command {name!r} is of plugin {record.title}, which is disabled: {record.reason}"
+                        )
             context.fail("; ".join([unknown, *registry.suspects()]))
         component, record = next(each for each in registry.components("omni_commands") if each[0].name == name)
         try:
@@ -95,18 +119,18 @@ class LazyGroup(click.Group):
         return found
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, summary) for name, (_, summary) in COMMANDS.items()]
         with formatter.section("Commands"):
-            formatter.write_dl([*rows, *_plugin_commands()])
+            formatter.write_dl(list(self._summaries.items()))
 
 
-def _plugin_commands() -> Iterator[tuple[str, str]]:
-    """Name and summary of each command that a plugin adds."""
+def _plugin_commands(prefix: str) -> Iterator[tuple[str, str]]:
+    """Name and summary of each command that a plugin adds to a group."""
     from omni_core.plugins import load_plugins
 
     for component, _ in load_plugins().components("omni_commands"):
-        if component.name not in COMMANDS:
-            yield component.name, component.summary
+        name = component.name.removeprefix(prefix)
+        if component.name.startswith(prefix) and " " not in name:
+            yield name, component.summary
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

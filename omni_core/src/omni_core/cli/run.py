@@ -1,117 +1,93 @@
-"""``omni run PIPELINE``: one request, its message from flags or from standard input."""
+"""``omni run PIPELINE``: one message in, one reply out. Where omni-terminal is installed, its command of this name has more flags."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
-from omni_core.cli.config import with_source
 from omni_core.cli.ending import signals_named, until_terminated
-from omni_core.cli.media import MediaFile
-from omni_core.cli.out import STANDARD_OUTPUT, check_folder, check_out
-from omni_core.cli.request_command import (
-    ARGUMENTS,
-    MESSAGE,
-    REPLY,
-    RequestCommand,
-    generation,
-    section_option,
-    source_of,
-    with_request,
-)
+from omni_core.cli.logs import log_options
+from omni_core.cli.request import assign, standard_input
+from omni_core.cli.source import source_of, with_source
 from omni_core.config.completion import completed
+from omni_core.config.schema import PipelineConfig
 from omni_core.plugins import load_plugins
-
-MOST_INPUT = 16 * 2**20
-"""Bytes of a message from standard input."""
+from omni_core.protocol.messages import OmniRequest
 
 
-@click.command(cls=RequestCommand)
+class _Run(click.Command):
+    """A command whose missing flags are those of another distribution."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            message = (
+                f"{error.format_message()} Media, speech and a flag per parameter come with: pip install omni-terminal"
+            )
+            raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
+
+
+class _Plain:
+    """Standard output as the display of a reply. ``quiet``: ``--json`` prints the whole reply at the end."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def text(self, piece: str) -> None:
+        if not self._quiet:
+            click.echo(piece, nl=False)
+
+    def audio(self, seconds: float) -> None:
+        """Show nothing before the end."""
+
+
+@click.command(cls=_Run)
 @with_source
-@section_option(MESSAGE, "--text", help="What to say to the model; - reads it from standard input.")
-@section_option(MESSAGE, "--image", multiple=True, type=MediaFile("image"), help="An image file; may be repeated.")
-@section_option(MESSAGE, "--audio", multiple=True, type=MediaFile("audio"), help="An audio file; may be repeated.")
-@section_option(MESSAGE, "--video", multiple=True, type=MediaFile("video"), help="A video file; may be repeated.")
-@with_request
-@section_option(
-    REPLY, "--out", type=click.Path(path_type=Path), help="Write the speech to this WAV file; - is standard output."
-)
-@section_option(REPLY, "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, not text.")
-@section_option(REPLY, "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a trace to this file.")
-@section_option("Chat", "--play", is_flag=True, help="Play speech as it comes.")
-@section_option("Chat", "--mic", is_flag=True, help="Enter on an empty line records a turn.")
-@click.pass_context
-def run(context: click.Context, /, **options: Any) -> None:
-    """Run PIPELINE: a registered name, a checkpoint folder, a hub id or a config file. The message may come from standard input.
-    Without one, in a terminal: a chat (`omni chat`, of omni-terminal)."""
-    text, out, trace, as_json = (options[name] for name in ("text", "out", "trace", "as_json"))
-    media = [(kind, path) for kind in ("image", "audio", "video") for path in options[kind]]
-    if text is None and not media and sys.stdin is not None and sys.stdin.isatty():
-        _chat(context, options)
-        return
-    for flag in ("play", "mic"):
-        if options[flag]:
-            pipe = "; pipe the speech of one reply into a player: --out - | aplay -" if flag == "play" else ""
-            raise click.UsageError(f"--{flag} is for a chat, which begins without a message{pipe}")
-    if out is not None:
-        check_out(out, no_speech=options["no_speech"])
-        if out == STANDARD_OUTPUT and as_json:
-            raise click.UsageError("--json and --out - both write to standard output; name a file with --out")
-    if trace is not None:
-        check_folder("--trace", trace)
-    if text == "-" or (text is None and not media):
-        text = _standard_input()
+@log_options
+@click.option("--text", help="What to say to the model; - reads it from standard input.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), help="Give up after so many seconds.")
+@click.option("--param", multiple=True, metavar="KEY=VALUE", help="A parameter of the request: GROUP.NAME or NAME.")
+@click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="A key of the request's metadata.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document, errors included, not text.")
+def run(text: str | None, timeout: float | None, as_json: bool, **options: Any) -> None:
+    """Run PIPELINE: a registered name, a deploy file or preset, a checkpoint folder or a hub id. The message may also come
+    from standard input."""
+    if text is None and sys.stdin is not None and sys.stdin.isatty():
+        raise click.UsageError("nothing to answer: give --text. For a chat, and files: pip install omni-terminal")
+    content = [{"type": "text", "text": standard_input() if text in (None, "-") else text}]
+    given: dict[str, Any] = {"params": {}, "metadata": {}}
+    assign(given, options)
+    request = OmniRequest({"messages": [{"role": "user", "content": content}]}, **given, timeout=timeout)
     source = source_of(options)
-    request = generation(context, options)
-    parts = [{"type": kind, "path": str(path.absolute())} for kind, path in media]
-    parts += [{"type": "text", "text": text}] if text is not None else []
-    system = [{"role": "system", "content": options["system"]}] if options["system"] else []
-    messages: list[dict[str, Any]] = [*system, {"role": "user", "content": parts}]
     with signals_named():
-        config = source.resolve().config
-        outputs = config.interface.outputs if config.interface is not None else []
-        if out is not None and outputs and "audio" not in outputs:
-            raise click.UsageError(f"--out writes speech; {source.name} answers in {', '.join(outputs)} only")
-        from omni_core.cli.session import one_reply  # the runtime is imported only when something runs
-        from omni_core.coordinator.admission import admission
+        from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
 
-        admission(config, load_plugins())(request.request(messages))  # a wrong value fails before the stages start
-        config = completed(config)  # outside the event loop: a download must hear of Ctrl-C
-        work = one_reply(config, source.notices, request, messages, out, trace, as_json=as_json)
-        asyncio.run(until_terminated(work))
+        resolved = source.resolve()
+        config = resolved.config
+        for notice in source.notices:
+            click.echo(notice, err=True)
+        admission(config, load_plugins())(request)  # a wrong value fails before the stages start
+        config = completed(config, resolved.located)  # outside the event loop: a download must hear of Ctrl-C
+        asyncio.run(until_terminated(_answer(config, request, as_json=as_json)))
 
 
-def _chat(context: click.Context, options: dict[str, Any]) -> None:
-    """Run the command ``chat``, which a plugin provides, with the same arguments."""
-    for flag, value in (("--json", options["as_json"]), ("--trace", options["trace"])):
-        if value:
-            raise click.UsageError(f"{flag} is for one reply; give --text or a file")
-    if "chat" not in load_plugins().names("omni_commands") or context.parent is None:
-        raise click.UsageError("nothing to answer: give --text or a file. For a chat: pip install omni-terminal")
-    group = context.parent.command
-    assert isinstance(group, click.Group)
-    chat = group.get_command(context.parent, "chat")
-    assert chat is not None
-    chat.main(args=context.meta[ARGUMENTS], prog_name="omni chat", standalone_mode=False)
+async def _answer(config: PipelineConfig, request: OmniRequest, *, as_json: bool) -> None:
+    from omni_core.cli.reply import document, receive, seconds_of
+    from omni_core.client import open_async
 
-
-def _standard_input() -> str:
-    """Read the message from standard input.
-
-    Raises:
-        click.UsageError: it is empty, too long, or no text.
-    """
-    given = sys.stdin.buffer.read(MOST_INPUT + 1) if sys.stdin is not None else b""
-    if len(given) > MOST_INPUT:
-        raise click.UsageError(f"the message on standard input is longer than {MOST_INPUT >> 20} MiB")
-    try:
-        text = given.decode().strip()
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"the message on standard input is not UTF-8 text: {error}") from None
-    if not text:
-        raise click.UsageError("nothing to answer: standard input is empty; give --text, --image, --audio or --video")
-    return text
+    async with open_async(config, on_progress=lambda stage, state: click.echo(f"{stage}: {state}", err=True)) as pipe:
+        reply = await receive(pipe, request, _Plain(quiet=as_json))
+    if as_json:
+        click.echo(json.dumps(document(reply), default=str))
+        return
+    if reply.text and not reply.text.endswith("\n"):
+        click.echo()
+    speech = [f"{seconds:.2f} s of speech"] if (seconds := seconds_of(reply)) else []
+    kept = [*speech, *["an image"] * ("image" in reply.outputs)]
+    for line in [*reply.notices, *(f"{each}; to keep it, --out FILE comes with omni-terminal" for each in kept)]:
+        click.echo(line, err=True)

@@ -8,21 +8,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, Client, OpenOptions, open_async, open_pipeline
+    from omni_core.client.async_pipe import AsyncPipe, AsyncReplyStream, OpenOptions, open_async
     from omni_core.client.messages import MediaPolicy, Recording
     from omni_core.client.pipe import Pipe, ReplyStream, open, run
     from omni_core.client.replies import Audio, AudioPiece, Piece, Reply, TextPiece, Usage
 
 _MODULES = {
-    "async_pipe": ("AsyncPipe", "AsyncReplyStream", "Client", "OpenOptions", "open_async", "open_pipeline"),
+    "async_pipe": ("AsyncPipe", "AsyncReplyStream", "OpenOptions", "open_async"),
     "messages": ("MediaPolicy", "Recording"),
     "pipe": ("Pipe", "ReplyStream", "open", "run"),
     "replies": ("Audio", "AudioPiece", "Piece", "Reply", "TextPiece", "Usage"),
 }
 
 __all__ = [
-    "AsyncPipe", "AsyncReplyStream", "Audio", "AudioPiece", "Client", "MediaPolicy", "OpenOptions", "Piece", "Pipe", "Recording",
-    "Reply", "ReplyStream", "TextPiece", "Usage", "open", "open_async", "open_pipeline", "run",
+    "AsyncPipe", "AsyncReplyStream", "Audio", "AudioPiece", "MediaPolicy", "OpenOptions", "Piece", "Pipe", "Recording",
+    "Reply", "ReplyStream", "TextPiece", "Usage", "open", "open_async", "run",
 ]  # fmt: skip
 
 

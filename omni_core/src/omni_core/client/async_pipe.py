@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
@@ -13,15 +13,16 @@ from attrs import evolve
 from omni_core.client.calls import Calls
 from omni_core.client.messages import MediaPolicy, chat_request
 from omni_core.client.replies import Collector, Piece, Reply, import_numpy_soon
-from omni_core.client.source import PipelineSource
+from omni_core.client.source import source_class
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
 from omni_core.errors import ConfigError, InvalidRequestError, OmniError, did_you_mean
 from omni_core.launch.runner import MultiProcessPipelineRunner, Progress
-from omni_core.observe.profiler import ProfileSummary
+from omni_core.observe.recording import ProfileSummary
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.operations import Change
 
 
 class AsyncReplyStream(AsyncIterator[Piece]):
@@ -74,7 +75,6 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
         on_progress: Progress | None = None,
         startup_timeout: float = 600.0,
     ) -> None:
-        self.config = config
         self.notices = list(notices)
         self.media = media or MediaPolicy()
         self._runner = MultiProcessPipelineRunner(config, registry, on_progress, startup_timeout=startup_timeout)
@@ -87,6 +87,10 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
 
     async def __aexit__(self, *exception: object) -> None:
         await self._runner.stop()
+
+    @property
+    def config(self) -> PipelineConfig:
+        return self._runner.config
 
     def _ask(self, request_id: str | None, asked: dict[str, Any], *, stream: bool) -> Any:
         collector = Collector(request_id or os.urandom(16).hex(), self.interface)
@@ -113,7 +117,8 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
 
     def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncGenerator[StreamEvent]:
         """Yield partial results and final ones as they come. Leaving the iteration aborts the request."""
-        return self._runner.coordinator.stream(evolve(_checked(request), stream=True), request_id)
+        request = _checked(request)
+        return self._runner.coordinator.stream(request if request.stream else evolve(request, stream=True), request_id)
 
     async def abort(self, request_id: str) -> None:
         """Drop the request in every stage. Idempotent."""
@@ -127,13 +132,63 @@ class AsyncPipe(Calls[Coroutine[Any, Any, Reply], AsyncReplyStream]):
         """Return counters by process, then by stage (or ``relay``)."""
         return await self._runner.observation.statistics()
 
+    async def flush_caches(self) -> dict[str, list[str]]:
+        """Forget what stages keep for later requests (cached prefixes, encoded media); return those stages by process."""
+        return await self._runner.observation.flush_caches()
+
+    async def replace(
+        self,
+        stage: str,
+        set: Mapping[str, Any] | None = None,
+        on_step: Callable[[str], None] | None = None,
+        *,
+        wait: bool = True,
+    ) -> Change:
+        """Replace the units of a stage, one after another, while requests run: new requests go to the new unit, and the old one ends when
+        its requests have.
+
+        Cancelling the call before a new unit serves leaves the old one as it was; afterwards the old one still ends.
+
+        Args:
+            stage: its name, or that of a process with several stages.
+            set: values for its fields by path: ``{"factory_args.max_running": 8}``. on_step: called with a line for each step.
+            wait: for the end of each old unit, before the next one is replaced; ``False``: they end by themselves.
+
+        Raises:
+            ConfigError: a value is wrong, or cannot be changed now. StartupError: a new unit does not start; the old one serves.
+            OmniError: another operation runs.
+        """
+        return await self._runner.operations.replace(stage, set, on_step, wait=wait)
+
+    async def scale(
+        self,
+        stage: str,
+        replicas: int,
+        set: Mapping[str, Any] | None = None,
+        on_step: Callable[[str], None] | None = None,
+        *,
+        wait: bool = True,
+    ) -> Change:
+        """Change the number of replicas of a stage while requests run; those that are taken away finish what they have.
+
+        Args:
+            stage: its name, or that of a process with several stages. replicas: at least 1.
+            set: ``gpu`` and ``host``, with a value for each replica. on_step: called with a line for each step.
+            wait: for the end of replicas that are taken away.
+
+        Raises:
+            ConfigError: the number or a value is wrong. StartupError: a new unit does not start; those before it serve.
+            OmniError: another operation runs.
+        """
+        return await self._runner.operations.scale(stage, replicas, set, on_step, wait=wait)
+
     async def start_profile(self, torch: Sequence[str] = ()) -> None:
         """Record, in every process, what happens to requests. ``torch``: stages whose torch operations are recorded too."""
-        await self._runner.observation.start_profile(torch)
+        await self._runner.observation.profiling.start(torch)
 
     async def stop_profile(self, path: str | Path) -> ProfileSummary:
         """Stop recording; write one Chrome trace of all processes to ``path``, which Perfetto opens."""
-        return await self._runner.observation.stop_profile(path)
+        return await self._runner.observation.profiling.stop(path)
 
     @property
     def process_ids(self) -> dict[str, int]:
@@ -147,7 +202,7 @@ class OpenOptions(TypedDict, total=False):
     Attributes:
         options: those of the pipeline; ``omni pipelines`` lists them, and ``--option`` sets them on the command line.
         set: values for fields, by dotted path: ``{"decoder.gpu": 0}``; ``--set`` on the command line.
-        config: a YAML overlay, or what it would hold; ``--config`` on the command line.
+        config: a deploy file or preset, or what a file would hold, laid over the pipeline; ``--config`` on the command line.
         max_in_flight, retries, request_timeout: fields of the config (see :class:`omni_core.config.schema.PipelineConfig`).
         media: which media messages may name. By default local files and no URLs.
         startup_timeout: seconds until every stage must be ready.
@@ -175,7 +230,7 @@ def open_async(
     Its config is resolved here: this may download a checkpoint.
 
     Args:
-        pipeline: a registered name, a checkpoint folder, a hub id, a config file, or a config.
+        pipeline: a registered name, a deploy file or preset, a checkpoint folder, a hub id, or a config.
         model: the checkpoint of a registered pipeline: a folder or a hub id.
         options: see :class:`OpenOptions`.
 
@@ -192,7 +247,7 @@ def open_async(
     settings = given.pop("set", {})
     for name in fields.keys() & settings.keys():
         raise ConfigError(f"{name}: given twice, here and in set; give it once")
-    source = PipelineSource(
+    source = source_class()(
         pipeline if isinstance(pipeline, PipelineConfig) else str(pipeline),
         None if model is None else str(model),
         given.pop("options", {}),
@@ -201,7 +256,7 @@ def open_async(
         dashes="",
     )
     resolved = source.resolve(options.get("registry"))
-    return AsyncPipe(completed(resolved.config), source.notices, **given)
+    return AsyncPipe(completed(resolved.config, resolved.located), source.notices, **given)
 
 
 def _checked(request: OmniRequest) -> OmniRequest:
@@ -210,7 +265,3 @@ def _checked(request: OmniRequest) -> OmniRequest:
             f"a request must be an OmniRequest, is a {type(request).__name__}; chat() takes texts and messages"
         )
     return request
-
-
-Client = AsyncPipe
-open_pipeline = open_async

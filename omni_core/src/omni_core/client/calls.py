@@ -19,15 +19,19 @@ class Calls(ABC, Generic[Whole, Streamed]):
     """A pipeline that can be asked. ``Whole`` is how a reply is returned, ``Streamed`` an iterator over its pieces.
 
     Attributes:
-        config: the resolved config. notices: remarks about the pipeline for its user, such as which model was chosen.
+        notices: remarks about the pipeline for its user, such as which model was chosen.
     """
 
-    config: PipelineConfig
     notices: list[str]
 
     @property
+    @abstractmethod
+    def config(self) -> PipelineConfig:
+        """The resolved config, as it is now: ``replace`` and ``scale`` change it."""
+
+    @property
     def interface(self) -> Interface | None:
-        """What the pipeline offers: parameters, modalities, voices, limits. ``None`` if it declares nothing."""
+        """The interface that the pipeline declares: parameters, modalities, voices, limits. ``None`` if it declares nothing."""
         return self.config.interface
 
     # fmt: off

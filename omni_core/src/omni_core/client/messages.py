@@ -1,4 +1,4 @@
-"""What a chat is asked with: messages, media, a voice and parameters, made into a request. ``omni-media`` reads the media."""
+"""Make messages, media, a voice and parameters into a request. ``omni-media`` reads the media."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from attrs import frozen
 
-from omni_core.errors import InvalidRequestError, PluginError
+from omni_core.errors import InvalidRequestError
 from omni_core.interface import VOICE, Interface
 from omni_core.protocol.messages import OmniRequest
+from omni_core.references import load_plugin
 
 KINDS = ("image", "audio", "video")
 
@@ -19,7 +20,7 @@ _ARGUMENTS = (*KINDS, "system", "modalities", "voice", "stream", "timeout", "req
 
 @frozen
 class MediaPolicy:
-    """Which media messages may name.
+    """The media that messages may name.
 
     Attributes:
         allow_paths: files of this machine. A server must not let its clients name them.
@@ -110,11 +111,8 @@ def _has_parts(message: Mapping[str, Any]) -> bool:
 
 
 def _reader(policy: MediaPolicy) -> Any:
-    try:
-        from omni_media import Reader
-    except ImportError:
-        raise PluginError("messages with media and content parts need omni-media: pip install omni-media") from None
-    return Reader(policy)
+    needs = "messages with media and content parts need omni-media: pip install omni-media"
+    return load_plugin("omni_media:Reader", needs)(policy)
 
 
 def _beside(media: list[dict[str, Any]], messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

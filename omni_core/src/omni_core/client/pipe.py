@@ -197,7 +197,11 @@ class Pipe(Calls[Reply, ReplyStream]):
         self._pipe = pipe
         self._thread = _LoopThread(pipe)
         self._end = weakref.finalize(self, self._thread.end)
-        self.config, self.notices = pipe.config, pipe.notices
+        self.notices = pipe.notices
+
+    @property
+    def config(self) -> PipelineConfig:
+        return self._pipe.config
 
     def __enter__(self) -> Self:
         return self
@@ -230,6 +234,9 @@ class Pipe(Calls[Reply, ReplyStream]):
     submit = _blocking(AsyncPipe.submit)
     abort = _blocking(AsyncPipe.abort)
     statistics = _blocking(AsyncPipe.statistics)
+    flush_caches = _blocking(AsyncPipe.flush_caches)
+    replace = _blocking(AsyncPipe.replace)
+    scale = _blocking(AsyncPipe.scale)
     start_profile = _blocking(AsyncPipe.start_profile)
     stop_profile = _blocking(AsyncPipe.stop_profile)
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import array
 import base64
 import io
+import sys
 import threading
+import wave
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from omni_core.client.wav import WavWriter
 from omni_core.coordinator import StreamEvent
 from omni_core.errors import OmniError
 from omni_core.interface import Interface
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+from omni_core.protocol.outputs import AudioChunk, AudioResult, ImageChunk, ImageResult, TextChunk, TextResult
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,9 +56,9 @@ class Audio:
                 "there is no sound to write: the reply has no speech (see its notices and the request's modalities)"
             )
         stream = io.BytesIO()
-        writer = WavWriter(stream)
-        writer.write(self.samples, self.sample_rate)
-        writer.close()
+        with wave.open(stream, "wb") as file:
+            file.setparams((1, 2, self.sample_rate, 0, "NONE", ""))
+            file.writeframes(pcm16(self.samples))
         return stream.getvalue()
 
     def save(self, path: str | Path) -> Path:
@@ -166,7 +168,7 @@ class Collector:
             audio=self._audio(audio),
             usage=Usage(usage.pop("prompt_tokens", 0), usage.pop("completion_tokens", 0), usage),
             finish_reason=getattr(text, "finish_reason", "stop"),
-            notices=[line for each in (text, audio) for line in getattr(each, "notices", [])],
+            notices=[line for each in outputs.values() for line in getattr(each, "notices", [])],
             request_id=self.request_id,
             outputs=outputs,
         )
@@ -189,6 +191,8 @@ class Collector:
 def _kind(data: Any) -> str | None:
     if isinstance(data, TextChunk | TextResult | str):
         return "text"
+    if isinstance(data, ImageChunk | ImageResult):
+        return "image"
     return "audio" if isinstance(data, AudioChunk | AudioResult) else None
 
 
@@ -212,3 +216,15 @@ def _array(values: Any) -> Any:
     except ImportError:
         return values
     return np.asarray(values, dtype=np.float32)
+
+
+def pcm16(samples: Any) -> bytes:
+    """Return float samples in [-1, 1] as 16-bit little-endian integers. NumPy arrays take a shorter way than lists."""
+    if hasattr(samples, "astype"):
+        scaled: bytes = (samples.clip(-1.0, 1.0) * 32767.0).round().astype("<i2").tobytes()
+        return scaled
+    values = samples.tolist() if hasattr(samples, "tolist") else samples
+    pcm = array.array("h", (round(max(-1.0, min(1.0, value)) * 32767) for value in values))
+    if sys.byteorder == "big":
+        pcm.byteswap()
+    return pcm.tobytes()

@@ -1,26 +1,34 @@
-"""The pipeline that a person names: by its name, a config file, a checkpoint folder or a hub id, with a model and overrides."""
+"""The pipeline that a person names: by its name or a file that describes it whole, with a model, options and values for fields.
+
+omni-deploy knows more sources: deploy files, presets, checkpoint folders, hub ids and the environment. Where it is installed, its
+``LayeredSource`` is used instead.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from contextlib import suppress
+import os
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from attrs import define, evolve, field
 
-from omni_core.config.loading import expanded, load_config, parse_assignment, read_yaml
-from omni_core.config.overrides import Override, ResolvedConfig, apply, parse_flag, parse_overlay
+from omni_core.config.loading import is_file, parse_assignment, read_yaml
+from omni_core.config.overrides import Override, ResolvedConfig, overridden, parse_flag
 from omni_core.config.schema import PipelineConfig
-from omni_core.config.validation import validate
-from omni_core.errors import ConfigError, PluginError
+from omni_core.errors import ConfigError, OmniError, PluginError, message_of
 from omni_core.hookspecs import PipelineComponent
-from omni_core.interface import Interface
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.references import load
 
-_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")
+EVERY = "*"
+"""In place of a stage's name: every stage that has what is set."""
+
+VARIABLE = "OMNI_SET__"
+"""Begins the name of a variable that sets a value: ``OMNI_SET__DECODER__GPU=1``."""
+
+LAYERS, LAYERED_SOURCE = "omni_deploy", "omni_deploy.source:LayeredSource"
 
 
 @define
@@ -28,12 +36,13 @@ class PipelineSource:
     """A pipeline as it was asked for, on the command line or in :func:`omni_core.open`.
 
     Attributes:
-        name: a registered name, a config file, a checkpoint folder or a hub id; or the config itself.
+        name: a registered name, or a file; or the config itself. With omni-deploy, a preset, a checkpoint folder or a hub id too.
         model: a checkpoint folder or a hub id.
         options: go to the pipeline's function.
         settings: values for fields of stages and of the pipeline: ``--set`` flags, or a mapping of dotted paths to values.
-        overlay: a YAML file with such values, or what it would hold.
+        overlay: a deploy file or preset that is laid over ``name``, or what a file would hold.
         dashes: what comes before the name of an option in messages: ``--`` on the command line.
+        platform: whose sections of deploy files apply; by default that of this machine.
         notices: lines for the user, filled by :meth:`resolve`.
     """
 
@@ -43,139 +52,94 @@ class PipelineSource:
     settings: tuple[str, ...] | Mapping[str, Any] = ()
     overlay: str | Path | Mapping[str, Any] | None = None
     dashes: str = "--"
+    platform: str | None = None
     notices: list[str] = field(factory=list)
 
     def resolve(self, registry: PluginRegistry | None = None) -> ResolvedConfig:
-        """Return the config with overrides applied, validated.
+        """Return the config with the settings applied, validated.
 
         Raises:
-            PluginError: no such pipeline. ConfigError: an override or the config is invalid.
+            PluginError: no such pipeline, or a source that only omni-deploy reads. ConfigError: a setting or the config is invalid.
         """
-        config, levels = self._base(registry), (self._overlay(), self._settings())
-        resolved = apply(config, *levels) if config is not self.name or any(levels) else ResolvedConfig(config)
-        validate(resolved.config)
-        return resolved
-
-    def exists(self) -> bool:
-        """Return whether the name is that of a registered pipeline, a config file or a folder."""
-        name, is_folder = str(self.name), False
-        with suppress(ConfigError):  # ~NAME of no user
-            is_folder = expanded(name).is_dir()
-        return is_folder or self._is_file or name in load_plugins().names("omni_pipelines")
-
-    def interface(self) -> Interface | None:
-        """Return what the pipeline declares, without reading the weights of a checkpoint. Raises as :meth:`resolve`."""
+        settings = self.overrides()
+        self._refuse_layers(settings)
         if isinstance(self.name, PipelineConfig):
-            return self.name.interface
-        if self._is_file:
-            return load_config(Path(self.name)).interface
-        return self._component(self.name, load_plugins()).interface
+            self.refuse_source("a PipelineConfig")
+            return ResolvedConfig(overridden(self.name, settings) if settings else self.name)
+        config = self._read(self.name) if is_file(self.name) else self._made(self.name, registry or load_plugins())
+        return ResolvedConfig(overridden(config, settings))
 
-    @property
-    def _is_file(self) -> bool:
-        return isinstance(self.name, str) and self.name.endswith((".yaml", ".yml", ".json"))
+    def _refuse_layers(self, settings: Iterable[Override]) -> None:
+        """Raise a PluginError if there is more to apply than settings."""
+        given = [] if self.overlay is None else [f"{self.dashes}config {self.overlay}"]
+        given += [each.origin for each in settings if EVERY in each.parts[:2]]
+        if not isinstance(self.name, PipelineConfig):  # a finished config has the environment already
+            given += [name for name in os.environ if name.startswith(VARIABLE)]
+        if given:
+            raise PluginError(f"{given[0]}: deploy files and layers need omni-deploy: pip install omni-deploy")
 
-    def _overlay(self) -> list[Override]:
-        if self.overlay is None:
-            return []
-        if isinstance(self.overlay, Mapping):
-            return parse_overlay(dict(self.overlay), "config")
-        return parse_overlay(read_yaml(self.overlay), str(self.overlay))
+    def _read(self, path: str) -> Mapping[str, Any]:
+        """Return the fields of a whole pipeline in a file."""
+        self.refuse_source("a config file")
+        values = read_yaml(path)
+        if not isinstance(values, dict) or not isinstance(values.get("stages"), list):
+            what = "describes no whole pipeline (with `stages` as a list), and deploy files need omni-deploy"
+            raise PluginError(f"{path} {what}: pip install omni-deploy")
+        return values
 
-    def _settings(self) -> list[Override]:
-        if isinstance(self.settings, Mapping):
-            return [
-                Override(tuple(path.split(".")), value, f"set {path}={value!r}")
-                for path, value in self.settings.items()
-            ]
-        return [parse_flag(text) for text in self.settings]
-
-    def _base(self, registry: PluginRegistry | None) -> PipelineConfig:
-        name = self.name
-        if isinstance(name, PipelineConfig) or self._is_file:
-            kind = "a PipelineConfig" if isinstance(name, PipelineConfig) else "a config file"
-            if self.model is not None:
-                raise ConfigError(f"{self.dashes}model: {kind} says which model it uses (model_path); change it there")
-            for option in self.options:
-                fields = f"set its fields by {self.dashes}set or {self.dashes}config"
-                raise ConfigError(f"{self.dashes}option {option}: {kind} has no options; {fields}")
-            return name if isinstance(name, PipelineConfig) else load_config(Path(name))
-        registry = registry or load_plugins()
-        component = self._component(name, registry)
-        model = self.model
-        if name not in registry.names("omni_pipelines"):
-            if model is not None:
-                raise ConfigError(
-                    f"{self.dashes}model: {name} is itself the checkpoint; name a pipeline or remove {self.dashes}model"
-                )
-            model = name
-        if model is None:
-            if component.default_model is None:
-                raise ConfigError(f"{self.dashes}model: pipeline {name!r} needs one (a folder or a hub id)")
-            model, notice = load(component.default_model)()
-            self.notices.append(notice)
-        config: PipelineConfig = load(component.target)(model, **self.options)
-        return config if config.interface is not None else evolve(config, interface=component.interface)
-
-    def _component(self, name: str, registry: PluginRegistry) -> PipelineComponent:
-        if name not in registry.names("omni_pipelines"):
-            folder = expanded(name)
-            if folder.is_dir():
-                return _serving(name, folder / "config.json", registry)
-            if _HUB_ID.fullmatch(name):
-                return _serving(name, _config_of(name, registry), registry)
-            if "/" in name:
-                raise PluginError(f"{name} is neither a pipeline nor a folder nor a hub id (OWNER/NAME)")
+    def _made(self, name: str, registry: PluginRegistry) -> PipelineConfig:
+        """Return what the function of a registered pipeline makes."""
         try:
             component = registry.get("omni_pipelines", name)
         except PluginError as error:
-            raise PluginError(f"{error} (`omni pipelines` lists those that are installed)") from None
+            what = "presets, checkpoint folders and hub ids need omni-deploy: pip install omni-deploy"
+            raise PluginError(f"{error}; {what}") from None
         assert isinstance(component, PipelineComponent)
-        return component
-
-
-def _config_of(name: str, registry: PluginRegistry) -> Path:
-    """Return the ``config.json`` of a checkpoint that is no folder here, from the first pipeline that can find it.
-
-    Raises:
-        PluginError: none can.
-    """
-    components = [each for each, _ in registry.components("omni_pipelines") if isinstance(each, PipelineComponent)]
-    problem = "no installed pipeline fetches checkpoints"
-    for finder in dict.fromkeys(each.config_folder_fn for each in components if each.config_folder_fn):
         try:
-            return Path(load(finder)(name)) / "config.json"
-        except ConfigError as error:
-            problem = str(error)
-    raise PluginError(
-        f"{name} is neither a pipeline nor a folder, and as a hub id it cannot be read ({problem}). "
-        f"Or name its pipeline: omni run PIPELINE --model {name}"
-    )
+            return self.built(component, self.model, self.options)
+        except OmniError:
+            raise
+        except Exception as error:
+            if not self.options:
+                raise
+            what = f"{self.dashes}option: pipeline {name!r} does not take these options, {self.options}"
+            raise ConfigError(f"{what}: {message_of(error, with_type=True)}") from error
+
+    def overrides(self) -> list[Override]:
+        """Return the settings, each with its origin."""
+        if not isinstance(self.settings, Mapping):
+            return [parse_flag(text) for text in self.settings]
+        pairs = self.settings.items()
+        return [Override(tuple(path.split(".")), value, f"set {path}={value!r}") for path, value in pairs]
+
+    def built(self, component: PipelineComponent, model: str | None, options: Mapping[str, Any]) -> PipelineConfig:
+        """Return what a pipeline's function makes; without a ``model``, of its default one."""
+        if model is None:
+            if component.default_model is None:
+                raise ConfigError(f"{self.dashes}model: pipeline {component.name!r} needs one (a folder or a hub id)")
+            model, notice = load(component.default_model)()
+            self.notices.append(notice)
+        config: PipelineConfig = load(component.target)(model, **options)
+        return config if config.interface is not None else evolve(config, interface=component.interface)
+
+    def refuse_source(self, kind: str) -> None:
+        """Raise a ConfigError if a model or an option is given beside what has them."""
+        if self.model is not None:
+            raise ConfigError(f"{self.dashes}model: {kind} says which model it uses (model_path); change it there")
+        for option in self.options:
+            fields = f"set its fields by {self.dashes}set or {self.dashes}config"
+            raise ConfigError(f"{self.dashes}option {option}: {kind} has no options; {fields}")
 
 
-def _serving(name: str, path: Path, registry: PluginRegistry) -> PipelineComponent:
-    """Return the installed pipeline that runs a checkpoint, by the architectures in its ``config.json``."""
-    if not path.is_file():
-        raise ConfigError(f"{name} is no checkpoint: it has no config.json")
-    raw = read_yaml(path)
-    values = raw if isinstance(raw, dict) else {}
-    listed = values.get("architectures")
-    names = [*(listed if isinstance(listed, list) else []), values.get("model_type")]
-    wanted = [each for each in names if isinstance(each, str)]
-    components = [each for each, _ in registry.components("omni_pipelines") if isinstance(each, PipelineComponent)]
-    found = [each for each in components if set(each.architectures) & set(wanted)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        choices = " or ".join(f"omni run {each.name} --model {name}" for each in found)
-        raise ConfigError(f"{name}: several installed pipelines run {' or '.join(wanted)}; choose one: {choices}")
-    known = [f"{each.name} ({', '.join(each.architectures)})" for each in components if each.architectures]
-    raise ConfigError(
-        f"{path}: no installed pipeline runs {' or '.join(wanted) or 'it (it names no architectures)'}; "
-        f"there are: {', '.join(known) or 'none that name architectures'}. Or name one: omni run PIPELINE --model {name}"
-    )
+def source_class() -> type[PipelineSource]:
+    """Return the class of sources: omni-deploy's, where it is installed."""
+    found: type[PipelineSource] = load(LAYERED_SOURCE) if find_spec(LAYERS) is not None else PipelineSource
+    return found
 
 
 def parse_options(texts: tuple[str, ...]) -> dict[str, Any]:
     """Return ``--option name=value`` flags as keyword arguments."""
-    return dict(parse_assignment("--option", text, "name=value") for text in texts)
+    pairs = [parse_assignment("--option", text, "name=value") for text in texts]
+    if len(dict(pairs)) < len(pairs):
+        raise ConfigError(f"--option: one is given twice: {', '.join(texts)}")
+    return dict(pairs)

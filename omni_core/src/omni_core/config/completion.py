@@ -6,16 +6,17 @@ parent, before any process starts; each clears its field, so that a completed co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from attrs import evolve, field, frozen
 
-from omni_core.config.devices import detect
-from omni_core.config.placement import check, plan
 from omni_core.config.schema import PipelineConfig
 from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
-from omni_core.references import load
+from omni_core.references import load, load_plugin
+
+FITTED = "omni_deploy.fitting:fitted"
+"""Completes a config for the GPUs of this machine."""
 
 
 @frozen
@@ -43,30 +44,19 @@ class DoesNotFitError(ConfigError):
     """The pipeline needs more memory than the machine has; the message says what would do."""
 
 
-def placed(config: PipelineConfig, machine: Machine) -> Placement:
-    """Return a valid config with the devices and budgets that its ``placement_fn`` chooses.
+def completed(config: PipelineConfig, located: Callable[[str], str] = str) -> PipelineConfig:
+    """Return ``config`` placed on this machine, checked against its GPUs, and with its checkpoint on disk.
+
+    Blocks while a checkpoint is downloaded. A pipeline that does not fit is refused before. ``located`` adds to problems where the
+    values that they name were written (:meth:`ResolvedConfig.located`).
 
     Raises:
-        DoesNotFitError: the pipeline does not fit. ConfigError: what the function chose is invalid.
-    """
-    if config.placement_fn is None:
-        return Placement(config)
-    placement: Placement = load(config.placement_fn)(config, machine)
-    placement = evolve(placement, config=evolve(placement.config, placement_fn=None))
-    validate(placement.config)
-    return placement
-
-
-def completed(config: PipelineConfig) -> PipelineConfig:
-    """Return ``config`` placed on this machine, checked against its GPUs, and with its checkpoint on disk. Raises as :func:`placed`.
-
-    Blocks while a checkpoint is downloaded. A pipeline that does not fit is refused before.
+        DoesNotFitError: the pipeline does not fit. ConfigError: it is invalid, or what ``placement_fn`` chose.
+        PluginError: it uses GPUs, and omni-deploy, which asks the machine, is missing.
     """
     validate(config)
     if config.placement_fn is not None or any(stage.gpu is not None for stage in config.stages):
-        gpus = detect()
-        config = placed(config, Machine(gpus)).config
-        check([process for process in plan(config) if process.host is None and process.gpus], gpus)
+        config = load_plugin(FITTED, "stages on GPUs need omni-deploy: pip install omni-deploy")(config, located)
     if config.fetch_fn is not None:
         config = evolve(config, model_path=load(config.fetch_fn)(config.model_path), fetch_fn=None)
     return config

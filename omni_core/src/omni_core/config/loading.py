@@ -1,38 +1,39 @@
-"""Reading and writing pipeline configs: strict, and every problem named with its full path (attrs and cattrs)."""
+"""Reading pipeline configs: strict, and every problem named with its full path (attrs and cattrs)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import partial
-from io import StringIO
+from math import isfinite
 from operator import eq
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 import cattrs
+from cattrs.cols import list_structure_factory, mapping_structure_factory
 from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, IterableValidationError
 from cattrs.gen import make_dict_structure_fn
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, RestartConfig, StageConfig
+from omni_core.config.documents import Document, parse
+from omni_core.config.schema import PARTS, PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 from omni_core.interface import Interface, Parameter, ParameterGroup
 
-_CLASSES = (
-    Parameter,
-    ParameterGroup,
-    Interface,
-    EndpointsConfig,
-    RestartConfig,
-    RelayConfig,
-    StageConfig,
-    PipelineConfig,
-)
+T = TypeVar("T")
+
+_CLASSES: tuple[type, ...] = (Parameter, ParameterGroup, Interface, *PARTS.values(), StageConfig, PipelineConfig)
 """Each after those of its fields."""
+
+
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Ends of the names of files with configs."""
+
+
+def is_file(name: str) -> bool:
+    """Return whether a name is that of a file, by its end."""
+    return name.endswith(SUFFIXES)
 
 
 def expanded(path: str | Path) -> Path:
@@ -47,16 +48,16 @@ def expanded(path: str | Path) -> Path:
         raise ConfigError(f"{path}: this machine has no user {Path(path).parts[0].removeprefix('~')!r}") from None
 
 
-def structure(values: Any) -> PipelineConfig:
-    """Make a pipeline config from plain data.
+def structure(values: Any, cls: type[T] = PipelineConfig, path: str = "") -> T:  # type: ignore[assignment]
+    """Make a pipeline config, or another of its classes, from plain data.
 
     Raises:
-        ConfigError: one line per problem, each with its path, such as ``stages[decoder].tp_size``.
+        ConfigError: one line per problem, each with its path, such as ``stages[decoder].tp_size``; ``path`` is that of ``values``.
     """
     try:
-        return _converter.structure(values, PipelineConfig)
+        return _converter.structure(values, cls)
     except Exception as error:
-        problems = list(_problems(error, "", values))
+        problems = list(_problems(error, path, values))
         raise ConfigError("\n".join(problems)) from None
 
 
@@ -74,17 +75,8 @@ def unstructure(config: PipelineConfig) -> dict[str, Any]:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Read a YAML (or JSON) document. Duplicate keys are errors; ``no`` and ``12:30`` stay text (YAML 1.2).
-
-    Raises:
-        ConfigError: the file cannot be read or parsed.
-    """
-    try:
-        return _yaml(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    except YAMLError as error:
-        raise ConfigError(f"{path} is no valid YAML: {error}") from error
+    """Read a YAML (or JSON) document; see :meth:`Document.read`."""
+    return Document.read(path).values
 
 
 def parse_assignment(option: str, text: str, form: str) -> tuple[str, Any]:
@@ -96,41 +88,19 @@ def parse_assignment(option: str, text: str, form: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise ConfigError(f"{option} {text!r}: must be of the form {form}")
-    try:
-        return key, _yaml(value) if value else ""
-    except YAMLError as error:
-        raise ConfigError(f"{option} {text!r}: the value is no valid YAML: {error}") from error
-
-
-def _yaml(text: str) -> Any:
-    return YAML(typ="safe", pure=True).load(text)
-
-
-def load_config(path: str | Path) -> PipelineConfig:
-    """Read a whole pipeline from a YAML or JSON file, structured but not yet validated."""
-    return structure(read_yaml(path))
-
-
-def dump_json(config: PipelineConfig) -> str:
-    """Return the config as JSON, which is also YAML; :func:`load_config` reads it back equal."""
-    return json.dumps(unstructure(config), indent=2)
-
-
-def dump_yaml(config: PipelineConfig) -> str:
-    """Return the config as YAML; :func:`load_config` reads it back equal."""
-    yaml, stream = YAML(typ="safe", pure=True), StringIO()
-    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False  # type: ignore[assignment]
-    yaml.dump(unstructure(config), stream)
-    return stream.getvalue()
+    return key, parse(value, f"{option} {text!r}")[0] if value else ""
 
 
 def _is_instance(kind: type) -> Callable[[Any, Any], Any]:
     def check(value: Any, _: Any) -> Any:
+        if kind is float and isinstance(value, float) and not isfinite(value):
+            raise TypeError(f"must be a finite number, is {value!r}")
         if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
             return value
         if kind is float and type(value) is int:
             return float(value)
-        raise TypeError(f"must be {kind.__name__}, is {value!r}")
+        advice = "; write it in quotes" if kind is str and isinstance(value, int | float) else ""
+        raise TypeError(f"must be {kind.__name__}, is {value!r}{advice}")
 
     return check
 
@@ -147,6 +117,12 @@ def _is_any_of(kinds: type | UnionType, expected: str, *, listed: bool = False) 
     return check
 
 
+def _is_list_of_texts(value: Any, _: Any) -> list[str]:
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return list(value)
+    raise TypeError(f"must be a list of texts, is {value!r}")
+
+
 def _or_auto(otherwise: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda value, kind: value if value == "auto" else otherwise(value, kind)
 
@@ -156,30 +132,44 @@ _UNIONS = {
         _is_any_of(int, "a GPU number, a list of them, auto", listed=True)
     ),
     str | list[str] | None: _is_any_of(str, "a stage name, a list of them", listed=True),
+    str | list[str | None] | None: _is_any_of(str | None, "the name of a host, a list of them", listed=True),
     str | float | None: _is_any_of(str | int | float, 'a size such as "20GiB", a share such as 0.5'),
     int | float | None: _is_any_of(int | float, "a number"),
+    list[str]: _is_list_of_texts,
 }
-"""The checks of fields that may have values of several types, by their annotation."""
+"""The checks of fields that may have values of several types, and of lists, by their annotation."""
 
 
 def _make_converter() -> cattrs.Converter:
     converter = cattrs.Converter(forbid_extra_keys=True)
+    converter.register_structure_hook_factory(
+        lambda kind: getattr(kind, "__origin__", None) is dict,
+        lambda kind: _needs(dict, "mapping", mapping_structure_factory(kind, converter)),
+    )
+    converter.register_structure_hook_factory(
+        lambda kind: getattr(kind, "__origin__", None) is list,
+        lambda kind: _needs(list | tuple, "list", list_structure_factory(kind, converter)),
+    )
     for kind in (str, int, bool, float):
         converter.register_structure_hook(kind, _is_instance(kind))
     for union, check in _UNIONS.items():
         converter.register_structure_hook_func(partial(eq, union), check)
     for cls in _CLASSES:
-        generated = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
-        converter.register_structure_hook(cls, _needs_mapping(cls, generated))
+        generated: Callable[[Any, Any], Any] = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True)
+        converter.register_structure_hook(cls, _needs(dict, "mapping", generated, cls))
     return converter
 
 
-def _needs_mapping(cls: type, generated: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _needs(
+    kinds: type | UnionType, word: str, generated: Callable[[Any, Any], Any], cls: type | None = None
+) -> Callable[[Any, Any], Any]:
+    """Return a hook that structures values of these kinds only; an instance of ``cls`` is taken as it is."""
+
     def check(value: Any, kind: Any) -> Any:
-        if isinstance(value, cls):
+        if cls is not None and isinstance(value, cls):
             return value
-        if not isinstance(value, dict):
-            raise TypeError(f"must be a mapping, is {value!r}")
+        if not isinstance(value, kinds):
+            raise TypeError(f"must be a {word}, is {value!r}")
         return generated(value, kind)
 
     return check
@@ -194,7 +184,8 @@ def _problems(error: BaseException, path: str, values: Any) -> Iterator[str]:
         for child, place in error.group_exceptions()[0]:
             item = values[int(place.index)] if isinstance(values, list) else None
             name = item.get("name", place.index) if isinstance(item, dict) else place.index
-            yield from _problems(child, f"{path}[{name}]", item)
+            is_key = isinstance(values, dict)
+            yield from _problems(child, f"{path}.{name}" if is_key else f"{path}[{name}]", item)
     elif isinstance(error, ClassValidationError):
         located, others = error.group_exceptions()
         for child, note in located:
@@ -207,6 +198,8 @@ def _problems(error: BaseException, path: str, values: Any) -> Iterator[str]:
         for key in sorted(error.extra_fields):
             yield f"{path}.{key}: unknown field{did_you_mean(key, known)}".lstrip(".")
     elif isinstance(error, KeyError):
-        yield f"{path}.{error.args[0]}: required field is missing".lstrip(".")
+        yield f"{path.removesuffix(str(error.args[0])).rstrip('.')}.{error.args[0]}: required field is missing".lstrip(
+            "."
+        )
     else:
         yield f"{path or 'config'}: {error}"

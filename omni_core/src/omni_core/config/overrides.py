@@ -1,40 +1,50 @@
-"""Overrides: a YAML overlay and ``--set`` flags change fields of stages by name, never silently.
+"""Overrides: values for single fields of a pipeline, by path. Each changes the config or is an error that names where it was written.
 
-Order, the later the stronger: the pipeline's own values, its ``runtime_overrides``, the overlay file, flags. Every override
-either changes the config or is an error that names it. At one level no path may be set twice, nor a mapping beside one of its
-keys; the origin of every value is recorded.
+Flags are the only place of overrides here. Deploy files, the environment and their layers are omni-deploy's, which changes fields by the
+same :class:`Fields`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
 import attrs
-from attrs import field, frozen
+from attrs import frozen
 
 from omni_core.config.loading import parse_assignment, structure, unstructure
-from omni_core.config.schema import EndpointsConfig, PipelineConfig, RelayConfig, RestartConfig, StageConfig
+from omni_core.config.schema import PARTS, PipelineConfig, StageConfig
+from omni_core.config.validation import validate
 from omni_core.errors import ConfigError, did_you_mean
 
-_PARTS: dict[str, type] = {"relay": RelayConfig, "restart": RestartConfig, "endpoints": EndpointsConfig}
-"""Fields that are classes of their own."""
-
-_FREE = ("factory_args", "env_defaults", "runtime_overrides", "project_payload", "settings", "hosts")
+_FREE = (
+    *("factory_args", "env_defaults", "runtime_overrides", "project_payload", "settings", "hosts"),
+    *("env", "labels", "params", "metadata", "server", "autoscale", "capsules"),
+)
 """Fields that are mappings of the author's own keys: below them any key may be set."""
 
-_FLAT = ("env_defaults", "hosts")
+_FLAT = ("env", "env_defaults", "hosts", "labels")
 """Those whose keys may contain dots, because their values are no mappings."""
 
-_TOPOLOGY = ("name", "next", "terminal", "wait_for", "stream_to")
+_OWN: dict[type, tuple[str, ...]] = {
+    StageConfig: ("name", "next", "terminal", "wait_for", "stream_to"),
+    PipelineConfig: ("interface", "config_cls"),
+}
+"""Fields that no override changes."""
 
 Path = tuple[str, ...]
+
+Rule = Callable[[PipelineConfig], Iterable[str]]
+"""Yields a line for each problem of a config, which begins with a path such as ``stages[decoder].tp_size:``."""
 
 
 @frozen
 class Override:
-    """One value for one path, such as ``("decoder", "factory_args", "max_running")``, and where it was written."""
+    """One value for one path, such as ``("decoder", "factory_args", "max_running")``, and where it was written.
+
+    A path that begins with ``stages`` is that of a stage for certain; others may be that of a field of the pipeline.
+    """
 
     parts: Path
     value: Any
@@ -42,15 +52,52 @@ class Override:
 
     @property
     def path(self) -> str:
-        return ".".join(self.parts)
+        return ".".join(self.parts[1:] if self.parts[0] == "stages" else self.parts)
+
+    @property
+    def where(self) -> str:
+        """The origin, with the path where the origin does not say it."""
+        return self.origin if self.path in self.origin else f"{self.origin}: {self.path}"
 
 
 @frozen
 class ResolvedConfig:
-    """A config with its overrides applied, and the origin of each: path to ``(origin, value before, value now)``."""
+    """A config with its overrides applied."""
 
     config: PipelineConfig
-    provenance: dict[str, tuple[str, Any, Any]] = field(factory=dict)
+
+    def located(self, text: str) -> str:
+        """Return problems of the config, one a line, each with the places of the values that it names, as far as they are known."""
+        return text
+
+
+class Fields:
+    """The fields of a config as plain data, which overrides change."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        stages = values.get("stages")
+        named = [each for each in stages if isinstance(each, dict)] if isinstance(stages, list) else []
+        self.stages: dict[str, dict[str, Any]] = {str(each.get("name")): each for each in named}
+
+    def set(self, override: Override) -> Any:
+        """Change one path; return the value that was there.
+
+        Raises:
+            ConfigError: there is no such path, or it may not be changed.
+        """
+        first, *rest = override.parts
+        fields = [attribute.name for attribute in attrs.fields(PipelineConfig) if attribute.name != "stages"]
+        if first == "stages" or first in self.stages:
+            if first == "stages":
+                first, *rest = rest or [first]
+            if first not in self.stages:
+                raise ConfigError(f"{override.origin}: no stage is called {first!r}{did_you_mean(first, self.stages)}")
+            return set_field(self.stages[first], StageConfig, rest, override)
+        if first in fields:
+            return set_field(self.values, PipelineConfig, [first, *rest], override)
+        hint = did_you_mean(first, [*self.stages, *fields])
+        raise ConfigError(f"{override.origin}: {first!r} is neither a stage nor a pipeline field{hint}")
 
 
 def parse_flag(text: str) -> Override:
@@ -60,79 +107,57 @@ def parse_flag(text: str) -> Override:
         ConfigError: not of that form.
     """
     path, value = parse_assignment("--set", text, "stage.field=value, such as decoder.gpu=0")
-    return Override(tuple(path.split(".")), value, f"--set {text}")
+    parts = tuple(path.split("."))
+    return Override(parts, value_of(parts, value, text.partition("=")[2]), f"--set {text}")
 
 
-def parse_overlay(values: Any, origin: str) -> list[Override]:
-    """Parse an overlay document: pipeline fields, and ``stages`` as a mapping from stage name to fields.
-
-    Raises:
-        ConfigError: it is no mapping, or adds a stage list (topology belongs to the pipeline).
-    """
-    if not isinstance(values, dict):
-        raise ConfigError(f"{origin}: must be a mapping of fields")
-    overrides: list[Override] = []
-    for name, value in values.items():
-        if name == "stages":
-            if not isinstance(value, dict):
-                raise ConfigError(f"{origin}: stages: must map names to fields; an overlay cannot add or remove stages")
-            for stage, fields in value.items():
-                overrides += _leaves((str(stage),), fields, origin)
-        else:
-            overrides += _leaves((str(name),), value, origin)
-    return overrides
+def value_of(parts: Path, value: Any, text: str) -> Any:
+    """Return the value of a flag or variable, read from ``text``: that of an environment variable is a text, whatever it looks like."""
+    around = parts[:-1]
+    is_variable = around[:1] == ("env_defaults",) or "env" in around[1 : 3 if around[:1] == ("stages",) else 2]
+    return text if is_variable and isinstance(value, int | float) else value
 
 
-def _leaves(parts: Path, value: Any, origin: str) -> Iterator[Override]:
-    """Descend into mappings, so that an overlay changes single arguments and leaves their neighbours."""
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves((*parts, str(key)), inner, origin)
-    else:
-        yield Override(parts, value, origin)
-
-
-def apply(config: PipelineConfig, *levels: list[Override]) -> ResolvedConfig:
-    """Apply levels of overrides, the later the stronger. ``runtime_overrides`` end up in the ``factory_args`` of their stages.
+def overridden(config: PipelineConfig | Mapping[str, Any], overrides: Iterable[Override]) -> PipelineConfig:
+    """Return a valid config with overrides of one place applied. ``config``: a config, or its fields as plain data.
 
     Raises:
-        ConfigError: an unknown path (with the nearest known one), a path twice in one level or beside a part of itself, or a
-            value of a wrong type.
+        ConfigError: an unknown path (with the nearest known one), a path twice or beside a part of itself, a value that is wrong.
     """
-    values = unstructure(config)
-    own = values.pop("runtime_overrides", {})
-    provenance: dict[str, tuple[str, Any, Any]] = {}
-    for level in ([Override(("runtime_overrides",), own, "runtime_overrides")] if own else [], *levels):
+    fields = Fields(unstructure(config) if isinstance(config, PipelineConfig) else deepcopy(dict(config)))
+    own = fields.values.pop("runtime_overrides", None)  # weaker than what is set
+    for given in ([Override(("runtime_overrides",), own, "runtime_overrides")] if own else [], overrides):
         seen: dict[Path, str] = {}
-        for override in _in_factory_args(level):
-            _refuse_twice(override, seen)
-            seen[override.parts] = override.origin
-            before = _set(values, config, override)
-            provenance[override.path] = (override.origin, before, override.value)
-    return ResolvedConfig(structure(values), provenance)
+        for override in (one for each in given for one in in_factory_args(each)):
+            refuse_twice(override, seen)
+            fields.set(override)
+            seen[tuple(override.path.split("."))] = override.origin
+    new: PipelineConfig = structure(fields.values)
+    validate(new)
+    return new
 
 
-def _in_factory_args(level: Iterable[Override]) -> Iterator[Override]:
+def in_factory_args(override: Override) -> Iterator[Override]:
     """Write ``runtime_overrides`` as the arguments that they are."""
-    for override in level:
-        first, *rest = override.parts
-        if first != "runtime_overrides":
-            yield override
-        elif len(rest) > 1:
-            yield Override((rest[0], "factory_args", *rest[1:]), override.value, override.origin)
-        elif isinstance(override.value, dict):
-            for key, each in override.value.items():
-                yield from _in_factory_args([Override((*override.parts, str(key)), each, override.origin)])
-        else:
-            where = f"{override.origin}: {override.path}"
-            raise ConfigError(f"{where}: must be a mapping of arguments, is {override.value!r}")
+    first, *rest = override.parts
+    if first != "runtime_overrides":
+        yield override
+    elif len(rest) > 1:
+        yield Override(("stages", rest[0], "factory_args", *rest[1:]), override.value, override.origin)
+    elif isinstance(override.value, dict):
+        for key, each in override.value.items():
+            yield from in_factory_args(Override((*override.parts, str(key)), each, override.origin))
+    else:
+        raise ConfigError(f"{override.where}: must be a mapping of arguments, is {override.value!r}")
 
 
-def _refuse_twice(override: Override, seen: dict[Path, str]) -> None:
-    for parts, origin in seen.items():
-        shorter = min(len(parts), len(override.parts))
-        if parts[:shorter] == override.parts[:shorter]:
-            if len(parts) == len(override.parts):
+def refuse_twice(override: Override, seen: dict[Path, str]) -> None:
+    """Raise a ConfigError if the path of an override, or one around it or below it, is in ``seen``, with its origin."""
+    parts = tuple(override.path.split("."))
+    for other, origin in seen.items():
+        shorter = min(len(parts), len(other))
+        if other[:shorter] == parts[:shorter]:
+            if len(other) == len(parts):
                 raise ConfigError(f"{override.path} is set twice: by {origin} and by {override.origin}")
             raise ConfigError(
                 f"{'.'.join(parts[:shorter])} is set as a whole and in part: by {origin} and by {override.origin}; "
@@ -140,33 +165,20 @@ def _refuse_twice(override: Override, seen: dict[Path, str]) -> None:
             )
 
 
-def _set(values: dict[str, Any], config: PipelineConfig, override: Override) -> Any:
-    """Change one path in ``values``; return the value that was there."""
-    first, *rest = override.parts
-    stages = [stage.name for stage in config.stages]
-    if first in stages:
-        target = next(stage for stage in values["stages"] if stage["name"] == first)
-        return _set_field(target, StageConfig, rest, override)
-    fields = [attribute.name for attribute in attrs.fields(PipelineConfig) if attribute.name != "stages"]
-    if first in fields:
-        return _set_field(values, PipelineConfig, [first, *rest], override)
-    hint = did_you_mean(first, [*stages, *fields])
-    raise ConfigError(f"{override.origin}: {first!r} is neither a stage nor a pipeline field{hint}")
-
-
-def _set_field(target: dict[str, Any], cls: type, path: list[str], override: Override) -> Any:
+def set_field(target: dict[str, Any], cls: type, path: list[str], override: Override) -> Any:
+    """Change a field of ``target``, which are those of an instance of ``cls``; return what was there. Raises as :meth:`Fields.set`."""
     if not path:
-        raise ConfigError(f"{override.origin}: name a field of the stage, such as {override.path}.process")
+        raise ConfigError(f"{override.where}: name a field of the stage, such as {override.path}.process")
     names = [attribute.name for attribute in attrs.fields(cls)]
     name, *rest = path
     if name not in names:
-        raise ConfigError(f"{override.origin}: {name!r} is not a field here{did_you_mean(name, names)}")
-    if name in _TOPOLOGY:
-        raise ConfigError(f"{override.origin}: {name!r} is topology, which the pipeline alone decides")
-    if rest and name in _PARTS:
-        return _set_field(_inner(target, name, override), _PARTS[name], rest, override)
+        raise ConfigError(f"{override.where}: {name!r} is not a field here{did_you_mean(name, names)}")
+    if name in _OWN.get(cls, ()):
+        raise ConfigError(f"{override.where}: {name!r} is decided by the pipeline alone")
+    if rest and name in PARTS:
+        return set_field(_inner(target, name, override), PARTS[name], rest, override)
     if rest and name not in _FREE:
-        raise ConfigError(f"{override.origin}: {name!r} has no fields of its own")
+        raise ConfigError(f"{override.where}: {name!r} has no fields of its own")
     if name in _FLAT and rest:
         rest = [".".join(rest)]
     while rest:
@@ -183,5 +195,5 @@ def _inner(target: dict[str, Any], name: str, override: Override) -> dict[str, A
         target[name] = {}
     inner = target[name]
     if not isinstance(inner, dict):
-        raise ConfigError(f"{override.origin}: {name!r} is {inner!r}, which has no parts")
+        raise ConfigError(f"{override.where}: {name!r} is {inner!r}, which has no parts")
     return inner

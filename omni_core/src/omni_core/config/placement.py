@@ -1,13 +1,13 @@
 """Placement: stages to process groups to processes to devices, checked before anything is started.
 
-Nothing here asks the machine: :mod:`omni_core.config.devices` does. The runtime launches exactly the processes that :func:`plan`
+Nothing here asks the machine: omni-deploy does. The runtime launches exactly the processes that :func:`plan`
 names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from attrs import field, frozen
@@ -75,9 +75,11 @@ class PlannedProcess:
 
     Attributes:
         name: unique. unit: the name of what starts and dies together: this process, or all ranks of its stage.
-        group: its process group. replica, rank: which one of it this is.
+        group: its process group. replica, rank: which one of it this is. slot: the place of the replica among them.
         stages: the stages it runs, in pipeline order.
         gpus: by stage name, the device of each stage that has one; all the same within a process.
+        host: the host that it runs on; ``None``: this one.
+        place: what its machine is asked for by: the unit, or, of a unit on several hosts, the first of its processes there.
     """
 
     name: str
@@ -87,11 +89,9 @@ class PlannedProcess:
     rank: int
     stages: tuple[StageConfig, ...]
     gpus: dict[str, int] = field(factory=dict)
-
-    @property
-    def host(self) -> str | None:
-        """The host that it runs on; ``None``: this one."""
-        return self.stages[0].host
+    slot: int = 0
+    host: str | None = None
+    place: str = ""
 
     @property
     def gpu(self) -> int | None:
@@ -118,79 +118,48 @@ def process_groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
     return groups
 
 
-def plan(config: PipelineConfig) -> list[PlannedProcess]:
-    """The processes of a valid pipeline, by group, replica and rank."""
+@frozen
+class Replica:
+    """One unit of a process group.
+
+    Attributes:
+        slot: its place among the replicas of the config, which decides its devices and its host.
+        number: unlike that of any other unit of the group in a run. unit: its name.
+    """
+
+    slot: int
+    number: int
+    unit: str
+
+
+def plan(config: PipelineConfig, replicas: Mapping[str, Sequence[Replica]] | None = None) -> list[PlannedProcess]:
+    """The processes of a valid pipeline, by group, replica and rank.
+
+    Args:
+        replicas: by group, its units, where they are not those of a start: some were replaced, added or taken away.
+    """
     planned = []
     for group, stages in process_groups(config).items():
-        replicas, ranks = stages[0].replicas, stages[0].tp_size
-        for replica in range(replicas):
-            unit = group if replicas == 1 else f"{group}.{replica}"
-            for rank in range(ranks):
-                gpus = {stage.name: gpu for stage in stages if (gpu := _gpu(stage, replica, rank)) is not None}
-                name = unit if ranks == 1 else f"{unit}_tp{rank}"
-                planned.append(PlannedProcess(name, unit, group, replica, rank, tuple(stages), gpus))
+        count, ranks = stages[0].replicas, stages[0].tp_size
+        usual = [Replica(slot, slot, group if count == 1 else f"{group}.{slot}") for slot in range(count)]
+        for each in (replicas or {}).get(group, usual):
+            hosts = [_host(stages[0], each.slot, rank) for rank in range(ranks)]
+            for rank, host in enumerate(hosts):
+                gpus = {stage.name: gpu for stage in stages if (gpu := _gpu(stage, each.slot, rank)) is not None}
+                name = each.unit if ranks == 1 else f"{each.unit}_tp{rank}"
+                place = each.unit if len(set(hosts)) == 1 else f"{each.unit}_tp{hosts.index(host)}"
+                what = (name, each.unit, group, each.number, rank, tuple(stages), gpus, each.slot, host, place)
+                planned.append(PlannedProcess(*what))
     return planned
 
 
-def _gpu(stage: StageConfig, replica: int, rank: int) -> int | None:
+def _host(stage: StageConfig, slot: int, rank: int) -> str | None:
+    if not isinstance(stage.host, list):
+        return stage.host
+    return stage.host[slot if len(stage.host) == stage.replicas else slot * stage.tp_size + rank]
+
+
+def _gpu(stage: StageConfig, slot: int, rank: int) -> int | None:
     if isinstance(stage.gpu, list):
-        return stage.gpu[replica * stage.tp_size + rank]
+        return stage.gpu[slot * stage.tp_size + rank]
     return stage.gpu if isinstance(stage.gpu, int) else None
-
-
-def problems(processes: Sequence[PlannedProcess], devices: Sequence[int] | None = None) -> list[str]:
-    """Return what does not fit, and which setting to turn. ``devices``: each GPU's bytes; ``None`` if they are not known."""
-    return [*_missing_devices(processes, devices), *_device_problems(processes, devices)]
-
-
-def check(processes: Sequence[PlannedProcess], devices: Sequence[int] | None = None) -> None:
-    """Raise a ConfigError with a line for each of :func:`problems`."""
-    found = problems(processes, devices)
-    if found:
-        raise ConfigError("\n".join(found))
-
-
-def _missing_devices(processes: Sequence[PlannedProcess], devices: Sequence[int] | None) -> Iterator[str]:
-    if devices is None:
-        return
-    there = f"this host has {len(devices)} (0 to {len(devices) - 1})" if devices else "this host has none"
-    for process in processes:
-        for stage, gpu in process.gpus.items():
-            if gpu >= len(devices):
-                yield f"stages[{stage}].gpu: GPU {gpu} is wanted, {there}; set it to one of them, or to null for the CPU"
-
-
-def _device_problems(processes: Sequence[PlannedProcess], devices: Sequence[int] | None) -> Iterator[str]:
-    for gpu in sorted({process.gpu for process in processes if process.gpu is not None}):
-        tenants = [process for process in processes if process.gpu == gpu]
-        capacity = devices[gpu] if devices is not None and gpu < len(devices) else None
-        unsaid = [name for process in tenants for name, budget in process.budgets().items() if budget is None]
-        if len(tenants) > 1 and unsaid:
-            names = ", ".join(process.name for process in tenants)
-            yield (
-                f"stages[{unsaid[0]}].gpu_memory: required, because the processes {names} share GPU {gpu}; "
-                'give it a budget such as "20GiB" or 0.5, another `gpu`, or the same `process`'
-            )
-            continue
-        yield from _overbooked(gpu, capacity, tenants)
-
-
-def _overbooked(gpu: int, capacity: int | None, tenants: list[PlannedProcess]) -> Iterator[str]:
-    found = [each for process in tenants for each in process.budgets().items()]
-    budgets = [(stage, budget) for stage, budget in found if budget is not None]
-    wanted = sum(budget.of(capacity) or 0 for _, budget in budgets)
-    shares = sum(budget.share or 0.0 for _, budget in budgets)
-    if capacity is not None and wanted > capacity:
-        too_much = f"{gib(wanted)} of the {gib(capacity)} of GPU {gpu}"
-    elif shares > 1.0 + 1e-9:
-        too_much = f"{shares:.0%} of GPU {gpu}"
-    else:
-        return
-    parts = ", ".join(f"{stage} {budget}" for stage, budget in budgets)
-    by_size = sorted(budgets, key=lambda each: -(each[1].of(capacity) or each[1].share or 0.0))
-    largest, *others = [stage for stage, _ in by_size]
-    moved = f"move one to another device (stages[{others[0]}].gpu)" if others else "use a larger device"
-    yield (
-        f"stages[{largest}].gpu_memory: budgets take {too_much} ({parts}); lower a `gpu_memory`, {moved}, "
-        f"or shard the largest (stages[{largest}].tp_size, with a device per rank in its `gpu`)"
-    )

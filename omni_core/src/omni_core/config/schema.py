@@ -58,11 +58,14 @@ class EndpointsConfig:
         base_path: a folder for Unix-domain sockets, in which each run makes a private one. By default where temporary files go.
         address: the address (a name or number, without a port) by which other hosts reach this one. Required with ``hosts``.
         key_file: the file with the keys of ``hosts``, made by ``omni hosts key``. Required with ``hosts``.
+        accept: ``tcp://HOST:PORT``, where hosts that are not in ``hosts`` join the run (``omni hosts join``). Its host is the default of
+            ``address``.
     """
 
     base_path: str | None = None
     address: str | None = None
     key_file: str | None = None
+    accept: str | None = None
 
 
 @frozen(kw_only=True)
@@ -96,24 +99,37 @@ class StageConfig:
         gpu_memory: how much memory of each of its devices the stage may use: a size (``"20GiB"``) or a share (``0.5``). Required
             where several processes share a device; torch's allocator is held to it.
         tp_size: tensor parallel ranks, one process each.
-        host: where its processes run: a name in ``hosts``. By default this host. Equal within a process group.
+        cpus: the processors that a launcher of shared machines claims for each of its processes; nothing holds a process to them.
+        memory: likewise the memory of the machine, a size such as ``"20GiB"``.
+        labels: those that its machine must have, with such a launcher. Equal within a process group.
+        host: where its processes run: a name in ``hosts``, or of a host that joins; a list for replicas, one per replica, or one per rank
+            of each, where ``None`` is this host. By default this host, or with a launcher that uses several machines, any. Equal within a
+            process group.
         process: the process group. Stages with equal values share a process. Required, except for a tensor parallel stage, which
             has processes of its own and where it is only the beginning of their names.
         wait_for: every stage that may contribute to this one's input. The stage begins when those that do have sent.
         wait_for_fn: ``(request_id, from_stage, payload) -> list[str] | None``: those of ``wait_for`` that contribute to this request;
             ``None`` while this payload does not tell. Called for each payload until one does.
         merge_fn: ``({stage: payload}) -> payload``: one input out of what the stages of ``wait_for`` sent. Required with ``wait_for``.
+        expand_fn: ``(payload) -> {role: payload} | None``: the parts in which the stage computes a request, such as a prompt and a negative
+            prompt. Each is computed as a request of its own would be; the result is ``{role: data}``. ``None``: no parts.
         stream_to: the stages that may get stream chunks, beside ``next``.
         stream_done_to_fn: ``(request_id, payload) -> list[str]``: those of ``stream_to`` that are told that this request's stream is
             complete. By default all.
         project_payload: by stage of ``next``, a function ``(payload) -> payload`` that makes what is sent there: usually less.
         relay: settings of the relay for this stage's process.
         replicas: how many processes (or groups of ranks) run this stage, each with all of its process group's stages. A
-            request goes to one of them, in turn. ``gpu`` may list one device per replica and rank.
+            request goes to one of them. ``gpu`` may list one device per replica and rank.
         affinity_key: requests whose ``metadata`` hold equal values under this key go to the same replica while it lives.
+        balance: the choice of the replica for other requests: ``turns``, ``least_busy`` (the fewest requests), ``cost`` (the least expected
+            work), or ``(request, loads) -> replica`` (:mod:`omni_core.coordinator.replicas`).
+        work_fn: ``(request) -> float``: the expected work of a request, in any unit, for ``balance``. By default its characters of text.
+        autoscale: bounds and thresholds by which the number of replicas follows the queue, from ``replicas`` on (needs omni-operations).
         preload: modules that are imported once for all stages that name them, and shared by their processes: large libraries that
             several of them import. A module that starts threads or uses a GPU when it is imported cannot be shared. torch is
             shared without being named, if the stage's distribution requires it.
+        env: environment variables of the stage's process, set before it starts; they win over the environment and over ``env_defaults``.
+            Equal within a process group. Such a process is a fresh interpreter, which shares no imports.
         startup_timeout: seconds until this stage must be ready.
         compute_timeout: seconds that one compute (a call of the stage's function) may take; then the stage's process is ended and
             restarted, and what it held fails. By default 600 for functions, and none for schedulers that do not report their computes.
@@ -130,19 +146,27 @@ class StageConfig:
     route_fn: str | None = None
     gpu: int | list[int] | Literal["auto"] | None = None
     gpu_memory: str | float | None = None
-    host: str | None = None
+    host: str | list[str | None] | None = None
     tp_size: int = 1
+    cpus: float | None = None
+    memory: str | None = None
+    labels: dict[str, str] = field(factory=dict)
     process: str | None = None
     wait_for: list[str] | None = None
     wait_for_fn: str | None = None
     merge_fn: str | None = None
+    expand_fn: str | None = None
     stream_to: list[str] = field(factory=list)
     stream_done_to_fn: str | None = None
     project_payload: dict[str, str] = field(factory=dict)
     relay: RelayConfig | None = field(default=None, converter=_relay_config)
     replicas: int = 1
     affinity_key: str | None = None
+    balance: str = "turns"
+    work_fn: str | None = None
+    autoscale: dict[str, Any] | None = None
     preload: list[str] = field(factory=list)
+    env: dict[str, str] = field(factory=dict)
     startup_timeout: float = 600.0
     compute_timeout: float | None = None
 
@@ -152,6 +176,12 @@ class StageConfig:
         if self.next is None:
             return []
         return [self.next] if isinstance(self.next, str) else list(self.next)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names of other hosts in ``host``, each once."""
+        named = self.host if isinstance(self.host, list) else [self.host]
+        return list(dict.fromkeys(name for name in named if name is not None))
 
 
 @frozen
@@ -170,6 +200,55 @@ class RestartConfig:
     window: float = 60.0
     backoff: float = 0.25
     backoff_limit: float = 8.0
+
+
+@frozen
+class RequestDefaults:
+    """The values that a request has where it does not say otherwise. The request wins over
+    these, and these win over the model's own defaults.
+
+    Attributes:
+        params: as in a request, by group, or by the role of the stage that reads the group; see ``omni pipelines NAME``.
+        metadata: as in a request, such as ``{speaker: ethan}``.
+        modalities: what a request is answered in, such as ``[text]``.
+    """
+
+    params: dict[str, Any] = field(factory=dict)
+    metadata: dict[str, Any] = field(factory=dict)
+    modalities: list[str] | None = None
+
+
+@frozen
+class RequestLimits:
+    """The most that one request may bring; more is refused before it is admitted. ``None``: no limit here.
+
+    Attributes:
+        images, audios, videos: parts of that kind in all its messages.
+        references: recordings of voices.
+        messages: messages of the conversation.
+        text_characters: characters of all its texts together.
+    """
+
+    images: int | None = None
+    audios: int | None = None
+    videos: int | None = None
+    references: int | None = None
+    messages: int | None = None
+    text_characters: int | None = None
+
+
+@frozen
+class LauncherConfig:
+    """The provider of the machines on which processes run.
+
+    Attributes:
+        name: ``local`` (this machine), ``hosts`` (this one, those in ``hosts`` and those that join), or a launcher of a plugin: its
+            registered name or a dotted path.
+        settings: what only that launcher knows: ``local`` has none, ``hosts`` has ``silence``.
+    """
+
+    name: str = "local"
+    settings: dict[str, Any] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -201,6 +280,12 @@ class PipelineConfig:
         max_in_flight: requests held at once; further ones are refused with a hint when to retry.
         request_timeout: seconds that a request has which brings no ``timeout`` of its own. By default no limit.
         interface: what the pipeline offers its clients; requests are checked against it. ``None``: their parameters are not checked.
+        defaults: what a request has that does not say otherwise; checked at start against ``interface``.
+        limits: the most that one request may bring.
+        server: options of ``omni serve`` by name, such as ``{port: 9000, limit: {audio_seconds: 60}}``; its flags win over them.
+        launcher: what provides machines. By default ``hosts`` if a stage has a ``host``, otherwise ``local``.
+        capsules: requests that fail or are slow leave a file from which a stage can be run again, such as
+            ``{folder: /var/lib/omni/capsules, slow: 10, inputs: true}``; nothing is recorded without it (needs omni-capsules).
     """
 
     model_path: str
@@ -222,10 +307,21 @@ class PipelineConfig:
     max_in_flight: int = 256
     request_timeout: float | None = None
     interface: Interface | None = None
+    defaults: RequestDefaults = field(factory=RequestDefaults)
+    limits: RequestLimits = field(factory=RequestLimits)
+    server: dict[str, Any] = field(factory=dict)
+    launcher: LauncherConfig | None = None
+    capsules: dict[str, Any] = field(factory=dict)
 
     @property
     def resolved_name(self) -> str:
         return self.name or self.model_path
+
+    @property
+    def resolved_launcher(self) -> LauncherConfig:
+        """``launcher`` if set, otherwise ``hosts`` or ``local``."""
+        has_hosts = any(stage.hosts for stage in self.stages)
+        return self.launcher or LauncherConfig("hosts" if has_hosts else "local")
 
     @property
     def resolved_entry_stage(self) -> str:
@@ -242,3 +338,14 @@ class PipelineConfig:
             if stage.name == name:
                 return stage
         raise KeyError(name)
+
+
+PARTS: dict[str, type] = {
+    "relay": RelayConfig,
+    "restart": RestartConfig,
+    "endpoints": EndpointsConfig,
+    "defaults": RequestDefaults,
+    "limits": RequestLimits,
+    "launcher": LauncherConfig,
+}
+"""Fields that are classes of their own."""

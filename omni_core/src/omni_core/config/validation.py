@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from typing import Any
+
+from attrs import asdict
 
 from omni_core.config.addresses import split_address
-from omni_core.config.placement import AUTO, Budget, process_groups
+from omni_core.config.placement import AUTO, Budget, parse_bytes, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 
@@ -18,37 +21,19 @@ def validate(config: PipelineConfig) -> None:
     Raises:
         ConfigError: one line per problem, each naming its full path.
     """
+    found = problems(config)
+    if found:
+        raise ConfigError("\n".join(found))
+
+
+def problems(config: PipelineConfig) -> list[str]:
+    """Return a line for each problem of :func:`validate`."""
     if not config.stages:
-        raise ConfigError("stages: a pipeline needs at least one stage")
-    problems = [problem for rule in _RULES for problem in rule(config)]
-    if problems:
-        raise ConfigError("\n".join(dict.fromkeys(problems)))
+        return ["stages: a pipeline needs at least one stage"]
+    return list(dict.fromkeys(problem for rule in _RULES for problem in rule(config)))
 
 
-def warnings(config: PipelineConfig) -> list[str]:
-    """Return a line for each fan-in of a valid pipeline that a route may leave waiting for ever."""
-    edges = {stage.name: stage.next_stages for stage in config.stages}
-    reached = {name: _reachable(edges, name) for name in edges}
-    found = []
-    for router in config.stages:
-        for stage in config.stages if router.route_fn else ():
-            if not stage.wait_for or stage.wait_for_fn:
-                continue
-            sources = {*stage.wait_for}
-            sent = [
-                {name for name in sources if name in reached[target]}
-                | ({router.name} & sources if target == stage.name else set[str]())
-                for target in router.next_stages
-            ]
-            if any(each and each != set().union(*sent) for each in sent):
-                found.append(
-                    f"stages[{stage.name}].wait_for: `route_fn` of {router.name!r} can leave out some of {', '.join(stage.wait_for)}, "
-                    "and this stage would wait for them for ever; say which of them contribute in `wait_for_fn`"
-                )
-    return found
-
-
-def _reachable(edges: Mapping[str, list[str]], name: str) -> set[str]:
+def reachable(edges: Mapping[str, list[str]], name: str) -> set[str]:
     """The stages to which something in stage ``name`` may come, with this one."""
     found, frontier = {name}, [name]
     while frontier:
@@ -129,6 +114,9 @@ def _fan_in(config: PipelineConfig) -> Iterator[str]:
     for path, stage in _each_stage(config):
         if stage.wait_for and not stage.merge_fn:
             yield f"{path}.merge_fn: required because `wait_for` is set"
+        sources = [each.name for each in config.stages if stage.name in each.stream_to]
+        if stage.expand_fn and sources:
+            yield f"{path}.expand_fn: not possible in a stage that others stream to ({', '.join(sources)}): a chunk belongs to no part"
         if not stage.wait_for:
             for field_name in ("merge_fn", "wait_for_fn"):
                 if getattr(stage, field_name):
@@ -146,36 +134,46 @@ def _placement(config: PipelineConfig) -> Iterator[str]:
         for name in ("tp_size", "replicas"):
             if getattr(stage, name) < 1:
                 yield f"{path}.{name}: must be at least 1, is {getattr(stage, name)}"
-        for name in ("startup_timeout", "compute_timeout"):
-            if (seconds := getattr(stage, name)) is not None and seconds <= 0:
-                yield f"{path}.{name}: must be positive, is {seconds:g}"
+        for name in ("startup_timeout", "compute_timeout", "cpus"):
+            if (number := getattr(stage, name)) is not None and number <= 0:
+                yield f"{path}.{name}: must be positive, is {number:g}"
         if isinstance(stage.gpu, list) and len(stage.gpu) != stage.tp_size * stage.replicas:
             wanted = "tp_size" if stage.replicas == 1 else "replicas * tp_size"
             yield f"{path}.{wanted}: is {stage.tp_size * stage.replicas}, but `gpu` lists {len(stage.gpu)} devices"
+        if isinstance(stage.host, list) and len(stage.host) not in (stage.replicas, stage.replicas * stage.tp_size):
+            yield f"{path}.replicas: is {stage.replicas}, tp_size {stage.tp_size}, but `host` lists {len(stage.host)} hosts"
         if stage.tp_size > 1 and isinstance(stage.gpu, int):
             yield f"{path}.gpu: a tensor parallel stage needs a list of {stage.tp_size} devices"
         if isinstance(stage.gpu, bool) or any(gpu < 0 for gpu in _gpus(stage)):
             yield f"{path}.gpu: must be a device number from 0 on, or auto, is {stage.gpu!r}"
         elif stage.gpu == AUTO and config.placement_fn is None:
             yield f"{path}.gpu: this pipeline has no `placement_fn` that could choose a device; give its number"
-        if stage.gpu_memory is not None:
+        for name, parsed in (("gpu_memory", Budget.parse), ("memory", parse_bytes)):
             try:
-                Budget.parse(stage.gpu_memory)
+                if getattr(stage, name) is not None:
+                    parsed(getattr(stage, name))
             except ConfigError as error:
-                yield f"{path}.gpu_memory: {error}"
+                yield f"{path}.{name}: {error}"
+        for name in ("cpus", "memory", "labels") if (by := config.resolved_launcher.name) in ("local", "hosts") else ():
+            if getattr(stage, name):
+                yield f"{path}.{name}: the launcher {by!r} places nothing by it; remove it, or choose one that does"
         if stage.tp_size == 1 and not stage.process:
             yield f"{path}.process: required; stages with the same value share an OS process"
     for group, stages in _groups(config).items():
         if len(stages) > 1 and any(stage.tp_size > 1 for stage in stages):
             yield f"process {group!r}: a tensor parallel stage owns its processes; no other stage may share the name"
-        for name, unset in (("replicas", ""), ("affinity_key", "none"), ("host", "this one")):
-            if len({getattr(stage, name) for stage in stages}) > 1:
-                named = ", ".join(f"{stage.name}: {getattr(stage, name) or unset}" for stage in stages)
+        for name, unset in (
+            *(("replicas", ""), ("affinity_key", "none"), ("balance", ""), ("work_fn", "none")),
+            *(("autoscale", "none"), ("host", "this one"), ("env", "none"), ("labels", "none")),
+        ):
+            if any(getattr(stage, name) != getattr(stages[0], name) for stage in stages):
+                named = ", ".join(f"stages[{stage.name}].{name}: {getattr(stage, name) or unset}" for stage in stages)
                 yield f"process {group!r}: its stages have different `{name}` ({named}); make them equal"
-        places = {tuple(stage.gpu) if isinstance(stage.gpu, list) else stage.gpu for stage in stages} - {None, AUTO}
-        if len(places) > 1:
-            named = ", ".join(f"{stage.name}: {stage.gpu}" for stage in stages if stage.gpu is not None)
-            yield f"process {group!r}: its stages name different GPUs ({named}); a process may use one at most"
+        for name, most in (("gpu", "a process may use one at most"), ("relay", "make them equal")):
+            given = [(stage.name, getattr(stage, name)) for stage in stages if getattr(stage, name) not in (None, AUTO)]
+            if any(value != given[0][1] for _, value in given):
+                named = ", ".join(f"stages[{stage}].{name}: {value}" for stage, value in given)
+                yield f"process {group!r}: its stages have different `{name}` ({named}); {most}"
 
 
 def _groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
@@ -185,19 +183,29 @@ def _groups(config: PipelineConfig) -> dict[str, list[StageConfig]]:
 
 
 def _hosts(config: PipelineConfig) -> Iterator[str]:
-    for name, address in config.hosts.items():
+    endpoints = config.endpoints
+    addresses = {f"hosts.{name}": address for name, address in config.hosts.items()}
+    for path, address in (addresses | ({"endpoints.accept": endpoints.accept} if endpoints.accept else {})).items():
         try:
             split_address(address)
         except ConfigError as error:
-            yield f"hosts.{name}: {error}"
-    for path, stage in _each_stage(config):
-        if stage.host is not None and stage.host not in config.hosts:
-            yield f"{path}.host: no host is called {stage.host!r}{did_you_mean(stage.host, config.hosts)}"
-    if any(stage.host is not None for stage in config.stages):
-        if config.endpoints.address is None:
-            yield "endpoints.address: required with stages on other hosts: the address by which they reach this one"
-        if config.endpoints.key_file is None:
-            yield "endpoints.key_file: required with stages on other hosts; make one with: omni hosts key FILE"
+            yield f"{path}: {error}"
+    if config.resolved_launcher.name != "hosts":
+        if endpoints.accept is not None:
+            yield "endpoints.accept: no stage has a `host`, so no host can join; set `host` on the stages that are to run elsewhere"
+        return
+    for path, name in [(path, name) for path, stage in _each_stage(config) for name in stage.hosts]:
+        if name not in config.hosts and endpoints.accept is None:
+            hint = did_you_mean(name, config.hosts) if config.hosts else ""
+            hint = hint or "; add its address to `hosts`, or let it join (endpoints.accept)"
+            yield f"{path}.host: no host is called {name!r}{hint}"
+    why = "required by the `host` of stages: " + ", ".join(
+        f"{path}.host" for path, each in _each_stage(config) if each.host
+    )
+    if endpoints.address is None and endpoints.accept is None:
+        yield f"endpoints.address: {why}; the address by which other hosts reach this one"
+    if endpoints.key_file is None:
+        yield f"endpoints.key_file: {why}; make one with: omni hosts key FILE"
 
 
 def _gpus(stage: StageConfig) -> list[int]:
@@ -239,10 +247,11 @@ def _graph(config: PipelineConfig) -> Iterator[str]:
         stage.name: [name for name in (*stage.next_stages, *stage.stream_to) if name in names]
         for stage in config.stages
     }
-    reached = _reachable(edges, config.resolved_entry_stage)
+    reached = reachable(edges, config.resolved_entry_stage)
     for name in names:
         if name not in reached:
-            yield f"stages[{name}]: no path leads here from the entry stage {config.resolved_entry_stage!r}"
+            path = f"stages[{name}]" if config.entry_stage is None else "entry_stage"
+            yield f"{path}: no path leads from the entry stage {config.resolved_entry_stage!r} to {name!r}"
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -250,12 +259,18 @@ def _graph(config: PipelineConfig) -> Iterator[str]:
 
 
 def _relays(config: PipelineConfig) -> Iterator[str]:
+    settings: dict[str, tuple[str, dict[str, Any]]] = {}
     for path, stage in _each_stage(config):
         for name in ("slot_size_mb", "credits") if stage.relay is not None else ():
             if getattr(stage.relay, name) < 1:
                 yield f"{path}.relay.{name}: must be at least 1, is {getattr(stage.relay, name)}"
         if stage.relay is not None and stage.relay.inline_bytes is not None and stage.relay.inline_bytes < 0:
             yield f"{path}.relay.inline_bytes: must not be negative, is {stage.relay.inline_bytes}"
+        if stage.relay is not None and stage.relay.settings:
+            name = stage.relay.backend or config.relay_backend
+            first, known = settings.setdefault(name, (path, stage.relay.settings))
+            if known != stage.relay.settings:
+                yield f"{path}.relay.settings: the relay {name!r} has others in {first}.relay.settings; make them equal"
 
 
 def _restart(config: PipelineConfig) -> Iterator[str]:
@@ -270,12 +285,33 @@ def _restart(config: PipelineConfig) -> Iterator[str]:
             yield f"restart.{name}: must not be negative, is {getattr(config.restart, name):g}"
 
 
-def _interface(config: PipelineConfig) -> Iterator[str]:
-    if config.interface is not None:
-        yield from config.interface.problems(_names(config))
+def _limits(config: PipelineConfig) -> Iterator[str]:
+    for name, most in asdict(config.limits).items():
+        if most is not None and most < 0:
+            yield f"limits.{name}: must not be negative, is {most}"
+
+
+def _environment(config: PipelineConfig) -> Iterator[str]:
+    found = {"env_defaults": config.env_defaults} | {f"{path}.env": stage.env for path, stage in _each_stage(config)}
+    for path, variables in found.items():
+        for name, value in variables.items():
+            if not name or "=" in name or "\0" in name + value:
+                yield f"{path}.{name}: no environment variable can have this name or value: {name!r}, {value!r}"
+
+
+def _launcher(config: PipelineConfig) -> Iterator[str]:
+    if config.launcher is None:
+        return
+    name, afar = config.launcher.name, [stage for stage in config.stages if stage.hosts]
+    for key in config.launcher.settings if name == "local" else ():
+        yield f"launcher.settings.{key}: the launcher 'local' has no settings"
+    if name == "local" and afar:
+        yield f"launcher.name: local, but stages[{afar[0].name}].host is {afar[0].host!r}; write hosts"
+    if name == "hosts" and not afar:
+        yield "launcher.name: hosts, but no stage has a `host`"
 
 
 _RULES: list[Callable[[PipelineConfig], Iterator[str]]] = [
     *(_unique_names, _known_targets, _parts, _routing, _fan_in, _placement),
-    *(_hosts, _relays, _fusion, _graph, _restart, _interface),
+    *(_hosts, _relays, _fusion, _graph, _restart, _limits, _environment, _launcher),
 ]

@@ -3,49 +3,27 @@
 One connection per sender and receiver, made at the first message, so messages between two processes keep their order. What
 was sent lies in the kernel and arrives even if the sender dies. A message for a peer that does not read, or is not up, waits
 in its :class:`~omni_core.control.peer.Peer`. ``docs/decisions/0004-direct-sockets.md`` says why there is no broker and no I/O
-thread. Sockets of one host are in :mod:`omni_core.control.unix`; peers on other hosts are reached over TCP
-(:mod:`omni_core.control.curve`), and nothing else is different for them.
+thread. Peers have names; a name's address is a Unix-domain socket on the same machine, and whatever the run's
+:class:`~omni_core.control.network.Network` understands on another. Nothing else is different for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import threading
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
-
-from attrs import field, frozen
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from omni_core.control.framing import Frame, Work, frame
 from omni_core.control.lanes import in_task
-from omni_core.control.sender import Link, Sender
+from omni_core.control.network import Link, Network
+from omni_core.control.sender import Sender
 from omni_core.control.unix import UnixLink, UnixListener
-from omni_core.errors import CodecError, OmniError
+from omni_core.errors import CodecError, OmniError, TransportError
 from omni_core.protocol.codec import decode
 
-if TYPE_CHECKING:
-    from omni_core.control.curve import CurveListener
-
 logger = logging.getLogger(__name__)
-
-
-@frozen
-class RemoteRoutes:
-    """The ways of a process to other hosts, and theirs to it.
-
-    Attributes:
-        context: keys and sockets, a :class:`omni_core.control.curve.CurveContext`. Closed by the control plane.
-        listener: the TCP socket by which other hosts reach this process; ``None`` if none has to.
-        routes: endpoint of a peer on another host to the ``tcp://`` address that reaches it.
-        on_lost: called with endpoint and reason when a connection to another host has ended, or cannot be made.
-    """
-
-    context: Any
-    listener: socket.socket | None = None
-    routes: dict[str, str] = field(factory=dict)
-    on_lost: Callable[[str, str], None] = lambda endpoint, reason: None
 
 
 class ControlPlane:
@@ -55,9 +33,12 @@ class ControlPlane:
     process that is not ready for it.
 
     Args:
-        endpoint: the address that this process reads, ``ipc://PATH``; its folder must be private (0700).
+        endpoint: the name of this process, or its address.
         on_message: called on the event loop with every decoded message.
-        remote: where peers live on other hosts.
+        addresses: the addresses of endpoints, this one's among them; a Unix-domain one (``ipc://PATH``) is in a private folder (0700).
+            An endpoint of the form ``ipc://PATH`` is its own address. Others are told later (:meth:`peer_is_up`).
+        network: the way to other machines, if there are any; closed with this object.
+        on_lost: called with endpoint and reason when a connection to another machine has ended, or cannot be made.
         ask_in_flight: called when many requests have been sent on: find out which are in flight, then call :meth:`keep`.
     """
 
@@ -65,11 +46,15 @@ class ControlPlane:
         self,
         endpoint: str,
         on_message: Callable[[Any], None],
-        remote: RemoteRoutes | None = None,
+        addresses: Mapping[str, str] | None = None,
+        network: Network | None = None,
+        on_lost: Callable[[str, str], None] = lambda endpoint, reason: None,
         ask_in_flight: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_message = on_message
-        self._remote = remote
+        self._addresses = dict(addresses or {})
+        self._network = network
+        self._on_lost = on_lost
         self._ask_in_flight = ask_in_flight
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -77,7 +62,7 @@ class ControlPlane:
         self._asking = False
         self._closed = False
         self._endpoint = endpoint
-        self._listeners: list[UnixListener | CurveListener] = []
+        self._listener: UnixListener | None = None
 
     def listen(self) -> None:
         """Begin to read the endpoint.
@@ -85,11 +70,16 @@ class ControlPlane:
         Raises:
             TransportError: its socket cannot be made.
         """
-        self._listeners.append(UnixListener(self._endpoint, self._loop, self._on_frame))
-        if self._remote is not None and self._remote.listener is not None:
-            from omni_core.control.curve import CurveListener
+        self._listener = UnixListener(self._address(self._endpoint), self._loop, self._on_frame)
+        if self._network is not None:
+            self._network.listen(self._on_frame)
 
-            self._listeners.append(CurveListener(self._remote.context, self._remote.listener, self._on_frame))
+    def is_near(self, endpoint: str) -> bool:
+        """Return whether a process is known to be on this machine."""
+        return self._address(endpoint).startswith("ipc://")
+
+    def _address(self, endpoint: str) -> str:
+        return self._addresses.get(endpoint, endpoint)
 
     def send(self, endpoint: str, message: Any, work: Work | None = None) -> None:
         """Queue ``message`` for the process at ``endpoint``; never blocks.
@@ -144,16 +134,18 @@ class ControlPlane:
 
     def _open_link(self, sender: Sender) -> Link | None:
         """A connection to a peer, or ``None`` if it is not there."""
-        endpoint, remote = sender.peer.endpoint, self._remote
-        if remote is None or endpoint not in remote.routes:
-            return UnixLink.open(endpoint, self._loop)
-        from omni_core.control.curve import CurveLink
+        endpoint = sender.peer.endpoint
+        address = self._address(endpoint)
+        if address.startswith("ipc://"):
+            return UnixLink.open(address, self._loop)
+        if self._network is None or address == endpoint:
+            return None
 
         def lost(reason: str) -> None:
             if sender.lose(link):
-                remote.on_lost(endpoint, reason)
+                self._on_lost(endpoint, reason)
 
-        link = CurveLink(remote.context, remote.routes[endpoint], lost)
+        link = self._network.open(address, lost)
         return link
 
     def is_behind(self, endpoint: str) -> bool:
@@ -176,9 +168,13 @@ class ControlPlane:
         sender = self._senders.get(endpoint)
         return [] if sender is None else sender.down()
 
-    def peer_is_up(self, endpoint: str) -> None:
-        """A new process reads ``endpoint``: send it what waits."""
+    def peer_is_up(self, endpoint: str, address: str = "") -> None:
+        """A new process reads ``endpoint``: send it what waits. ``address``: where it is reached from now on."""
         sender = self._senders.get(endpoint)
+        if address and address != self._address(endpoint):
+            self._addresses[endpoint] = address
+            if sender is not None:
+                sender.disconnect()
         if sender is not None:
             sender.connect()
 
@@ -188,9 +184,10 @@ class ControlPlane:
 
     def drop(self, endpoint: str) -> None:
         """Forget a peer for good: its connection, and what waits for it."""
+        self._addresses.pop(endpoint, None)
         sender = self._senders.pop(endpoint, None)
         if sender is not None:
-            sender.down()
+            sender.fail(TransportError(f"the process at {endpoint} has ended"))
 
     def forget(self, request_id: str) -> None:
         """Drop what waits for any peer on behalf of a request that is over."""
@@ -225,7 +222,7 @@ class ControlPlane:
         self._closed = True
         for sender in self._senders.values():
             sender.down()
-        for listener in self._listeners:
-            listener.close()
-        if self._remote is not None:
-            self._remote.context.close()
+        if self._listener is not None:
+            self._listener.close()
+        if self._network is not None:
+            self._network.close()

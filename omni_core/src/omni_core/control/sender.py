@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from omni_core.control.framing import Frame, Work
+from omni_core.control.network import Link
 from omni_core.control.peer import Peer
 from omni_core.errors import OmniError
 
 _FRAMES_AT_ONCE = 64
 """Frames written to one peer before other events are handled."""
-
-
-class Link(Protocol):
-    """The sending end of one connection."""
-
-    def write(self, parts: Sequence[memoryview]) -> int:
-        """Write parts of one frame; how many bytes were taken. Raises BlockingIOError: none now. OSError: none any more."""
-
-    def when_writable(self, callback: Callable[[], None] | None) -> None:
-        """Call ``callback`` whenever something can be written; ``None``: no more."""
-
-    def close(self) -> None: ...
 
 
 class Sender:
@@ -67,7 +55,7 @@ class Sender:
                 written = 0
             except OSError:
                 # The process has died, which its parent will tell. What is not written in full is its successor's.
-                self._drop_link()
+                self.disconnect()
                 return
             if not peer.wrote(written):
                 break
@@ -85,10 +73,11 @@ class Sender:
         """A link has ended by itself. Return whether it was the one in use."""
         if link is not self._link:
             return False
-        self._drop_link()
+        self.disconnect()
         return True
 
-    def _drop_link(self) -> None:
+    def disconnect(self) -> None:
+        """Close the link, if there is one. What is not written in full waits for the next."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -97,12 +86,12 @@ class Sender:
 
     def down(self) -> list[Work]:
         """The peer has died: see :meth:`Peer.down`."""
-        self._drop_link()
+        self.disconnect()
         return self.peer.down()
 
     def fail(self, error: OmniError) -> list[Work]:
         """The peer was given up: see :meth:`Peer.fail`."""
-        self._drop_link()
+        self.disconnect()
         waiting = self.peer.fail(error)
         self._let_send()
         return waiting

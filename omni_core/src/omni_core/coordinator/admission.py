@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import evolve
+from attrs import asdict, evolve
 
-from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import InvalidRequestError, did_you_mean
-from omni_core.hookspecs import PartComponent
+from omni_core.config.requests import affinity_keys, default_params, with_parts
+from omni_core.config.schema import PipelineConfig
+from omni_core.errors import ConfigError, InvalidRequestError, did_you_mean
 from omni_core.interface import Interface
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.messages import OmniRequest
-from omni_core.references import normalize
+from omni_core.references import load_plugin
 
 TRACING = (TRACEPARENT, "tracestate")
 """Metadata that the runtime itself reads, of every pipeline."""
@@ -26,45 +26,68 @@ def admission(config: PipelineConfig, registry: PluginRegistry) -> Callable[[Omn
     It raises InvalidRequestError, which names the part and the nearest valid name. Without an interface everything is admitted.
     """
 
-    def with_timeout(request: OmniRequest) -> OmniRequest:
-        if config.request_timeout is None or request.timeout is not None:
-            return request
-        return evolve(request, timeout=config.request_timeout)
+    given, limits = config.defaults, asdict(config.limits, filter=lambda _, most: most is not None)
+
+    check_limits = _limits_check() if limits else None
+
+    def completed(request: OmniRequest) -> OmniRequest:
+        """Return the request with what is set for all of them; what it says itself is kept."""
+        if check_limits is not None:
+            check_limits(limits, request.inputs)
+        if config.request_timeout is not None and request.timeout is None:
+            request = evolve(request, timeout=config.request_timeout)
+        if given.modalities is not None and request.modalities is None:
+            request = evolve(request, modalities=given.modalities)
+        return request
 
     if config.interface is None:
-        return with_timeout
-    interface = _with_parts(config.interface, config.stages, registry)
-    affinity = [stage.affinity_key for stage in config.stages if stage.affinity_key is not None]
+
+        def admit_any(request: OmniRequest) -> OmniRequest:
+            request = completed(request)
+            if given.params and isinstance(request.params, dict):
+                request = evolve(request, params=_merged(given.params, request.params))
+            if given.metadata and isinstance(request.metadata, dict):
+                request = evolve(request, metadata={**given.metadata, **request.metadata})
+            return request
+
+        return admit_any
+    interface = with_parts(config.interface, config.stages, registry)
+    others = [*TRACING, *affinity_keys(config)]
+    try:
+        _check_modalities(interface, given.modalities)
+        usual_params, usual_metadata = (
+            default_params(config, interface),
+            interface.check_metadata(given.metadata, others),
+        )
+    except InvalidRequestError as error:
+        raise ConfigError(f"defaults.{error}") from None
 
     def admit(request: OmniRequest) -> OmniRequest:
-        params = interface.check_params(request.params)
-        metadata = interface.check_metadata(request.metadata, [*TRACING, *affinity])
+        request = completed(request)
+        params = _merged(usual_params, interface.check_params(request.params))
+        metadata = {**usual_metadata, **interface.check_metadata(request.metadata, others)}
         _check_modalities(interface, request.modalities)
         _check_inputs(interface, request.inputs)
-        return with_timeout(evolve(request, params=params, metadata=metadata))
+        return evolve(request, params=params, metadata=metadata)
 
     return admit
 
 
-def _with_parts(interface: Interface, stages: list[StageConfig], registry: PluginRegistry) -> Interface:
-    """Return the interface with what the named parts of the stages declare beyond it."""
-    for stage in stages:
-        for hook, name in (("omni_model_runners", stage.model_runner), ("omni_feedback_strategies", stage.feedback)):
-            for component in _parts(hook, name, registry):
-                groups = [
-                    evolve(group, parameters=[*group.parameters, *component.parameters])
-                    if interface.roles.get(group.role) == stage.name
-                    else group
-                    for group in interface.groups
-                ]
-                interface = evolve(interface, groups=groups, metadata=[*interface.metadata, *component.metadata])
-    return interface
+def _merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults with what is given over them, group by group."""
+    both = {
+        name: {**usual[name], **given[name]}
+        for name in usual
+        if isinstance(given.get(name), dict) and isinstance(usual[name], dict)
+    }
+    return {**usual, **given, **both}
 
 
-def _parts(hook: str, name: str | None, registry: PluginRegistry) -> list[PartComponent]:
-    """Return the part that a stage names, by its name or its reference, if it declares anything."""
-    parts = [component for component, _ in registry.components(hook) if isinstance(component, PartComponent)]
-    return [part for part in parts if name in (part.name, part.target, normalize(part.target))][:1]
+def _limits_check() -> Callable[[Mapping[str, int], Any], None]:
+    """Return what refuses a request that brings more than the config allows. Raises PluginError: omni-deploy is missing."""
+    needs = "limits: they need omni-deploy: pip install omni-deploy"
+    found: Callable[[Mapping[str, int], Any], None] = load_plugin("omni_deploy.limits:check_limits", needs)
+    return found
 
 
 def _check_modalities(interface: Interface, wanted: Any) -> None:

@@ -21,7 +21,7 @@ from omni_core.coordinator.actions import Action, AskWaiting, Ended, Start, Wake
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.requests import RequestState, StreamEvent, TrackedRequest
 from omni_core.errors import OmniError
-from omni_core.observe.profiler import Recorder, flow_of
+from omni_core.observe.recording import Recorder
 from omni_core.observe.telemetry import Telemetry
 from omni_core.protocol import lazy_torch
 from omni_core.protocol.codec import decode, encode, encode_whole
@@ -51,7 +51,8 @@ class Coordinator:
         terminal_stages_fn: reference of ``(request) -> subset of terminal_stages | None``.
         submit_to_stage: queues the message that starts a request for the process that hosts its entry stage.
         broadcast: sends a message to every process, and returns how many there are.
-        place: chooses the replicas for a request: stage name to replica number, for replicated stages.
+        place: chooses the replicas for an attempt of a request: stage name to replica number, for replicated stages.
+        left: called when a running attempt has ended.
         admit: checks a request before it is admitted, and returns it with its parameters in their places.
         max_in_flight: requests held at once; more are refused with :class:`~omni_core.errors.OverloadedError`.
         retries: deaths of its process that a request survives (see :mod:`omni_core.coordinator.suspects`).
@@ -67,7 +68,8 @@ class Coordinator:
         terminal_stages_fn: str | None,
         submit_to_stage: Callable[[SubmitMessage, OmniRequest], None],
         broadcast: Callable[[Any], int],
-        place: Callable[[OmniRequest], dict[str, int]] = lambda request: {},
+        place: Callable[[str, OmniRequest], dict[str, int]] = lambda attempt_id, request: {},
+        left: Callable[[str], None] = lambda attempt_id: None,
         admit: Callable[[OmniRequest], OmniRequest] = lambda request: request,
         max_in_flight: int = 256,
         retries: int = 0,
@@ -78,17 +80,20 @@ class Coordinator:
             terminal_stages=terminal_stages,
             terminal_stages_fn=load(terminal_stages_fn) if terminal_stages_fn else None,
             place=place,
+            left=self._has_left,
             max_in_flight=max_in_flight,
             retries=retries,
             digest=_digest,
         )
+        self._left = left
+        self._draining: list[asyncio.Future[None]] = []
         self._entry_stage = entry_stage
         self._keeps_inputs = retries > 0
         self._check = admit
         self._submit_to_stage = submit_to_stage
         self._broadcast = broadcast
         self._on_busy = on_busy
-        self._telemetry = telemetry
+        self.telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._reads: Lanes[str] = Lanes(self._read_failed, threading.RLock())
@@ -164,8 +169,8 @@ class Coordinator:
             self._machine.counts["refused"] += 1
             raise
         tracked, actions = self._machine.submit(request, request_id, wants_partial=wants_partial, now=self._loop.time())
-        if self._telemetry is not None:
-            tracked.request = self._telemetry.begin(tracked.request_id, tracked.request)
+        if self.telemetry is not None:
+            tracked.request = self.telemetry.begin(tracked.request_id, tracked.request)
         if self._machine.in_flight == 1:
             self._on_busy()
         self._perform(actions)
@@ -213,9 +218,9 @@ class Coordinator:
 
     def stage_span(self, span: StageSpan) -> None:
         """Add the time of a traced request in a stage to its trace."""
-        if self._telemetry is not None:
+        if self.telemetry is not None:
             tracked = self._machine.attempt(span.request_id)
-            self._telemetry.stage(tracked.request_id if tracked is not None else span.request_id, span)
+            self.telemetry.stage(tracked.request_id if tracked is not None else span.request_id, span)
 
     def attempts(self) -> dict[str, OmniRequest]:
         """The running requests by the names that stages know them by."""
@@ -224,6 +229,20 @@ class Coordinator:
     def completed(self, attempt_id: str, stage: str) -> bool:
         """Return whether the result of a terminal stage has come, or none is expected."""
         return self._machine.is_completed(attempt_id, stage)
+
+    async def drained(self, holds: Callable[[OmniRequest], bool]) -> None:
+        """Wait until no running request is one that ``holds`` accepts."""
+        while any(map(holds, self._machine.attempts().values())):
+            ended = self._loop.create_future()
+            self._draining.append(ended)
+            await ended
+
+    def _has_left(self, attempt_id: str) -> None:
+        self._left(attempt_id)
+        draining, self._draining = self._draining, []
+        for ended in draining:
+            if not ended.done():
+                ended.set_result(None)
 
     def close(self) -> None:
         """Abort all requests and refuse new ones."""
@@ -257,7 +276,7 @@ class Coordinator:
             self._perform(self._machine.start_failed(tracked, error, self._loop.time()))
             return
         if self.recorder is not None:
-            flow = flow_of(attempt, "client", self._entry_stage, None)
+            flow = ("client", self._entry_stage, None)
             self.recorder.slice(f"submit to {self._entry_stage}", begin, attempt, flow, starts=True)
         if not self._keeps_inputs:
             tracked.request = request.without_inputs()
@@ -268,8 +287,8 @@ class Coordinator:
 
     def _end(self, action: Ended) -> None:
         tracked = action.request
-        if self._telemetry is not None:
-            self._telemetry.end(tracked.request_id, tracked.state.value, tracked.error)
+        if self.telemetry is not None:
+            self.telemetry.end(tracked.request_id, tracked.state.value, tracked.error)
         if self.recorder is not None:
             self.recorder.end(tracked.attempt_id, "request", state=tracked.state.value)
         self._wake(action)
@@ -310,7 +329,7 @@ class Coordinator:
             return
         if self.recorder is not None:
             chunk_id = None if isinstance(message, CompleteMessage) else message.chunk_id
-            flow = flow_of(attempt, stage, "client", chunk_id)
+            flow = (stage, "client", chunk_id)
             self.recorder.slice(f"receive from {stage}", begin, attempt, flow, starts=False)
         final = isinstance(message, CompleteMessage)
         self._perform(self._machine.result(attempt, stage, data, final=final, now=self._loop.time()))

@@ -43,8 +43,7 @@ ANSWER_SECONDS = 0.3
 """Seconds that processes have to say what an expired request waits for."""
 
 LOST_PEER_SECONDS = 0.7
-"""A request that failed because another process died ends after this time at the latest: the report about that death, which may run it
-again, takes less."""
+"""A request that failed because another process died ends by then; the report about that death, which may run it again, takes less."""
 
 _SHORTEST_RETRY_AFTER, _LONGEST_RETRY_AFTER = 0.1, 60.0
 
@@ -55,7 +54,8 @@ class RequestMachine:
     Args:
         terminal_stages: names.
         terminal_stages_fn: ``(request) -> subset of terminal_stages | None``.
-        place: chooses the replicas for a request: stage name to replica number, for replicated stages.
+        place: chooses the replicas for an attempt of a request: stage name to replica number, for replicated stages.
+        left: called when a running attempt has ended.
         max_in_flight: requests held at once; more are refused.
         retries: deaths of its process that a request survives.
         digest: a digest of a request's content, the same for equal contents.
@@ -67,7 +67,8 @@ class RequestMachine:
         *,
         terminal_stages: list[str],
         terminal_stages_fn: Callable[[OmniRequest], Any] | None = None,
-        place: Callable[[OmniRequest], dict[str, int]] = lambda request: {},
+        place: Callable[[str, OmniRequest], dict[str, int]] = lambda attempt_id, request: {},
+        left: Callable[[str], None] = lambda attempt_id: None,
         max_in_flight: int = 256,
         retries: int = 0,
         digest: Callable[[OmniRequest], bytes | None] = lambda request: None,
@@ -76,6 +77,7 @@ class RequestMachine:
         self._terminal_stages = frozenset(terminal_stages)
         self._terminal_stages_fn = terminal_stages_fn
         self._place = place
+        self._left = left
         self._max_in_flight = max_in_flight
         self._retries = retries
         self._digest = digest
@@ -201,7 +203,7 @@ class RequestMachine:
         if tracked.attempts > 1:
             tracked.attempt_id = f"{tracked.request_id}~{self._new_id()}"
         try:
-            placement = self._place(tracked.request)
+            placement = self._place(tracked.attempt_id, tracked.request)
         except Exception as error:
             return self.start_failed(tracked, error, now)
         if placement:
@@ -246,6 +248,7 @@ class RequestMachine:
     def _withdraw(self, tracked: TrackedRequest) -> list[Action]:
         """Take a running attempt back: the request is pending again."""
         del self._attempts[tracked.attempt_id]
+        self._left(tracked.attempt_id)
         tracked.state = RequestState.PENDING
         return [Withdraw(tracked.attempt_id)]
 
@@ -375,7 +378,8 @@ class RequestMachine:
     def _end(self, tracked: TrackedRequest, state: RequestState, error: OmniError | None, now: float) -> list[Action]:
         if tracked.is_over:
             return []
-        was_running = self._attempts.pop(tracked.attempt_id, None) is not None
+        if was_running := self._attempts.pop(tracked.attempt_id, None) is not None:
+            self._left(tracked.attempt_id)
         tracked.state, tracked.error, tracked.is_over = state, error, True
         self.counts[state.value] += 1
         del self._tracked[tracked.request_id]

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
-from omni_core.errors import ConfigError, OmniError, did_you_mean
-from omni_core.observe.profiler import ProfileSummary, Recorder, merge
-from omni_core.processes.supervisor import Supervisor
+from omni_core.errors import OmniError
+from omni_core.observe.recording import MISSING, PIPELINE, Profiling
+from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.processes.unit import UnitState
 from omni_core.protocol import messages
-
-logger = logging.getLogger(__name__)
+from omni_core.protocol.specs import ProcessSpec
+from omni_core.references import load_plugin
 
 T = TypeVar("T")
 
 Statistics = dict[str, dict[str, dict[str, float]]]
-
-_PROFILE_SECONDS = 60.0
-"""The time that a process has to begin a profile (torch's own takes a while) or to write one."""
 
 _CLIENT_SECONDS = 1.0
 """The time that a status client has to read its answer."""
@@ -61,45 +56,52 @@ class Answers(Generic[T]):
                 future.set_result(answer)
 
 
+def _state(unit: Supervisor) -> str:
+    """The state of a unit, as ``health`` shows it."""
+    return unit.role.value if unit.role is Role.DRAINING and unit.life.serves else unit.life.state.value
+
+
 class Observation:
     """Answers what can be asked of a running pipeline.
 
     Args:
         units: its units by name, as they are now.
+        machine_of: the number of the machine of the process at an endpoint; 0: this one.
     """
 
     def __init__(
         self,
         config: PipelineConfig,
-        directory: Path,
+        machine_of: Callable[[str], int],
         units: Mapping[str, Supervisor],
         coordinator: Coordinator,
         control: ControlPlane,
     ) -> None:
         self._config = config
-        self._directory = directory
+        self._machine_of = machine_of
         self._units = units
         self._coordinator = coordinator
         self._control = control
         self._since = asyncio.get_running_loop().time()
         self._statistics: Answers[dict[str, dict[str, float]]] = Answers()
-        self._profiles: Answers[messages.ProfileReport] = Answers()
-        self._is_profiling = False
+        self._flushed: Answers[list[str]] = Answers()
+        self._profiling: Profiling | None = None
         self._tasks = Tasks()
+        self.handlers: dict[type, Callable[[Any], object]] = {
+            messages.StageStatistics: lambda message: self._statistics.take(message.process, message.counters),
+            messages.FlushReport: lambda message: self._flushed.take(message.process, message.stages),
+            messages.ProfileReport: lambda message: self.profiling.take(message),
+            messages.StatusRequest: lambda message: self._tasks.start(self._answer_status(message.endpoint)),
+            messages.ProfileRequest: lambda message: self._tasks.start(self._answer_profile(message)),
+        }
+        """By class, the handlers of messages of processes and status clients."""
 
     def handle(self, message: Any) -> bool:
         """Handle a message of a process or a status client. Returns False if it is for others."""
-        if isinstance(message, messages.StageStatistics):
-            self._statistics.take(message.process, message.counters)
-        elif isinstance(message, messages.ProfileReport):
-            self._profiles.take(message.process, message)
-        elif isinstance(message, messages.StatusRequest):
-            self._tasks.start(self._answer_status(message.endpoint))
-        elif isinstance(message, messages.ProfileRequest):
-            self._tasks.start(self._answer_profile(message))
-        else:
-            return False
-        return True
+        handler = self.handlers.get(type(message))
+        if handler is not None:
+            handler(message)
+        return handler is not None
 
     def close(self) -> None:
         """Answer no more."""
@@ -107,11 +109,13 @@ class Observation:
             task.cancel()
 
     def health(self) -> dict[str, dict[str, Any]]:
-        """By unit: its stages, its ``state`` (see :class:`UnitState`), restarts, reason of the last death, pids."""
+        """By unit: its stages, its ``state`` (see :class:`UnitState`; ``draining``: it gets no new requests), restarts, reason of the last
+        death, pids.
+        """
         return {
             name: {
                 "stages": unit.spec.stage_names,
-                "state": unit.life.state.value,
+                "state": _state(unit),
                 "restarts": unit.life.restarts,
                 "reason": unit.life.reason,
                 "pids": [process.pid for process in unit.processes],
@@ -125,74 +129,44 @@ class Observation:
         A process that does not answer within ``timeout`` seconds is left out, except for what its parent counts.
         """
         counters: Statistics = {}
-        questions = {}
+        asked = []
         for unit in self._units.values():
             for process in unit.processes:
-                name = process.spec.name
-                counters[name] = {"process": {"restarts": float(unit.life.restarts)}}
+                counters[process.spec.name] = {"process": {"restarts": float(unit.life.restarts)}}
                 if unit.life.state is UnitState.READY:
-                    questions[name] = self._question(process.spec.endpoint, messages.StatisticsRequest(name))
-        for name, answer in (await self._statistics.ask(questions, timeout)).items():
+                    asked.append(process.spec)
+        for name, answer in (await self.counters(asked, timeout)).items():
             counters[name] |= answer
         return {**counters, "coordinator": {"requests": self._coordinator.statistics()}}
 
-    async def start_profile(self, torch: Sequence[str] = ()) -> None:
-        """Record in every process from now on. ``torch``: stages in whose processes torch's own profiler runs too.
-
-        Raises:
-            ConfigError: no such stage. OmniError: a profile is running already.
+    async def counters(
+        self, processes: Sequence[ProcessSpec], timeout: float
+    ) -> dict[str, dict[str, dict[str, float]]]:
+        """Return the counters of those processes that answer within ``timeout`` seconds, by name, then by stage. They have read all
+        messages of before.
         """
-        stages = [stage.name for stage in self._config.stages]
-        unknown = [name for name in torch if name not in stages]
-        if unknown:
-            raise ConfigError(f"torch: no stage is called {unknown[0]!r}{did_you_mean(unknown[0], stages)}")
-        if self._is_profiling:
-            raise OmniError("a profile is running already; stop it first")
-        self._is_profiling = True
-        try:
-            await self._ask_profiles(lambda number: messages.ProfileMessage(start=True, torch=list(torch)))
-        except BaseException:
-            self._is_profiling = False
-            raise
-        self._coordinator.recorder = Recorder("client")
+        questions = {
+            each.name: self._question(each.endpoint, messages.StatisticsRequest(each.name)) for each in processes
+        }
+        return await self._statistics.ask(questions, timeout)
 
-    async def stop_profile(self, path: str | Path) -> ProfileSummary:
-        """Stop recording, and write one trace of all processes to ``path``.
+    async def flush_caches(self, timeout: float = 10.0) -> dict[str, list[str]]:
+        """Let every stage forget what it keeps for later requests: cached prefixes, encoded media and voices.
 
-        Raises:
-            OmniError: no profile is running, or ``path`` cannot be written.
+        Returns:
+            The stages that keep such things, by process. Requests that come from now on find nothing of before.
         """
-        recorder, self._coordinator.recorder = self._coordinator.recorder, None
-        if recorder is None:
-            raise OmniError("no profile is running; start one first")
-        try:
-            reports, missing = await self._ask_profiles(
-                lambda number: messages.ProfileMessage(start=False, path=str(self._directory / f"profile{number}.json"))
-            )
-            parts = [part for report in reports if (part := Path(report.path)).is_file()]
-            try:
-                count = await asyncio.to_thread(merge, parts, recorder.finish(), Path(path))
-            except OSError as error:
-                raise OmniError(f"the trace cannot be written to {path}: {error.strerror}") from error
-            finally:
-                for part in parts:
-                    part.unlink()
-        finally:
-            self._is_profiling = False
-        return ProfileSummary(count, recorder.dropped + sum(report.dropped for report in reports), missing)
-
-    async def _ask_profiles(
-        self, message: Callable[[int], messages.ProfileMessage]
-    ) -> tuple[list[messages.ProfileReport], list[str]]:
-        """Send a message to every process that serves; the reports, and the names of processes with a problem or no answer."""
         serving = [process for unit in self._units.values() if unit.life.serves for process in unit.spec.processes]
-        questions = {each.name: self._question(each.endpoint, message(n)) for n, each in enumerate(serving)}
-        reports = await self._profiles.ask(questions, _PROFILE_SECONDS)
-        problems = {name: "no answer" for name in questions if name not in reports}
-        problems |= {name: report.problem for name, report in reports.items() if report.problem}
-        for name, problem in problems.items():
-            logger.warning("profile of %s: %s", name, problem)
-        return list(reports.values()), list(problems)
+        questions = {each.name: self._question(each.endpoint, messages.FlushRequest()) for each in serving}
+        return await self._flushed.ask(questions, timeout)
+
+    @property
+    def profiling(self) -> Profiling:
+        """The profiles of this pipeline. Raises PluginError: omni-tracing is missing."""
+        if self._profiling is None:
+            made = load_plugin(PIPELINE, MISSING)
+            self._profiling = made(self._config, self._machine_of, self._units, self._coordinator, self._control)
+        return cast(Profiling, self._profiling)
 
     def _question(self, endpoint: str, message: Any) -> Callable[[], None]:
         return lambda: self._control.tell(endpoint, message)
@@ -201,20 +175,21 @@ class Observation:
     async def _answer_status(self, endpoint: str) -> None:
         uptime = asyncio.get_running_loop().time() - self._since
         report = messages.StatusReport(self._config.resolved_name, uptime, self.health(), await self.statistics(2.0))
-        await self._tell_client(endpoint, report)
+        await self.tell_client(endpoint, report)
 
     async def _answer_profile(self, request: messages.ProfileRequest) -> None:
         try:
-            await self.start_profile(request.torch)
+            await self.profiling.start(request.torch)
             await asyncio.sleep(request.seconds)
-            summary = await self.stop_profile(request.path)
+            summary = await self.profiling.stop(request.path)
         except OmniError as error:
             done = messages.ProfileDone(problem=str(error))
         else:
             done = messages.ProfileDone(summary.events, summary.dropped, summary.missing)
-        await self._tell_client(request.endpoint, done)
+        await self.tell_client(request.endpoint, done)
 
-    async def _tell_client(self, endpoint: str, message: Any) -> None:
+    async def tell_client(self, endpoint: str, message: Any) -> None:
+        """Send a status client its last message, and forget the client when it has had time to read it."""
         self._control.tell(endpoint, message)
         await asyncio.sleep(_CLIENT_SECONDS)
         self._control.drop(endpoint)

@@ -11,17 +11,20 @@ from omni_core.config.placement import PlannedProcess
 from omni_core.config.schema import PipelineConfig, RelayConfig
 from omni_core.errors import ConfigError, PluginError
 from omni_core.hookspecs import RelayComponent, works
-from omni_core.machines.addresses import MachineAddresses
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.specs import RelaySpec
 
 
 @frozen
 class RelayPlan:
-    """The relays of one process: those it sends or is sent by, which of them reaches which endpoint, and its ``inline_bytes``."""
+    """The relays of one process: those it sends or is sent by, those it may need once a process has moved, and which of them reaches which
+    endpoint on the same machine and on another; its ``inline_bytes``.
+    """
 
     specs: dict[str, RelaySpec] = field(factory=dict)
+    spare: dict[str, RelaySpec] = field(factory=dict)
     towards: dict[str, str] = field(factory=dict)
+    across: dict[str, str] = field(factory=dict)
     inline_bytes: int | None = None
 
 
@@ -30,47 +33,46 @@ def plan_relays(
     registry: PluginRegistry,
     leaders: Sequence[PlannedProcess],
     endpoints: Mapping[str, str],
-    addresses: MachineAddresses,
+    anywhere: bool = False,
 ) -> dict[str, RelayPlan]:
-    """The relays of each process, by its name.
+    """The relays of each process, by its name. Between stages of different ``host`` they join hosts.
+
+    Args:
+        anywhere: processes without a ``host`` may be on any machine, and move.
 
     Raises:
-        PluginError: a relay that is named is not installed. ConfigError: one cannot reach where it would have to, or stages of
-            one process disagree.
+        PluginError: a relay that is named is not installed. ConfigError: one cannot reach where it would have to.
     """
     plans = {process.name: RelayPlan(inline_bytes=_own(process).inline_bytes) for process in leaders}
     used: dict[str, set[str]] = {process.name: set() for process in leaders}
+    spare: dict[str, set[str]] = {process.name: set() for process in leaders}
     settings: dict[str, dict[str, Any]] = {}
     for source in leaders:
         own = _own(source)
         if own.settings:
-            name = own.backend or config.relay_backend
-            if settings.setdefault(name, own.settings) != own.settings:
-                raise ConfigError(f"stages have different `relay.settings` for the relay {name!r}; make them equal")
+            settings[own.backend or config.relay_backend] = own.settings
         for target in leaders:
             if target.group != source.group and sends(source, target):
-                name = _choose(config, registry, own.backend, source, target)
-                plans[source.name].towards[endpoints[target.name]] = name
+                plan, endpoint = plans[source.name], endpoints[target.name]
+                apart = source.host != target.host
+                may_part = apart or (anywhere and source.host is None)
+                across = _across(config, registry, own.backend, source, target) if may_part else None
+                name = across if apart and across else own.backend or config.relay_backend
+                plan.towards[endpoint] = name
                 used[source.name].add(name)
                 used[target.name].add(name)
+                if across is not None:
+                    plan.across[endpoint] = across
+                    spare[source.name].add(across)
+                    spare[target.name].add(across)
     in_host_memory = {component.name for component in _components(registry) if component.host_memory}
     for process in leaders:
-        for name in sorted(used[process.name]):
-            options = _options(process, name in in_host_memory, settings.get(name, {}), addresses)
-            plans[process.name].specs[name] = RelaySpec(_resolve(config, registry, name), options)
+        for name in sorted(used[process.name] | spare[process.name]):
+            options = _options(process, name in in_host_memory, settings.get(name, {}))
+            plan = plans[process.name]
+            specs = plan.specs if name in used[process.name] else plan.spare
+            specs[name] = RelaySpec(relay_reference(config, registry, name), options)
     return plans
-
-
-def check_relays(config: PipelineConfig, registry: PluginRegistry) -> None:
-    """Check that the relays that ``config`` names are installed, if it has more than one process.
-
-    Raises:
-        PluginError: one is not.
-    """
-    if len({stage.process for stage in config.stages}) > 1:
-        own = {stage.relay.backend for stage in config.stages if stage.relay is not None and stage.relay.backend}
-        for name in sorted({config.relay_backend, *own}):
-            _resolve(config, registry, name)
 
 
 def sends(source: PlannedProcess, target: PlannedProcess) -> bool:
@@ -80,25 +82,20 @@ def sends(source: PlannedProcess, target: PlannedProcess) -> bool:
 
 
 def _own(process: PlannedProcess) -> RelayConfig:
-    own = [stage.relay for stage in process.stages if stage.relay is not None]
-    if any(each != own[0] for each in own):
-        names = ", ".join(stage.name for stage in process.stages if stage.relay is not None)
-        where = f"stages {names} share the process {process.group!r}"
-        raise ConfigError(f"{where} but have different `relay` settings; make them equal")
-    return own[0] if own else RelayConfig()
+    return next((stage.relay for stage in process.stages if stage.relay is not None), RelayConfig())
 
 
-def _choose(
+def _across(
     config: PipelineConfig, registry: PluginRegistry, wanted: str | None, source: PlannedProcess, target: PlannedProcess
 ) -> str:
-    if source.host == target.host:
-        return wanted or config.relay_backend
+    """The relay of an edge between machines: what is named, if it joins them, else the best that does."""
     reach = [each for each in _components(registry) if each.across_hosts]
     names = [component.name for component in reach]
     name = wanted or config.relay_backend
     if name in names or ":" in name or "." in name:  # an unregistered class declares nothing
         return name
-    edge = f"stages {source.stages[-1].name} and {target.stages[0].name} are on different hosts"
+    may = "are" if source.host != target.host else "may be"
+    edge = f"stages {source.stages[-1].name} and {target.stages[0].name} {may} on different hosts"
     if wanted is not None:
         raise ConfigError(
             f"stages[{source.stages[0].name}].relay.backend: {edge}, which the relay {wanted!r} does not join; "
@@ -122,22 +119,22 @@ def _components(registry: PluginRegistry) -> list[RelayComponent]:
     return [each for each, _ in registry.components("omni_relays") if isinstance(each, RelayComponent)]
 
 
-def _resolve(config: PipelineConfig, registry: PluginRegistry, name: str) -> str:
+def relay_reference(config: PipelineConfig, registry: PluginRegistry, name: str, stage: str | None = None) -> str:
+    """Return the reference of a relay that a config names, for ``stage`` if that does. Raises PluginError: it is not installed."""
     try:
         return registry.resolve_reference("omni_relays", name)
     except PluginError as error:
-        where = "relay_backend" if name == config.relay_backend else "relay.backend"
+        own = "relay.backend" if stage is None else f"stages[{stage}].relay.backend"
+        where = "relay_backend" if name == config.relay_backend else own
         raise PluginError(
             f"{where}: stages of this pipeline live in different processes, and {str(error).rstrip('.?')}; "
             "install the plugin that provides it, or give every stage the same `process`"
         ) from error
 
 
-def _options(
-    process: PlannedProcess, host_memory: bool, settings: dict[str, Any], addresses: MachineAddresses
-) -> dict[str, Any]:
+def _options(process: PlannedProcess, host_memory: bool, settings: dict[str, Any]) -> dict[str, Any]:
+    """The fields of :class:`RelayOptions` that do not depend on the machine."""
     own = _own(process)
-    machine = addresses.of(process.host)
     inferred = f"cuda:{process.gpu}" if process.gpu is not None and not host_memory else "cpu"
     return {
         "slot_size_mb": own.slot_size_mb,
@@ -145,9 +142,6 @@ def _options(
         "device": own.device or inferred,
         "rank": own.rank or 0,
         "world_size": own.world_size or 1,
-        "namespace": machine.directory.rpartition("/")[2],
         "owner": process.unit,
-        "directory": machine.directory,
-        "host": machine.address,
         "settings": settings,
     }

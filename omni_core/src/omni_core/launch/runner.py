@@ -10,10 +10,12 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from omni_core.config.completion import completed
+from omni_core.config.placement import plan
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.lanes import Tasks
 from omni_core.control.plane import ControlPlane
@@ -23,15 +25,18 @@ from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.errors import OmniError, StageFailedError, StartupError
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
-from omni_core.machines.hosts import Hosts
+from omni_core.launch.running import RequestRecorder, Running, RunningOperations, operations_of, recorder_of
+from omni_core.machines import Launcher, Placing, make_launcher, needs
+from omni_core.machines.placing import coordinator_address
 from omni_core.observe.telemetry import telemetry
 from omni_core.plugins import PluginRegistry, load_plugins
 from omni_core.processes.deaths import Deaths
 from omni_core.processes.heartbeat import Heartbeat
 from omni_core.processes.run_directory import DirectoryCleaner, run_directory
-from omni_core.processes.supervisor import Supervisor
+from omni_core.processes.supervisor import Role, Supervisor
 from omni_core.processes.unit import UnitState
 from omni_core.protocol import messages
+from omni_core.protocol.operations import OperationCancel, OperationDone, OperationRequest
 from omni_core.protocol.specs import ProcessSpec
 
 logger = logging.getLogger(__name__)
@@ -65,14 +70,17 @@ class MultiProcessPipelineRunner:
         self._startup_timeout = startup_timeout
         self._stop_timeout = stop_timeout
         self._units: dict[str, Supervisor] = {}
-        self._unit_of: dict[str, Supervisor] = {}
         self._tasks = Tasks()
         self._directory: Path | None = None
         self._cleaner: DirectoryCleaner | None = None
-        self._hosts: Hosts | None = None
+        self._launcher: Launcher | None = None
+        self._placing: Placing | None = None
         self._control: ControlPlane | None = None
         self._coordinator: Coordinator | None = None
         self._observation: Observation | None = None
+        self._running: Running | None = None
+        self._operations: RunningOperations | None = None
+        self._recorder: RequestRecorder | None = None
         self._heartbeat: Heartbeat | None = None
         self._stopping = False
 
@@ -101,6 +109,20 @@ class MultiProcessPipelineRunner:
             raise OmniError("the pipeline was not started")
         return self._observation
 
+    @property
+    def operations(self) -> RunningOperations:
+        """The operations that change this pipeline. Raises PluginError: they are not installed."""
+        if self._running is None:
+            raise OmniError("the pipeline was not started")
+        if self._operations is None:
+            self._operations = operations_of(self._running)
+        return self._operations
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The config as it is now: operations change it."""
+        return self._config if self._running is None else self._running.config
+
     # --- start -------------------------------------------------------------------------------------------------------
     async def start(self) -> None:
         """Launch every process and return when all stages are ready. Leaves nothing behind if it fails.
@@ -118,23 +140,16 @@ class MultiProcessPipelineRunner:
         self._config = await asyncio.to_thread(completed, self._config)  # may download a checkpoint
         directory = self._directory = run_directory(self._config.endpoints.base_path)
         self._cleaner = DirectoryCleaner(directory)
-        self._hosts = Hosts(self._config, directory)
-        endpoint, remote = f"ipc://{directory}/coordinator.sock", self._hosts.remote_routes()
-        self._control = ControlPlane(endpoint, self._on_message, remote, self._keep_in_flight)
-        self._control.listen()
-        addresses = await self._hosts.open(self._control)
-        prepared = prepare(self._config, self._registry or load_plugins(), addresses, self._hosts.keys)
-        if remote is not None:
-            remote.routes.update(prepared.routes)
-        self._coordinator = self._make_coordinator(prepared)
-        self._deaths = Deaths(self._coordinator, self._control)
-        self._observation = Observation(self._config, directory, self._units, self._coordinator, self._control)
+        registry = self._registry or load_plugins()
+        run = f"omni://{directory.name}"
+        launcher = self._launcher = make_launcher(self._config, registry, directory, run)
+        prepared = prepare(self._config, registry, run, launcher.network_spec, launcher.anywhere)
         try:
             async with asyncio.timeout(self._startup_timeout):
+                await launcher.acquire(needs(plan(self._config)))
+                self._placing = self._connect(launcher, run, prepared, registry)
                 for spec in prepared.units:
-                    launch = self._hosts.launch(spec.host)
-                    unit = self._units[spec.name] = Supervisor(spec, self._config.restart, self, launch)
-                    self._unit_of |= dict.fromkeys((process.name for process in spec.processes), unit)
+                    unit = self._units[spec.name] = Supervisor(spec, self._config.restart, self, self._placing)
                     self.unit_changed(unit)
                     unit.launch()
                     await asyncio.sleep(0)
@@ -144,17 +159,58 @@ class MultiProcessPipelineRunner:
                     each.result()
         except TimeoutError:
             late = [unit for unit in self._units.values() if not unit.started.done()]
-            names = ", ".join(name for unit in late for name in unit.spec.stage_names)
-            log = "".join(process.last_lines for unit in late for process in unit.processes)
+            names = ", ".join(name for unit in late for name in unit.spec.stage_names) or "the machines of its stages"
+            log = "".join(unit.progress() for unit in late)
             raise StartupError(f"not ready within {self._startup_timeout:g} s: {names}{log}") from None
+
+    def _connect(self, launcher: Launcher, run: str, prepared: PreparedPipeline, registry: PluginRegistry) -> Placing:
+        """Make what the processes of the run talk to."""
+        network = launcher.network()
+        addresses = {run: coordinator_address(launcher.here)}
+        self._control = ControlPlane(run, self._on_message, addresses, network, self._on_cut, self._keep_in_flight)
+        self._control.listen()
+        placing = Placing(launcher, run, prepared.units, network.address if network is not None else "")
+        choice = ReplicaChoice(prepared.replicated, self._available_replicas)
+        self._coordinator = self._make_coordinator(prepared, choice)
+        self._deaths = Deaths(self._coordinator, self._control)
+        self._observation = Observation(self._config, placing.machine, self._units, self._coordinator, self._control)
+        self._running = Running(
+            config=self._config,
+            prepare=partial(
+                prepare, registry=registry, run=run, network=launcher.network_spec, anywhere=launcher.anywhere
+            ),
+            registry=registry,
+            launcher=launcher,
+            placing=placing,
+            units=self._units,
+            entry=prepared.stage_endpoints,
+            control=self._control,
+            coordinator=self._coordinator,
+            observation=self._observation,
+            choice=choice,
+            owner=self,
+            stop_timeout=self._stop_timeout,
+        )
+        if any(stage.autoscale is not None for stage in self._config.stages):
+            self._operations = operations_of(self._running)
+        if self._config.capsules:
+            self._recorder = recorder_of(self._running)
+        return placing
+
+    def _begin_work(self) -> None:
+        """The first request has come to an idle pipeline."""
+        if self._heartbeat is not None:
+            self._heartbeat.begin()
+        if self._operations is not None:
+            self._operations.begin()
 
     def _keep_in_flight(self) -> None:
         self.control.keep(self.coordinator.attempts())
 
-    def _make_coordinator(self, prepared: PreparedPipeline) -> Coordinator:
+    def _make_coordinator(self, prepared: PreparedPipeline, choice: ReplicaChoice) -> Coordinator:
         config = self._config
         entry = prepared.stage_endpoints[config.resolved_entry_stage]
-        heartbeat = self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
+        self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
         return Coordinator(
             entry_stage=config.resolved_entry_stage,
             terminal_stages=config.terminal_stages,
@@ -163,21 +219,27 @@ class MultiProcessPipelineRunner:
                 entry[request.placement.get(message.stage, 0)], message, (message.request_id, message.stage)
             ),
             broadcast=self._broadcast,
-            place=ReplicaChoice(prepared.replicated, self._available_replicas),
+            place=choice.place,
+            left=choice.left,
             max_in_flight=config.max_in_flight,
             admit=admission(config, self._registry or load_plugins()),
             retries=config.retries,
-            on_busy=heartbeat.begin,
+            on_busy=self._begin_work,
             telemetry=telemetry(config.resolved_name),
         )
 
-    def _available_replicas(self, group: str) -> list[int]:
-        """The replicas of a process group that serve, else those that will, else none."""
-        units = [unit for unit in self._units.values() if unit.spec.group == group]
+    def _available_replicas(self, group: str) -> dict[int, int]:
+        """The replicas of a process group that serve, else those that will, else those that have failed, by slot."""
+        units = [unit for unit in self._units.values() if unit.spec.group == group and unit.role is Role.SERVING]
         chosen = [unit for unit in units if unit.life.state is UnitState.READY] or [
             unit for unit in units if unit.life.state is not UnitState.FAILED
         ]
-        return [unit.spec.replica for unit in chosen]
+        return {unit.spec.slot: unit.spec.replica for unit in chosen or units}
+
+    def _unit_of(self, process: str) -> Supervisor | None:
+        """The unit of a process; ``None`` if it has ended for good."""
+        units = self._units.values()
+        return next((unit for unit in units if any(each.name == process for each in unit.spec.processes)), None)
 
     # --- messages ----------------------------------------------------------------------------------------------------
     def _on_message(self, message: Any) -> None:
@@ -188,18 +250,40 @@ class MultiProcessPipelineRunner:
         elif isinstance(message, messages.WaitingReport):
             self.coordinator.answered(message)
         elif isinstance(message, messages.PongMessage):
-            in_flight = self.coordinator.attempts() if message.running else {}
-            self._unit_of[message.process].answered(message.process, message.running, in_flight)
+            if unit := self._unit_of(message.process):
+                in_flight = self.coordinator.attempts() if message.running else {}
+                unit.answered(message.process, message.running, in_flight)
+        elif isinstance(message, messages.PeerCutReport):
+            # A process that was lost, and wakes up, has lost all its connections.
+            if self.process_ids.get(message.process) == message.pid:
+                self._on_cut(message.endpoint, message.reason)
         elif isinstance(message, messages.PeerDownReport):
             self._deaths.take(message)
         elif isinstance(message, messages.InFlightRequest):
             self.control.tell(message.endpoint, messages.InFlightReport(list(self.coordinator.attempts())))
         elif isinstance(message, messages.ReadyMessage):
-            self._unit_of[message.process].process_is_ready(message.process, message.pid)
+            if unit := self._unit_of(message.process):
+                unit.process_is_ready(message.process, message.pid)
         elif isinstance(message, messages.ProcessFailedMessage):
-            self._unit_of[message.process].start_failed(message.error)
-        elif not any(each is not None and each.handle(message) for each in (self._observation, self._hosts)):
+            if unit := self._unit_of(message.process):
+                unit.start_failed(message.error)
+        elif isinstance(message, OperationRequest | OperationCancel):
+            self._operate(message)
+        elif self._observation is None or not self._observation.handle(message):
             logger.error("the coordinator cannot handle a %s", type(message).__name__)
+
+    def _operate(self, message: OperationRequest | OperationCancel) -> None:
+        """Hand on the message of a command, or say that nothing here can handle it."""
+        try:
+            self.operations.handle(message)
+        except OmniError as error:
+            self._tasks.start(self.observation.tell_client(message.endpoint, OperationDone(problem=str(error))))
+
+    def _on_cut(self, endpoint: str, reason: str) -> None:
+        """A connection to a process on another machine has ended."""
+        for unit in self._units.values():
+            if any(process.endpoint == endpoint for process in unit.spec.processes):
+                unit.cut(reason)
 
     def _broadcast(self, message: Any) -> int:
         """Send a message to every process that serves or will; their number."""
@@ -217,7 +301,7 @@ class MultiProcessPipelineRunner:
 
     # --- the life of units (see supervisor.Owner) ----------------------------------------------------------------------
     def unit_changed(self, unit: Supervisor) -> None:
-        for name in unit.spec.stage_names:
+        for name in unit.spec.stage_names if unit.role is Role.SERVING else ():
             self._on_progress(name, unit.life.state.value)
 
     def unit_died(self, unit: Supervisor, reason: str) -> None:
@@ -227,16 +311,24 @@ class MultiProcessPipelineRunner:
     def unit_is_ready(self, unit: Supervisor) -> None:
         # Something may wait for it even at its first start: the failure of another unit.
         for process in unit.spec.processes:
-            self.control.peer_is_up(process.endpoint)
+            self.control.peer_is_up(process.endpoint, self._address(process.endpoint))
         # Rank 0 may have begun before the others read their sockets; what it has for them waits until then.
         for follower in unit.spec.processes[1:]:
-            self.control.tell(unit.spec.endpoint, messages.PeerUpMessage(follower.endpoint))
+            self._introduce(follower.endpoint, unit.spec.endpoint)
+        for other in self._serving_but(unit):
+            # It may have become ready while this one started, and then has been announced to all but this one.
+            self._introduce(unit.spec.endpoint, other.spec.endpoint)
+
+    def _introduce(self, *endpoints: str) -> None:
+        """Tell each of two processes that the other one reads its endpoint, and where."""
+        for endpoint, other in (endpoints, endpoints[::-1]):
+            self.control.tell(other, messages.PeerUpMessage(endpoint, self._address(endpoint, other)))
+
+    def _address(self, endpoint: str, seen_from: str | None = None) -> str:
+        assert self._placing is not None
+        return self._placing.address(endpoint, seen_from)
 
     def unit_is_back(self, unit: Supervisor) -> None:
-        for other in self._serving_but(unit):
-            self.control.tell(other.spec.endpoint, messages.PeerUpMessage(unit.spec.endpoint))
-            # It may have come back while this one started too, and then has been announced to all but this one.
-            self.control.tell(unit.spec.endpoint, messages.PeerUpMessage(other.spec.endpoint))
         for other in self._units.values():
             if other.life.state is UnitState.FAILED:
                 self.control.tell(unit.spec.endpoint, self._failure_of(other))
@@ -271,10 +363,14 @@ class MultiProcessPipelineRunner:
         if self._heartbeat is not None:
             self._heartbeat.close()
         try:
+            if self._recorder is not None:
+                await self._recorder.close()
             if self._coordinator is not None:
                 self._coordinator.close()
             if self._observation is not None:
                 self._observation.close()
+            if self._operations is not None:
+                self._operations.close()
             for task in self._tasks:
                 task.cancel()
             for unit in self._units.values():
@@ -285,8 +381,11 @@ class MultiProcessPipelineRunner:
             await asyncio.gather(*(unit.finish_stop(self._stop_timeout) for unit in self._units.values()))
             self._units.clear()
         finally:
-            if self._hosts is not None:
-                await self._hosts.close()
+            if self._launcher is not None:
+                try:
+                    await self._launcher.release()
+                except Exception:  # a launcher is anyone's code
+                    logger.exception("the launcher has not given back everything")
             if self._control is not None:
                 self._control.close()
             if self._directory is not None:

@@ -1,11 +1,25 @@
 """The machines of a run: where its processes may be started, and how they are reached.
 
-A run has one machine, or several by name (``hosts`` of the config), where ``omni hosts serve`` starts processes for it.
-:class:`~omni_core.machines.hosts.Hosts` is the runner's side, :class:`~omni_core.machines.server.HostServer` the other;
-:mod:`omni_core.machines.addresses` says at which address each process is reached from each machine.
+A run's :class:`Launcher` finds a :class:`Machine` for each unit: ``local`` is built in, ``hosts`` and others are plugins.
+:class:`~omni_core.machines.placing.Placing` completes launch specs for the machine that a unit got.
 """
 
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
-from omni_core.machines.hosts import Hosts
+from omni_core.machines.launcher import Grant, Launcher, LauncherOptions, Machine, Need
+from omni_core.machines.local import LocalLauncher, LocalMachine, NoSettings
+from omni_core.machines.placing import Placing, endpoint_of, needs
+from omni_core.machines.selection import make_launcher
 
-__all__ = ["Hosts", "MachineAddress", "MachineAddresses"]
+__all__ = [
+    "Grant",
+    "Launcher",
+    "LauncherOptions",
+    "LocalLauncher",
+    "LocalMachine",
+    "Machine",
+    "Need",
+    "NoSettings",
+    "Placing",
+    "endpoint_of",
+    "make_launcher",
+    "needs",
+]

@@ -4,7 +4,7 @@ A model whose input depends on its last output has a :class:`FeedbackStrategy` b
 their data only; ``omni_torch`` implements them for PyTorch.
 """
 
-from omni_core.model_runner.attention import CacheAttention, PagedAttention
+from omni_core.model_runner.attention import CacheAttention, DecodeCache, PagedAttention
 from omni_core.model_runner.base import ARModel, FeedbackStrategy, Forward, ModelRunner
 from omni_core.model_runner.types import (
     ARRequest,
@@ -22,6 +22,7 @@ __all__ = [
     "ARRequest",
     "CacheAttention",
     "ContentSpan",
+    "DecodeCache",
     "FeedbackStrategy",
     "FinishReason",
     "Forward",

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Tensor = Any
 """A tensor of the library that the model is written in."""
+
+
+class DecodeCache(NamedTuple):
+    """The cache of a step, for each of its tokens; adjacent tokens of one request have equal ``pages``.
+
+    Attributes:
+        pages: ``[n, width]`` int32, the blocks of its request. lengths: ``[n]`` int32, the positions up to its own, which is included.
+        block_size: positions of a block. keys, values: of every layer, ``[slots, kv_heads, head_dim]``.
+    """
+
+    pages: Tensor
+    lengths: Tensor
+    block_size: int
+    keys: list[Tensor]
+    values: list[Tensor]
 
 
 class PagedAttention(Protocol):
@@ -46,3 +61,9 @@ class CacheAttention(ABC):
     @abstractmethod
     def attend(self, layer: int, query: Tensor, scale: float | None = None) -> Tensor:
         """Return ``[n, heads, head_dim]`` for ``query``, after this step's keys and values were written."""
+
+    def decode_cache(self) -> DecodeCache | None:
+        """Return what computes all layers of this step without :meth:`place` and :meth:`attend`; ``None``: the step is of another
+        kind. The caller writes every layer's keys and values of the step's tokens.
+        """
+        return None

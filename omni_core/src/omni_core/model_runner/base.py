@@ -53,12 +53,15 @@ class ModelRunner(ABC):
         max_context: the positions that the model was made for; a scheduler's default. ``None``: unlimited.
         kept_width: the number of values per position that are kept beside K and V for prompts that share a prefix (such as hidden
             states that a speech stage reads); see ``ForwardBatch.keep`` and :meth:`reuse`.
+        output_seconds: the seconds of sound that one output stands for, where somebody will listen to it; schedulers that know deadlines
+            serve the request first whose listener runs out of sound first. ``None``: nobody does.
     """
 
     model: ARModel
     device: Any
     max_context: int | None = None
     kept_width: int = 0
+    output_seconds: float | None = None
 
     @abstractmethod
     def receive(self, message: IncomingMessage) -> ARRequest | None:

@@ -1,86 +1,47 @@
-"""OpenTelemetry: a span for every request, with a span for each of its stages, as part of the caller's trace.
+"""OpenTelemetry: a span for every request and stage, made in the parent by omni-tracing if the application uses OpenTelemetry.
 
-Spans are made in the parent, where the application has set up its SDK; stage processes only report times. So nothing of it is
-imported, and nothing is sent, unless the application uses OpenTelemetry. A caller's trace goes on if the request's metadata hold a
-W3C ``traceparent``, or if the request is submitted inside a span.
+Stage processes only report times. Nothing of OpenTelemetry is imported by this package.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections import OrderedDict
-from typing import Any
-
-from attrs import evolve
+from typing import Any, Protocol
 
 from omni_core import __version__
 from omni_core.protocol.messages import OmniRequest, StageSpan
+from omni_core.references import load
+
+logger = logging.getLogger(__name__)
 
 TRACEPARENT = "traceparent"
 
-_REMEMBERED = 1_000
-"""Requests that have ended and are remembered: the times of their last stages may come later."""
+TELEMETRY = "omni_tracing.telemetry:RequestSpans"
+
+
+class Telemetry(Protocol):
+    """The spans of one pipeline's requests. Called from the coordinator's event loop."""
+
+    def begin(self, request_id: str, request: OmniRequest) -> OmniRequest:
+        """Open the span of a request; return the request with the context that its stages see."""
+
+    def stage(self, request_id: str, report: StageSpan) -> None:
+        """Add the span of one stage."""
+
+    def end(self, request_id: str, state: str, error: BaseException | None) -> None:
+        """Close the span of a request."""
 
 
 def telemetry(pipeline: str) -> Telemetry | None:
     """Return a maker of spans if this process uses OpenTelemetry: its API was imported and has a provider that records."""
-    if "opentelemetry.trace" not in sys.modules:
+    trace: Any = sys.modules.get("opentelemetry.trace")
+    provider = None if trace is None else trace.get_tracer_provider()
+    if provider is None or isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider):
         return None
-    from opentelemetry import trace
-
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider):
+    try:
+        made: Telemetry = load(TELEMETRY)(trace, provider.get_tracer("omni", __version__), pipeline)
+    except ImportError as error:
+        logger.warning("requests make no OpenTelemetry spans, which need: pip install omni-tracing (%s)", error)
         return None
-    return Telemetry(trace, provider.get_tracer("omni", __version__), pipeline)
-
-
-class Telemetry:
-    """The spans of one pipeline's requests. Called from the coordinator's event loop."""
-
-    def __init__(self, api: Any, tracer: Any, pipeline: str) -> None:
-        self._api = api
-        self._tracer = tracer
-        self._pipeline = pipeline
-        self._spans: dict[str, Any] = {}
-        self._ended: OrderedDict[str, Any] = OrderedDict()
-
-    def begin(self, request_id: str, request: OmniRequest) -> OmniRequest:
-        """Open the span of a request; return the request with the context that its stages see."""
-        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-        propagator = TraceContextTextMapPropagator()
-        given = {key: value for key, value in request.metadata.items() if key in (TRACEPARENT, "tracestate")}
-        context = propagator.extract(given) if given else None
-        attributes = {"omni.pipeline": self._pipeline, "omni.request_id": request_id}
-        span = self._tracer.start_span("omni.request", context, attributes=attributes)
-        if not span.is_recording():
-            return request
-        self._spans[request_id] = span
-        carrier: dict[str, str] = {}
-        propagator.inject(carrier, self._api.set_span_in_context(span))
-        return evolve(request, metadata={**request.metadata, **carrier})
-
-    def stage(self, request_id: str, report: StageSpan) -> None:
-        """Add the span of one stage."""
-        parent = self._spans.get(request_id) or self._ended.get(request_id)
-        if parent is None:
-            return
-        context = self._api.set_span_in_context(parent)
-        attributes = {"omni.stage": report.stage}
-        span = self._tracer.start_span(report.stage, context, attributes=attributes, start_time=report.begin_ns)
-        if report.error:
-            span.set_status(self._api.StatusCode.ERROR, report.error)
-        span.end(report.end_ns)
-
-    def end(self, request_id: str, state: str, error: BaseException | None) -> None:
-        """Close the span of a request."""
-        span = self._spans.pop(request_id, None)
-        if span is None:
-            return
-        span.set_attribute("omni.state", state)
-        if error is not None:
-            span.set_status(self._api.StatusCode.ERROR, str(error))
-        span.end()
-        self._ended[request_id] = span
-        if len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
+    return made

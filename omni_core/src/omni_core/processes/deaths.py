@@ -157,5 +157,5 @@ class Deaths:
 
 
 def concerns(request: OmniRequest, unit: UnitSpec) -> bool:
-    """Return whether a request that was placed on replicas may have something in this one."""
-    return all(request.placement.get(name, unit.replica) == unit.replica for name in unit.stage_names)
+    """Return whether a request may have something in this unit; one that was not placed is the first replica's."""
+    return all(request.placement.get(name, 0) == unit.replica for name in unit.stage_names)

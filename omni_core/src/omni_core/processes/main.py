@@ -11,17 +11,26 @@ import asyncio
 import os
 import select
 import signal
-import socket
 import sys
+from importlib.util import find_spec
 from typing import Any, NoReturn
 
-from omni_core.control.plane import RemoteRoutes
-from omni_core.model_runner.kernels import install
+from omni_core.control.network import Network
 from omni_core.processes.parent import die_with_parent
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.references import load
 from omni_core.stage_logs import enter_stage, finish_prints, mark_of, send_records
+
+INSTALL = "omni_torch.installed_kernels:install"
+"""Keeps the kernels of a launch spec for the operations of its process."""
+
+RECORDING = "omni_capsules.worker:RecordingWorker"
+"""A worker that records what its stages get and put out, if its launch spec says so."""
+
+_TOLD_SECONDS = 5.0
+"""The time for the message to another machine that a stage cannot be built."""
 
 
 def _end_if_orphaned() -> None:
@@ -34,7 +43,7 @@ def _end_if_orphaned() -> None:
         os._exit(1)
 
 
-def _limit_torch_threads() -> None:
+def limit_torch_threads() -> None:
     """Give torch as many threads as ``OMP_NUM_THREADS`` says, by default one. Torch reads it only if it is set before the import."""
     torch: Any = sys.modules.get("torch")
     if torch is not None:
@@ -51,14 +60,12 @@ def _limit_gpu_memory(spec: ProcessSpec) -> None:
         limit_memory(gpus[0], spec.gpu_memory)
 
 
-def _remote_routes(spec: ProcessSpec, listener: int | None) -> RemoteRoutes | None:
-    """The routes to other hosts, if there are any."""
-    if not spec.keys:
+def _network(spec: ProcessSpec, listener: int | None) -> Network | None:
+    """The way to other machines, if there may be any."""
+    if spec.network is None:
         return None
-    from omni_core.control.curve import CurveContext, CurveKeys
-
-    inherited = None if listener is None else socket.socket(fileno=listener)
-    return RemoteRoutes(CurveContext(CurveKeys(*spec.keys)), inherited, spec.routes)
+    network: Network = load(spec.network.target)(spec.network.options, listener)
+    return network
 
 
 async def _serve(spec: ProcessSpec, listener: int | None) -> int:
@@ -66,7 +73,7 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     from omni_core.protocol.error_info import describe
 
     loop = asyncio.get_running_loop()
-    worker = Worker(spec, _remote_routes(spec, listener))
+    worker: Worker = (load(RECORDING) if spec.capsules else Worker)(spec, _network(spec, listener))
     # The end of file means that the parent is gone: what a stage computes then has no reader.
     loop.add_reader(0, worker.stopped.set)
     loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)
@@ -78,14 +85,17 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
 
     try:
         _limit_gpu_memory(spec)
-        install(spec.kernels)
+        if spec.kernels and find_spec("omni_torch") is not None:
+            load(INSTALL)(spec.kernels)
         worker.build(begin)
     except BaseException as error:
         worker.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))
+        if spec.network is not None:  # connecting takes a while; the runner ends this process when it has read that
+            await asyncio.wait([asyncio.ensure_future(worker.stopped.wait())], timeout=_TOLD_SECONDS)
         worker.close()
         return 1
     enter_stage(spec.name)
-    _limit_torch_threads()
+    limit_torch_threads()
     worker.start()
     if spec.expects_tensors:
         from omni_core.protocol import lazy_torch
@@ -110,6 +120,7 @@ def run(document: int, listener: int | None = None) -> NoReturn:
     assert isinstance(spec, ProcessSpec)
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
+    os.environ.update(spec.own_env)
     send_records(spec.name, mark_of(spec.endpoint))
     code = asyncio.run(_serve(spec, listener))
     finish_prints()

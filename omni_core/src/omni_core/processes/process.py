@@ -14,10 +14,9 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from omni_core.processes.fork_server import wait_for, with_defaults
 from omni_core.processes.log_lines import LogLines
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
@@ -35,11 +34,13 @@ class SupervisedProcess(ABC):
 
     Attributes:
         spec: the launch spec. pid: 0 until it is known. launched: done when the pid is known.
+        address: that by which processes on other machines reach it, if there may be any; known when it is launched.
         ended: done when the process has ended. code: its exit code, or the negative number of the signal that killed it.
     """
 
     where = ""
     """Follows the pid in messages."""
+    address = ""
 
     def __init__(self, spec: ProcessSpec) -> None:
         loop = asyncio.get_running_loop()
@@ -88,12 +89,30 @@ def _signal(number: int) -> str:
         return str(number)
 
 
+def with_defaults(defaults: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment, with ``defaults`` for what it does not set."""
+    return {**defaults, **os.environ}
+
+
+def wait_for(pid: int) -> int:
+    """Wait for the end of a child: its exit code, or the negative number of the signal that killed it."""
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # other code of this process has waited for it
+        return 0
+
+
 Launch = Callable[[ProcessSpec, Callable[[SupervisedProcess], None]], SupervisedProcess]
 """Starts a process; the second argument is called once, with it, when it has ended. Raises OSError: it cannot be started."""
 
 
+_READ_WHEN_USED = {"CUDA_VISIBLE_DEVICES"}
+"""Variables that what a fork has imported reads later."""
+
 Fork = Callable[[ProcessSpec, Sequence[int]], asyncio.Future[int]]
-"""See :meth:`~omni_core.processes.fork_server.ForkServer.fork`."""
+"""Makes a process that shares imports with others. Called with its spec, and descriptors of its standard input, standard error, launch
+spec and, if it has one, listener; returns its pid. If that is cancelled, the process is ended. OSError: it must be started otherwise.
+"""
 
 
 class StageProcess(SupervisedProcess):
@@ -101,9 +120,10 @@ class StageProcess(SupervisedProcess):
 
     Args:
         on_exit: called once, with this object, when the process has ended and the rest of its log is read.
-        listener: a listening TCP socket that other machines reach it by.
+        listener: a listening TCP socket that other machines reach it by; this object closes it.
         on_line: called with each line of its log.
-        fork: makes it a fork (:meth:`ForkServer.fork`); where that fails, and by default, it is a fresh interpreter.
+        fork: makes it a fork; where that fails, by default, and with variables of its own, which what a fork
+            has imported may have read already, it is a fresh interpreter.
 
     Raises:
         OSError: the system cannot start another process.
@@ -127,7 +147,6 @@ class StageProcess(SupervisedProcess):
         self._is_killed = False
         self._pidfd = self._stdin = self._errors = -1
         self._own: list[int] = []
-        self._listener = [] if listener is None else [listener.fileno()]
         try:
             stdin, self._stdin = os.pipe()
             self._own.append(stdin)
@@ -138,10 +157,12 @@ class StageProcess(SupervisedProcess):
             self._own.append(document)
             os.write(document, encode(spec))
             os.lseek(document, 0, os.SEEK_SET)
-            if fork is None:
+            if listener is not None:
+                self._own.append(listener.detach())
+            if fork is None or spec.own_env.keys() - _READ_WHEN_USED:
                 self._spawn()
             else:
-                self._forking = fork(spec, [*self._own, *self._listener])
+                self._forking = fork(spec, self._own)
                 self._forking.add_done_callback(self._forked)
         except BaseException:
             self._close(*(each for each in (self._stdin, self._errors) if each >= 0))
@@ -164,7 +185,7 @@ class StageProcess(SupervisedProcess):
 
     def _spawn(self) -> None:
         """Start a fresh interpreter."""
-        stdin, stderr, *inherited = [*self._own, *self._listener]
+        stdin, stderr, *inherited = self._own
         process = subprocess.Popen(
             [sys.executable, "-m", "omni_core.processes.main", *map(str, inherited)],
             stdin=stdin,
@@ -173,7 +194,7 @@ class StageProcess(SupervisedProcess):
             pass_fds=inherited,
             # A process group of its own: a terminal's Ctrl-C reaches the parent, which ends its children in order.
             process_group=0,
-            env=with_defaults(self.spec.env),
+            env={**with_defaults(self.spec.env), **self.spec.own_env},
         )
         self._begin(process.pid, process.wait)
 

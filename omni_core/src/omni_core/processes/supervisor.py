@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Protocol
 
 from omni_core.config.schema import RestartConfig
-from omni_core.errors import StartupError
+from omni_core.errors import OmniError, StartupError
 from omni_core.processes import unit
 from omni_core.processes.process import Launch, SupervisedProcess
 from omni_core.processes.unit import Action, Unit
 from omni_core.protocol.messages import ErrorInfo, RunningCompute
 from omni_core.protocol.specs import ProcessSpec, UnitSpec
-from omni_core.stage.ranks import with_rendezvous
 
 logger = logging.getLogger(__name__)
+
+CUT_SECONDS = 1.0
+"""The time in which the death of a process is told whose connections have ended."""
+
+
+class Role(Enum):
+    """The part of a unit: it is to serve, gets new requests, or only finishes those that it has."""
+
+    JOINING = "joining"
+    SERVING = "serving"
+    DRAINING = "draining"
 
 
 class Owner(Protocol):
@@ -41,24 +52,41 @@ class Owner(Protocol):
         """Ask a process for an answer, which comes back by :meth:`Supervisor.answered`."""
 
 
+class Places(Protocol):
+    """The places of units: :class:`omni_core.machines.placing.Placing`."""
+
+    async def place(self, unit: UnitSpec, number: int) -> tuple[list[ProcessSpec], Launch]:
+        """Return the specs for the ``number``-th launch of a unit, and what starts them on the machine that it got.
+
+        Raises:
+            StartupError: it has none now.
+        """
+
+    def waits_for(self, unit: UnitSpec) -> str:
+        """Return what a unit that has no place waits for."""
+
+
 class Supervisor:
     """Supervises the processes of one :class:`UnitSpec`. All methods are called from the parent's event loop.
 
     Args:
-        launch: starts a process on the unit's machine.
+        places: asked for a machine at each launch.
 
     Attributes:
         life: decides what is done; its state, restarts and reason are those of the unit.
+        role: its part among the replicas of its group.
     """
 
-    def __init__(self, spec: UnitSpec, policy: RestartConfig, owner: Owner, launch: Launch) -> None:
+    def __init__(self, spec: UnitSpec, policy: RestartConfig, owner: Owner, places: Places) -> None:
         self.spec = spec
         self.processes: list[SupervisedProcess] = []
+        self.role = Role.SERVING
         timeouts = {each.name: each.compute_timeout or unit.COMPUTE_SECONDS for each in spec.stages}
         names = [process.name for process in spec.processes]
         self.life = Unit(self.label, names, policy, spec.startup_timeout, timeouts)
         self._owner = owner
-        self._launch = launch
+        self._places = places
+        self._placing: asyncio.Task[str | None] | None = None
         self._loop = asyncio.get_running_loop()
         self.started: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -93,6 +121,16 @@ class Supervisor:
         if process in self.processes:
             self._carry_out(self.life.exited(process.spec.name, process.reason, self._loop.time()))
 
+    def cut(self, reason: str) -> None:
+        """A connection to a process of the unit has ended. Unless it has died, which is told soon, the unit is restarted."""
+        if self.life.serves:  # else it led to a predecessor, or has lost nothing
+            self._loop.call_later(CUT_SECONDS, self._replace, self.life.restarts, reason)
+
+    def _replace(self, launch: int, reason: str) -> None:
+        if self.life.restarts == launch:
+            where = self.processes[0].where
+            self._carry_out(self.life.cut(f"a connection to its process{where} was cut: {reason}", self._loop.time()))
+
     def beat(self) -> None:
         """Ping every process, and look after those that do not answer. Called from time to time."""
         self._carry_out(self.life.beat(self._loop.time()))
@@ -114,8 +152,12 @@ class Supervisor:
         where = {"stage": self.label}
         for action in actions:
             if isinstance(action, unit.Launch):
-                self._start_processes()
+                self.processes = []
+                self._placing = asyncio.ensure_future(self._start_processes())
+                self._placing.add_done_callback(self._has_placed)
             elif isinstance(action, unit.Kill):
+                if self._placing is not None and not self._placing.done():
+                    self._placing.cancel()
                 for process in self.processes:
                     process.kill()
             elif isinstance(action, unit.Ping):
@@ -133,7 +175,7 @@ class Supervisor:
             elif isinstance(action, unit.Started):
                 self._end_start(action)
             elif isinstance(action, unit.Died):
-                log = "".join(process.last_lines for process in self.processes if not process.running)
+                log = "".join(each.last_lines for each in self.processes if not each.running) or self.progress(())
                 logger.error("stage %s: %s%s", self.label, action.reason, log, extra=where)
                 self._owner.unit_died(self, action.reason)
             else:
@@ -149,14 +191,22 @@ class Supervisor:
         deadline = self.life.deadline
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._on_timer)
 
-    def _start_processes(self) -> None:
-        self.processes = []
+    async def _start_processes(self) -> str | None:
+        """Start every process where there is a place. Returns what hinders that."""
         try:
-            for spec in with_rendezvous(self.spec.processes, self.life.restarts):
-                self.processes.append(self._launch(spec, self._exited))
-        except OSError as error:
+            specs, launch = await self._places.place(self.spec, self.life.restarts)
+            for spec in specs:
+                self.processes.append(launch(spec, self._exited))
+        except Exception as error:  # a launcher is anyone's code
+            return str(error) if isinstance(error, OSError | OmniError) else f"{type(error).__name__}: {error}"
+        return None
+
+    def _has_placed(self, placing: asyncio.Task[str | None]) -> None:
+        # One that was cancelled may not even have begun, or may have started processes all the same.
+        problem = "" if placing.cancelled() or placing.cancelling() else placing.result()
+        if problem is not None:
             names = [process.spec.name for process in self.processes]
-            self._carry_out(self.life.launch_failed(names, str(error), self._loop.time()))
+            self._carry_out([unit.Kill(), *self.life.launch_failed(names, problem, self._loop.time())])
 
     def _end_start(self, action: unit.Started) -> None:
         if self.started.done():
@@ -164,10 +214,14 @@ class Supervisor:
         if not action.problem:
             self.started.set_result(None)
             return
-        log = "".join(process.last_lines for process in self.processes if process.spec.name in action.late)
-        if action.late and not log:
-            log = "; it has written nothing"
-        self.started.set_exception(StartupError(f"{action.problem}{log}"))
+        self.started.set_exception(StartupError(f"{action.problem}{self.progress(action.late)}"))
+
+    def progress(self, late: Collection[str] | None = None) -> str:
+        """Describe the state of the unit's start, for messages: what it waits for, or the last lines of (``late``) processes."""
+        if not self.processes and (wanted := self._places.waits_for(self.spec)):
+            return f"; it waits for {wanted}"
+        log = "".join(each.last_lines for each in self.processes if late is None or each.spec.name in late)
+        return log or ("; it has written nothing" if late else "")
 
     # --- stop ----------------------------------------------------------------------------------------------------------
     def begin_stop(self) -> None:
@@ -178,6 +232,8 @@ class Supervisor:
 
     async def finish_stop(self, timeout: float) -> None:
         """Wait until every process has ended; kill those that have not within ``timeout`` seconds."""
+        if self._placing is not None:
+            self._placing.cancel()
         for process in self.processes:
             process.say_stop()
         endings = [process.ended for process in self.processes]

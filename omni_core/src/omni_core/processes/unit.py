@@ -191,6 +191,8 @@ class Unit:
         kept = set(launched)
         for name, process in self._processes.items():
             process.is_running = name in kept
+        if not self._is_launched:
+            self._restart_when_all_are_gone(now)
         return self._down(f"its process could not be started: {reason}", now)
 
     def process_is_ready(self, name: str, now: float) -> list[Action]:
@@ -236,6 +238,10 @@ class Unit:
             self.restarts += 1
             actions += self.launch(now)
         return actions
+
+    def cut(self, reason: str, now: float) -> list[Action]:
+        """A connection to it has ended, though its processes live: what was on its way is lost."""
+        return self._down(reason, now) if self.serves else []
 
     def _gone(self, reason: str, now: float) -> list[Action]:
         if not self._is_launched:

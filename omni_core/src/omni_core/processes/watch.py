@@ -19,11 +19,16 @@ _NEEDED_BYTES = 64 * 2**20
 
 
 class ComputeWatch:
-    """Reports the running computes of schedulers that offer ``running_computes`` (see :class:`Scheduler`)."""
+    """Reports the running computes of schedulers that offer ``running_computes`` (see :class:`Scheduler`).
+
+    Attributes:
+        request_of: by stage, what returns the request of an id by which its scheduler knows a part of it.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._running: dict[str, Callable[[], Mapping[str, float]]] = {}
+        self.request_of: dict[str, Callable[[str], str]] = {}
 
     def add(self, stage: StageSpec, scheduler: Scheduler) -> None:
         """Observe the scheduler of a stage.
@@ -44,7 +49,7 @@ class ComputeWatch:
         """The running computes. From any thread."""
         now = self._clock()
         return [
-            RunningCompute(stage, request_id, now - since)
+            RunningCompute(stage, self.request_of.get(stage, str)(request_id), now - since)
             for stage, running in self._running.items()
             for request_id, since in running().items()
         ]

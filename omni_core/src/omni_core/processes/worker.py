@@ -3,38 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from omni_core.control.framing import Work
-from omni_core.control.lanes import Lanes, Tasks
-from omni_core.control.plane import ControlPlane, RemoteRoutes
-from omni_core.errors import StageFailedError
-from omni_core.observe.profiler import DeviceRecorder, Recorder, flow_of
+from omni_core.control.lanes import Lanes
+from omni_core.control.network import Network
+from omni_core.control.plane import ControlPlane
+from omni_core.errors import PluginError, StageFailedError
+from omni_core.observe import recording
 from omni_core.processes.watch import ComputeWatch, MemoryWatch
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import load
+from omni_core.references import load, load_plugin
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
 from omni_core.stage.assembly import build_scheduler
 from omni_core.stage.outbound import Outbound
-from omni_core.stage.ranks import Follower, ItemMessage, Leader, RankError, WorkMessage
 from omni_core.stage.stage import Stage
+from omni_core.stage.thread import StageThread
 
 logger = logging.getLogger(__name__)
 
 _READ_ON_SECONDS = 0.02
 """Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
 
-TORCH_RECORDER = "omni_torch.profiler:TorchRecorder"
-"""The :class:`DeviceRecorder` of processes that compute with torch."""
+LEADER, FOLLOWER = "omni_torch.ranks:Leader", "omni_torch.ranks:Follower"
+"""Keep the ranks of a tensor parallel stage in step."""
 
 LAST_STEP_SECONDS = 1.0
 """Seconds that the end of a process waits for running steps. No process reads their results any more."""
@@ -44,27 +43,35 @@ class Worker:
     """Runs the stages of one :class:`ProcessSpec` on the current event loop.
 
     Args:
-        remote: the routes to processes on other machines, if there are any. Closed with the worker.
+        network: the way to processes on other machines, if there may be any. Closed with the worker.
+
+    Attributes:
+        stage_class: makes each stage that this process reads for.
     """
 
-    def __init__(self, spec: ProcessSpec, remote: RemoteRoutes | None = None) -> None:
+    stage_class: Callable[..., Stage] = Stage
+
+    def __init__(self, spec: ProcessSpec, network: Network | None = None) -> None:
         self.spec = spec
         self.stopped = asyncio.Event()
         self.exit_code = 0
         self._loop = asyncio.get_running_loop()
-        self._relays = Relays(spec.relays, spec.relay_towards)
-        self._control = ControlPlane(spec.endpoint, self._on_message, remote, self._ask_in_flight)
+        self._relays = Relays(spec.relays, spec.relay_towards, spec.spare_relays)
+        self._control = ControlPlane(
+            spec.endpoint, self._on_message, spec.addresses, network, self._on_cut, self._ask_in_flight
+        )
+        for endpoint, address in spec.addresses.items():
+            self._relays.place(endpoint, self._relay_towards(endpoint, address))
         self._transfer = Transfer(self._control, self._relays, spec.same_gpu, spec.inline_bytes)
         self._outbound = Outbound(spec, self._control, self._transfer, self._relays)
         self._reads: Lanes[tuple[str, str]] = Lanes(self._read_failed, self._outbound.lock)
         self._stages = self._outbound.local
-        self._followers: dict[str, Follower] = {}
-        self._leaders: dict[str, Leader] = {}
+        self._followers: dict[str, StageThread] = {}
+        self._ranks: dict[str, Any] = {}
         self._computes = ComputeWatch()
         self._memory = MemoryWatch()
         self._outbound.on_failure = self._check_memory
-        self._torch_recorder: DeviceRecorder | None = None
-        self._writing = Tasks()
+        self._profile: Any = None
         self._handlers: dict[type, Callable[[Any], object]] = {
             messages.DataReadyMessage: self._on_data,
             messages.SubmitMessage: self._on_data,
@@ -73,16 +80,16 @@ class Worker:
             messages.StatisticsRequest: lambda _: self.tell_coordinator(
                 messages.StageStatistics(spec.name, self._statistics())
             ),
-            ItemMessage: lambda message: self._followers[message.stage].feed(message),
-            WorkMessage: lambda message: self._followers[message.stage].feed(message),
-            RankError: lambda message: self._leaders[message.stage].take(message),
+            messages.FlushRequest: self._on_flush,
             messages.PingMessage: lambda _: self.tell_coordinator(
                 messages.PongMessage(spec.name, self._computes.computes())
             ),
             messages.ProfileMessage: self._on_profile,
             messages.PeerDownMessage: self._on_peer_down,
-            messages.PeerUpMessage: lambda message: self._control.peer_is_up(message.endpoint),
+            messages.PeerUpMessage: self._on_peer_up,
             messages.PeerFailedMessage: self._on_peer_failed,
+            messages.PeerJoinedMessage: spec.add_peer,
+            messages.PeerLeftMessage: lambda message: self._on_peer_left(message.endpoint),
             messages.InFlightReport: lambda message: self._control.keep(message.requests),
             messages.ShutdownMessage: lambda _: self.stopped.set(),
         }
@@ -94,32 +101,33 @@ class Worker:
             scheduler = build_scheduler(stage)
             self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
-                on_error = partial(self._rank_error, stage.name)
-                self._followers[stage.name] = Follower(stage, scheduler, on_error, self._scheduler_died)
+                send = partial(self._control.send, self.spec.stage_endpoints[stage.name][stage.injected["replica"]])
+                follower = load(FOLLOWER)(stage, scheduler, self.spec.rank, send, self._scheduler_died)
+                self._followers[stage.name] = self._ranks[stage.name] = follower
                 continue
             abort = scheduler.abort
             if self.spec.followers:
                 ranks = 1 + len(self.spec.followers)
-                leader = Leader(stage.name, scheduler, ranks, self._publish, self._scheduler_died)
-                self._leaders[stage.name], abort = leader, leader.inbox.request_abort
-            self._stages[stage.name] = Stage(stage, scheduler, self._outbound, self._scheduler_died, abort)
+                leader = load(LEADER)(stage.name, scheduler, ranks, self._publish, self._scheduler_died)
+                self._ranks[stage.name], abort = leader, leader.abort
+            built = self._stages[stage.name] = self.stage_class(
+                stage, scheduler, self._outbound, self._scheduler_died, abort
+            )
+            self._computes.request_of[stage.name] = built.groups.request_of
+        for rank in self._ranks.values():
+            self._handlers |= dict.fromkeys(rank.takes, lambda message: self._ranks[message.stage].take(message))
 
     def start(self) -> None:
         """Begin to compute and to read messages, and report that to the coordinator."""
-        for part in self._parts().values():
+        for part in self.parts().values():
             part.start()
         self._control.listen()
         self.tell_coordinator(messages.ReadyMessage(self.spec.name, os.getpid()))
 
-    def _publish(self, message: ItemMessage | WorkMessage) -> None:
+    def _publish(self, message: Any) -> None:
         """Send a message of rank 0 to the other ranks. From any thread."""
         for endpoint in self.spec.followers:
             self._control.send(endpoint, message)
-
-    def _rank_error(self, stage: str, request_id: str, error: str) -> None:
-        """Tell rank 0 of a request that has failed on this rank. Called in the scheduler's thread."""
-        leader = self.spec.stage_endpoints[stage][self.spec.stages[0].injected["replica"]]
-        self._control.send(leader, RankError(stage, self.spec.rank, request_id, error))
 
     def _ask_in_flight(self) -> None:
         self.tell_coordinator(messages.InFlightRequest(self.spec.endpoint))
@@ -140,10 +148,10 @@ class Worker:
 
     def close(self) -> None:
         """Stop every scheduler, then give back the relay's memory and the sockets."""
-        for part in self._parts().values():
+        for part in self.parts().values():
             part.stop()
         deadline = time.monotonic() + LAST_STEP_SECONDS
-        for part in self._parts().values():
+        for part in self.parts().values():
             part.join(max(deadline - time.monotonic(), 0.0))
         self._relays.close()
         self._control.close()
@@ -163,6 +171,11 @@ class Worker:
         found = {name: " and ".join(each) for name, each in waits.items() if each}
         self.tell_coordinator(messages.WaitingReport(message.attempt, found))
 
+    def _on_flush(self, _: messages.FlushRequest) -> None:
+        # Not of ranks above 0: what a flush changes must have a place in the order of the inbox, which they replay.
+        flushed = [name for name, stage in self._stages.items() if stage.flush_caches()]
+        self.tell_coordinator(messages.FlushReport(self.spec.name, flushed))
+
     def _on_peer_down(self, message: messages.PeerDownMessage) -> None:
         asked = set(message.requests)
         reached = [work for work in self._control.peer_is_down(message.endpoint) if work[0] in asked]
@@ -179,45 +192,49 @@ class Worker:
         ]
         self.tell_coordinator(messages.PeerDownReport(message.death, self.spec.name, reached, arrived))
 
+    def _on_cut(self, endpoint: str, reason: str) -> None:
+        """The connection to a process on another machine has ended. If that process is alive, it must be replaced; so must this one, if
+        it cannot say so.
+        """
+        if endpoint == self.spec.coordinator_endpoint:
+            logger.error("the connection to the runner has ended: %s", reason)
+            self._scheduler_died()
+        else:
+            self.tell_coordinator(messages.PeerCutReport(endpoint, reason, self.spec.name, os.getpid()))
+
+    def _on_peer_up(self, message: messages.PeerUpMessage) -> None:
+        if message.address:
+            self._relays.place(message.endpoint, self._relay_towards(message.endpoint, message.address))
+        self._control.peer_is_up(message.endpoint, message.address)
+
+    def _relay_towards(self, endpoint: str, address: str) -> str | None:
+        """The name of the relay that reaches a peer at an address, if payloads go there. Machines are told apart by the runner, which
+        gives Unix-domain addresses to processes of one machine.
+        """
+        near = address.startswith("ipc://")
+        return (self.spec.relay_towards if near else self.spec.relay_across).get(endpoint)
+
     def _on_peer_failed(self, message: messages.PeerFailedMessage) -> None:
         error = StageFailedError(message.stages[0], message.reason)
         for request_id, stage in self._control.peer_has_failed(message.endpoint, error):
             info = messages.ErrorInfo(stage, type(error).__name__, str(error))
             self.tell_coordinator(messages.CompleteMessage(request_id, stage, None, info))
 
+    def _on_peer_left(self, endpoint: str) -> None:
+        for request_id, _ in self._control.peer_is_down(endpoint):  # it is over, but may have left payloads unread
+            self._relays.cleanup(request_id)
+        self.spec.drop_peer(endpoint)
+        self._relays.place(endpoint, None)
+        self._control.drop(endpoint)
+
     def _on_profile(self, message: messages.ProfileMessage) -> None:
-        if message.start:
-            self._begin_profile(message.torch)
-        elif self._outbound.recorder is not None:
-            recorder, self._outbound.recorder = self._outbound.recorder, None
-            for part in self._parts().values():
-                part.profile(None)
-            torch, self._torch_recorder = self._torch_recorder, None
-            self._writing.start(asyncio.to_thread(self._write_profile, recorder, torch, Path(message.path)))
-
-    def _begin_profile(self, torch_stages: list[str]) -> None:
-        self._outbound.recorder = Recorder(self.spec.name)
-        for part in self._parts().values():
-            part.profile(self._outbound.recorder)
-        problem = ""
-        if not {stage.name for stage in self.spec.stages}.isdisjoint(torch_stages):
+        if self._profile is None:
             try:
-                self._torch_recorder = load(TORCH_RECORDER)()
-            except Exception as error:
-                problem = f"torch's profiler did not start: {type(error).__name__}: {error}"
-        self.tell_coordinator(messages.ProfileReport(self.spec.name, problem=problem))
-
-    def _write_profile(self, recorder: Recorder, torch: DeviceRecorder | None, path: Path) -> None:
-        """Write what was recorded. Called in a thread, because it may take seconds."""
-        problem = ""
-        try:
-            events = recorder.finish()
-            if torch is not None:
-                events += torch.finish(path.with_suffix(".torch.json"))
-            path.write_text(json.dumps(events))
-        except Exception as error:
-            problem = f"the profile could not be written: {type(error).__name__}: {error}"
-        self.tell_coordinator(messages.ProfileReport(self.spec.name, str(path), recorder.dropped, problem))
+                self._profile = load_plugin(recording.PROCESS, recording.MISSING)(self.spec, self._outbound, self.parts)
+            except PluginError as error:
+                self.tell_coordinator(messages.ProfileReport(self.spec.name, problem=str(error)))
+                return
+        self._profile.handle(message)
 
     async def _deliver(self, message: messages.DataReadyMessage | messages.SubmitMessage) -> None:
         """Read what a message carries and give it to its stage."""
@@ -243,7 +260,7 @@ class Worker:
         source, chunk_id = "client", None
         if isinstance(message, messages.DataReadyMessage):
             source, chunk_id = message.from_stage, message.chunk_id
-        flow = flow_of(message.request_id, source, message.stage, chunk_id)
+        flow = (source, message.stage, chunk_id)
         self._outbound.recorder.slice(f"receive from {source}", begin, message.request_id, flow, starts=False)
 
     def _read_failed(self, lane: tuple[str, str], error: BaseException) -> None:
@@ -258,12 +275,13 @@ class Worker:
         self._control.forget(request_id)
         self._relays.cleanup(request_id)
 
-    def _parts(self) -> dict[str, Stage | Follower]:
+    def parts(self) -> dict[str, StageThread]:
+        """Return the threads of the stages of this process, by stage."""
         return {**self._stages, **self._followers}
 
     def _statistics(self) -> dict[str, dict[str, float]]:
         """Return the counters of every stage, and of the relays under ``"relay"``."""
-        counters = {name: part.statistics() for name, part in self._parts().items()}
+        counters = {name: part.statistics() for name, part in self.parts().items()}
         if self.spec.relays:
             counters["relay"] = self._relays.statistics()
         return counters

@@ -5,13 +5,15 @@ Every class that travels is registered with the codec where it is defined; nothi
 """
 
 from omni_core.protocol.messages import ErrorInfo, OmniRequest, StagePayload
-from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
+from omni_core.protocol.outputs import AudioChunk, AudioResult, ImageChunk, ImageResult, TextChunk, TextResult
 from omni_core.protocol.registry import register
 
 __all__ = [
     "AudioChunk",
     "AudioResult",
     "ErrorInfo",
+    "ImageChunk",
+    "ImageResult",
     "OmniRequest",
     "StagePayload",
     "TextChunk",

@@ -172,24 +172,27 @@ class WaitingReport:
 
 @message
 class ProfileMessage:
-    """Runner to a process: record from now on (``start``), or stop and write what was recorded to ``path``.
+    """Runner to a process: record from now on (``start``), or stop and send what was recorded.
 
     ``torch``: names of stages in whose processes torch's profiler runs too.
     """
 
     start: bool
-    path: str = ""
     torch: list[str] = field(factory=list)
 
 
 @message
 class ProfileReport:
-    """A process to the runner: it records now, or its events are in the file at ``path``; or why not."""
+    """A process to the runner: it records now, or these are its ``events`` (JSON); or why not.
+
+    ``clock``: at a start, its monotonic clock in nanoseconds when the question came and when it was answered.
+    """
 
     process: str
-    path: str = ""
+    events: bytes = field(default=b"", repr=False)
     dropped: int = 0
     problem: str = ""
+    clock: tuple[int, int] | None = None
 
 
 @message
@@ -273,9 +276,44 @@ class InFlightReport:
 
 @message
 class PeerUpMessage:
-    """Runner to a process: a new process reads ``endpoint``."""
+    """Runner to a process: a new process reads ``endpoint``, and its ``address`` is this one from there on."""
 
     endpoint: str
+    address: str = ""
+
+
+@message
+class PeerJoinedMessage:
+    """Runner to a process: a new unit will read ``endpoint``, as replica number ``replica`` of ``stages``.
+
+    Attributes:
+        relay, across: the relays by which it is sent large payloads on one machine and between machines, if it is.
+        same_gpu: its stages that use the GPU that the told process uses.
+    """
+
+    endpoint: str
+    stages: list[str]
+    replica: int
+    relay: str | None = None
+    across: str | None = None
+    same_gpu: list[str] = field(factory=list)
+
+
+@message
+class PeerLeftMessage:
+    """Runner to a process: the unit at ``endpoint`` holds no request any more, and its process has ended for good."""
+
+    endpoint: str
+
+
+@message
+class PeerCutReport:
+    """Process to runner: the connection to the process at ``endpoint``, on another machine, has ended; what was on its way is lost."""
+
+    endpoint: str
+    reason: str
+    process: str
+    pid: int
 
 
 @message
@@ -343,3 +381,16 @@ class StatisticsRequest:
     """Coordinator to a process: answer with :class:`StageStatistics`."""
 
     process: str
+
+
+@message
+class FlushRequest:
+    """Coordinator to a process: forget what is kept for later requests, and answer with :class:`FlushReport`."""
+
+
+@message
+class FlushReport:
+    """A process to the coordinator: these stages of it have forgotten what they kept."""
+
+    process: str
+    stages: list[str]

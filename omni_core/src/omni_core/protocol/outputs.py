@@ -1,7 +1,7 @@
-"""Results and partial results for clients, text and audio, in one form for every model.
+"""Results and partial results for clients, text, audio and images, in one form for every model.
 
-A terminal stage streams :class:`TextChunk` or :class:`AudioChunk` and finishes with a :class:`TextResult` or an
-:class:`AudioResult`; any other plain data is allowed too and passes through as it is.
+A terminal stage streams :class:`TextChunk`, :class:`AudioChunk` or :class:`ImageChunk` and finishes with a :class:`TextResult`, an
+:class:`AudioResult` or an :class:`ImageResult`; any other plain data is allowed too and passes through as it is.
 """
 
 from __future__ import annotations
@@ -50,4 +50,28 @@ class AudioResult:
     samples: Any
     sample_rate: int
     codes: Any = None
+    notices: list[str] = field(factory=list)
+
+
+@register
+@frozen
+class ImageChunk:
+    """The progress of images: ``step`` of ``steps`` is done. ``pixels``: a preview as in :class:`ImageResult`, if there is one."""
+
+    step: int
+    steps: int
+    pixels: Any = None
+
+
+@register
+@frozen
+class ImageResult:
+    """Images of one size, or the frames of a video: uint8 ``pixels`` of shape ``[n, height, width, 3]``, red, green, blue.
+
+    ``frames_per_second`` is that of a video; 0: the images are separate. With ``seeds``, one per image, they can be made again.
+    """
+
+    pixels: Any
+    frames_per_second: float = 0.0
+    seeds: list[int] = field(factory=list)
     notices: list[str] = field(factory=list)

@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from omni_core.protocol.messages import PeerJoinedMessage
 from omni_core.protocol.registry import message, register
 
 
@@ -19,6 +20,14 @@ class RelaySpec:
 
     target: str
     options: dict[str, Any] = field(factory=dict)
+
+
+@message
+class NetworkSpec:
+    """The way of a process to other machines: a callable that makes a :class:`omni_core.control.network.Network`, and its options."""
+
+    target: str
+    options: dict[str, Any] = field(factory=dict, repr=False)
 
 
 @register
@@ -65,6 +74,7 @@ class StageSpec:
     wait_for: list[str] = field(factory=list)
     wait_for_fn: str | None = None
     merge_fn: str | None = None
+    expand_fn: str | None = None
     stream_to: list[str] = field(factory=list)
     stream_from: list[str] = field(factory=list)
     stream_done_to_fn: str | None = None
@@ -77,19 +87,28 @@ class StageSpec:
 @register
 @frozen(kw_only=True)
 class ProcessSpec:
-    """One process group: its stages, its endpoint, and the addresses of all others.
+    """One process: its stages, its name in the control plane, and the names of all others.
+
+    A spec is made for the run; what depends on the machine is set at each launch (:mod:`omni_core.machines.placing`): ``addresses``, the
+    rest of the relays' options, and what a grant adds to ``environment``.
 
     Attributes:
-        name: the process group's name.
+        name: unique in the pipeline.
         stages: the stages it hosts, in pipeline order.
-        endpoint: the address this process pulls control messages from.
-        coordinator_endpoint: where results go.
-        stage_endpoints: stage name to the endpoints of the processes that host it, one per replica, for every stage of the
+        endpoint: its name in the control plane, ``omni://RUN/NAME``.
+        coordinator_endpoint: that of the coordinator, which gets results.
+        stage_endpoints: stage name to the endpoints of the processes that host it, by the number of the replica, for every stage of the
             pipeline.
+        addresses: endpoint to address, as this process's machine reaches it: its own, the coordinator's, and those that are known when
+            it is launched.
+        place: what its machine is asked for by (:class:`~omni_core.machines.launcher.Need`).
         rank: this process's tensor parallel rank; only rank 0 reads and sends for its stage.
         followers: for rank 0: the endpoints of the other ranks.
         relays: by name, the relays that this process sends or is sent by; empty when no edge of it crosses to another process.
-        relay_towards: the endpoint of each process that it sends to, to the name of the relay that is used.
+        spare_relays: those that it needs only if it, or a process that it exchanges payloads with, is on another machine than the config
+            says; built when the first such link is made.
+        relay_towards: the endpoint of each process that it sends to, to the name of the relay that is used on one machine.
+        relay_across: the same between machines.
         inline_bytes: out-of-band bytes that a message may carry itself, without a relay; ``None``: the default.
         same_gpu: stage name to the endpoints of other processes where it uses the GPU that this process's stages use.
         gpu_memory: budgets of its stages on its device, ``{"nbytes": int}`` or ``{"share": float}``; empty: no limit.
@@ -97,29 +116,58 @@ class ProcessSpec:
         expects_tensors: another process sends it payloads of a stage that computes with torch, so torch is imported in the
             background once the process is ready, before the first tensor arrives.
         env: environment defaults, set before any factory is imported; existing values take precedence.
+        own_env: environment variables that take precedence over existing values.
         preload: modules that it shares with others, imported once for all where processes are forked.
-        routes: endpoint of each process on another host to the ``tcp://`` address that reaches it.
-        keys: public and secret key of the run, where processes live on several hosts.
+        network: the way to other machines, if the run may have several.
+        capsules: how it records requests; empty: not at all.
     """
 
     name: str
     stages: list[StageSpec]
     endpoint: str
     coordinator_endpoint: str
-    stage_endpoints: dict[str, list[str]]
+    stage_endpoints: dict[str, dict[int, str]]
+    addresses: dict[str, str] = field(factory=dict)
+    place: str = ""
     rank: int = 0
     followers: list[str] = field(factory=list)
     relays: dict[str, RelaySpec] = field(factory=dict)
+    spare_relays: dict[str, RelaySpec] = field(factory=dict)
     relay_towards: dict[str, str] = field(factory=dict)
+    relay_across: dict[str, str] = field(factory=dict)
     inline_bytes: int | None = None
     same_gpu: dict[str, list[str]] = field(factory=dict)
     gpu_memory: list[dict[str, Any]] = field(factory=list)
     kernels: dict[str, list[KernelSpec]] = field(factory=dict)
     expects_tensors: bool = False
     env: dict[str, str] = field(factory=dict)
+    own_env: dict[str, str] = field(factory=dict)
     preload: list[str] = field(factory=list)
-    routes: dict[str, str] = field(factory=dict)
-    keys: list[str] = field(factory=list, repr=False)
+    network: NetworkSpec | None = None
+    capsules: dict[str, Any] = field(factory=dict)
+
+    def add_peer(self, peer: PeerJoinedMessage) -> None:
+        """Take in the process of a new unit; its address is told when it is ready."""
+        for stage in peer.stages:
+            self.stage_endpoints[stage][peer.replica] = peer.endpoint
+        for relays, name in ((self.relay_towards, peer.relay), (self.relay_across, peer.across)):
+            if name is not None:
+                relays[peer.endpoint] = name
+        for stage in peer.same_gpu:
+            if peer.endpoint not in self.same_gpu.setdefault(stage, []):
+                self.same_gpu[stage].append(peer.endpoint)
+
+    def drop_peer(self, endpoint: str) -> None:
+        """Forget the process of a unit that has ended for good."""
+        for replicas in self.stage_endpoints.values():
+            for number in [number for number, each in replicas.items() if each == endpoint]:
+                del replicas[number]
+        self.relay_towards.pop(endpoint, None)
+        self.relay_across.pop(endpoint, None)
+        self.addresses.pop(endpoint, None)
+        for endpoints in self.same_gpu.values():
+            if endpoint in endpoints:
+                endpoints.remove(endpoint)
 
 
 @register
@@ -129,22 +177,26 @@ class UnitSpec:
 
     Attributes:
         name: unique; the process group's name, with ``.N`` for the N-th replica where there are several.
-        group: the process group's name. replica: which one of it this is.
+        group: the process group's name. replica: the number of this one in the group. slot: its place in the config's lists.
         processes: the launch specs; the first is the leader, whose endpoint is the unit's.
         startup_timeout: seconds until every stage must be ready.
-        host: the host where it runs, as ``hosts`` of the config calls it; ``None``: this one.
     """
 
     name: str
     group: str
     replica: int = 0
+    slot: int = 0
     processes: list[ProcessSpec]
     startup_timeout: float = 600.0
-    host: str | None = None
 
     @property
     def endpoint(self) -> str:
         return self.processes[0].endpoint
+
+    @property
+    def places(self) -> list[str]:
+        """Return what its machines are asked for by, each once: one, unless ranks are on several hosts."""
+        return list(dict.fromkeys(process.place or self.name for process in self.processes))
 
     @property
     def stages(self) -> list[StageSpec]:

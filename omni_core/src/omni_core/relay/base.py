@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypeVar
 import attrs
 from attrs import field, frozen
 
-from omni_core.errors import ConfigError, RelayError, did_you_mean
+from omni_core.config.settings import read_settings
+from omni_core.errors import RelayError
 
 S = TypeVar("S", bound=attrs.AttrsInstance)
 
@@ -54,15 +55,7 @@ class RelayOptions:
         Raises:
             ConfigError: there is no such setting, or its value is not valid.
         """
-        known = [attribute.name for attribute in attrs.fields(cls)]
-        for name in self.settings:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise ConfigError(f"relay.settings.{name}: this relay has no such setting{hint}")
-        try:
-            return cls(**self.settings)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"relay.settings: {error.args[0] if error.args else error}") from error
+        return read_settings(cls, self.settings, "relay")
 
 
 class RelayOperation(ABC):

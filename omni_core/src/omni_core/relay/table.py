@@ -12,18 +12,27 @@ from omni_core.relay.base import Relay, RelayOptions
 
 
 class Relays:
-    """The relays of one process, built at its start, so that one that cannot work here fails then.
+    """The relays of one process. They are built at its start, so that one that cannot work here fails then.
 
     Args:
         specs: by name, every relay that this process sends or is sent by.
         towards: endpoint of a peer to the name of the relay that reaches it.
+        spare: by name, relays that are built when they are first needed: when a peer moves to another machine.
     """
 
-    def __init__(self, specs: Mapping[str, RelaySpec], towards: Mapping[str, str]) -> None:
-        self._towards = towards
-        self._relays: dict[str, Relay] = {
-            name: load(spec.target)(RelayOptions(**spec.options)) for name, spec in specs.items()
-        }
+    def __init__(
+        self, specs: Mapping[str, RelaySpec], towards: Mapping[str, str], spare: Mapping[str, RelaySpec] | None = None
+    ) -> None:
+        self._towards = dict(towards)
+        self._spare = dict(spare or {})
+        self._relays: dict[str, Relay] = {name: _built(spec) for name, spec in specs.items()}
+
+    def place(self, endpoint: str, name: str | None) -> None:
+        """From now on, the relay called ``name`` reaches a peer; ``None``: no relay does."""
+        if name is not None:
+            self._towards[endpoint] = name
+        else:
+            self._towards.pop(endpoint, None)
 
     def towards(self, endpoint: str) -> tuple[str, Relay]:
         """The relay that reaches a peer, and its name.
@@ -36,16 +45,18 @@ class Relays:
             raise RelayError(
                 f"this process was started without a relay that reaches {endpoint}, but a large payload must go there"
             )
-        return name, self._relays[name]
+        return name, self.named(name)
 
     def device_towards(self, endpoint: str) -> str:
         """The device on which to gather payloads for a peer."""
         name = self._towards.get(endpoint)
-        return "cpu" if name is None else self._relays[name].device
+        return "cpu" if name is None else self.named(name).device
 
     def named(self, name: str) -> Relay:
         """The relay of that name. Raises RelayError: this process has none."""
         relay = self._relays.get(name)
+        if relay is None and name in self._spare:
+            relay = self._relays[name] = _built(self._spare[name])
         if relay is None:
             raise RelayError(f"bytes arrived by the relay {name!r}, which this process was started without")
         return relay
@@ -65,3 +76,8 @@ class Relays:
     def close(self) -> None:
         for relay in self._relays.values():
             relay.close()
+
+
+def _built(spec: RelaySpec) -> Relay:
+    relay: Relay = load(spec.target)(RelayOptions(**spec.options))
+    return relay

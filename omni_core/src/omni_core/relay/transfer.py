@@ -78,7 +78,7 @@ class Transfer:
             CodecError: something in the value cannot be sent.
             RelayError: the value can never fit the relay's pool, or no relay reaches the endpoint.
         """
-        same_gpu = endpoint in self._same_gpu.get(message["stage"], ())
+        same_gpu = endpoint in self._same_gpu.get(message["stage"], ()) and self._control.is_near(endpoint)
         device = self._relays.device_towards(endpoint)
         encoded = None if encodings is None or same_gpu else encodings.get((id(value), device))
         if encoded is None:

@@ -174,7 +174,10 @@ class Scheduler(Protocol):
     A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread; and
     ``running_computes() -> dict[str, float]``: the requests of running computes, with the ``time.monotonic()`` of their begin. Then
     a compute that takes longer than the stage's ``compute_timeout`` ends the process; and ``waiting(request_id) -> str``: the inputs
-    that a request waits for, as the message of its timeout names them.
+    that a request waits for, as the message of its timeout names them; and ``flush_caches()``, callable from any thread: forget
+    what is kept for later requests. Ranks of a tensor parallel stage call it on rank 0 alone: what it changes for them it puts
+    into the inbox, as a message without a ``request_id``; and an attribute ``around_turn``, as
+    :class:`~omni_core.scheduling.loop.LoopScheduler` has it, by which a profile records its turns.
 
     Of a tensor parallel stage, ``inbox`` and ``outbox`` are replaced before ``start``: read both attributes there, not earlier.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from omni_core.scheduling.base import IncomingMessage, MessageQueue, OutgoingMessage
 
@@ -17,7 +18,12 @@ class LoopScheduler(ABC):
     :meth:`abort` only notes the request and wakes the loop. A subclass asks :meth:`_is_aborted` before it takes a message in, puts
     its output with :meth:`_put`, and calls :meth:`_drop_aborted` once per turn, after it has taken in everything that it has read
     from the inbox: what was read before the abort can then begin nothing anew.
+
+    Attributes:
+        around_turn: makes each turn by calling it, while a profile records it; set from another thread.
     """
+
+    around_turn: Callable[[Callable[[], bool]], bool] | None = None
 
     def __init__(self) -> None:
         self.inbox: MessageQueue[IncomingMessage] = MessageQueue()
@@ -36,7 +42,7 @@ class LoopScheduler(ABC):
         """Drop the state of an aborted request, if there is any."""
 
     def start(self) -> None:
-        while self.turn():
+        while self.turn() if (around := self.around_turn) is None else around(self.turn):
             continue
 
     def stop(self) -> None:

@@ -35,10 +35,16 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         sources: the stages whose streams must end before a request is finished; by default, the one stage that also sends
             the payload. Every request waits for each of them: do not name a stage that some route leaves out. A request
             that waits in vain ends at its ``timeout``, and the message names the sources that it waited for.
+
+    Attributes:
+        unfinished: the requests that :meth:`step` left work of; they are given to the next one too, and not finished before.
+        wait: seconds that the next turn waits for a message, set by :meth:`step`; ``None``: until one comes.
     """
 
     def __init__(self, sources: tuple[str, ...] = ()) -> None:
         super().__init__()
+        self.unfinished: dict[str, None] = {}
+        self.wait: float | None = None
         self._sources = sources
         self._requests: dict[str, _Progress[State]] = {}
 
@@ -55,7 +61,7 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         """Take one chunk. Chunks come in order."""
 
     def step(self, states: dict[str, State]) -> dict[str, BaseException]:
-        """Work over every request that got a message in this round, batched where it helps.
+        """Work over every request that got a message in this round or is ``unfinished``, batched where it helps.
 
         Returns the errors of the requests that failed. May emit.
         """
@@ -71,11 +77,11 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
 
     # --- the scheduler contract ------------------------------------------------------------------------------------
     def turn(self) -> bool:
-        message = self.inbox.get()
-        if message is None:
+        message = self.inbox.get(self.wait)
+        if message is None and (self.wait is None or self.inbox.closed):
             return False
-        touched: dict[str, None] = {}
-        for each in [message, *self.inbox.drain()]:
+        touched, self.wait = dict(self.unfinished), None
+        for each in [*([message] if message else []), *self.inbox.drain()]:
             if self._take(each):
                 touched[each.request_id] = None
         # Not before: what was drained together with an aborted request's state must not begin it anew.
@@ -96,8 +102,13 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         missing += [f"the end of the stream from {source!r}" for source in open_sources]
         return " and ".join(missing)
 
+    def is_whole(self, request_id: str) -> bool:
+        """Return whether everything of a request has come."""
+        return self._complete(self._requests[request_id])
+
     def _forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
+        self.unfinished.pop(request_id, None)
 
     def _take(self, message: IncomingMessage) -> bool:
         request_id = message.request_id
@@ -129,14 +140,14 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
             self._fail(request_id, failures.pop(request_id))
         for request_id in states:
             progress = self._requests.get(request_id)
-            if progress is None or not self._complete(progress):
+            if progress is None or request_id in self.unfinished or not self._complete(progress):
                 continue
             try:
                 result = self.finish(request_id, progress.state)
             except BaseException as error:
                 self._fail(request_id, error)
                 continue
-            del self._requests[request_id]
+            self._forget(request_id)
             self._put(OutgoingMessage(request_id, "result", result))
 
     def _complete(self, progress: _Progress[State]) -> bool:
@@ -146,5 +157,5 @@ class StreamingScheduler(LoopScheduler, Generic[State]):
         return set(self._sources) or {progress.payload_source}
 
     def _fail(self, request_id: str, error: BaseException) -> None:
-        self._requests.pop(request_id, None)
+        self._forget(request_id)
         self._put(OutgoingMessage(request_id, "error", error))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from omni_core.control.lanes import in_thread
 from omni_core.control.plane import ControlPlane
+from omni_core.errors import TransportError
 from omni_core.observe.metrics import StageMetrics
-from omni_core.observe.profiler import Recorder, flow_of
+from omni_core.observe.recording import Recorder
 from omni_core.protocol.codec import encode_whole, is_large
 from omni_core.protocol.messages import (
     CompleteMessage,
@@ -50,9 +51,14 @@ class Outbound:
         self._relays = relays
 
     def _endpoint(self, stage: str, request: OmniRequest | None) -> str:
-        """The process that serves ``request`` in ``stage``."""
+        """The process that serves ``request`` in ``stage``. Raises TransportError: it has left."""
         replicas = self._spec.stage_endpoints[stage]
-        return replicas[0] if request is None or len(replicas) == 1 else replicas[request.placement[stage]]
+        number = 0 if request is None else request.placement.get(stage, 0)
+        if number in replicas:
+            return replicas[number]
+        if len(replicas) == 1 and (request is None or stage not in request.placement):  # of a stream without chunks
+            return next(iter(replicas.values()))
+        raise TransportError(f"replica {number} of stage {stage!r}, which was to serve this request, has ended")
 
     async def send(
         self,
@@ -81,7 +87,7 @@ class Outbound:
             endpoint, value, encodings, request_id=request_id, stage=target, from_stage=source, **message
         )
         if self.recorder is not None:
-            flow = flow_of(request_id, source, target, message.get("chunk_id"))
+            flow = (source, target, message.get("chunk_id"))
             # Without the wait: the thread did other work meanwhile, and slices of one thread must not overlap.
             begin_ns = int((begin + sent.waited) * 1e9)
             self.recorder.slice(
@@ -114,7 +120,7 @@ class Outbound:
         else:
             self.tell_coordinator(StreamMessage(request_id, source, chunk_id, body, has_tensors))
         if self.recorder is not None:
-            flow = flow_of(request_id, source, "client", chunk_id)
+            flow = (source, "client", chunk_id)
             self.recorder.slice("send to client", begin, request_id, flow, starts=True)
         if chunk_id is not None and self._control.is_behind(self._spec.coordinator_endpoint):
             await self._control.room(self._spec.coordinator_endpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from omni_core.control.lanes import Lanes
 from omni_core.observe.metrics import StageMetrics
 from omni_core.protocol.specs import StageSpec
+from omni_core.references import load_plugin
 from omni_core.relay.transfer import Encodings
 from omni_core.scheduling.base import OutgoingMessage, Scheduler
-from omni_core.stage import mutation
+from omni_core.stage.groups import Groups
 from omni_core.stage.outbound import Outbound
-from omni_core.stage.requests import ActiveRequest, Requests
+from omni_core.stage.requests import ActiveRequest, Requests, Seal
 from omni_core.stage.routing import Routing
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ class Outputs:
 
     Args:
         requests: the active requests of the stage; the output of a request that is not among them is dropped.
+        groups: those that its scheduler computes in parts.
         complete: called with a request when everything of it has been handed on.
         fail: called with a request's id and the error that it failed with.
     """
@@ -41,6 +44,7 @@ class Outputs:
         requests: Requests,
         outbound: Outbound,
         metrics: StageMetrics,
+        groups: Groups,
         complete: Callable[[ActiveRequest], None],
         fail: Callable[[str, BaseException], None],
     ) -> None:
@@ -49,6 +53,7 @@ class Outputs:
         self._requests = requests
         self._outbound = outbound
         self._metrics = metrics
+        self._groups = groups
         self._complete = complete
         self._fail = fail
         self._routing = Routing(spec, outbound.local)
@@ -58,7 +63,7 @@ class Outputs:
         self._regulation = threading.Lock()
         self._drain_is_due = False
         self._stays_here = False
-        self._checks_mutation = mutation.enabled()
+        self._seal_of = _seal_of() if os.environ.get("OMNI_CHECK_MUTATION", "0") not in ("", "0") else None
 
     def start(self) -> None:
         """Take outputs from now on. Every stage of the process exists by now."""
@@ -100,7 +105,10 @@ class Outputs:
         self._regulate()
 
     def _drain(self) -> None:
-        for message in self._scheduler.outbox.drain():
+        for output in self._scheduler.outbox.drain():
+            message = self._groups.collect(output) if self._groups.used else output
+            if message is None:
+                continue
             active = self._requests.get(message.request_id)
             if active is not None:
                 hand_on = self._hand_on_chunk if message.type == "stream" else self._hand_on_end
@@ -176,5 +184,12 @@ class Outputs:
 
     def _seal(self, target: Stage, request_id: str, data: Any) -> None:
         """In the debug mode: let ``target`` check at its end of the request that the object it got was not changed."""
-        if self._checks_mutation:
-            target.add_seal(request_id, mutation.seal(data, self._spec.name))
+        if self._seal_of is not None:
+            target.add_seal(request_id, self._seal_of(data, self._spec.name))
+
+
+def _seal_of() -> Callable[[Any, str], Seal]:
+    """Return what marks an object that a stage hands on; see :mod:`omni_testing.mutation`."""
+    needs = "OMNI_CHECK_MUTATION is set, and the check is not installed: pip install omni-testing"
+    seal: Callable[[Any, str], Seal] = load_plugin("omni_testing.mutation:seal", needs)
+    return seal

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import define, field
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.stage.fan_in import FanIn
-from omni_core.stage.mutation import Seal
 
 REMEMBERED_ENDS = 20_000
 """Number of finished or aborted request ids that a stage remembers, to drop what arrives for them late."""
@@ -20,6 +19,13 @@ PAYLOAD, DONE = 1, 2
 
 Arrivals = dict[str, tuple[int, Any]]
 """The messages of a request that have come, by source: :data:`PAYLOAD` and :data:`DONE` as bits, and the source's ``handed_to``."""
+
+
+class Seal(Protocol):
+    """The mark of an object that was handed to another stage by reference."""
+
+    def check(self, target: str) -> None:
+        """Raise OmniError if the object has changed since it was handed to the stage ``target``."""
 
 
 @define
@@ -33,7 +39,7 @@ class ActiveRequest:
         arrived: what has come from which stage.
         chunks_sent: stream chunks sent so far, by target; ``""`` is the client.
         sending_to: the stage of another process to which a value is being sent.
-        seals: marks of the objects handed to this stage by reference (see :mod:`omni_core.stage.mutation`).
+        seals: marks of the objects handed to this stage by reference (a debug mode; see :mod:`omni_testing.mutation`).
         is_over: it has ended, or has failed in another thread than the event loop's; nothing more of it is handed on.
         error: the name of the error that it failed with.
     """

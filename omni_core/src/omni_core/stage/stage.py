@@ -13,17 +13,17 @@ from collections.abc import Callable
 from typing import Any
 
 from omni_core.observe.metrics import StageMetrics
-from omni_core.observe.profiler import Recorder, StageRecorder
+from omni_core.observe.recording import Recorder, StageRecorder
 from omni_core.observe.telemetry import TRACEPARENT
 from omni_core.protocol.error_info import describe
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import IncomingMessage, Scheduler
 from omni_core.stage.fan_in import FanIn
-from omni_core.stage.mutation import Seal
+from omni_core.stage.groups import Groups
 from omni_core.stage.outbound import Outbound
 from omni_core.stage.outputs import Outputs
-from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests
+from omni_core.stage.requests import DONE, PAYLOAD, ActiveRequest, Arrivals, Requests, Seal
 from omni_core.stage.routing import function
 from omni_core.stage.thread import StageThread
 
@@ -46,14 +46,17 @@ class Stage(StageThread):
     ) -> None:
         super().__init__(spec, scheduler)
         self._on_scheduler_death = on_scheduler_death
-        self._abort_in_scheduler = abort or scheduler.abort
+        self._abort_one = abort or scheduler.abort
         self._outbound = outbound
         self._lock = outbound.lock
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         self._metrics = StageMetrics()
         self._requests = Requests()
-        self._outputs = Outputs(spec, scheduler, self._requests, outbound, self._metrics, self._complete, self._fail)
+        self.groups = Groups(spec.name, function(spec.expand_fn))
+        self._outputs = Outputs(
+            spec, scheduler, self._requests, outbound, self._metrics, self.groups, self._complete, self._fail
+        )
         self._phases: StageRecorder | None = None
         self._merge_fn = function(spec.merge_fn)
         self._wait_for_fn = function(spec.wait_for_fn)
@@ -72,10 +75,10 @@ class Stage(StageThread):
         self._on_scheduler_death()
 
     def profile(self, recorder: Recorder | None) -> None:
-        """Record what happens to requests here from now on; ``None``: no more."""
-        self._phases = StageRecorder(recorder, self.name) if recorder is not None else None
-        self.scheduler.inbox.tap = self._phases.inbox if self._phases is not None else None
-        self.scheduler.outbox.tap = self._phases.outbox if self._phases is not None else None
+        if self._phases is not None:
+            self._phases.detach()
+        attached = None if recorder is None else recorder.attach(self.name, self.scheduler.inbox, self.scheduler)
+        self._phases = attached
 
     @property
     def completed(self) -> int:
@@ -84,15 +87,20 @@ class Stage(StageThread):
 
     def statistics(self) -> dict[str, float]:
         """The scheduler's counters and how many requests are inside this stage."""
-        offered = getattr(self.scheduler, "statistics", None)
-        counters: dict[str, float] = dict(offered()) if offered is not None else {}
         return {
-            **counters,
+            **super().statistics(),
             **self._metrics.as_counters(),
             "queued": float(len(self.scheduler.inbox)),
             "in_flight": float(len(self._requests)),
             "sends_pending": float(len(self._outputs)),
         }
+
+    def flush_caches(self) -> bool:
+        """Let the scheduler forget what it keeps for later requests; ``False`` if it offers no such thing."""
+        offered = getattr(self.scheduler, "flush_caches", None)
+        if offered is not None:
+            offered()
+        return offered is not None
 
     def arrivals(self, request_id: str) -> Arrivals:
         """Return what of a request has come so far, by source; also of one that has lately ended here."""
@@ -123,9 +131,9 @@ class Stage(StageThread):
                         if merged is None:
                             return
                         payload = merged
-                self.scheduler.inbox.put(
-                    IncomingMessage(payload.request_id, "new_request", payload, source, None, active.request)
-                )
+                message = IncomingMessage(payload.request_id, "new_request", payload, source, None, active.request)
+                for part in self.groups.expand(message) if self.groups.used else (message,):
+                    self.scheduler.inbox.put(part)
             except BaseException as error:
                 self._fail(active.request_id, error)
 
@@ -185,6 +193,10 @@ class Stage(StageThread):
             active.fan_in = None
         return merged
 
+    def _abort_in_scheduler(self, request_id: str) -> None:
+        for part_id in self.groups.end(request_id):
+            self._abort_one(part_id)
+
     def _complete(self, active: ActiveRequest) -> None:
         self._metrics.completed += 1
         self._metrics.latency.observe(time.monotonic() - active.since)
@@ -203,6 +215,7 @@ class Stage(StageThread):
             self._outbound.span(self.name, request_id, time.monotonic() - active.since, active.error)
         if self.spec.stream_from:
             self._abort_in_scheduler(request_id)
+        self.groups.end(request_id)
 
     def _fail(self, request_id: str, error: BaseException) -> None:
         active = self._requests.get(request_id)

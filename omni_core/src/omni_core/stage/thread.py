@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from omni_core.errors import message_of
+from omni_core.observe.recording import Recorder
 from omni_core.protocol.specs import StageSpec
 from omni_core.scheduling.base import Scheduler
 from omni_core.stage_logs import enter_stage
@@ -15,7 +18,7 @@ from omni_core.stage_logs import enter_stage
 logger = logging.getLogger(__name__)
 
 
-class StageThread:
+class StageThread(ABC):
     """Runs a stage's scheduler in a thread of its own."""
 
     def __init__(self, spec: StageSpec, scheduler: Scheduler) -> None:
@@ -25,9 +28,19 @@ class StageThread:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"scheduler-{self.name}", daemon=True)
 
+    @abstractmethod
+    def profile(self, recorder: Recorder | None) -> None:
+        """Record what happens to requests here from now on; ``None``: no more."""
+
+    def statistics(self) -> dict[str, float]:
+        """Return the counters that the scheduler offers, and ``cpu_seconds``, the processor's time of its thread."""
+        offered = getattr(self.scheduler, "statistics", dict)
+        clock = time.pthread_getcpuclockid(self._thread.ident or 0) if self._thread.is_alive() else None
+        return {**offered(), "cpu_seconds": 0.0 if clock is None else time.clock_gettime(clock)}
+
+    @abstractmethod
     def ended(self, error: RuntimeError) -> None:
-        """The scheduler's loop has ended by itself. Called in its thread."""
-        raise NotImplementedError
+        """Report that the scheduler's loop has ended by itself. Called in its thread."""
 
     def start(self) -> None:
         """Begin to compute."""

@@ -6,12 +6,15 @@ transformer the keys and values of its window.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from omni_fish_s2.codec.memory import Memory
 from omni_fish_s2.layers import RMSNorm, rotary, rotate
+from omni_torch import sound_stack
 
 HEAD_DIM = 64
 """Width of an attention head in every transformer of the codec."""
@@ -33,21 +36,27 @@ class CausalConv(nn.Module):
     def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
         return self.conv(memory.join(x, self.reach) if self.reach else x)
 
+    def layer(self, before: Snake | None = None) -> sound_stack.Convolution:
+        """Return the layer for :func:`omni_torch.sound_stack.decode_sound`, behind an activation."""
+        assert self.conv.bias is not None
+        snake = None if before is None else before.layer()
+        return sound_stack.Convolution(self.conv.weight, self.conv.bias, self.conv.dilation[0], snake)
+
 
 class CausalUpsampling(nn.Module):
-    """A transposed convolution, ``[B, in, T]`` to ``[B, out, T * stride]``; its kernel is once or twice the stride."""
+    """The weights of a transposed convolution, ``[B, in, T]`` to ``[B, out, T * stride]``; its kernel is once or twice the stride."""
 
     def __init__(self, inner: int, outer: int, kernel: int, stride: int) -> None:
         super().__init__()
         self.conv = nn.ConvTranspose1d(inner, outer, kernel, stride=stride)
-        self.stride, self.overlaps = stride, kernel > stride
+        self.stride = stride
 
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        if not self.overlaps:
-            return self.conv(x)
-        # The input before the chunk contributes to the chunk's first outputs.
-        length = x.shape[-1] * self.stride
-        return self.conv(memory.join(x, 1))[..., self.stride : self.stride + length]
+    def layer(self, before: Snake | None = None) -> sound_stack.Upsampling:
+        """Return the layer, behind an activation."""
+        assert self.conv.bias is not None
+        return sound_stack.Upsampling(
+            self.conv.weight, self.conv.bias, self.stride, None if before is None else before.layer()
+        )
 
 
 class Snake(nn.Module):
@@ -64,6 +73,10 @@ class Snake(nn.Module):
         # In place if possible: these are the codec's largest tensors, and the cost is in reading them.
         wave = (self.alpha * x).sin_()
         return torch.addcmul(x, (self.alpha + 1e-9).reciprocal(), wave.mul_(wave))
+
+    def layer(self) -> sound_stack.Snake:
+        """Return the activation for :func:`omni_torch.sound_stack.decode_sound`."""
+        return sound_stack.Snake(self.alpha, self.alpha, logarithms=False)
 
 
 class ResidualUnit(nn.Module):
@@ -84,6 +97,12 @@ class ResidualUnit(nn.Module):
         first, dilated, second, mixing = self.block
         return x + mixing(second(dilated(first(x), memory)), memory)
 
+    def layer(self) -> sound_stack.Residual:
+        """Return the layer for :func:`omni_torch.sound_stack.decode_sound`."""
+        parts: Any = self.block
+        first, dilated, second, mixing = parts
+        return sound_stack.Residual(dilated.layer(first), mixing.layer(second))
+
 
 class ConvNeXtBlock(nn.Module):
     """A depthwise convolution and two pointwise layers around a residual (Liu et al., 2022), ``[B, channels, T]``."""
@@ -100,6 +119,13 @@ class ConvNeXtBlock(nn.Module):
         hidden = self.norm(self.dwconv(x, memory).transpose(1, 2))
         hidden = self.pwconv2(F.gelu(self.pwconv1(hidden)))
         return x + (self.gamma * hidden).transpose(1, 2)
+
+    def layer(self) -> sound_stack.ConvNeXt:
+        """Return the layer for :func:`omni_torch.sound_stack.decode_sound`."""
+        mixing, wide, narrow = self.dwconv.layer(), self.pwconv1, self.pwconv2
+        norm = self.norm.weight, self.norm.bias
+        pointwise = wide.weight, wide.bias, narrow.weight, narrow.bias
+        return sound_stack.ConvNeXt(mixing.weight, mixing.bias, *norm, *pointwise, self.gamma, self.norm.eps)
 
 
 class _Scale(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from attrs import define, field
@@ -41,6 +41,13 @@ class Memory:
         self._kept.append(joined.narrow(dim, joined.shape[dim] - count, count))
         return joined
 
+    def together(self, empty: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the memory that layers share and write, ``[B, ...]``; ``empty`` makes a stream's, ``[1, ...]``, at its beginning."""
+        layer = len(self._kept)
+        before = [state.kept[layer] if state.kept else empty() for state in self._states]
+        self._kept.append(torch.cat(before) if len(before) > 1 else before[0].clone())
+        return self._kept[-1]
+
     def advance(self, count: int) -> list[int]:
         """Return the position of each stream's first new element in this transformer, and add ``count`` to it."""
         layer = len(self._positions)
@@ -51,5 +58,10 @@ class Memory:
     def save(self) -> None:
         """Write the new states back at the end of the chunk."""
         for index, state in enumerate(self._states):
-            state.kept = [each[index : index + 1].clone() for each in self._kept]
+            state.kept = [self._of(each, index) for each in self._kept]
             state.positions = [each[index] for each in self._positions]
+
+    def _of(self, kept: torch.Tensor, index: int) -> torch.Tensor:
+        """Return a stream's share of a layer's state; a copy, where it is a part of more."""
+        whole = len(self._states) == 1 and kept.untyped_storage().nbytes() == kept.nbytes
+        return kept if whole else kept[index : index + 1].clone()

@@ -5,6 +5,9 @@ Parameters have the same names as in ``codec.pth``, with weight normalisation fo
 
 from __future__ import annotations
 
+from functools import cached_property
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from attrs import frozen
@@ -19,6 +22,7 @@ from omni_fish_s2.codec.layers import (
     WindowTransformer,
 )
 from omni_fish_s2.codec.memory import Memory
+from omni_torch.sound_stack import Layer, SoundStack, decode_sound
 from omni_torch.weights import embedding
 
 DILATIONS = (1, 3, 9)
@@ -126,11 +130,12 @@ class _DecoderQuantizer(nn.Module):
                 for index, book in enumerate(books)
             ]
         ).sum(0)
-        latent = self.post_module(latent, memory)
-        for stage in self.upsample:
-            upsampling, block = stage.children()
-            latent = block(upsampling(latent, memory), memory)
-        return latent
+        return self.post_module(latent, memory)
+
+    def sound_layers(self) -> list[Layer]:
+        """Return the layers behind the transformer."""
+        stages: Any = self.upsample
+        return [part.layer() for stage in stages for part in stage]
 
 
 class _DecoderBlock(nn.Module):
@@ -139,12 +144,11 @@ class _DecoderBlock(nn.Module):
         units = [ResidualUnit(outer, dilation) for dilation in DILATIONS]
         self.block = nn.ModuleList([Snake(inner), CausalUpsampling(inner, outer, 2 * rate, rate), *units])
 
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        activation, upsampling, *units = self.block
-        x = upsampling(activation(x), memory)
-        for unit in units:
-            x = unit(x, memory)
-        return x
+    def layers(self) -> list[Layer]:
+        """Return the layers."""
+        parts: Any = self.block
+        activation, upsampling, *units = parts
+        return [upsampling.layer(activation), *(unit.layer() for unit in units)]
 
 
 class _ConvolutionalDecoder(nn.Module):
@@ -157,12 +161,11 @@ class _ConvolutionalDecoder(nn.Module):
         first, last = CausalConv(config.latent, config.decoder_dim, 7), CausalConv(widths[-1], 1, 7)
         self.model = nn.ModuleList([first, *blocks, Snake(widths[-1]), last])
 
-    def forward(self, x: torch.Tensor, memory: Memory) -> torch.Tensor:
-        first, *blocks, activation, last = self.model
-        x = first(x, memory)
-        for block in blocks:
-            x = block(x, memory)
-        return torch.tanh(last(activation(x), memory))
+    def sound_layers(self) -> list[Layer]:
+        """Return the layers."""
+        parts: Any = self.model
+        first, *blocks, activation, last = parts
+        return [first.layer(), *(each for block in blocks for each in block.layers()), last.layer(activation)]
 
 
 class CodecDecoder(nn.Module):
@@ -174,8 +177,14 @@ class CodecDecoder(nn.Module):
         self.decoder = _ConvolutionalDecoder(config)
 
     def forward(self, codes: torch.Tensor, memory: Memory) -> torch.Tensor:
-        sound: torch.Tensor = self.decoder(self.quantizer(codes, memory), memory)
-        return sound[:, 0]
+        latent = self.quantizer(codes, memory)
+        kept = memory.together(lambda: self.sound.new_memory(1, latent))
+        return torch.tanh(decode_sound(latent, kept, True, self.sound))[:, 0]
+
+    @cached_property
+    def sound(self) -> SoundStack:
+        """The convolutions, of the weights that the modules have when it is first read. None trims the beginning of a stream."""
+        return SoundStack([*self.quantizer.sound_layers(), *self.decoder.sound_layers()])
 
 
 class _EncoderBlock(nn.Module):

@@ -12,9 +12,6 @@ from omni_qwen3.media.source import Limits, MediaSource
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """The formats that are read. Pillow has readers of many more, and one of them starts a program."""
 
-LARGEST_ASPECT_RATIO = 200
-"""The largest ratio of two sides; the reference's image processor rejects anything more extreme."""
-
 
 def load_image(source: MediaSource, limits: Limits) -> Image.Image:
     """Load the image of a content part: ``path``, ``data`` (the bytes of a file), or ``image`` (a uint8 array).
@@ -53,8 +50,7 @@ def _checked(source: MediaSource, limits: Limits, image: Image.Image) -> Image.I
         raise source.fail(
             f"{width} x {height} pixels are over the limit of {limits.max_image_pixels} (max_image_pixels)"
         )
-    if max(width, height) > LARGEST_ASPECT_RATIO * min(width, height):
-        raise source.fail(f"{width} x {height} pixels: one side is over {LARGEST_ASPECT_RATIO} times the other")
+    source.check_sides(width, height)
     image.load()
     return ImageOps.exif_transpose(image)
 

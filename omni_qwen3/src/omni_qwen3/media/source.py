@@ -10,6 +10,9 @@ from attrs import frozen
 
 from omni_core.errors import InvalidRequestError
 
+LARGEST_ASPECT_RATIO = 200
+"""The largest ratio of two sides; the reference's image processor rejects anything more extreme."""
+
 
 @frozen
 class Limits:
@@ -77,3 +80,14 @@ class MediaSource:
             return Path(path).open("rb")
         except OSError as error:
             raise self.fail(f"cannot be opened: {error.strerror}") from error
+
+    def check_sides(self, width: int, height: int) -> None:
+        """Check the size of a picture, in pixels.
+
+        Raises:
+            InvalidRequestError: there are no pixels, or one side is too long beside the other.
+        """
+        if not width or not height:
+            raise self.fail(f"{width} x {height} pixels: there is nothing to see")
+        if max(width, height) > LARGEST_ASPECT_RATIO * min(width, height):
+            raise self.fail(f"{width} x {height} pixels: one side is over {LARGEST_ASPECT_RATIO} times the other")

@@ -44,6 +44,7 @@ def load_video(source: MediaSource, limits: Limits, *, fps: float, with_sound: b
         frames = np.asarray(given)
         if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3 or not len(frames):
             raise source.fail(f"`frames` must be uint8 [T, H, W, 3], are {frames.dtype} {list(frames.shape)}")
+        source.check_sides(frames.shape[2], frames.shape[1])
         return Video(frames, fps)
     try:
         with source.open(limits) as stream, av.open(stream, options=_OPTIONS) as container:
@@ -67,6 +68,7 @@ def _decode(
         raise source.fail(
             f"{track.width} x {track.height} pixels are over the limit of {limits.max_image_pixels} (max_image_pixels)"
         )
+    source.check_sides(track.width, track.height)
     shown = float(track.duration * track.time_base) if track.duration and track.time_base else duration
     if shown * fps > limits.max_video_frames:  # of the video track only: the sound may be longer
         fps = limits.max_video_frames / shown

@@ -1,7 +1,7 @@
 """Continuous batching: plans which requests compute how many positions in the next step, which wait and which are preempted.
 
 A state machine without IO: requests come by :meth:`Batcher.add` and go by :meth:`Batcher.remove`; a step is :meth:`Batcher.plan`,
-then :meth:`Batcher.computed`. Time is the number of steps.
+then :meth:`Batcher.computed`. Time is the number of steps; only a policy of deadlines looks at a clock, which the caller reads.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from attrs import define, field
 
 from omni_core.model_runner.types import ARRequest
 from omni_engine.kv_cache import KVCache
+from omni_engine.pace import Pace
 from omni_engine.positions import BlockKeys
 
 CanStep = Callable[[ARRequest], bool]
@@ -36,17 +37,19 @@ class QueueEntry:
 
     Attributes:
         arrival: sequence number of its arrival; a preempted request keeps it.
-        served: the step in which it last computed something, or arrived.
+        served: when it last computed something, or arrived: the number of the step; with a pace, seconds.
         keys: the content keys of its blocks.
         rank: the urgency that it was admitted with; only requests of higher priority preempt it.
         turn: sequence number of the last time it was served, over all requests.
+        given: the first positions, whose keys and values another stage has computed; ids do not determine them, so they have no keys.
     """
 
     arrival: int
-    served: int
+    served: float
     keys: BlockKeys
     rank: int = 0
     turn: int = 0
+    given: int = 0
 
 
 @define
@@ -60,6 +63,9 @@ class Batcher:
     urgency grows by one, so that none starves. When the cache is full, the lowest and newest running request is
     preempted: its blocks are released and it is computed again later. A waiting request of higher priority preempts
     running ones too, but never one that has work in the step being planned.
+
+    With a ``pace``, requests of one priority go in the order of their deadlines instead, prompts take only the time that decodes
+    can spare, and its policy sees to it that none starves.
     """
 
     cache: KVCache
@@ -68,28 +74,37 @@ class Batcher:
     chunk_size: int
     share_prefixes: bool = True
     patience: int = 64
+    pace: Pace | None = None
     waiting: list[ARRequest] = field(factory=list)
     running: list[ARRequest] = field(factory=list)
     preemptions: int = 0
     prompt_positions: int = 0
     reused_positions: int = 0
     _step: int = 0
+    _now: float = 0.0
     _turns: int = 0
     _arrivals: int = 0
     _entries: dict[str, QueueEntry] = field(factory=dict)
 
-    def plan(self, can_step: CanStep) -> Plan:
+    def plan(self, can_step: CanStep, now: float = 0.0) -> Plan:
         """Plan the next step; the plan is empty when nothing can be computed now.
 
         Args:
             can_step: returns False while a request waits for input of its own (a stream). It may call :meth:`remove`.
+            now: the time on the clock of ``pace``, in seconds.
         """
-        plan = Plan()
+        plan, self._now = Plan(), now
         preemptions = self.preemptions
         ready = sorted(self._with_room(can_step), key=self._turn)
+        if self.pace is not None:
+            decodes = self.pace.limit([each for each in ready if _is_decode(each)], now)
+            ready = decodes + [each for each in ready if not _is_decode(each)]
         foremost = max(map(self._urgency, self.waiting)) if self.waiting else None
-        behind = [r for r in ready if foremost is not None and self._urgency(r) < foremost]
-        budget = self._serve(plan, ready[: len(ready) - len(behind)], self.max_batch_tokens, can_step)
+        ahead: list[ARRequest] = []
+        behind: list[ARRequest] = []
+        for each in ready:
+            (behind if foremost is not None and self._urgency(each) < foremost else ahead).append(each)
+        budget = self._serve(plan, ahead, self.max_batch_tokens, can_step)
         # A request preempted above freed blocks for others; admitting it at once would take them back.
         if self.waiting and self.preemptions == preemptions:
             budget = self._admit(plan, budget, can_step)
@@ -98,13 +113,15 @@ class Batcher:
         for request, _ in plan.work:
             self._turns += 1
             entry = self._entry(request)
-            entry.served, entry.turn = self._step, self._turns
+            entry.served, entry.turn = self._time, self._turns
         return plan
 
     def _serve(self, plan: Plan, requests: list[ARRequest], budget: int, can_step: CanStep) -> int:
         """Plan running requests in order within a budget of positions, and return the rest of the budget."""
         for request in requests:
             count = self._chunk(request, request.computed, budget, can_step)
+            if self.pace is not None and count and not _is_decode(request):
+                count = self.pace.spare(request.request_id, count, self._now, begins=False)
             if count:
                 plan.work.append((request, count))
                 budget -= count
@@ -156,10 +173,14 @@ class Batcher:
             shared = self.cache.pool.find(keys)
             if len(shared) < len(keys) and keys[len(shared)] in coming:
                 continue  # its prefix is being computed by another request
-            reused = len(shared) * self.cache.block_size
+            reused = len(shared) * self.cache.block_size or self._entry(request).given
             count = self._chunk(request, reused, budget, can_step)
             if not count:
                 continue  # it waits for its stream, so those behind it may start
+            if self.pace is not None:
+                count = self.pace.spare(request.request_id, count, self._now, begins=True)
+                if not count:
+                    break  # running requests would be late
             for victim in self._victims(plan, request, shared):
                 self.preempt(victim)
             # Everything known of it must fit before it starts, so that half-computed prompts never preempt each other.
@@ -210,27 +231,35 @@ class Batcher:
             victims.append(candidates.pop(0))
         return victims
 
+    @property
+    def _time(self) -> float:
+        return self._step if self.pace is None else self._now
+
     # --- orders ------------------------------------------------------------------------------------------------------
     def _entry(self, request: ARRequest) -> QueueEntry:
         entry = self._entries.get(request.request_id)
         if entry is None:
             self._arrivals += 1
             keys = BlockKeys(request, self.cache.block_size)
-            entry = self._entries[request.request_id] = QueueEntry(self._arrivals, self._step, keys, request.priority)
+            entry = self._entries[request.request_id] = QueueEntry(self._arrivals, self._time, keys, request.priority)
         return entry
 
     def _urgency(self, request: ARRequest) -> int:
         """Return the priority plus one for every ``patience`` steps without service."""
-        return request.priority + (self._step - self._entry(request).served) // self.patience
+        patience = self.patience if self.pace is None else self.pace.patience
+        return request.priority + int((self._time - self._entry(request).served) // patience)
 
-    def _admission_order(self, request: ARRequest) -> tuple[int, int]:
+    def _due(self, request: ARRequest) -> float:
+        return 0.0 if self.pace is None else self.pace.policy.due(request.request_id, self._now)
+
+    def _admission_order(self, request: ARRequest) -> tuple[int, float, int]:
         """Sort key of waiting requests."""
-        return -self._urgency(request), self._entry(request).arrival
+        return -self._urgency(request), self._due(request), self._entry(request).arrival
 
-    def _turn(self, request: ARRequest) -> tuple[int, bool, int, int]:
-        """Sort key within a step: urgency; decodes before prompts; decodes in turn; prompts one after the other."""
+    def _turn(self, request: ARRequest) -> tuple[int, bool, float, int, int]:
+        """Sort key within a step: urgency; decodes before prompts; by deadline; decodes in turn; prompts one after the other."""
         entry, decode = self._entry(request), _is_decode(request)
-        return -self._urgency(request), not decode, entry.turn if decode else 0, entry.arrival
+        return -self._urgency(request), not decode, self._due(request), entry.turn if decode else 0, entry.arrival
 
     def _worth(self, request: ARRequest) -> tuple[int, int]:
         """Sort key of preemption: the lowest is preempted first."""
@@ -238,9 +267,12 @@ class Batcher:
         return entry.rank, -entry.arrival
 
     # --- ends --------------------------------------------------------------------------------------------------------
-    def add(self, request: ARRequest) -> None:
-        """Add a new request to the waiting queue."""
-        self._entry(request)
+    def add(self, request: ARRequest, now: float = 0.0, given: int = 0) -> None:
+        """Add a new request to the waiting queue. ``now``: see :meth:`plan`; ``given``: see :class:`QueueEntry`."""
+        self._now = now
+        entry = self._entry(request)
+        if given:
+            entry.given, entry.keys = given, BlockKeys(request, self.cache.block_size, identified=0)
         self.waiting.append(request)
 
     def preempt(self, request: ARRequest) -> None:

@@ -72,6 +72,14 @@ class BlockPool:
             if key is not None:
                 del self._by_key[key]
 
+    def forget(self) -> None:
+        """Remove all keys: no request finds a block of before. Blocks in use stay with their requests."""
+        for block in self._idle:
+            heapq.heappush(self._free, block)
+        self._idle.clear()
+        self._keys.clear()
+        self._by_key.clear()
+
     def find(self, keys: list[bytes]) -> list[int]:
         """Return the blocks of the longest cached prefix of a chain of keys."""
         found = []

@@ -15,12 +15,15 @@ class BlockKeys:
 
     A key is a hash over everything that a block's K and V are a function of: the key of the block before it, and the
     block's token ids, rotary positions and the digests of the content at its positions.
+
+    Args:
+        identified: the leading prompt positions whose input is determined by ids and digests; by default as the request says.
     """
 
-    def __init__(self, request: ARRequest, block_size: int) -> None:
+    def __init__(self, request: ARRequest, block_size: int, identified: int | None = None) -> None:
         self._request, self._size = request, block_size
         self._keys: list[bytes] = []
-        self._prompt = _identified(request)
+        self._prompt = _identified(request) if identified is None else identified
 
     def first(self, positions: int) -> list[bytes]:
         """Return the keys of the full blocks among the first ``positions`` positions that can have a key."""

@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.model_runner import ARRequest, ModelRunner
 from omni_engine.attention import choose
+from omni_engine.attention.base import StepAttention
+from omni_engine.attention.whole import WholeStepAttention
 from omni_engine.batching import Batcher, Plan
 from omni_engine.graphs import DecodeGraphs
+from omni_engine.hand_over import check_ranks, export, given_to, restore
 from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
+from omni_engine.pace import Pace
 from omni_torch.autoregressive_loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
 from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
 from omni_torch.cache_size import default_blocks
+from omni_torch.deadlines import TEXT_SECONDS, policy_of
 from omni_torch.graphs import Graphs, Recorder, padded
+from omni_torch.model_runner import ARModelRunner
 from omni_torch.packing import packed_batch
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONTEXT = 32768
 """``max_context`` for runners that do not name one."""
+
+PATIENCE = 64
+"""``patience`` without a policy."""
 
 MAX_PRIORITY = 1000
 """The highest priority that a request may ask for in its ``metadata``; minus this is the lowest."""
@@ -43,15 +55,25 @@ class EngineScheduler(LoopedScheduler):
         kv_fraction: its size as a share of the device's free memory, instead.
         kv_blocks: its size in blocks, instead.
         prefix_cache: true if requests with equal prefixes share their KV blocks.
-        patience: steps without service after which a request's priority rises by one.
+        patience: steps without service after which a request's priority rises by one, 64 by default. Not with a ``policy``: there it is
+            30 s.
         attention: one of :data:`omni_engine.attention.BACKENDS`; by default the best that can work here.
         max_context: the most positions of one request; a longer prompt is an error, longer output ends with ``length``. By default
             the runner's, and :data:`DEFAULT_CONTEXT` if it has none.
         cuda_graphs: true if decode steps are recorded on a GPU and replayed; a recorder in tests, for any device. By default
             true for a stage of one rank: sums over ranks are untested inside a graph.
+        step_kernels: true if a model may compute a step on a CPU by one call of an installed kernel (decisions 0032 and 0039).
         gpu_memory: the stage's budget on its GPU: bytes, or a share of the GPU.
         tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
+        policy: the order of requests of one priority: ``package.module:attribute`` of a callable that returns a
+            :class:`omni_torch.deadlines.Policy`, such as ``omni_torch.deadlines:Deadlines``. By default the order in which they came.
+
+    Attributes:
+        clock: returns the time in seconds.
+        hands_over: it exports keys and values, and takes those of another stage (:mod:`omni_engine.hand_over`).
     """
+
+    hands_over = True
 
     def __init__(
         self,
@@ -66,13 +88,22 @@ class EngineScheduler(LoopedScheduler):
         max_context: int | None = None,
         kv_fraction: float | None = None,
         prefix_cache: bool = True,
-        patience: int = 64,
+        patience: int | None = None,
         attention: str = "auto",
         cuda_graphs: bool | type[Recorder] | None = None,
+        step_kernels: bool = True,
         gpu_memory: int | float | None = None,
         tp_size: int = 1,
+        policy: str | None = None,
     ) -> None:
+        self.clock: Callable[[], float] = time.monotonic
         options = {"max_running": max_running, "max_batch_tokens": max_batch_tokens, "chunk_size": chunk_size}
+        if patience is not None and policy is not None:
+            raise ConfigError(
+                "patience: counts steps, and a policy counts seconds: with one, a request's priority rises after 30 s without service; "
+                "remove patience or policy"
+            )
+        patience = PATIENCE if patience is None else patience
         for name, value in {**options, "block_size": block_size, "patience": patience}.items():
             if value < 1:
                 raise ConfigError(f"{name}: must be at least 1, is {value}")
@@ -80,9 +111,14 @@ class EngineScheduler(LoopedScheduler):
             raise ConfigError(
                 "kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead"
             )
+        if tp_size > 1 and policy is not None:
+            raise ConfigError(
+                "policy: not possible with a tp_size above 1: the ranks would read different clocks; set it for the other stages only"
+            )
         if max_context is None:
             max_context = DEFAULT_CONTEXT if runner.max_context is None else runner.max_context
         self._runner, self._max_context = runner, max_context
+        check_ranks(runner, tp_size)
         self.loop = AutoregressiveLoop(runner, self, max_context)
         layout = runner.model.kv_layout
         if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
@@ -104,15 +140,23 @@ class EngineScheduler(LoopedScheduler):
         )
         scratch = 0 if graphs is None else padded(max_running)
         self.cache = KVCache(layout, kv_blocks, block_size, runner.device, runner.kept_width, scratch)
+        if isinstance(runner, ARModelRunner) and runner.hands_over:
+            runner.exporter = partial(export, self.cache)
         self.attention = backend(self.cache)
         self._graphs: DecodeGraphs | None = None
         if graphs is not None:
             self._graphs = DecodeGraphs(runner.model, self.attention, graphs, max_running, max_context)
+        self._kernel_taken = True  # until a step of decodes shows that the model has none
+        self._step_kernels = step_kernels and graphs is None and runner.device.type == "cpu"
+        heard = runner.output_seconds
+        made = policy_of(policy)
+        self._pace = None if made is None else Pace(made, TEXT_SECONDS if heard is None else heard)
         self.batcher = Batcher(
-            self.cache, max_running, max_batch_tokens, chunk_size, share_prefixes=prefix_cache, patience=patience
+            self.cache, max_running, max_batch_tokens, chunk_size, prefix_cache, patience=patience, pace=self._pace
         )
         self._requests: dict[str, ARRequest] = {}
         self.steps = 0
+        self.kernel_steps = 0
         self.tokens = 0
         self.rows = 0
         self.positions = 0
@@ -134,6 +178,7 @@ class EngineScheduler(LoopedScheduler):
             "preemptions": batcher.preemptions,
             "steps": self.steps,
             "graph_steps": 0 if self._graphs is None else self._graphs.steps,
+            "kernel_steps": self.kernel_steps,
             "computed": self.rows,
             "positions": self.positions,
             "tokens": self.tokens,
@@ -151,17 +196,30 @@ class EngineScheduler(LoopedScheduler):
                 f"the prompt has {prompt} tokens and may grow to {most}; the KV cache of this stage holds {capacity} "
                 f"(lower max_new_tokens, which is {request.sampling.max_new_tokens}, or raise kv_cache_mb)"
             )
+        given = given_to(self._runner, request)
         request.priority = request.priority or _priority(request)
+        now = self.clock()
+        if self._pace is not None:
+            self._pace.policy.begin(request.request_id, request.request, now)
         self._requests[request.request_id] = request
-        self.batcher.add(request)
+        self.batcher.add(request, now, 0 if given is None else given.positions)
 
     def step(self) -> StepResult | None:
         """See :class:`omni_torch.autoregressive_loop.Policy`."""
         result = StepResult()
-        plan = self.batcher.plan(lambda request: self._can_step(request, result))
+        begin = self.clock()
+        plan = self.batcher.plan(lambda request: self._can_step(request, result), begin)
         self._reuse(plan, result)
         if plan.work:
+            decodes = (
+                0 if self._pace is None else sum(count == 1 and bool(each.output_ids) for each, count in plan.work)
+            )
             self._execute(plan, result)
+            if self._pace is not None:
+                positions = sum(count for _, count in plan.work) - decodes
+                self._pace.computed(decodes, positions, self.clock() - begin)
+                for request, _ in result.sampled:
+                    self._pace.emitted(request.request_id, self.clock())
         return result if plan.work or result.failed else None
 
     def remove(self, request_id: str, failed: bool) -> None:
@@ -169,6 +227,12 @@ class EngineScheduler(LoopedScheduler):
         request = self._requests.pop(request_id, None)
         if request is not None:
             self.batcher.remove(request, invalidate=failed)
+            if self._pace is not None:
+                self._pace.policy.end(request_id)
+
+    def forget(self) -> None:
+        """See :class:`omni_torch.autoregressive_loop.Policy`."""
+        self.cache.pool.forget()
 
     # --- a step ------------------------------------------------------------------------------------------------------
     def _can_step(self, request: ARRequest, result: StepResult) -> bool:
@@ -179,22 +243,35 @@ class EngineScheduler(LoopedScheduler):
             return False
 
     def _reuse(self, plan: Plan, result: StepResult) -> None:
-        """Give the runner the kept rows of positions that need not be computed."""
+        """Give the runner the kept rows of positions that need not be computed; those of another stage are copied first."""
         for request in plan.reused:
             positions = min(request.computed, len(request.prompt_ids))
             try:
+                restore(self.cache, self._runner, request)
                 self._runner.reuse(request, self.cache.kept[self.cache.slots(request.request_id, 0, positions)])
             except BaseException as error:
                 plan.work = [work for work in plan.work if work[0] is not request]
                 result.failed[request.request_id] = error
 
+    def _plan(self, requests: list[ARRequest], starts: list[int], lengths: list[int]) -> StepAttention:
+        """Return the attention of a step."""
+        if self._step_kernels:
+            return WholeStepAttention(self.attention, requests, starts, lengths)
+        return (self._graphs or self.attention).plan(requests, starts, lengths)
+
     def _execute(self, plan: Plan, result: StepResult) -> None:
         """Compute the plan. If the batch fails, its requests are computed one by one, so that only the failing one fails."""
+        decodes = [work for work in plan.work if work[1] == 1]
+        if self._step_kernels and self._kernel_taken and 0 < len(decodes) < len(plan.work):
+            # The decodes keep their kernel, and their results do not depend on the prompts that arrive meanwhile.
+            self._execute(Plan(decodes), result)
+            self._execute(Plan([work for work in plan.work if work[1] > 1]), result)
+            return
         requests = [request for request, _ in plan.work]
         starts, lengths = [request.computed for request in requests], [count for _, count in plan.work]
         graphs, runner = self._graphs, self._runner
         try:
-            attention = (graphs or self.attention).plan(requests, starts, lengths)
+            attention = self._plan(requests, starts, lengths)
             keep = attention.keep if runner.kept_width else None
             batch = packed_batch(requests, starts, lengths, attention, runner.device, keep)
             sampled = run_batch(runner, batch, self._max_context, None if graphs is None else graphs.forward)
@@ -207,6 +284,9 @@ class EngineScheduler(LoopedScheduler):
                 self._execute(Plan([each]), result)
             return
         self.steps += 1
+        if isinstance(attention, WholeStepAttention):
+            self._kernel_taken = attention.taken or (self._kernel_taken and len(decodes) < len(plan.work))
+            self.kernel_steps += attention.taken
         self.rows += len(requests)
         self.positions += sum(lengths)
         self.tokens += len(sampled)

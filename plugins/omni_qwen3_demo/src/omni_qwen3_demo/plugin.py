@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omni_core.hookspecs import PipelineComponent, hookimpl
-from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE
+from omni_qwen3.interface import OPTIONS, SPEECH_INTERFACE, without_tools
 
 
 @hookimpl
@@ -15,6 +15,6 @@ def omni_pipelines() -> list[PipelineComponent]:
             "A small talking model with a fixed set of answers: text, images, audio in; text and speech out",
             options=OPTIONS,
             default_model="omni_qwen3_demo.pipeline:default_model",
-            interface=SPEECH_INTERFACE,
+            interface=without_tools(SPEECH_INTERFACE),
         )
     ]

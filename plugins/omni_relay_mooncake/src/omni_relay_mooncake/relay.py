@@ -3,7 +3,8 @@ needed.
 
 The engine has its own threads, reports the end of a read only when polled, cannot cancel one, blocks while it notifies,
 and takes a second to notice that a peer has ended. So one thread watches the reads in progress and sleeps while there
-are none; acknowledgements go out in another, after the bytes have arrived; and the peer of a slow read is probed.
+are none; acknowledgements go out in one for each peer, after the bytes have arrived; and the peer of a slow read is
+probed there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _INFINIBAND = Path("/sys/class/infiniband")
 _SCRATCH_BYTES = 4096
+
+_IDLE_SECONDS = 60.0
+"""The time after which the thread of a peer that needs none ends."""
 
 
 @frozen
@@ -58,6 +63,19 @@ class _Handle:
     question: Future[bool] | None = None
 
 
+@define(eq=False)
+class _PeerThread:
+    """A thread for calls that block until one peer answers, the last call, and its time."""
+
+    executor: ThreadPoolExecutor = field(factory=lambda: ThreadPoolExecutor(1, "mooncake-notices"))
+    last: Future[Any] = field(factory=Future)
+    used: float = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return self.last.done() and time.monotonic() - self.used > _IDLE_SECONDS
+
+
 class MooncakeRelay(PulledRelay):
     """See the module. GPU memory is registered if the engine was built with CUDA; otherwise transfers go through the
     host.
@@ -75,7 +93,7 @@ class MooncakeRelay(PulledRelay):
         self._registered: list[int] = []
         self._scratch: HostMemory | None = None
         self._session = ""
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads: dict[str, _PeerThread] = {}
         self._watcher: Watcher | None = None
 
     # --- the engine --------------------------------------------------------------------------------------------------
@@ -105,7 +123,6 @@ class MooncakeRelay(PulledRelay):
             )
         self._scratch = HostMemory(_SCRATCH_BYTES)
         self.register(self._scratch)
-        self._thread = ThreadPoolExecutor(1, "mooncake-notices")
         loop = asyncio.get_running_loop()
         self._watcher = Watcher(engine, lambda: loop.call_soon_threadsafe(self.look))
 
@@ -126,9 +143,9 @@ class MooncakeRelay(PulledRelay):
         return [self._session, self._incarnation.plain()]
 
     def close_engine(self) -> None:
-        assert self._thread is not None
         assert self._watcher is not None
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        for thread in self._threads.values():
+            thread.executor.shutdown(wait=False, cancel_futures=True)
         self._watcher.close()
         for address in self._registered:
             self._engine.unregister_memory(address)
@@ -160,7 +177,7 @@ class MooncakeRelay(PulledRelay):
         session, incarnation = read.peer
         Incarnation(*incarnation).check(session)
         if handle.question is None:
-            handle.question = self._in_thread(_lives, self._engine, session)
+            handle.question = self._in_thread(session, _lives, self._engine, session)
         if not handle.question.done():
             return False
         if not handle.question.result():
@@ -179,7 +196,7 @@ class MooncakeRelay(PulledRelay):
         assert self._scratch is not None
         notice = self._api.TransferNotify(read.token.hex(), str(read.key))
         where = [read.peer[0], self._scratch.address, read.remote[0], MARK_BYTES]
-        self._in_thread(_notify, self._engine, self._api.TransferOpcode.Read, where, notice)
+        self._in_thread(read.peer[0], _notify, self._engine, self._api.TransferOpcode.Read, where, notice)
 
     def acknowledged(self) -> Iterator[int]:
         mine = self.token.hex()
@@ -187,14 +204,20 @@ class MooncakeRelay(PulledRelay):
             if notice.name == mine:
                 yield int(notice.msg)
 
-    def _in_thread(self, function: Any, engine: Any, *arguments: Any) -> Any:
-        assert self._thread is not None
+    def _in_thread(self, session: str, function: Any, engine: Any, *arguments: Any) -> Any:
+        """Call what blocks, in a thread for each peer: one behind a network that is cut blocks for long."""
 
         def run() -> Any:
             with self._in_namespace():
                 return function(engine, *arguments)
 
-        return self._thread.submit(run)
+        thread = self._threads.get(session)
+        if thread is None:
+            for each in [name for name, other in self._threads.items() if other.is_idle]:
+                self._threads.pop(each).executor.shutdown(wait=False)
+            thread = self._threads[session] = _PeerThread()
+        thread.last, thread.used = thread.executor.submit(run), time.monotonic()
+        return thread.last
 
 
 def _lives(engine: Any, session: str) -> bool:

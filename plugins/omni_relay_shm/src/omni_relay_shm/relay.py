@@ -186,11 +186,15 @@ class ShmRelay(Relay):
 
     def _reader_died(self, pid: int) -> None:
         self._unwatch(pid)
+        self._release_for(pid)
+        self._on_release()
+
+    def _release_for(self, pid: int) -> None:
+        """Release what a dead reader holds."""
         memory = self._own()
         for slot in self._slots.values():
             if memory.read(slot.number, Word.HOLDER) == pid:
                 memory.write(slot.number, Word.RELEASED, slot.generation)
-        self._on_release()
 
     def _unwatch(self, pid: int) -> None:
         descriptor = self._watched.pop(pid, None)
@@ -315,6 +319,10 @@ class ShmRelay(Relay):
                 self._free(slot, withdrawn=block.offered and not released)
 
     def statistics(self) -> dict[str, float]:
+        # A reader that has answered may die before it releases what it read; it counts no more, though nobody waits for its room.
+        for pid in {self._own().read(slot.number, Word.HOLDER) for slot in self._slots.values()} - {0, os.getpid()}:
+            if has_ended(pid):
+                self._release_for(pid)
         self._reclaim()
         return {"bytes_in_use": float(self._pool.bytes_in_use), "slots_in_use": float(len(self._pool))}
 

@@ -1,4 +1,4 @@
-"""The operator's endpoints, on a port or a Unix socket of their own: drain, restart a unit, flush, log level, profiles.
+"""The operator's endpoints, on a port or a Unix socket of their own: drain, restart a unit, change stages, flush, log level, profiles.
 
 They are an application apart, so that no mistake in a path or a proxy opens them to clients. Keys need the scope ``admin``.
 """
@@ -10,10 +10,10 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from omni_core.errors import ConfigError, OmniError, did_you_mean
+from omni_core.protocol.operations import Change
 from omni_serve.app import Application, add_error_handlers
 from omni_serve.auth import describe
 from omni_serve.bodies import body_of, json_response
@@ -37,6 +38,21 @@ class LogLevel(BaseModel):
 
     level: Literal["debug", "info", "warning", "error"]
     logger: str = "omni_core"
+
+
+class Replacement(BaseModel):
+    """The fields of a stage to change, by path; with ``wait``, the answer comes when the old units have ended."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    set: dict[str, Any] = {}
+    wait: bool = True
+
+
+class Scaling(Replacement):
+    """The number of replicas; ``set`` has ``gpu`` and ``host`` at most."""
+
+    replicas: int
 
 
 class Profile(BaseModel):
@@ -67,7 +83,10 @@ def create_admin_app(server: Server, *, keyless: bool = False, hosts: Iterable[s
 def _add_routes(app: FastAPI) -> None:
     app.add_api_route("/units", units, methods=["GET"])
     app.add_api_route("/units/{name}/restart", restart, methods=["POST"])
+    app.add_api_route("/stages/{name}/replace", replace, methods=["POST"])
+    app.add_api_route("/stages/{name}/scale", scale, methods=["POST"])
     app.add_api_route("/keys", keys, methods=["GET"])
+    app.add_api_route("/keys/reload", reload_keys, methods=["POST"])
     app.add_api_route("/drain", drain, methods=["POST"])
     app.add_api_route("/caches/flush", flush, methods=["POST"])
     app.add_api_route("/log-level", log_level, methods=["PUT"])
@@ -94,6 +113,8 @@ async def restart(request: Request, name: str) -> Response:
     remote = [stage for stage in unit["stages"] if config.stage(stage).host is not None]
     if remote:
         raise invalid(f"The stage {remote[0]} runs on the host {config.stage(remote[0]).host}; restart it there.")
+    if any(pid and _parent(pid) not in (None, os.getpid()) for pid in unit["pids"]):
+        raise invalid(f"The unit {name} runs on another machine; replace it: `omni stage replace`.")
     for pid in unit["pids"]:
         if pid:
             with suppress(ProcessLookupError):  # it has ended by itself in the meantime
@@ -101,9 +122,49 @@ async def restart(request: Request, name: str) -> Response:
     return json_response({"unit": name, "pids": unit["pids"]}, 202)
 
 
+def _parent(pid: int) -> int | None:
+    """Return the parent of a process of this machine; ``None``: there is none of this number."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+async def replace(request: Request, name: str) -> Response:
+    """Replace the units of a stage while requests run."""
+    asked = await body_of(request, Replacement) if await request.body() else Replacement()
+    return await _operate(server_of(request).pipe.replace(name, asked.set, wait=asked.wait))
+
+
+async def scale(request: Request, name: str) -> Response:
+    """Change the number of replicas of a stage while requests run."""
+    asked = await body_of(request, Scaling)
+    return await _operate(server_of(request).pipe.scale(name, asked.replicas, asked.set, wait=asked.wait))
+
+
+async def _operate(operation: Coroutine[Any, Any, Change]) -> Response:
+    try:
+        change = await operation
+    except ConfigError as error:
+        raise invalid(str(error)) from None
+    except OmniError as error:
+        raise ApiError(409, str(error), code="not_changed") from None
+    return json_response({"group": change.group, "started": change.started, "ended": change.ended})
+
+
 async def keys(request: Request) -> Response:
     """List the keys, without what opens anything."""
     return json_response({"keys": [describe(key) for key in server_of(request).keys.keys.values()]})
+
+
+async def reload_keys(request: Request) -> Response:
+    """Read the file of keys again, as at SIGHUP."""
+    ring = server_of(request).keys
+    try:
+        await asyncio.to_thread(ring.reload)
+    except ConfigError as error:
+        raise ApiError(409, str(error), code="keys_not_read") from None
+    return json_response({"keys": sorted(ring.keys)})
 
 
 async def drain(request: Request) -> Response:
@@ -114,8 +175,10 @@ async def drain(request: Request) -> Response:
 
 
 async def flush(request: Request) -> Response:
-    """Forget what the server keeps between requests. Caches inside a stage go with a restart of its unit."""
-    return json_response({"spoken_answers": server_of(request).spoken.clear()})
+    """Forget what the server and the stages keep between requests: spoken answers, cached prefixes, encoded media and voices."""
+    server = server_of(request)
+    stages = await server.pipe.flush_caches()
+    return json_response({"spoken_answers": server.spoken.clear(), "stages": stages})
 
 
 async def log_level(request: Request) -> Response:

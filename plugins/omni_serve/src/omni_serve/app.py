@@ -26,8 +26,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omni_core import __version__
-from omni_serve import chat, health, models, page, responses, speech, speech_socket, transcriptions, voices
+from omni_serve import chat, health, images, models, page, responses, speech, speech_socket, transcriptions, voices
 from omni_serve.bodies import component_schemas
+from omni_serve.dispatch import Dispatch
 from omni_serve.errors import ApiError, api_error
 from omni_serve.guard import Guard
 from omni_serve.realtime import live_socket
@@ -46,6 +47,7 @@ ROUTERS = [
     live_socket.router,
     voices.router,
     transcriptions.router,
+    images.router,
     models.router,
     health.router,
 ]
@@ -64,9 +66,8 @@ class Application(FastAPI):
 
     def build_middleware_stack(self) -> ASGIApp:
         """Put the guard around everything else: unknown paths and mounted applications are behind it."""
-        inner = super().build_middleware_stack()
         guard: Guard = self.state.guard
-        guard.wrap(inner)
+        guard.wrap(Dispatch(self, super().build_middleware_stack()))
         if not guard.origins:
             return guard
         return CORSMiddleware(
@@ -143,7 +144,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def answer_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-        what = f"{request.method} {request.url.path}"
+        what = f"{request.method} {request.scope['path']}"
         message = {404: f"There is no {what}.", 405: f"{what} is not allowed."}.get(
             error.status_code, str(error.detail)
         )

@@ -81,6 +81,7 @@ class KeyRing:
 
     keys: dict[str, Key] = field(factory=dict)
     path: Path | None = None
+    _given: dict[str, Key] = field(factory=dict, init=False, repr=False)
     _short_lived: dict[str, Key] = field(factory=dict, init=False, repr=False)
 
     @classmethod
@@ -95,8 +96,21 @@ class KeyRing:
             if len(key) < 8:
                 raise ConfigError(f"the API key {name!r} has {len(key)} characters; at least 8 are needed")
             scopes = ("inference", "voices", "metrics")
-            ring.keys[name] = Key(name=name, digest=digest(key), scopes=scopes, created=int(time.time()))
+            ring._given[name] = Key(name=name, digest=digest(key), scopes=scopes, created=int(time.time()))
+        ring.keys |= ring._given
         return ring
+
+    def reload(self) -> None:
+        """Read the file again: keys that are no longer in it open nothing, nor do short-lived ones that they have lent.
+
+        Raises:
+            ConfigError: there is no file, or it is malformed; the keys are as before.
+        """
+        if self.path is None:
+            raise ConfigError("there is no file of keys; the server was started without --keys")
+        self.keys = {**dict(_read(self.path)), **self._given}
+        lent = {name: key for name, key in self._short_lived.items() if key.name in self.keys}
+        self._short_lived = {name: evolve(key, limits=self.keys[key.name].limits) for name, key in lent.items()}
 
     @property
     def is_open(self) -> bool:
@@ -158,16 +172,29 @@ class KeyRing:
         write_atomically(self.path, json.dumps({"keys": kept}, indent=1).encode())
 
 
+@frozen
+class _File:
+    """The content of a file of keys."""
+
+    keys: list[Key]
+
+
 def _read(path: Path) -> Iterable[tuple[str, Key]]:
     try:
-        data = json.loads(path.read_bytes())
-        keys = cattrs.structure(data["keys"], list[Key])
+        keys = cattrs.structure(json.loads(path.read_bytes()), _File).keys
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; `omni keys add NAME --file {path}` makes it") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except Exception as error:
-        raise ConfigError(f"{path}: not a file of keys: {error}; `omni keys add` writes one") from error
+    except cattrs.BaseValidationError as error:
+        problems = "; ".join(cattrs.transform_error(error, path="file"))
+        raise ConfigError(
+            f"{path}: not a file of keys: {problems}; `omni keys add NAME --file ...` writes one"
+        ) from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: not a file of keys, which is JSON: {error}; `omni keys add NAME --file ...` writes one"
+        ) from error
     return [(key.name, key) for key in keys]
 
 

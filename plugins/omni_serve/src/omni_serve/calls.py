@@ -6,7 +6,6 @@ Streaming or not, a request is answered by the same code; an answer that is not 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -15,12 +14,15 @@ from typing import Any, cast
 import numpy as np
 from attrs import define, evolve, field
 
+from omni_core.errors import RequestAbortedError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk, AudioResult, TextChunk, TextResult
 from omni_serve.auth import Key
 from omni_serve.encoders import Samples
-from omni_serve.errors import ApiError, api_error
+from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.identities import random_hex
 from omni_serve.server import Server
+from omni_serve.voice_store import Voice
 
 
 @define
@@ -41,7 +43,7 @@ class Call:
     """One request. After :meth:`pieces` has ended, the attributes say what came beside the pieces.
 
     Attributes:
-        speech: true if it is answered with speech. counted: the guard has counted it as a request of its key.
+        speech: true if it is answered with speech. counted: the guard has counted it as a request of its key in progress.
         arrived: ``time.perf_counter`` of its arrival.
         usage: tokens by name, as the pipeline counts them. result: the whole text, as the pipeline gave it.
     """
@@ -52,7 +54,7 @@ class Call:
     speech: bool
     counted: bool = field(default=False, kw_only=True)
     arrived: float = field(factory=time.perf_counter)
-    identity: str = field(factory=lambda: secrets.token_hex(16))
+    identity: str = field(factory=lambda: random_hex(16))
     usage: dict[str, int] = field(factory=dict)
     finish_reason: str = "stop"
     notices: list[str] = field(factory=list)
@@ -71,20 +73,26 @@ class Call:
         server.units.check(speech=self.speech)
         if not self.counted:
             server.admission.count(self.key)
-        place = server.admission.admit(self.key)
-        seconds = server.settings.request_seconds
-        request = self.request if self.request.timeout or not seconds else evolve(self.request, timeout=seconds)
+        place = server.admission.admit(self.key, held=self.counted)
+        timeout = self.request.timeout or server.settings.request_seconds or None
+        request = evolve(self.request, timeout=timeout, stream=True)
         try:
-            async with place, aclosing(as_generator(server.pipe.stream(request, self.identity))) as events:
-                async for event in events:
-                    piece = self._piece(event.data)
-                    if piece is not None:
-                        yield piece
+            async with place:
+                request = await with_recordings(request)
+                async with aclosing(as_generator(server.pipe.stream(request, self.identity))) as events:
+                    async for event in events:
+                        piece = self._piece(event.data)
+                        if piece is not None:
+                            yield piece
         except (GeneratorExit, asyncio.CancelledError):
             server.metrics.cancelled.inc()
             raise
         except ApiError:
             raise
+        except RequestAbortedError as error:
+            if server.admission.draining:  # by us: nobody waits for its end any more
+                raise server.admission.shutting_down() from error
+            raise api_error(error) from error
         except Exception as error:
             raise api_error(error) from error
         finally:
@@ -161,6 +169,22 @@ class Call:
         """Return OpenAI's ``usage`` of a chat."""
         prompt, completion = self.usage.get("prompt_tokens", 0), self.usage.get("completion_tokens", 0)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+async def with_recordings(request: OmniRequest) -> OmniRequest:
+    """Return the request with its uploaded voices read: in a thread, because the disk may be slow.
+
+    Raises:
+        ApiError: 400, a voice has been deleted in the meantime.
+    """
+    references = request.inputs.get("references") if isinstance(request.inputs, dict) else None
+    if not references:
+        return request
+    try:
+        read = [await asyncio.to_thread(each.reference) if isinstance(each, Voice) else each for each in references]
+    except FileNotFoundError:
+        raise invalid("voice: it has been deleted", "voice", "voice_not_found") from None
+    return evolve(request, inputs={**request.inputs, "references": read})
 
 
 def as_generator(events: AsyncIterator[Any]) -> AsyncGenerator[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -22,9 +21,12 @@ from omni_serve.calls import Call, Sound
 from omni_serve.chat_messages import ChatMessages
 from omni_serve.encoders import Encoder, encoder, whole
 from omni_serve.errors import invalid
+from omni_serve.identities import random_hex
+from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import DONE, Stream, event, unless_gone
-from omni_serve.tool_formats import ToolCall, ToolReader, tool_reader
+from omni_serve.tool_formats import ToolCall
+from omni_serve.tools import ReplyReader, ToolChoice, ToolOptions, Tools, call_deltas
 from omni_serve.voice_names import apply_voice
 
 router = APIRouter(route_class=RawRoute, tags=["chat"])
@@ -33,7 +35,7 @@ Modality = Literal["text", "audio"]
 
 
 class AudioOptions(BaseModel):
-    """How the speech of an answer sounds and is encoded."""
+    """The voice and the encoding of an answer's speech."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,18 +44,18 @@ class AudioOptions(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """Options of a stream."""
+    """Options of a stream. Events are never obfuscated."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    include_usage: bool = False
-    include_obfuscation: bool | None = None
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class ChatRequest(BaseModel):
     """A chat. Further keys are parameters of the pipeline; one that it does not honour is an error."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -61,8 +63,9 @@ class ChatRequest(BaseModel):
     audio: AudioOptions | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     extra_body: dict[str, Any] | None = None
 
 
@@ -73,7 +76,7 @@ async def create_chat_completion(request: Request) -> Response:
     asked = await body_of(request, ChatRequest)
     chat = await Chat.make(server, request, asked)
     if asked.stream:
-        usage = asked.stream_options is not None and asked.stream_options.include_usage
+        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
         pieces = chat.stream(include_usage=usage)
         return Stream(pieces, "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
     return json_response(await unless_gone(request, chat.whole()))
@@ -87,8 +90,8 @@ class Chat:
     call: Call
     model: str
     format: str | None
-    reader: ToolReader | None
-    identity: str = field(factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    reader: ReplyReader | None
+    identity: str = field(factory=lambda: f"chatcmpl-{random_hex(12)}")
     created: int = field(factory=lambda: int(time.time()))
 
     @classmethod
@@ -105,21 +108,27 @@ class Chat:
         speech, modalities = _modalities(asked, outputs)
         if asked.stream_options is not None and not asked.stream:
             raise invalid("stream_options: only with stream: true", "stream_options", "invalid_value")
-        parameters = server.parameters.read({**(asked.model_extra or {}), **(asked.extra_body or {})})
-        tools = _tools(server, asked)
+        extra = (
+            merged(asked.model_extra, asked.extra_body, ChatRequest.model_fields)
+            if asked.extra_body
+            else asked.model_extra
+        )
+        parameters = server.parameters.read(extra or {})
+        tools = ToolOptions.read(
+            server.interface, server.settings.limits, asked.tools, asked.tool_choice, asked.parallel_tool_calls
+        )
         messages = await ChatMessages(server, key.name, tools=bool(server.interface.tool_format)).read(asked.messages)
         inputs: dict[str, Any] = {"messages": messages}
-        if tools:
-            inputs["tools"] = tools
+        if tools is not None:
+            inputs |= tools.inputs
         if speech:
             voice = asked.audio.voice if asked.audio else None
             apply_voice(server, key, voice, inputs, parameters.metadata, "audio.voice")
         server.apply_session(request, parameters.metadata)
         omni = OmniRequest(inputs, parameters.params, modalities, parameters.metadata)
         form = (asked.audio.format if asked.audio else None) or ("pcm16" if asked.stream else "wav")
-        reader = tool_reader(server.interface.tool_format or "") if tools else None
         call = Call(server, key, omni, speech, counted=True, arrived=arrived)
-        return cls(server, call, asked.model, form if speech else None, reader)
+        return cls(server, call, asked.model, form if speech else None, tools.reader() if tools is not None else None)
 
     # --- whole -----------------------------------------------------------------------------------------------------------
     async def whole(self) -> dict[str, Any]:
@@ -127,12 +136,13 @@ class Chat:
         text, sounds, rate = await self.call.whole()
         calls: list[ToolCall] = []
         if self.reader is not None:
-            (first, found), (rest, more) = self.reader.feed(text), self.reader.finish()
-            text, calls = first + rest, [*found, *more]
+            found = self.reader.read(text, last=True)
+            text = "".join(each for each in found if isinstance(each, str))
+            calls = [each for each in found if isinstance(each, ToolCall)]
         message: dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
         if calls:
             message["tool_calls"] = [each.as_openai() for each in calls]
-        if self.format is not None:
+        if self.format is not None and (text or sounds or not calls):
             identity, expires = self.server.spoken.begin()
             rate = rate or self.server.rate
             data = await asyncio.to_thread(whole, self.format, sounds, rate) if sounds else b""
@@ -158,9 +168,9 @@ class Chat:
         return answer
 
     def _finish_reason(self, has_calls: bool) -> str:
-        if has_calls:
-            return "tool_calls"
-        return "length" if self.call.finish_reason == "length" else "stop"
+        if self.call.finish_reason == "length":
+            return "length"
+        return "tool_calls" if has_calls else "stop"
 
     # --- streamed ----------------------------------------------------------------------------------------------------------
     async def stream(self, *, include_usage: bool) -> AsyncGenerator[bytes]:
@@ -169,40 +179,40 @@ class Chat:
             self.identity, self.created, self.model, speech=self.format is not None, include_usage=include_usage
         )
         spoken = _SpokenPart(self, chunks) if self.format is not None else None
-        begun, texts, calls = False, "", 0
-        async with aclosing(self.call.pieces()) as pieces:
-            async for piece in pieces:
+        begun, calls = False, 0
+        # Without tools, one generator less: most requests have none.
+        async with aclosing(self.parts() if self.reader is not None else self.call.pieces()) as parts:
+            async for part in parts:
                 if not begun:
                     begun = True
-                    yield chunks.role() + (spoken.begin() if spoken else b"")
-                if isinstance(piece, Sound):
-                    if spoken is not None and (data := spoken.sound(piece)):
-                        yield data
-                    continue
-                found: list[ToolCall] = []
-                if self.reader is not None:
-                    piece, found = self.reader.feed(piece)
-                if piece:
-                    texts += piece if spoken is not None else ""
-                    yield spoken.text(piece) if spoken is not None else chunks.content(piece)
-                for each in found:
-                    yield chunks.tool(calls, each)
+                    yield chunks.role()
+                if isinstance(part, ToolCall):
+                    yield chunks.tool(calls, part)
                     calls += 1
+                elif spoken is not None:
+                    if data := spoken.text(part) if isinstance(part, str) else spoken.sound(part):
+                        yield data
+                elif isinstance(part, str):
+                    yield chunks.content(part)
         if not begun:
-            yield chunks.role() + (spoken.begin() if spoken else b"")
-        if self.reader is not None:
-            rest, found = self.reader.finish()
-            if rest:
-                texts += rest
-                yield spoken.text(rest) if spoken is not None else chunks.content(rest)
-            for each in found:
-                yield chunks.tool(calls, each)
-                calls += 1
-        if spoken is not None:
-            self.server.spoken.keep(spoken.identity, self.call.key.name, texts)
+            yield chunks.role()
+        if spoken is not None and (spoken.begun or not calls):
+            self.server.spoken.keep(spoken.identity, self.call.key.name, spoken.transcript)
             yield spoken.end()
         ending = chunks.end(self._finish_reason(calls > 0), self.call.notices)
         yield ending + (chunks.usage(self.call.openai_usage) if include_usage else b"") + DONE
+
+    async def parts(self) -> AsyncGenerator[str | Sound | ToolCall]:
+        """Yield the pieces of the reply, with the calls read out of its text."""
+        async with aclosing(self.call.pieces()) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, Sound) or self.reader is None:
+                    yield piece
+                else:
+                    for part in self.reader.read(piece):
+                        yield part
+        for part in self.reader.read("", last=True) if self.reader is not None else ():
+            yield part
 
 
 class _SpokenPart:
@@ -215,15 +225,20 @@ class _SpokenPart:
         self._chunks, self._chat = chunks, chat
         self._encoder: Encoder | None = None
         self._left = b""
+        self.begun, self.transcript = False, ""
         self.identity, self.expires = chat.server.spoken.begin()
 
-    def begin(self) -> bytes:
-        """Return the piece with the id."""
+    def _begin(self) -> bytes:
+        """Return the piece with the id, once."""
+        if self.begun:
+            return b""
+        self.begun = True
         return self._chunks.delta('{"audio":{"id":"' + self.identity + '","transcript":""}}')
 
     def text(self, text: str) -> bytes:
         """Return a piece of the transcript."""
-        return self._chunks.delta('{"audio":{"transcript":' + dumps(text) + "}}")
+        self.transcript += text
+        return self._begin() + self._chunks.delta('{"audio":{"transcript":' + dumps(text) + "}}")
 
     def sound(self, sound: Sound) -> bytes:
         """Return a piece of sound, or nothing yet."""
@@ -233,12 +248,12 @@ class _SpokenPart:
         data = self._left + self._encoder.write(sound.samples)
         cut = len(data) - len(data) % 6
         self._left = data[cut:]
-        return self._data(data[:cut])
+        return self._begin() + self._data(data[:cut])
 
     def end(self) -> bytes:
         """Return the rest of the sound and the piece with the time of expiry."""
         rest = self._left + (self._encoder.finish() if self._encoder is not None else b"")
-        return self._data(rest) + self._chunks.delta(f'{{"audio":{{"expires_at":{self.expires}}}}}')
+        return self._begin() + self._data(rest) + self._chunks.delta(f'{{"audio":{{"expires_at":{self.expires}}}}}')
 
     def _data(self, data: bytes) -> bytes:
         if not data:
@@ -268,7 +283,7 @@ class _Chunks:
         return self.delta('{"content":' + dumps(text) + "}")
 
     def tool(self, index: int, call: ToolCall) -> bytes:
-        return self.delta(dumps({"tool_calls": [{"index": index, **call.as_openai()}]}))
+        return b"".join(self.delta(dumps({"tool_calls": [each]})) for each in call_deltas(index, call))
 
     def end(self, reason: str, notices: list[str]) -> bytes:
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
@@ -303,29 +318,3 @@ def _modalities(asked: ChatRequest, outputs: list[str]) -> tuple[bool, list[str]
     if not outputs:
         return speech, None
     return speech, [each for each in ("text", "audio") if each in outputs and (speech or each == "text")]
-
-
-def _tools(server: Server, asked: ChatRequest) -> list[dict[str, Any]] | None:
-    """Return the tools for the chat template."""
-    if not asked.tools or asked.tool_choice == "none":
-        if asked.tool_choice not in (None, "none", "auto"):
-            raise invalid("tool_choice: there are no tools", "tool_choice", "invalid_value")
-        return None
-    if not server.interface.tool_format:
-        raise invalid("tools: this pipeline declares no format for calls of tools", "tools", "unsupported_parameter")
-    if asked.tool_choice not in (None, "auto"):
-        raise invalid(
-            "tool_choice: only 'auto' and 'none' are supported: the model decides if it calls a tool",
-            "tool_choice",
-            "unsupported_value",
-        )
-    for index, tool in enumerate(asked.tools):
-        function = tool.get("function")
-        if (
-            tool.get("type") != "function"
-            or not isinstance(function, dict)
-            or not isinstance(function.get("name"), str)
-        ):
-            where = f"tools[{index}]"
-            raise invalid(f"{where}: must be {{'type': 'function', 'function': {{'name': ...}}}}", where)
-    return asked.tools

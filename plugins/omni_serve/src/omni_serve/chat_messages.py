@@ -12,6 +12,19 @@ from omni_serve.server import Server
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """The pipeline's role for each of OpenAI's."""
 
+_PART_KEYS = {
+    "text": ("text", "annotations", "logprobs"),
+    "input_text": ("text",),
+    "output_text": ("text", "annotations", "logprobs"),
+    "refusal": ("refusal",),
+    "image_url": ("image_url",),
+    "input_audio": ("input_audio",),
+    "audio_url": ("audio_url",),
+    "video_url": ("video_url",),
+    "file": ("file",),
+}
+"""The keys of each kind of content part, beside ``type``, and ``prompt_cache_breakpoint``, which sorts OpenAI's caches."""
+
 _KEYS = ("role", "content", "audio", "tool_calls", "tool_call_id", "name", "refusal", "annotations", "function_call")
 
 
@@ -29,6 +42,7 @@ class ChatMessages:
     async def read(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the messages. Raises ApiError 400 that names the message or the content part."""
         read = [self._message(each, f"messages[{index}]") for index, each in enumerate(messages)]
+        _check_results(read)
         return await read_messages(read, self._server.settings)
 
     def _message(self, message: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -45,7 +59,9 @@ class ChatMessages:
         if (audio := message.get("audio")) is not None:
             content = self._spoken(audio, f"{where}.audio")
         made: dict[str, Any] = {"role": ROLES[role], "content": content}
-        if (calls := message.get("tool_calls")) is not None:
+        if (calls := message.get("tool_calls")) and role != "assistant":
+            raise invalid(f"{where}.tool_calls: only the assistant's messages have them", f"{where}.tool_calls")
+        if calls is not None:
             if not self._tools:
                 raise invalid(f"{where}.tool_calls: this pipeline reads none", f"{where}.tool_calls")
             if not (isinstance(calls, list) and all(map(_is_call, calls))):
@@ -69,14 +85,17 @@ class ChatMessages:
     def _part(self, part: Any, where: str) -> dict[str, Any]:
         """Return a content part. Of ours, only text is allowed: the others may hold paths and arrays, which a client has not."""
         kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str) or kind not in _PART_KEYS:
+            kinds = "text, image_url, input_audio, audio_url, video_url, file"
+            raise invalid(f"{where}.type: must be one of {kinds}, is {kind!r:.80}", f"{where}.type", "invalid_value")
+        for name, value in part.items():
+            if value is not None and name not in ("type", "prompt_cache_breakpoint", *_PART_KEYS[kind]):
+                raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
         if kind in ("text", "input_text", "output_text", "refusal"):
             text = part.get("refusal" if kind == "refusal" else "text")
             if not isinstance(text, str):
                 raise invalid(f"{where}.text: must be text", f"{where}.text", "invalid_type")
             return {"type": "text", "text": text}
-        if kind not in ("image_url", "input_audio", "audio_url", "video_url", "file"):
-            kinds = "text, image_url, input_audio, audio_url, video_url, file"
-            raise invalid(f"{where}.type: must be one of {kinds}, is {kind!r:.80}", f"{where}.type", "invalid_value")
         takes = self._server.interface.inputs
         medium = {"image_url": "image", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}.get(kind)
         if medium is not None and takes and medium not in takes:
@@ -96,6 +115,17 @@ class ChatMessages:
                 "audio_not_found",
             )
         return found or "..."
+
+
+def _check_results(messages: list[dict[str, Any]]) -> None:
+    """Raise ApiError 400 for the result of a call that the assistant's turn before it has not."""
+    calls: list[str] = []
+    for index, message in enumerate(messages):
+        if message["role"] != "tool":
+            calls = [call["id"] for call in message.get("tool_calls", ())]
+        elif message["tool_call_id"] not in calls:
+            where = f"messages[{index}].tool_call_id"
+            raise invalid(f"{where}: the assistant's message before it has no call of this id", where, "invalid_value")
 
 
 def _is_call(call: Any) -> bool:

@@ -4,25 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
-from attrs import evolve, fields
+from attrs import AttrsInstance, evolve, fields
 
-from omni_core.cli.config import resolve_config, with_source
+from omni_core.cli.source import SOURCE_OPTIONS, with_source
 from omni_core.config.completion import completed
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError, did_you_mean
+from omni_deploy.options import resolve_config
+from omni_deploy.predictions import read_prediction
 from omni_serve.auth import SCOPES, KeyLimits, KeyRing, describe
-from omni_serve.settings import Limits, Settings
+from omni_serve.section import with_section
+from omni_serve.settings import Limits, RealtimeLimits, Settings
+
+T = TypeVar("T", bound=AttrsInstance)
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(exists=True, dir_okay=False)
 _LEVELS = ("debug", "info", "warning", "error")
+
+
+class _Setting(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic in new versions only
+    """``NAME=VALUE``, of a class of settings; numbers are above 0. A deploy file is checked by it too."""
+
+    name = "setting"
+
+    def __init__(self, title: str, kind: type[AttrsInstance]) -> None:
+        self._title, self._kind = title, kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text as it is."""
+        name, equals, text = str(value).partition("=")
+        if not (name and equals and text):
+            self.fail(f"{value}: must be NAME=VALUE", param, ctx)
+        known = {each.name: each for each in fields(self._kind)}
+        if name not in known:
+            self.fail(f"{name}: no such {self._title}{did_you_mean(name, known)}", param, ctx)
+        of_type = type(known[name].default)
+        try:
+            number = of_type(text)
+        except ValueError:
+            self.fail(f"{name}: must be a number, is {text!r}", param, ctx)
+        if of_type is not str and not 0 < number < math.inf:
+            self.fail(f"{name}: must be above 0, is {text}", param, ctx)
+        return str(value)
 
 
 @click.command()
@@ -56,7 +91,20 @@ _LEVELS = ("debug", "info", "warning", "error")
 @click.option(
     "--request-seconds", default=600.0, show_default=True, type=click.FloatRange(0), help="Deadline; 0: none."
 )
-@click.option("--limit", multiple=True, metavar="NAME=NUMBER", help="A limit on requests, such as audio_seconds=60.")
+@click.option(
+    "--limit",
+    type=_Setting("limit", Limits),
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help="A limit on requests, such as audio_seconds=60.",
+)
+@click.option(
+    "--realtime",
+    type=_Setting("setting", RealtimeLimits),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of conversations by voice, such as sessions=64 or detector=silero; may be repeated.",
+)
 @click.option(
     "--drain-seconds",
     default=30.0,
@@ -67,23 +115,40 @@ _LEVELS = ("debug", "info", "warning", "error")
 @click.option("--admin", metavar="ADDRESS", help="The operator's endpoints: HOST:PORT, or the path of a Unix socket.")
 @click.option("--no-warm-up", is_flag=True, help="Be ready without running the pipeline's warm-up requests.")
 @click.option("--no-page", is_flag=True, help="Do not serve the page at /.")
+@click.option(
+    "--plan", type=_FILE, help="What `omni simulate --json` printed: the page shows it beside what is measured."
+)
 @click.option("--log-level", type=click.Choice(_LEVELS), default="info", show_default=True, help="What is logged.")
-def serve(pipeline: str, **options: Any) -> None:
-    """Serve PIPELINE to OpenAI's clients: a registered name, a checkpoint folder, a hub id or a config file."""
-    from omni_serve.listening import is_loopback, open_socket  # loads the web framework
+@click.pass_context
+def serve(context: click.Context, /, **options: Any) -> None:
+    """Serve PIPELINE to OpenAI's clients: a registered name, a deploy file or preset, a checkpoint folder or a hub id."""
+    from omni_serve.listening import check_certificate, is_loopback, open_socket  # loads the web framework
+    from omni_serve.media import check_fetching
+    from omni_serve.realtime.vad import detector_class
+    from omni_serve.voice_store import VoiceStore
 
+    resolved = resolve_config(**{name: options[name] for name in ("pipeline", *SOURCE_OPTIONS)})
+    config = resolved.config
+    options = with_section(context, "server", config.server)
     if options["uds"] is not None and "/" not in options["uds"]:
         raise click.UsageError(f"--uds {options['uds']}: must be a path with a /, such as ./{options['uds']}")
     settings = _settings(options)
+    detector_class(settings.realtime.detector)
     address = options["uds"] or f"{options['host']}:{options['port']}"
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
         raise click.UsageError("--tls-cert and --tls-key: give both")
+    # Mistakes are found before anything starts.
+    if options["tls_cert"]:
+        check_certificate(options["tls_cert"], options["tls_key"])
+    if options["voices"]:
+        VoiceStore(options["voices"])
     is_local = options["uds"] is not None or is_loopback(options["host"])
     if not is_local and not (settings.keys or settings.keys_file) and not options["allow_public"]:
         raise click.UsageError(
             f"--host {options['host']} lets other machines in without a key: give --api-key or --keys, or --allow-public"
         )
-    ring = KeyRing.open(settings.keys_file, settings.keys)  # a mistake in the file is found before anything starts
+    check_fetching(settings)
+    ring = KeyRing.open(settings.keys_file, settings.keys)
     listener = open_socket(address)
     admin = open_socket(options["admin"]) if options["admin"] else None
     if options["admin"] and "/" not in options["admin"] and not any(key.may("admin") for key in ring.keys.values()):
@@ -92,8 +157,7 @@ def serve(pipeline: str, **options: Any) -> None:
             "--keys, or name the path of a Unix socket"
         )
     logging.basicConfig(level=options["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    chosen = (options[each] for each in ("model", "option", "settings", "overlay"))
-    config = completed(resolve_config(pipeline, *chosen).config)
+    config = completed(config, resolved.located)
     try:
         asyncio.run(_serve(config, options, settings, listener, admin))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -112,7 +176,8 @@ def _settings(options: dict[str, Any]) -> Settings:
         aliases=options["alias"],
         any_model=options["any_model"],
         voice_aliases=dict(_pair("--voice-alias", each) for each in options["voice_alias"]),
-        limits=_limits(options["limit"]),
+        limits=_limits("--limit", Limits, options["limit"]),
+        realtime=_limits("--realtime", RealtimeLimits, options["realtime"]),
         concurrent=options["concurrent"],
         queued=options["queued"],
         request_seconds=options["request_seconds"] or None,
@@ -125,6 +190,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         drain_seconds=options["drain_seconds"],
         warm_up=not options["no_warm_up"],
         page=not options["no_page"],
+        plan=read_prediction(Path(options["plan"])) if options["plan"] else None,
         hosts=LOOPBACK_HOSTS if not options["uds"] and is_loopback(options["host"]) else (),
     )
 
@@ -136,20 +202,16 @@ def _pair(option: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def _limits(texts: tuple[str, ...]) -> Limits:
-    known = {each.name: each for each in fields(Limits)}
+def _limits(option: str, kind: type[T], texts: tuple[str, ...]) -> T:
+    """Return the settings of one class that ``NAME=VALUE`` texts give, which :class:`_Setting` has checked."""
+    known = {each.name: each for each in fields(kind)}
     given: dict[str, Any] = {}
-    for text in texts:
-        name, value = _pair("--limit", text)
-        if name not in known:
-            raise click.UsageError(f"--limit {name}: no such limit{did_you_mean(name, known)}")
-        try:
-            given[name] = int(value) if isinstance(known[name].default, int) else float(value)
-        except ValueError:
-            raise click.UsageError(f"--limit {name}: must be a number, is {value!r}") from None
-        if given[name] <= 0:
-            raise click.UsageError(f"--limit {name}: must be above 0, is {value}")
-    return Limits(**given)
+    for name, value in (_pair(option, text) for text in texts):
+        given[name] = type(known[name].default)(value)
+    try:
+        return kind(**given)
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {error.args[0]}") from None
 
 
 async def _serve(
@@ -158,7 +220,7 @@ async def _serve(
     from omni_core import open_async
     from omni_serve.admin import create_admin_app
     from omni_serve.app import create_app
-    from omni_serve.listening import LOOPBACK_HOSTS, Ending, is_loopback, signals, web_server
+    from omni_serve.listening import LOOPBACK_HOSTS, Ending, freeze_start, is_loopback, signals, web_server
 
     task = asyncio.current_task()
     assert task is not None
@@ -167,7 +229,7 @@ async def _serve(
         # The queue before the pipeline is ours: it is fair, and what is in it can be given up.
         config = evolve(config, max_in_flight=max(config.max_in_flight, settings.concurrent))
         pipe = open_async(config, on_progress=lambda stage, state: click.echo(f"{stage}: {state}", err=True))
-        async with pipe:
+        async with pipe, AsyncExitStack() as stack:
             app = create_app(pipe, settings)
             tls = {"cert": options["tls_cert"], "key": options["tls_key"]}
             servers = [(web_server(app, drain_seconds=settings.drain_seconds, **tls), listener)]
@@ -179,10 +241,39 @@ async def _serve(
                 servers.append((web_server(operator, drain_seconds=1), admin))
 
             admission = app.state.server.admission
-            at_signal.append(Ending(admission, [server for server, _ in servers], settings.drain_seconds))
+            ending = Ending(admission, [server for server, _ in servers], settings.drain_seconds, _say)
+            at_signal.append(ending)
+            stack.callback(_reload_at_hangup(app.state.server.keys))
+            freeze_start()
             _announce(app.state.server.model, listener, options)
             await asyncio.gather(*(server.serve(sockets=[each]) for server, each in servers))
             at_signal.append(lambda: None)  # a second signal must not cut the end of the pipeline's processes
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _reload_at_hangup(ring: KeyRing) -> Callable[[], object]:
+    """Read the file of keys again at SIGHUP, if there is one; return what ends that."""
+    loop, tasks = asyncio.get_running_loop(), set[asyncio.Future[None]]()
+
+    async def reload() -> None:
+        try:
+            await asyncio.to_thread(ring.reload)
+        except ConfigError as error:
+            logger.error("the file of keys was not read again; the keys are as before: %s", error)
+        else:
+            logger.info("the file of keys was read again: %d keys", len(ring.keys))
+
+    def begin() -> None:
+        tasks.add(task := asyncio.ensure_future(reload()))
+        task.add_done_callback(tasks.discard)
+
+    if ring.path is None:
+        return lambda: None
+    loop.add_signal_handler(signal.SIGHUP, begin)
+    return lambda: loop.remove_signal_handler(signal.SIGHUP)
 
 
 def _announce(model: str, listener: Any, options: dict[str, Any]) -> None:
@@ -241,7 +332,7 @@ def list_keys(path: Path) -> None:
 @click.argument("name")
 @_keys_file
 def remove(name: str, path: Path) -> None:
-    """Remove the key called NAME; a running server reads the file again when it starts."""
+    """Remove the key called NAME; a running server reads the file again at SIGHUP, or when its operator asks."""
     ring = KeyRing.open(path)
     if name not in ring.keys:
         raise ConfigError(f"{path}: no key is called {name!r}{did_you_mean(name, ring.keys)}")

@@ -156,7 +156,7 @@ def wav_header(rate: int, size: int | None) -> bytes:
 
 
 class _Sink(io.RawIOBase):
-    """Where a container of a stream writes: it cannot seek back."""
+    """The file that a container of a stream writes to: it cannot seek back."""
 
     def __init__(self) -> None:
         super().__init__()

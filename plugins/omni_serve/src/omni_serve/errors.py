@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from omni_core.errors import (
@@ -43,6 +44,9 @@ TYPES = {
 """OpenAI's ``type`` by status; the others are ``server_error``."""
 
 _RETRIES_HELP = (408, 429, 503)
+
+_DEATHS = ("ProcessDied", "PeerDiedError")
+"""Types of errors of requests that a dead process held."""
 
 
 class ApiError(Exception):
@@ -97,10 +101,34 @@ class ApiError(Exception):
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """Return the error of a request that is itself at fault."""
-    return ApiError(400, message, param=param, code=code)
+    return ApiError(400, message, param=param, code=code or ("invalid_value" if param else None))
 
 
-_PATH = re.compile(r"^(?:inputs\.)?((?:messages|references|params|metadata|modalities)[\w.\[\]]*)(?: \(.*?\))?: ")
+_PATH = re.compile(
+    r"^(?:inputs\.)?((?:messages|references|params|metadata|modalities|tools|tool_choice)[\w.\[\]]*)(?: \(.*?\))?: "
+)
+
+
+def _of_client(path: str) -> str:
+    """Return the path in the body of a request, for one in the pipeline's."""
+    top, _, rest = path.partition(".")
+    if top == "metadata":
+        return rest or path
+    if top == "params":
+        return f"stage_sampling.{rest}" if "." in rest else rest or path
+    return path
+
+
+_CODES = {
+    "missing": "missing_required_parameter",
+    "extra_forbidden": "unsupported_parameter",
+    "literal_error": "unsupported_value",
+    "too_short": "invalid_value",
+    "string_too_short": "invalid_value",
+    "less_than_equal": "invalid_value",
+    "greater_than_equal": "invalid_value",
+}
+"""Our code by pydantic's type of a problem; the others are ``invalid_type``."""
 
 
 def api_error(error: BaseException) -> ApiError:
@@ -112,8 +140,10 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, InvalidRequestError):
         text = str(error.message) if isinstance(error, RequestFailedError) else str(error)
         found = _PATH.match(text)
-        path = found.group(1) if found else None
-        return invalid(text, path.removeprefix("params.") if path else None, "invalid_value")
+        if found is None:
+            return invalid(text, None, "invalid_value")
+        path = _of_client(found.group(1))
+        return invalid(path + text[found.end(1) :], path, "invalid_value")
     if isinstance(error, OverloadedError):
         return ApiError(429, str(error), code="overloaded", retry_after=error.retry_after)
     if isinstance(error, RequestTimeoutError):
@@ -124,9 +154,13 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, RequestFailedError):
         if error.error_type == "StageFailedError":
             return ApiError(503, error.message, code="unit_failed", retry_after=30, details={"unit": error.stage})
+        if error.error_type in _DEATHS:  # no fault of the request, and the unit comes back
+            return ApiError(503, str(error), code="unit_restarting", retry_after=2, details={"unit": error.stage})
         return ApiError(500, str(error), code="stage_failed", details={"stage": error.stage})
     if isinstance(error, RequestAbortedError):
         return ApiError(499, str(error), code="request_cancelled")
+    if isinstance(error, ClientDisconnect):
+        return ApiError(499, "The client has closed the connection.", code="request_cancelled")
     logger.error("an error of the server", exc_info=error)
     return ApiError(500, f"The server failed: {message_of(error, with_type=True)}", code="internal_error")
 
@@ -138,11 +172,13 @@ def _of_validation(error: ValidationError) -> ApiError:
     for each in first["loc"]:
         if isinstance(each, int):
             path += f"[{each}]"
-        elif re.fullmatch(r"[a-z_]\w*", str(each)):  # not the name of a branch of a union
+        elif re.fullmatch(r"[a-z_]\w*", str(each)) and (
+            not path or each not in ("str", "list", "dict")
+        ):  # no branch of a union
             path += f".{each}" if path else str(each)
     if first["type"] == "json_invalid":
         return invalid(
             f"The body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"
         )
-    code = "missing_required_parameter" if first["type"] == "missing" else "invalid_type"
+    code = _CODES.get(first["type"], "invalid_type")
     return invalid(f"{path or 'body'}: {first['msg'][:1].lower()}{first['msg'][1:]}", path or None, code)

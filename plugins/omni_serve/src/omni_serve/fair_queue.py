@@ -1,4 +1,4 @@
-"""Which waiting request runs next: start-time fair queuing over keys, without IO. Time and events come in, decisions go out."""
+"""Choose the waiting request that runs next, by start-time fair queuing over keys, without IO. Time and events in, decisions out."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.datastructures import FormData, UploadFile
@@ -9,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
+from omni_core.errors import did_you_mean
 from omni_serve.errors import ApiError, invalid
 
 _FIELDS = 64
@@ -27,6 +29,20 @@ async def read_form(request: Request) -> FormData:
     except (MultiPartException, HTTPException, ValueError, KeyError) as error:
         problem = getattr(error, "message", None) or getattr(error, "detail", None) or str(error)
         raise invalid(f"The form cannot be read: {problem}", code="invalid_form") from None
+
+
+def check_fields(form: FormData, known: Iterable[str]) -> None:
+    """Raise ApiError 400 for a field that is not read, or is there twice."""
+    names, known = [name for name, _ in form.multi_items()], list(known)
+    for name in names:
+        if name not in known:
+            raise invalid(
+                f"{name}: this server does not honour this parameter{did_you_mean(name, known)}",
+                name,
+                "unsupported_parameter",
+            )
+        if names.count(name) > 1:
+            raise invalid(f"{name}: given twice", name, "invalid_value")
 
 
 async def upload(file: UploadFile, field: str, most_mib: float) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 import time
 from collections.abc import Callable, Iterable
 
@@ -17,7 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omni_serve.auth import ANYONE, Key, presented
 from omni_serve.errors import ApiError, api_error
+from omni_serve.identities import random_hex
 from omni_serve.server import Server
+from omni_serve.streams import COMPLETE
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Guard:
         assert self._app is not None
         try:
             if self._server.admission.draining:
-                raise ApiError(503, "The server is shutting down.", code="draining", retry_after=5)
+                raise self._server.admission.shutting_down()
             scope["omni.key"] = self._key(scope)
         except ApiError as error:
             await _deny(error, scope, receive, send)
@@ -92,7 +93,7 @@ class Guard:
         begun = time.perf_counter()
         identity = _request_id(scope)
         scope["omni.request_id"] = identity.decode()
-        status = 0
+        status, held = 0, False
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -105,6 +106,7 @@ class Guard:
             scope["omni.key"] = key = self._key(scope)
             if key is not None and scope["method"] == "POST":
                 self._server.admission.count(key)
+                held = self._server.admission.hold(key)
             await self._app(scope, self._bounded(scope, receive), send_with_id)
         except ApiError as error:
             if not status:
@@ -116,10 +118,11 @@ class Guard:
                 raise
             await api_error(error).response()(scope, receive, send_with_id)
         finally:
-            metrics = self._server.metrics
+            if held and key is not None:
+                self._server.admission.release(key)
             endpoint = getattr(scope.get("route"), "path", "other")
-            metrics.requests.labels(endpoint, str(scope.get("omni.status") or status)).inc()
-            metrics.duration.labels(endpoint).observe(time.perf_counter() - begun)
+            taken = time.perf_counter() - begun
+            self._server.metrics.answered(endpoint, scope.get("omni.status") or status, taken)
 
     def _key(self, scope: Scope) -> Key | None:
         """Return the key of a request; ``None`` for an open path without one."""
@@ -176,17 +179,23 @@ class Guard:
         if length.isdigit() and int(length) > self._most:
             raise self._too_large(int(length))
         left, whole, until = self._most, False, 0.0
+        complete: Callable[[], bool] = scope.get("extensions", {}).get(COMPLETE, {}).get("complete", bool)
 
         async def bounded() -> Message:
             nonlocal left, whole, until
             if whole:
                 return await receive()
-            until = until or asyncio.get_running_loop().time() + _BODY_SECONDS
-            try:
-                async with asyncio.timeout_at(until):
-                    message = await receive()
-            except TimeoutError:
-                raise ApiError(408, f"The body took longer than {_BODY_SECONDS:g} s.", code="body_timeout") from None
+            if complete():
+                message = await receive()
+            else:
+                until = until or asyncio.get_running_loop().time() + _BODY_SECONDS
+                try:
+                    async with asyncio.timeout_at(until):
+                        message = await receive()
+                except TimeoutError:
+                    raise ApiError(
+                        408, f"The body took longer than {_BODY_SECONDS:g} s.", code="body_timeout"
+                    ) from None
             whole = not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
@@ -203,7 +212,7 @@ class Guard:
 
 
 CONVERSATIONS = ("/v1/realtime", "/v1/live/sessions")
-"""What a short-lived key opens, which a browser holds."""
+"""The paths that a short-lived key opens, which a browser holds."""
 
 
 def scope_needed(method: str, path: str) -> str:
@@ -220,7 +229,7 @@ def _request_id(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SAFE_ID.fullmatch(value):
             return bytes(value)
-    return b"req_" + secrets.token_hex(12).encode()
+    return b"req_" + random_hex(12).encode()
 
 
 async def _deny(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from contextlib import aclosing
 from typing import Any
@@ -23,15 +22,15 @@ logger = logging.getLogger(__name__)
 
 router = APIRouter(tags=["operation"])
 
-_STATISTICS_SECONDS = 5.0
 
-
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health() -> Response:
     """Say that the server is alive."""
     return json_response({"status": "ok"})
 
 
+@router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready")
 async def ready(request: Request) -> Response:
     """Say if requests are served: 200, or 503. With a key, the units are listed."""
@@ -62,12 +61,7 @@ async def version(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Return metrics in Prometheus' text format."""
     server = server_of(request)
-    try:
-        async with asyncio.timeout(_STATISTICS_SECONDS):
-            statistics = await server.pipe.statistics()
-    except (TimeoutError, OmniError):
-        statistics = {}
-    text = server.metrics.exposition(statistics, server.warm and server.units.report()[0])
+    text = server.metrics.exposition(await server.statistics(), server.warm and server.units.report()[0])
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -86,6 +80,8 @@ async def warm_up(server: Server) -> None:
                 async for _ in events:
                     pass
         except Exception as error:
+            if server.admission.draining:
+                return
             known = isinstance(error, OmniError)
             server.warm_up_failure = f"warm-up request {number} failed: {message_of(error, with_type=not known)}"
             logger.warning("%s", server.warm_up_failure, exc_info=None if known else error)

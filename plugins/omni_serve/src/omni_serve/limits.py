@@ -8,9 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from attrs import define, field
+from attrs import define
 
-from omni_serve.auth import Key
+from omni_serve.auth import Key, KeyLimits
 from omni_serve.errors import ApiError
 from omni_serve.fair_queue import Bucket, FairQueue
 from omni_serve.settings import Settings
@@ -20,11 +20,17 @@ _AUDIO_MARGIN = 0.001
 
 @define
 class _Account:
-    """What a key has used."""
+    """The usage of a key so far, and the limits that it is measured by."""
 
+    limits: KeyLimits
     held: int = 0
     requests: Bucket | None = None
     audio: Bucket | None = None
+
+    def begin(self) -> None:
+        """Make the budgets anew."""
+        requests, audio = self.limits.requests_per_minute, self.limits.audio_seconds_per_minute
+        self.requests, self.audio = Bucket(requests) if requests else None, Bucket(audio) if audio else None
 
 
 class Admission:
@@ -48,23 +54,42 @@ class Admission:
         """Return the number of requests in the queue."""
         return self._queue.waiting
 
-    def admit(self, key: Key) -> Place:
-        """Return a place for a request, to be entered by ``async with``.
+    def hold(self, key: Key) -> bool:
+        """Count a request as in progress before its body is read; ``False`` if the key has no limit of that, else :meth:`release` it.
 
         Raises:
-            ApiError: 429 for a limit of the key or a full queue, 503 while the server drains.
+            ApiError: 429, the key has as many in progress as it may.
         """
-        if self.draining:
-            raise ApiError(503, "The server is shutting down.", code="draining", retry_after=5)
-        now, account = self._clock(), self._account(key)
-        limits = key.limits
-        if limits.concurrent is not None and account.held >= limits.concurrent:
+        if key.limits.concurrent is None:
+            return False
+        account = self._account(key)
+        if account.held >= key.limits.concurrent:
             raise ApiError(
                 429,
                 f"The key {key.name!r} has {account.held} requests in progress, its limit.",
                 code="concurrent_requests_exceeded",
                 retry_after=1,
             )
+        account.held += 1
+        return True
+
+    def release(self, key: Key) -> None:
+        """End what :meth:`hold` has counted."""
+        self._account(key).held -= 1
+
+    def admit(self, key: Key, *, held: bool = False) -> Place:
+        """Return a place for a request, to be entered by ``async with``.
+
+        Args:
+            held: :meth:`hold` has counted it already.
+
+        Raises:
+            ApiError: 429 for a limit of the key or a full queue, 503 while the server drains.
+        """
+        if self.draining:
+            raise self.shutting_down()
+        now, account = self._clock(), self._account(key)
+        limits = key.limits
         if account.audio is not None and (wait := account.audio.wait(_AUDIO_MARGIN, now)):
             raise ApiError(
                 429,
@@ -74,7 +99,12 @@ class Admission:
             )
         if self._queue.running >= self._queue.room and self._queue.waiting >= self._settings.queued:
             raise ApiError(429, "The server has as many requests as it may hold.", code="overloaded", retry_after=1)
-        return Place(self, key, account)
+        return Place(self, key, not held and self.hold(key))
+
+    @staticmethod
+    def shutting_down() -> ApiError:
+        """Return the error of requests that the server does not run any more."""
+        return ApiError(503, "The server is shutting down.", code="draining", retry_after=5)
 
     def count(self, key: Key) -> None:
         """Count a request of a key, before its body is read.
@@ -112,13 +142,14 @@ class Admission:
     def _account(self, key: Key) -> _Account:
         account = self._accounts.get(key.name)
         if account is None:
-            requests, audio = key.limits.requests_per_minute, key.limits.audio_seconds_per_minute
-            account = _Account(0, Bucket(requests) if requests else None, Bucket(audio) if audio else None)
-            self._accounts[key.name] = account
+            account = self._accounts[key.name] = _Account(key.limits)
+            account.begin()
+        elif account.limits is not key.limits and account.limits != key.limits:  # the file of keys was read again
+            account.limits = key.limits
+            account.begin()
         return account
 
-    async def _enter(self, key: Key, account: _Account) -> None:
-        account.held += 1
+    async def _enter(self, key: Key) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._queue.enter(key.name, key.limits.share, turn):
             return
@@ -126,7 +157,6 @@ class Admission:
             async with asyncio.timeout(self._settings.queue_seconds):
                 await turn
         except BaseException as error:
-            account.held -= 1
             # Its turn may have come in the same moment; a turn that was cancelled before has been passed on by _leave.
             if not self._queue.give_up(key.name, turn) and not turn.cancelled():
                 self._leave()
@@ -155,14 +185,23 @@ class Place:
 
     _admission: Admission
     _key: Key
-    _account: _Account = field(repr=False)
+    _held: bool
 
     async def __aenter__(self) -> Self:
-        await self._admission._enter(self._key, self._account)
+        try:
+            await self._admission._enter(self._key)
+        except BaseException:
+            self._release()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._account.held -= 1
+        self._release()
         self._admission._leave()
+
+    def _release(self) -> None:
+        if self._held:
+            self._held = False
+            self._admission.release(self._key)

@@ -1,12 +1,15 @@
-"""The web server: sockets that are opened before the pipeline starts, connections that are bounded, a drain at SIGTERM."""
+"""The web server: sockets that are opened before the pipeline starts, a bounded number of connections, a drain at SIGTERM."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import logging
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -14,85 +17,35 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from omni_core.errors import ConfigError
+from omni_serve.connections import BoundedProtocol
 from omni_serve.limits import Admission
-from omni_serve.streams import ABORT
 
 logger = logging.getLogger(__name__)
-
-HEADER_SECONDS = 15.0
-"""The time that a client has to send the headers of a request."""
-
-HEAD_BYTES = 64 * 1024
-"""The longest head of a request: its URL and headers. One read of the socket may be added."""
 
 CONNECTIONS = 8192
 """Open connections; further ones get status 503."""
 
+PING_SECONDS = 20.0
+"""The time between two pings of a WebSocket, and the time in which the client must answer."""
+
+VANISHED = {"TCP_USER_TIMEOUT": 60_000, "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Options by which a client whose machine or network has vanished counts as gone after a minute, whether it is being sent something (the
+first, in ms) or not: otherwise its request runs to its end for nobody, and its connection stays for a quarter of an hour.
+"""
+
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which also ends connections that do not finish their headers, or send too many."""
-
-    _late: asyncio.TimerHandle | None = None
-    _head = _trailers = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for headers."""
-        super().connection_made(transport)
-        self._wait()
-
-    def data_received(self, data: bytes) -> None:
-        """Read; end the connection if the head goes on and is too long. What comes after it in the same piece is not counted."""
-        self._head += len(data)
-        super().data_received(data)
-        if self._late is not None and self._head > HEAD_BYTES:
-            self._too_long()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, also one after the body."""
-        super().on_header(name, value)
-        if self._late is None:
-            self._trailers += len(name) + len(value)
-            if self._trailers > HEAD_BYTES:
-                self._too_long()
-
-    def on_message_begin(self) -> None:
-        """Begin to wait for the headers of a further request."""
-        super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
-        self._wait()
-
-    def on_headers_complete(self) -> None:
-        """Wait no more."""
-        self._wait_no_more()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._wait_no_more()
-        super().connection_lost(exc)
-
-    def _too_long(self) -> None:
-        logger.warning("a connection was cut: the head of its request is over %d KiB", HEAD_BYTES // 1024)
-        self.transport.abort()
-
-    def _wait(self) -> None:
-        self._wait_no_more()
-        self._head = self._trailers = 0
-        self._late = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
-
-    def _wait_no_more(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
 
 
 class WebServer(uvicorn.Server):
     """uvicorn in an event loop of ours, which handles the signals."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the connections and end the application: also in haste, where uvicorn leaves that to the end of the event loop."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -106,18 +59,34 @@ class WebServer(uvicorn.Server):
 
 
 class Ending:
-    """Ends servers in order: what runs comes to its end first, also on WebSockets, which uvicorn would cut at once."""
+    """Ends servers in order: what runs comes to its end first, also on WebSockets, which uvicorn would cut at once.
 
-    def __init__(self, admission: Admission, servers: Sequence[WebServer], seconds: float) -> None:
-        self._admission, self._servers, self._seconds = admission, servers, seconds
+    Args:
+        say: tells whoever waits at a terminal what goes on.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        servers: Sequence[WebServer],
+        seconds: float,
+        say: Callable[[str], object] = lambda text: None,
+    ) -> None:
+        self._admission, self._servers, self._seconds, self._say = admission, servers, seconds, say
         self._draining: asyncio.Future[None] | None = None
 
     def __call__(self) -> None:
         """Refuse new requests, and end the servers when the running ones have ended; at the second call, at once."""
         self._admission.draining = True
+        held = self._admission.running + self._admission.waiting
         if self._draining is None:
+            if held:
+                what = f"{held} requests have" if held > 1 else "1 request has"
+                self._say(f"Ending: {what} {self._seconds:g} s to finish. A second signal (Ctrl-C) ends at once.")
             self._draining = asyncio.ensure_future(self._drain())
             return
+        if held:
+            self._say(f"Ending at once: {held} requests are cut." if held > 1 else "Ending at once: 1 request is cut.")
         self._draining.cancel()
         for server in self._servers:
             server.should_exit = server.force_exit = True
@@ -138,6 +107,9 @@ def web_server(app: Any, *, drain_seconds: float, cert: str | None = None, key: 
         http=BoundedProtocol,
         ws="websockets-sansio",
         ws_max_size=1 << 20,
+        ws_ping_interval=PING_SECONDS,
+        ws_ping_timeout=PING_SECONDS,
+        ws_per_message_deflate=False,  # half a second of speech would shrink by a quarter, for 0.75 ms of the event loop
         lifespan="on",
         log_config=None,
         access_log=False,
@@ -149,7 +121,17 @@ def web_server(app: Any, *, drain_seconds: float, cert: str | None = None, key: 
         ssl_certfile=cert,
         ssl_keyfile=key,
     )
+    config.load()  # imports the protocols now, before freeze_start()
     return WebServer(config)
+
+
+def freeze_start() -> None:
+    """Leave what the start of a process has made out of garbage collections: of its objects none becomes garbage.
+
+    A full collection looks at all of them, tens of milliseconds in which nothing is sent, and under load there is one every second or two.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def open_socket(address: str) -> socket.socket:
@@ -169,12 +151,42 @@ def open_socket(address: str) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections have the options of their listener
+        for name, value in VANISHED.items():
+            if option := getattr(socket, name, None):
+                listener.setsockopt(socket.IPPROTO_TCP, option, value)
         listener.bind((host, int(port)))
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"{address}: cannot listen: {error.strerror or error}") from error
+        raise ConfigError(
+            f"{address}: cannot listen: {error.strerror or error}{_ADVICE.get(error.errno or 0, '')}"
+        ) from error
     return listener
+
+
+_ADVICE = {
+    errno.EADDRINUSE: "; another program listens there (`ss -ltnp` shows which): end it, or choose another port (0: any that is free)",
+    errno.EADDRNOTAVAIL: "; it must be an address of this machine (`ip address` lists them), or 0.0.0.0 for all",
+    errno.EACCES: "; ports below 1024 are root's: choose a higher one",
+}
+"""Advice on an address that cannot be used, by the error's number."""
+
+
+def check_certificate(cert: str, key: str) -> None:
+    """Read a certificate and its key, as the server will.
+
+    Raises:
+        ConfigError: they are not what they should be, or do not belong together.
+    """
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+    except OSError as error:  # SSLError is one
+        why = error.strerror or str(error)
+        raise ConfigError(
+            f"--tls-cert {cert}, --tls-key {key}: cannot be used: {why}; they must be the certificate and its private key, without a "
+            "passphrase, as PEM"
+        ) from error
 
 
 def _open_unix(path: Path) -> socket.socket:

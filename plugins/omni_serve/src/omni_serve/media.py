@@ -15,7 +15,7 @@ import av.error
 from PIL import Image
 
 from omni_core.client import MediaPolicy
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_media import Reader
 from omni_serve.errors import ApiError, invalid
 from omni_serve.settings import Limits, Settings
@@ -40,6 +40,16 @@ def policy_of(settings: Settings) -> MediaPolicy:
     """Return the client's policy: no local paths, URLs only if allowed."""
     most = int(settings.limits.body_mib * 2**20)
     return MediaPolicy(allow_paths=False, allow_urls=settings.fetch_urls, max_bytes=most)
+
+
+def check_fetching(settings: Settings) -> None:
+    """Raise ConfigError if URLs are to be fetched and what fetches them is not installed."""
+    if not settings.fetch_urls:
+        return
+    try:
+        import omni_media.fetch  # noqa: F401
+    except InvalidRequestError as error:
+        raise ConfigError(f"fetch_urls: {error}") from None
 
 
 async def read_messages(messages: Sequence[Mapping[str, Any]], settings: Settings) -> list[dict[str, Any]]:
@@ -79,8 +89,11 @@ def _check(messages: list[dict[str, Any]], limits: Limits) -> None:
         )
 
 
-def check_media(kind: str, data: Any, where: str, limits: Limits) -> None:
+def check_media(kind: str, data: Any, where: str, limits: Limits) -> float | None:
     """Check one piece of media by its header.
+
+    Returns:
+        The seconds of a recording or a video, where its header says them.
 
     Raises:
         ApiError: 400: not a file of this kind, or unreadable; 413: over a limit.
@@ -92,8 +105,8 @@ def check_media(kind: str, data: Any, where: str, limits: Limits) -> None:
         raise _too_large(f"{where}: {size:.1f} MiB are over the limit of {limits.media_mib:g} MiB", where)
     if kind == "image":
         _check_image(data, where, limits)
-    else:
-        _check_sound_or_video(kind, data, where, limits)
+        return None
+    return _check_sound_or_video(kind, data, where, limits)
 
 
 def _check_image(data: bytes, where: str, limits: Limits) -> None:
@@ -110,7 +123,7 @@ def _check_image(data: bytes, where: str, limits: Limits) -> None:
         )
 
 
-def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) -> None:
+def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) -> float | None:
     title = "a recording" if kind == "audio" else "a video"
     try:
         with av.open(io.BytesIO(data), metadata_errors="replace", options=_OPTIONS) as file:
@@ -129,6 +142,7 @@ def _check_sound_or_video(kind: str, data: bytes, where: str, limits: Limits) ->
         raise _too_large(f"{where}: {seconds:.1f} s are over the limit of {most:g} s", where)
     if pixels > limits.image_pixels:
         raise _too_large(f"{where}: frames of {pixels} pixels are over the limit of {limits.image_pixels}", where)
+    return seconds
 
 
 def _seconds(file: Any, stream: Any) -> float | None:

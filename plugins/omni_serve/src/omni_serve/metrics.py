@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
@@ -15,6 +16,11 @@ Statistics = dict[str, dict[str, dict[str, float]]]
 
 _SECONDS = tuple(2.0**power for power in range(-10, 8))
 """1 ms to 128 s in powers of two."""
+
+_EDGE = ("process", "source", "target")
+
+_ON_EDGE = re.compile(r"edge\.(?P<target>.+)\.(?P<what>bytes|messages|seconds)")
+"""A stage's counter of what it has sent to another: bytes only to another process, where a relay or a socket carries them."""
 
 
 class Metrics:
@@ -41,10 +47,22 @@ class Metrics:
             "omni_audio_underruns", "Pieces that came too late for a client that plays as it receives", **common
         )
         self.audio_seconds = Counter("omni_audio_seconds", "Speech that was made", **common)
+        self.images = Counter("omni_images", "Images that were made", **common)
         self.tokens = Counter("omni_tokens", "Tokens, as far as the pipeline counts them", ["kind"], **common)
         self.cancelled = Counter("omni_requests_cancelled", "Requests whose client went away", **common)
+        self._answers: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self.sessions = Gauge("omni_sessions", "Open sessions on WebSockets", ["endpoint"], **common)
         self._snapshot = _Snapshot(pipeline, admission)
         self.registry.register(self._snapshot)
+
+    def answered(self, endpoint: str, status: int, seconds: float) -> None:
+        """Count a request that is over. ``endpoint``: the path of its route, not of the request."""
+        found = self._answers.get((endpoint, status))
+        if found is None:  # finding them by their labels takes as long as counting
+            found = self.requests.labels(endpoint, str(status)), self.duration.labels(endpoint)
+            self._answers[endpoint, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
 
     def exposition(self, statistics: Statistics, ready: bool) -> bytes:
         """Return all metrics, with a snapshot of the stages' counters."""
@@ -72,7 +90,11 @@ class _Snapshot:
         yield info
         queue = GaugeMetricFamily("omni_stage_queue", "Requests that wait in a stage", labels=["process", "stage"])
         running = GaugeMetricFamily("omni_stage_running", "Requests that a stage computes", labels=["process", "stage"])
-        sent = CounterMetricFamily("omni_edge_bytes", "Bytes that a relay has sent", labels=["process"])
+        sent = {
+            "bytes": CounterMetricFamily("omni_edge_bytes", "Bytes sent from stage to stage", labels=_EDGE),
+            "messages": CounterMetricFamily("omni_edge_messages", "Messages from stage to stage", labels=_EDGE),
+            "seconds": CounterMetricFamily("omni_edge_seconds", "Time of sending them", labels=_EDGE),
+        }
         restarts = CounterMetricFamily("omni_unit_restarts", "Restarts of a process", labels=["process"])
         counters = GaugeMetricFamily(
             "omni_stage_counter", "Further counters of a stage", labels=["process", "stage", "counter"]
@@ -84,10 +106,10 @@ class _Snapshot:
                         queue.add_metric([process, part], value)
                     elif name == "running" and part not in ("relay", "process"):
                         running.add_metric([process, part], value)
-                    elif part == "relay" and name in ("bytes", "bytes_sent", "sent_bytes"):
-                        sent.add_metric([process], value)
+                    elif found := _ON_EDGE.fullmatch(name):
+                        sent[found["what"]].add_metric([process, part, found["target"]], value)
                     elif part == "process" and name == "restarts":
                         restarts.add_metric([process], value)
                     else:
                         counters.add_metric([process, part, name], value)
-        yield from (queue, running, sent, restarts, counters)
+        yield from (queue, running, *sent.values(), restarts, counters)

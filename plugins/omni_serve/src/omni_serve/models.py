@@ -12,6 +12,7 @@ from starlette.responses import Response
 from omni_core.interface import TEXT
 from omni_serve.bodies import json_response
 from omni_serve.encoders import FORMATS
+from omni_serve.pictures import FORMATS as FORMATS_WITH_LOSS
 from omni_serve.server import Server, server_of
 from omni_serve.voice_names import voice_names
 
@@ -23,6 +24,15 @@ async def list_models(request: Request) -> Response:
     """List the models, with their capabilities."""
     server = server_of(request)
     return json_response({"object": "list", "data": [model_object(server, name) for name in server.models]})
+
+
+@router.get("/v1/audio/models")
+async def list_speech_models(request: Request) -> Response:
+    """List the models that speak, in the form that Open WebUI reads."""
+    server = server_of(request)
+    return json_response(
+        {"models": [{"id": name, "name": name} for name in server.models if capabilities(server)["speech"]]}
+    )
 
 
 @router.get("/v1/models/{model}")
@@ -60,6 +70,12 @@ def capabilities(server: Server) -> dict[str, Any]:
             "audio_formats": [each for each in FORMATS if each != "pcm16"],
             "voices": voice_names(server),
             "reference_voices": "reference" in interface.inputs,
+        }
+    if "image" in interface.outputs:
+        found |= {
+            "image_formats": ["png", *FORMATS_WITH_LOSS],
+            "image_edits": "image" in interface.inputs,
+            "image_parameters": [_parameter(each) for each in interface.params],
         }
     return found
 

@@ -6,13 +6,13 @@ anyway (``n: 1``), and bookkeeping for OpenAI's own platform (``user``, ``prompt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import frozen
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.errors import did_you_mean
+from omni_core.errors import InvalidRequestError, did_you_mean
 from omni_core.interface import SEED, Interface, Parameter
 from omni_serve.errors import invalid
 
@@ -26,13 +26,13 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
     "response_format": ({"type": "text"},),
-    "text": ({"format": {"type": "text"}}, {}),
+    "text": ({"format": {"type": "text"}},),
     "logit_bias": ({},),
     "presence_penalty": (0, 0.0),
     "frequency_penalty": (0, 0.0),
     "repetition_penalty": (1, 1.0),
     "reasoning_effort": ("none",),
-    "reasoning": ({"effort": "none"}, {}),
+    "reasoning": ({"effort": "none"},),
     "verbosity": ("medium",),
     "parallel_tool_calls": (True,),
     "truncation": ("disabled",),
@@ -43,6 +43,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "chat_template_kwargs": ({},),
 }
 """Values that change nothing, by parameter: accepted where the pipeline does not know the parameter."""
+
+_INNER: dict[str, dict[str, tuple[Any, ...]]] = {
+    "text": {"format": ({"type": "text"},), "verbosity": ("medium",)},
+    "reasoning": {"effort": ("none",)},
+}
+"""The same of parameters that are objects, by key."""
 
 BOOKKEEPING = frozenset(
     {
@@ -55,12 +61,34 @@ BOOKKEEPING = frozenset(
         "client_metadata",
     }
 )
-"""What OpenAI's platform uses to sort and cache requests; without effect on a reply there, too."""
+"""Fields that OpenAI's platform uses to sort and cache requests; without effect on a reply there, too."""
+
+
+def merged(extra: Mapping[str, Any] | None, body: Mapping[str, Any] | None, fields: Iterable[str]) -> dict[str, Any]:
+    """Return the further keys of a request with those of its ``extra_body``, which clients of other languages send as it is.
+
+    Args:
+        extra: keys beside the declared ones. fields: the names of those.
+
+    Raises:
+        ApiError: 400, a key of ``extra_body`` contradicts the request, or belongs beside it.
+    """
+    found = dict(extra or {})
+    for name, value in (body or {}).items():
+        where = f"extra_body.{name}"
+        if name in fields:
+            raise invalid(f"{where}: give {name} beside extra_body, not in it", where, "invalid_value")
+        if name in found and found[name] != value:
+            raise invalid(
+                f"{where}: is {value!r:.80}, and {name} beside it {found[name]!r:.80}; give one", where, "invalid_value"
+            )
+        found[name] = value
+    return found
 
 
 @frozen
 class Parameters:
-    """What goes into a request of the pipeline."""
+    """The parameters of a request of the pipeline."""
 
     params: dict[str, Any]
     metadata: dict[str, Any]
@@ -76,11 +104,13 @@ class ParameterNames:
         stages = {stage: by_role[role] for role, stage in interface.roles.items() if role in by_role}
         self._group_of = {**by_role, **stages, **{name: name for name in self._groups}}
         plain = interface.plain_group.parameters if interface.plain_group is not None else []
-        seeded = any(each.name == SEED for group in interface.groups for each in group.parameters)
+        seeded = any(each.name == SEED for each in interface.params) or any(
+            each.name == SEED for group in interface.groups for each in group.parameters
+        )
         self._params = {name for each in (*interface.params, *plain) for name in each.names if name != SEED}
         self._params |= {SEED} if seeded else set()
         self._metadata = {name for each in interface.metadata for name in each.names}
-        self._length = next((name for each in plain for name in each.names if name in LENGTHS), None)
+        self._length = next((each for each in plain if any(name in LENGTHS for name in each.names)), None)
 
     @property
     def known(self) -> list[str]:
@@ -102,7 +132,7 @@ class ParameterNames:
             if name in LENGTHS and self._length is not None:
                 if length is not None:
                     raise invalid(f"{name}: given twice, here and as {length}", name, "invalid_value")
-                params[self._length], length = value, name
+                params[self._length.name], length = _checked(self._length, value, name), name
             elif name in self._params:
                 params[name] = value
             elif name == "stage_sampling":
@@ -110,6 +140,8 @@ class ParameterNames:
             elif name == "mm_processor_kwargs":
                 self._media(value, metadata)
             elif name in self._metadata:
+                if name in metadata:
+                    raise invalid(f"{name}: given twice, here and in mm_processor_kwargs", name, "invalid_value")
                 metadata[name] = value
             elif not _is_neutral(name, value):
                 raise self._unknown(name, value)
@@ -118,29 +150,35 @@ class ParameterNames:
     def _stages(self, value: Any, params: dict[str, Any]) -> None:
         """Take ``{"thinker": {...}}``: parameters by group, by stage or by role."""
         where = "stage_sampling"
-        if not isinstance(value, Mapping):
-            raise invalid(f"{where}: must be a mapping of stages to their parameters", where, "invalid_type")
-        for name, group in value.items():
+        for name, group in _mapping(value, where, "a mapping of stages to their parameters").items():
             if name not in self._group_of:
                 raise invalid(
                     f"{where}.{name}: no stage of this name has parameters{did_you_mean(name, self._group_of)}",
                     f"{where}.{name}",
                     "unknown_parameter",
                 )
-            if not isinstance(group, Mapping):
-                raise invalid(f"{where}.{name}: must be a mapping of parameters", f"{where}.{name}", "invalid_type")
-            params.setdefault(self._group_of[name], {}).update(group)
+            _mapping(group, f"{where}.{name}", "a mapping of parameters")
+            given = params.setdefault(self._group_of[name], {})
+            for each in given.keys() & group.keys():
+                raise invalid(
+                    f"{where}.{name}.{each}: given twice, for two names of one stage",
+                    f"{where}.{name}.{each}",
+                    "invalid_value",
+                )
+            given.update(group)
 
     def _media(self, value: Any, metadata: dict[str, Any]) -> None:
         where = "mm_processor_kwargs"
-        if not isinstance(value, Mapping):
-            raise invalid(f"{where}: must be a mapping", where, "invalid_type")
-        for name, each in value.items():
+        for name, each in _mapping(value, where, "a mapping").items():
             if name not in self._metadata:
                 raise invalid(
                     f"{where}.{name}: this pipeline does not read it{did_you_mean(name, self._metadata)}",
                     f"{where}.{name}",
                     "unknown_parameter",
+                )
+            if name in metadata:
+                raise invalid(
+                    f"{where}.{name}: given twice, here and beside {where}", f"{where}.{name}", "invalid_value"
                 )
             metadata[name] = each
 
@@ -155,8 +193,25 @@ class ParameterNames:
         )
 
 
+def _mapping(value: Any, where: str, title: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise invalid(f"{where}: must be {title}", where, "invalid_type")
+    return value
+
+
+def _checked(parameter: Parameter, value: Any, name: str) -> Any:
+    """Return a value; an error has the client's name for the parameter."""
+    try:
+        return parameter.check(value, name)
+    except InvalidRequestError as error:
+        raise invalid(str(error), name, "invalid_value") from None
+
+
 def _is_neutral(name: str, value: Any) -> bool:
-    return any(type(each) in (type(value), float) and each == value for each in NEUTRAL.get(name, ()))
+    if isinstance(value, dict) and (inner := _INNER.get(name)) is not None:
+        return all(each is None or each in inner.get(key, ()) for key, each in value.items())
+    # 1 and 1.0 are one number of JSON; true is none.
+    return any(isinstance(each, bool) == isinstance(value, bool) and each == value for each in NEUTRAL.get(name, ()))
 
 
 def choices_of(interface: Interface, name: str) -> list[str]:

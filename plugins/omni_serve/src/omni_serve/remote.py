@@ -55,7 +55,7 @@ class Remote:
     """
 
     def __init__(self, url: str, key: str | None = None, timeout: float = 120.0) -> None:
-        self.url, self.key = base_of(url), key
+        self.url, self.key, self.timeout = base_of(url), key, timeout
         headers = {"authorization": f"Bearer {key}"} if key else {}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         self.http = httpx2.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits)

@@ -1,48 +1,99 @@
-"""The input items and the tools of ``/v1/responses``, as messages and tools of a chat."""
+"""The input items and the tools of ``/v1/responses``, as messages and tools of a chat; and its errors in the words of responses."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omni_serve.errors import invalid
+from attrs import define, field
+
+from omni_serve.errors import ApiError, invalid
+
+_MESSAGE = ("type", "role", "content", "id", "status")
+_CALL = ("type", "call_id", "name", "arguments", "id", "status")
+_OUTPUT = ("type", "call_id", "output", "id", "status")
 
 
-def messages_of(items: str | list[dict[str, Any]], instructions: str | None) -> list[dict[str, Any]]:
-    """Return the messages of a chat. Raises ApiError 400 that names the item."""
-    messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
-    if isinstance(items, str):
-        return [*messages, {"role": "user", "content": items}]
-    if not items:
-        raise invalid("input: must not be empty", "input", "invalid_value")
-    for index, item in enumerate(items):
-        where = f"input[{index}]"
-        kind = item.get("type", "message")
-        if kind == "message":
-            content = item.get("content")
-            parts = content if isinstance(content, list) else None
-            messages.append(
-                {
-                    "role": item.get("role"),
-                    "content": content
-                    if parts is None
-                    else [_part(part, f"{where}.content[{number}]") for number, part in enumerate(parts)],
-                }
-            )
-        elif kind == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
-            last = messages[-1] if messages else {}
-            if last.get("role") == "assistant":
-                last.setdefault("tool_calls", []).append(call)
-            else:
-                messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        elif kind == "function_call_output":
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")})
+@define
+class Items:
+    """The input of a response as messages.
+
+    Attributes:
+        messages: of the chat. places: where each of them is in the response's request.
+    """
+
+    messages: list[dict[str, Any]] = field(factory=list)
+    places: list[str] = field(factory=list)
+
+    @classmethod
+    def read(cls, items: str | Sequence[Mapping[str, Any]], instructions: str | None) -> Items:
+        """Return the messages of a chat. Raises ApiError 400 that names the item."""
+        made = cls()
+        if instructions:
+            made._add("instructions", role="system", content=instructions)
+        if isinstance(items, str):
+            made._add("input", role="user", content=items)
+        elif not items:
+            raise invalid("input: must not be empty", "input", "invalid_value")
         else:
-            raise invalid(
-                f"{where}.type: items of type {kind!r:.80} are not read here", f"{where}.type", "unsupported_value"
-            )
-    return messages
+            for index, item in enumerate(items):
+                made._item(item, f"input[{index}]")
+        return made
+
+    def _add(self, place: str, **message: Any) -> None:
+        self.messages.append(message)
+        self.places.append(place)
+
+    def _item(self, item: Mapping[str, Any], where: str) -> None:
+        kind = item.get("type") or "message"
+        known = {"message": _MESSAGE, "function_call": _CALL, "function_call_output": _OUTPUT}.get(str(kind))
+        if known is None:
+            where = f"{where}.type"
+            raise invalid(f"{where}: items of type {kind!r:.80} are not read here", where, "unsupported_value")
+        for name, value in item.items():
+            if name not in known and value is not None:
+                raise invalid(f"{where}.{name}: is not read here", f"{where}.{name}", "unsupported_parameter")
+        if kind == "message":
+            self._add(where, role=item.get("role"), content=_content(item.get("content"), f"{where}.content"))
+            return
+        for name in ("call_id", *(("name", "arguments") if kind == "function_call" else ())):
+            if not isinstance(item.get(name), str):
+                raise invalid(f"{where}.{name}: must be text", f"{where}.{name}", "invalid_type")
+        if kind == "function_call_output":
+            output = _content(item.get("output"), f"{where}.output")
+            self._add(where, role="tool", tool_call_id=item["call_id"], content=output)
+            return
+        function = {"name": item["name"], "arguments": item["arguments"]}
+        call = {"id": item["call_id"], "type": "function", "function": function}
+        last = self.messages[-1] if self.messages else {}
+        if last.get("role") == "assistant":
+            last.setdefault("tool_calls", []).append(call)
+        else:
+            self._add(where, role="assistant", content=None, tool_calls=[call])
+
+    def in_their_words(self, error: ApiError) -> ApiError:
+        """Return the error of a chat with its place named as in the request of the response."""
+        path = error.param or ""
+        if found := re.match(r"messages\[(\d+)\]", path):
+            place = self.places[int(found[1])] if int(found[1]) < len(self.places) else "input"
+            rest = path[found.end() :].replace(".tool_call_id", ".call_id").replace("image_url.url", "image_url")
+            new = place + (rest if place.endswith("]") else "")
+            new = re.sub(r"\.file\.(file_data|filename)", r".\1", new)
+        elif path.startswith(("tools", "tool_choice")):
+            new = path.replace(".function", "").replace(".allowed_tools", "")
+        else:
+            return error
+        if path:
+            error.message = error.message.replace(path, new, 1)
+            error.param = new
+        return error
+
+
+def _content(content: Any, where: str) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
 
 
 def _part(part: Any, where: str) -> Any:
@@ -64,6 +115,19 @@ def tools_of(tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
         if tool.get("type") != "function":
             where = f"tools[{index}].type"
             raise invalid(f"{where}: only functions can be called here, not {tool.get('type')!r:.80}", where)
-        fields = {key: tool[key] for key in ("name", "description", "parameters") if tool.get(key) is not None}
+        fields = {key: value for key, value in tool.items() if key != "type" and value not in (None, False)}
         made.append({"type": "function", "function": fields})
     return made or None
+
+
+def choice_of(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    """Return a choice of tools in the words of a chat."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    if choice.get("type") == "allowed_tools":
+        tools = choice.get("tools")
+        listed = [choice_of(each) for each in tools] if isinstance(tools, list) else tools
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": listed}}
+    return choice

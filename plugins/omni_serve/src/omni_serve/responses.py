@@ -4,11 +4,10 @@ so that a request brings the whole conversation (``previous_response_id`` is ref
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 from attrs import define, field
 from fastapi import APIRouter
@@ -18,32 +17,43 @@ from starlette.responses import Response
 
 from omni_serve.bodies import RawRoute, body_of, json_response, schema
 from omni_serve.chat import Chat, ChatRequest
-from omni_serve.errors import invalid
-from omni_serve.response_items import messages_of, tools_of
+from omni_serve.errors import ApiError, invalid
+from omni_serve.identities import random_hex
+from omni_serve.response_items import Items, choice_of, tools_of
 from omni_serve.server import server_of
 from omni_serve.streams import Stream, event, unless_gone
 from omni_serve.tool_formats import ToolCall
+from omni_serve.tools import argument_pieces
 
 router = APIRouter(route_class=RawRoute, tags=["responses"])
+
+
+class ResponseStreamOptions(BaseModel):
+    """Options of a stream. Events are never obfuscated."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_obfuscation: Literal[False] | None = None
 
 
 class ResponsesRequest(BaseModel):
     """A conversation. Further keys are parameters of the pipeline; one that it does not honour is an error."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
+    stream_options: ResponseStreamOptions | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
     conversation: Any = None
 
 
-_OF_CHATS = {"messages", "modalities", "audio", "stream_options"}
+_OF_CHATS = ("messages", "modalities", "audio")
 """Parameters of chats that a response says otherwise, or has not."""
 
 
@@ -59,28 +69,38 @@ async def create_response(request: Request) -> Response:
                 name,
                 "unsupported_parameter",
             )
-    for name in _OF_CHATS & asked.model_fields_set | _OF_CHATS & (asked.model_extra or {}).keys():
-        raise invalid(f"{name}: belongs to /v1/chat/completions, not here", name, "unsupported_parameter")
+    for name in _OF_CHATS:
+        if (asked.model_extra or {}).get(name) is not None:
+            raise invalid(f"{name}: belongs to /v1/chat/completions, not here", name, "unsupported_parameter")
+    if asked.stream_options is not None and not asked.stream:
+        raise invalid("stream_options: only with stream: true", "stream_options", "invalid_value")
     if "text" not in server.interface.outputs and server.interface.outputs:
         raise invalid("This pipeline answers in speech only; use /v1/audio/speech.", code="unsupported_operation")
+    items = Items.read(asked.input, asked.instructions)
     chat_request = ChatRequest.model_validate(
         {
             **(asked.model_extra or {}),
+            "audio": None,
             "model": asked.model,
-            "messages": messages_of(asked.input, asked.instructions),
+            "messages": items.messages,
             "modalities": ["text"],
             "tools": tools_of(asked.tools),
-            "tool_choice": asked.tool_choice,
+            "tool_choice": choice_of(asked.tool_choice),
+            "parallel_tool_calls": asked.parallel_tool_calls,
         }
     )
-    answer = _Answer(asked, await Chat.make(server, request, chat_request))
+    try:
+        answer = _Answer(asked, items, await Chat.make(server, request, chat_request))
+    except ApiError as error:
+        raise items.in_their_words(error) from None
     if asked.stream:
-        return Stream(answer.stream(), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
+        ping = server.settings.ping_seconds
+        return Stream(answer.stream(), "text/event-stream", events=True, failed=answer.failed, ping_seconds=ping)
     return json_response(await unless_gone(request, answer.whole()))
 
 
 def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(16)}"
+    return f"{prefix}_{random_hex(16)}"
 
 
 @define(eq=False)
@@ -88,6 +108,7 @@ class _Answer:
     """One response while it is made."""
 
     asked: ResponsesRequest
+    items: Items
     chat: Chat
     identity: str = field(factory=lambda: _new_id("resp"))
     created: int = field(factory=lambda: int(time.time()))
@@ -103,28 +124,23 @@ class _Answer:
 
     async def stream(self) -> AsyncGenerator[bytes]:
         """Yield the events; at their end ``output`` is complete."""
-        yield self._event("response.created", response=self._object("in_progress"))
-        yield self._event("response.in_progress", response=self._object("in_progress"))
-        reader, message = self.chat.reader, _Message(self)
-        async with aclosing(self.chat.call.pieces()) as pieces:
-            async for piece in pieces:
-                if not isinstance(piece, str):
-                    continue
-                found: list[ToolCall] = []
-                if reader is not None:
-                    piece, found = reader.feed(piece)
-                for each in message.text(piece):
-                    yield each
-                for call in found:
-                    for each in [*message.end(), *self._tool(call)]:
+        message = _Message(self)
+        begun = False
+        try:
+            async with aclosing(self.chat.parts()) as parts:
+                async for part in parts:
+                    made: list[bytes] = [] if begun else self._begin()
+                    begun = True
+                    if isinstance(part, ToolCall):
+                        made += [*message.end(), *self._tool(part)]
+                    elif isinstance(part, str):
+                        made += message.text(part)
+                    for each in made:
                         yield each
-        if reader is not None:
-            rest, found = reader.finish()
-            for each in message.text(rest):
-                yield each
-            for call in found:
-                for each in [*message.end(), *self._tool(call)]:
-                    yield each
+        except ApiError as error:
+            raise self.items.in_their_words(error) from None
+        for each in [] if begun else self._begin():
+            yield each
         if not self.output and not message.is_open:
             for each in message.begin():
                 yield each
@@ -133,9 +149,21 @@ class _Answer:
         kind = "response.completed" if self._status == "completed" else "response.incomplete"
         yield self._event(kind, response=self._object(self._status))
 
+    def failed(self, error: ApiError) -> bytes:
+        """Return the event that ends a stream that has failed."""
+        code = {400: "invalid_prompt", 429: "rate_limit_exceeded"}.get(error.status, "server_error")
+        return self._event(
+            "response.failed", response=self._object("failed") | {"error": {"code": code, "message": error.message}}
+        )
+
     @property
     def _status(self) -> str:
         return "incomplete" if self.chat.call.finish_reason == "length" else "completed"
+
+    def _begin(self) -> list[bytes]:
+        """Return the first events. They wait for the pipeline's first piece: what fails before it is an error of HTTP."""
+        kinds = ("response.created", "response.in_progress")
+        return [self._event(kind, response=self._object("in_progress")) for kind in kinds]
 
     def _tool(self, call: ToolCall) -> list[bytes]:
         item = {
@@ -152,7 +180,10 @@ class _Answer:
         begun = {**item, "arguments": "", "status": "in_progress"}
         return [
             self._event("response.output_item.added", output_index=index, item=begun),
-            self._event("response.function_call_arguments.delta", **place, delta=call.arguments),
+            *(
+                self._event("response.function_call_arguments.delta", **place, delta=piece)
+                for piece in argument_pieces(call)
+            ),
             self._event("response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments),
             self._event("response.output_item.done", output_index=index, item=item),
         ]
@@ -184,7 +215,7 @@ class _Answer:
             "metadata": extra.get("metadata") or {},
             "model": self.asked.model,
             "output": list(self.output) if finished else [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": self.asked.parallel_tool_calls is not False,
             "previous_response_id": None,
             "store": False,
             "temperature": extra.get("temperature"),

@@ -1,9 +1,12 @@
-"""What all endpoints share: the pipeline, what it offers, the keys, the queue, the metrics, the voices."""
+"""Hold what all endpoints share: the pipeline, what it offers, the keys, the queue, the metrics, the voices."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,14 +15,16 @@ from starlette.requests import HTTPConnection
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator import StreamEvent
-from omni_core.errors import did_you_mean
+from omni_core.errors import OmniError, did_you_mean, message_of
 from omni_core.interface import Interface
 from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.operations import Change
 from omni_serve.auth import Key, KeyRing
 from omni_serve.encoders import PCM_RATE
 from omni_serve.errors import ApiError
 from omni_serve.limits import Admission
-from omni_serve.metrics import Metrics
+from omni_serve.media import check_fetching
+from omni_serve.metrics import Metrics, Statistics
 from omni_serve.parameters import ParameterNames
 from omni_serve.realtime.open_sessions import OpenSessions
 from omni_serve.realtime.vad import detector_class
@@ -28,11 +33,16 @@ from omni_serve.spoken import SpokenAnswers
 from omni_serve.units import Units
 from omni_serve.voice_store import VoiceStore
 
+logger = logging.getLogger(__name__)
+
+_STATISTICS_SECONDS = 5.0
+
 
 class ServedPipe(Protocol):
     """The part of :class:`omni_core.AsyncPipe` that a server uses."""
 
-    config: PipelineConfig
+    @property
+    def config(self) -> PipelineConfig: ...
 
     def stream(self, request: OmniRequest, request_id: str | None = None) -> AsyncIterator[StreamEvent]: ...
 
@@ -40,11 +50,19 @@ class ServedPipe(Protocol):
 
     def health(self) -> dict[str, dict[str, Any]]: ...
 
-    async def statistics(self) -> dict[str, dict[str, dict[str, float]]]: ...
+    async def statistics(self) -> Statistics: ...
+
+    async def flush_caches(self) -> dict[str, list[str]]: ...
 
     async def start_profile(self, torch: Sequence[str] = ()) -> None: ...
 
     async def stop_profile(self, path: str | Path) -> Any: ...
+
+    async def replace(self, stage: str, set: Mapping[str, Any] | None = None, *, wait: bool = True) -> Change: ...
+
+    async def scale(
+        self, stage: str, replicas: int, set: Mapping[str, Any] | None = None, *, wait: bool = True
+    ) -> Change: ...
 
 
 @define(eq=False)
@@ -72,10 +90,11 @@ class Server:
         """Make the shared state of an application.
 
         Raises:
-            ConfigError: the keys, the folder of voices or the voice detector cannot be used.
+            ConfigError: the keys, the folder of voices, the voice detector or the fetching of URLs cannot be used.
         """
         config = pipe.config
         detector_class(settings.realtime.detector)
+        check_fetching(settings)
         return cls(
             pipe=pipe,
             settings=settings,
@@ -100,6 +119,15 @@ class Server:
         """The sample rate of the pipeline's speech, where no sound has told it."""
         return self.interface.sample_rate or PCM_RATE
 
+    async def statistics(self) -> Statistics:
+        """Return the counters of the pipeline's processes; none where they do not come in time: the rest is still of use."""
+        try:
+            async with asyncio.timeout(_STATISTICS_SECONDS):
+                return await self.pipe.statistics()
+        except (TimeoutError, OmniError) as error:
+            logger.warning("the stages' counters are left out: %s", message_of(error, with_type=True))
+            return {}
+
     def apply_session(self, connection: HTTPConnection, metadata: dict[str, Any]) -> None:
         """Send all requests of a session (``x-omni-session``) to the replicas that hold its caches."""
         session = connection.headers.get("x-omni-session")
@@ -107,6 +135,15 @@ class Server:
             for stage in self.pipe.config.stages:
                 if stage.affinity_key is not None:
                     metadata.setdefault(stage.affinity_key, session)
+
+    @contextmanager
+    def enter_session(self, key: Key, endpoint: str) -> Iterator[None]:
+        """Count a conversation while it lasts. Raises ApiError 429: there are too many."""
+        with (
+            self.realtime.enter(key.name, self.settings.realtime),
+            self.metrics.sessions.labels(endpoint).track_inprogress(),
+        ):
+            yield
 
     def check_model(self, name: str) -> None:
         """Raise ApiError 404 if no model of this name is served."""

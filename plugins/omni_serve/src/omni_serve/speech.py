@@ -9,10 +9,10 @@ import base64
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
@@ -22,6 +22,7 @@ from omni_serve.bodies import RawRoute, body_of, schema
 from omni_serve.calls import Call, Sound
 from omni_serve.encoders import Encoder, encoder, media_type
 from omni_serve.errors import invalid
+from omni_serve.parameters import merged
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event
 from omni_serve.voice_names import apply_voice
@@ -31,16 +32,22 @@ router = APIRouter(route_class=RawRoute, tags=["speech"])
 SpeechFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 
-class SpeechOptions(BaseModel):
-    """How a text is spoken. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+_DEFAULTS = {"response_format": "mp3", "speed": 1.0, "stream_format": "audio"}
 
-    model_config = ConfigDict(extra="allow")
+_NULL = BeforeValidator(lambda value, info: _DEFAULTS[info.field_name] if value is None else value)
+"""Take ``null`` as not given: clients of many languages send it."""
+
+
+class SpeechOptions(BaseModel):
+    """A text and the way to speak it. Further keys are parameters of the pipeline; one that it does not honour is an error."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
 
     model: str
     voice: str | dict[str, Any] | None = None
     instructions: str | None = None
-    response_format: SpeechFormat = "mp3"
-    speed: float = Field(1.0, ge=0.25, le=4.0)
+    response_format: Annotated[SpeechFormat, _NULL] = "mp3"
+    speed: Annotated[float, Field(ge=0.25, le=4.0), _NULL] = 1.0
     extra_body: dict[str, Any] | None = None
 
 
@@ -48,7 +55,7 @@ class SpeechRequest(SpeechOptions):
     """A text to speak."""
 
     input: str = Field(min_length=1)
-    stream_format: Literal["audio", "sse"] = "audio"
+    stream_format: Annotated[Literal["audio", "sse"], _NULL] = "audio"
 
 
 @router.post(
@@ -89,7 +96,7 @@ class Speaker:
                 "with modalities ['text', 'audio']",
                 code="unsupported_operation",
             )
-        given: dict[str, Any] = {**(options.model_extra or {}), **(options.extra_body or {})}
+        given = merged(options.model_extra, options.extra_body, SpeechRequest.model_fields)
         if options.instructions:
             if not any("instructions" in each.names for each in interface.metadata):
                 raise invalid("instructions: this pipeline reads none", "instructions", "unsupported_parameter")

@@ -13,16 +13,16 @@ from typing import Any
 
 from fastapi import APIRouter
 from pydantic import TypeAdapter
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket
 
 from omni_core.errors import did_you_mean
 from omni_serve.auth import subprotocol
 from omni_serve.encoders import media_type
-from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.errors import ApiError, invalid
 from omni_serve.sentences import SentenceCutter
 from omni_serve.server import Server, server_of
+from omni_serve.sockets import ended, sent
 from omni_serve.speech import Speaker, SpeechOptions
-from omni_serve.streams import SEND_SECONDS
 
 router = APIRouter()
 
@@ -43,15 +43,14 @@ async def speak_stream(socket: WebSocket) -> None:
     """Speak a text that arrives in pieces."""
     server = server_of(socket)
     await socket.accept(subprotocol(socket.scope.get("subprotocols") or []))
-    try:
-        await _Session(server, socket).run()
+    async with ended(socket, _error_event):
+        with server.metrics.sessions.labels("/v1/audio/speech/stream").track_inprogress():
+            await _Session(server, socket).run()
         await socket.close()
-    except WebSocketDisconnect:
-        pass
-    except BaseExceptionGroup as group:
-        await _end(socket, group)
-    except Exception as error:
-        await _end(socket, error)
+
+
+def _error_event(error: ApiError) -> dict[str, Any]:
+    return {"type": "error", **error.body}
 
 
 class _Session:
@@ -69,12 +68,10 @@ class _Session:
             raise invalid(f"{kind}: the first message must be session.config", "type")
         options = SpeechOptions.model_validate({"response_format": "pcm", **config})
         speaker = Speaker(self._server, self._socket, options)
-        await self._socket.send_json(
-            {
-                "type": "session.started",
-                "response_format": options.response_format,
-                "media_type": media_type(options.response_format),
-            }
+        await self._tell(
+            "session.started",
+            response_format=options.response_format,
+            media_type=media_type(options.response_format),
         )
         async with asyncio.TaskGroup() as group:
             reading = group.create_task(self._read())
@@ -102,7 +99,7 @@ class _Session:
                 break
             else:
                 raise invalid(f"type: no event is called {kind!r}{did_you_mean(kind, _EVENTS)}", "type")
-        # What comes after it is not read, but the end of the connection is noticed.
+        # Later messages are not read, but the end of the connection is noticed.
         while True:
             with suppress(KeyError):  # a binary message
                 await self._socket.receive_text()
@@ -110,25 +107,20 @@ class _Session:
     async def _speak(self, speaker: Speaker) -> None:
         count = 0
         while (sentence := await self._sentences.get()) is not None:
-            await self._socket.send_json({"type": "audio.start", "sentence_index": count, "sentence_text": sentence})
+            await self._tell("audio.start", sentence_index=count, sentence_text=sentence)
             total = 0
             async with aclosing(speaker.encoded(speaker.call(sentence), last=False)) as pieces:
                 async for piece in pieces:
                     total += len(piece)
-                    await self._send(piece)
-            await self._socket.send_json({"type": "audio.done", "sentence_index": count, "total_bytes": total})
+                    await sent(self._socket.send_bytes(piece))
+            await self._tell("audio.done", sentence_index=count, total_bytes=total)
             count += 1
         if rest := speaker.finish():
-            await self._socket.send_bytes(rest)
-        await self._socket.send_json({"type": "session.done", "total_sentences": count})
+            await sent(self._socket.send_bytes(rest))
+        await self._tell("session.done", total_sentences=count)
 
-    async def _send(self, piece: bytes) -> None:
-        """Send sound. A client that reads no more must not keep its place in the pipeline."""
-        try:
-            async with asyncio.timeout(SEND_SECONDS):
-                await self._socket.send_bytes(piece)
-        except TimeoutError:
-            raise ApiError(408, f"nothing has been read for {SEND_SECONDS:g} s", code="client_stalled") from None
+    async def _tell(self, kind: str, **fields: Any) -> None:
+        await sent(self._socket.send_json({"type": kind, **fields}))
 
     async def _receive(self, seconds: float) -> tuple[str, dict[str, Any]]:
         try:
@@ -141,18 +133,3 @@ class _Session:
         fields = _event.validate_json(text)
         kind = fields.pop("type", None)
         return str(kind), fields
-
-
-async def _end(socket: WebSocket, error: BaseException) -> None:
-    """Tell the client why the session ends, if it still listens."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, WebSocketDisconnect) or socket.application_state is not WebSocketState.CONNECTED:
-        return
-    made = api_error(error)
-    try:
-        async with asyncio.timeout(5):
-            await socket.send_json({"type": "error", **made.body})
-            await socket.close(1008 if made.status < 500 else 1011)
-    except (WebSocketDisconnect, RuntimeError, TimeoutError):
-        pass  # it is gone

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -31,6 +31,9 @@ SEND_SECONDS = 30.0
 
 ABORT = "omni.abort"
 """The extension of ASGI by which the web server ends a connection at once."""
+
+COMPLETE = "omni.complete"
+"""The extension of ASGI that tells if the whole body of a request is here, so that reading it waits for nothing."""
 
 WATCH_AFTER = 0.05
 """Seconds after which the connection of a running request is watched. A task for every short request would cost more than its answer."""
@@ -95,6 +98,7 @@ class Stream(Response):
 
     Args:
         events: pieces are server-sent events: an error is one too, and comments keep an idle connection open.
+        failed: makes the last event of a stream that fails; by default it is the error alone.
         ping_seconds: between such comments.
     """
 
@@ -104,6 +108,7 @@ class Stream(Response):
         media_type: str,
         *,
         events: bool = False,
+        failed: Callable[[ApiError], bytes] = lambda error: event(error.body),
         ping_seconds: float = 15.0,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -111,6 +116,7 @@ class Stream(Response):
         self.background = None
         self.body = b""
         self._pieces, self._events, self._ping_seconds = pieces, events, ping_seconds
+        self._failed = failed
         self._raw = [(b"content-type", media_type.encode())]
         self._raw += [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
         self._raw += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
@@ -183,7 +189,7 @@ class Stream(Response):
             self._begun = True
             await error.response()(scope, receive, send)
         elif self._events:
-            await self._send(send, event(error.body), last=True)
+            await self._send(send, self._failed(error), last=True)
         else:
             # The end of the body is left out: the client sees that the sound is cut, not that it is complete.
             logger.warning("a stream of sound was cut: %s", error.message)

@@ -15,7 +15,7 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import av
@@ -30,16 +30,28 @@ from omni_serve.settings import Settings
 
 Client = httpx2.AsyncClient
 
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "look_up",
+        "description": "Looks a word up.",
+        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
+    },
+}
+
 
 class ServingConformance:
     """Tests of a pipeline behind the server. What it does not declare is not asked for, but must be refused in order.
 
     Attributes:
         text: a message that it answers. seed: makes its answers equal, where its interface has a ``seed``.
+        tool_text: a message that it answers with a call of the only tool, ``look_up``; ``None``: none is known. It says if calls are
+            read out of its text; that tools, calls and their results are taken is tested in any case.
     """
 
     text = "Hello."
     seed = 1
+    tool_text: str | None = None
 
     def config(self) -> PipelineConfig:
         """Return the pipeline, on a small checkpoint."""
@@ -106,6 +118,48 @@ class ServingConformance:
 
         self._run(check)
 
+    def test_it_takes_tools_calls_and_their_results_where_it_declares_a_format(self) -> None:
+        called = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "a"}'}}
+        turns = [
+            {"role": "assistant", "content": None, "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": "call_1", "content": "found"},
+        ]
+
+        async def check(http: Client, app: Application) -> None:
+            declares = self._interface.tool_format is not None
+            for body in self._chats():
+                for more in ([], turns):
+                    asked = {**body, "messages": [*body["messages"], *more], "tools": [TOOL]}
+                    answer = await http.post("/v1/chat/completions", json=asked)
+                    assert answer.status_code == (200 if declares else 400), answer.text
+                    if not declares:
+                        assert answer.json()["error"]["param"] == "tools"
+                        continue
+                    streamed = _calls((await _post(http, {**asked, "stream": True})).text)
+                    whole = answer.json()["choices"][0]["message"].get("tool_calls") or []
+                    assert streamed == [each["function"] for each in whole], (
+                        "the streamed calls are not the whole one's"
+                    )
+
+        self._run(check)
+
+    def test_calls_are_read_out_of_its_text(self) -> None:
+        if self.tool_text is None:
+            return
+
+        async def check(http: Client, app: Application) -> None:
+            for body in self._chats():
+                asked = {**body, "messages": [{"role": "user", "content": self.tool_text}], "tools": [TOOL]}
+                choice = (await _post(http, asked)).json()["choices"][0]
+                assert choice["finish_reason"] == "tool_calls", f"no call was found in: {choice['message']}"
+                [called] = choice["message"]["tool_calls"]
+                assert called["function"]["name"] == "look_up"
+                assert isinstance(json.loads(called["function"]["arguments"]), dict)
+                [streamed] = _calls((await _post(http, {**asked, "stream": True})).text)
+                assert streamed == called["function"]
+
+        self._run(check)
+
     def test_it_takes_the_media_that_it_declares(self) -> None:
         from PIL import Image
 
@@ -168,16 +222,34 @@ async def _post(http: Client, body: dict[str, Any]) -> httpx2.Response:
     return answer
 
 
-def _joined(stream: str) -> tuple[str, str]:
-    """Return the text and the base64 sound of a stream of chunks, joined as the SDK joins them."""
-    text = sound = ""
+def _deltas(stream: str) -> Iterator[dict[str, Any]]:
+    """Yield the deltas of a stream of chunks."""
     for line in stream.split("\n"):
         if line.startswith("data: {"):
             event = json.loads(line[6:])
             assert "error" not in event, event
             for choice in event["choices"]:
-                delta = choice["delta"]
-                spoken = delta.get("audio") or {}
-                text += (delta.get("content") or "") + (spoken.get("transcript") or "")
-                sound += spoken.get("data") or ""
+                yield choice["delta"]
+
+
+def _joined(stream: str) -> tuple[str, str]:
+    """Return the text and the base64 sound of a stream of chunks, joined as the SDK joins them."""
+    text = sound = ""
+    for delta in _deltas(stream):
+        spoken = delta.get("audio") or {}
+        text += (delta.get("content") or "") + (spoken.get("transcript") or "")
+        sound += spoken.get("data") or ""
     return text, sound
+
+
+def _calls(stream: str) -> list[dict[str, str]]:
+    """Return the functions that a stream of chunks calls, joined as the SDK joins them."""
+    calls: list[dict[str, str]] = []
+    for delta in _deltas(stream):
+        for each in delta.get("tool_calls") or ():
+            if each["index"] == len(calls):
+                assert each["id"], "a call begins with its id"
+                assert each["function"]["name"], "a call begins with its name"
+                calls.append({"name": each["function"]["name"], "arguments": ""})
+            calls[each["index"]]["arguments"] += each["function"].get("arguments") or ""
+    return calls

@@ -16,7 +16,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_serve.bodies import json_response
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, invalid
-from omni_serve.forms import form_schema, read_form, upload
+from omni_serve.forms import check_fields, form_schema, read_form, upload
 from omni_serve.media import check_media
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.streams import Stream, event, unless_gone
@@ -24,7 +24,7 @@ from omni_serve.streams import Stream, event, unless_gone
 router = APIRouter(tags=["speech"])
 
 _FIELDS = ("file", "model", "language", "prompt", "response_format", "stream", "temperature")
-_FORMATS = ("json", "text")
+_FORMATS = ("json", "text", "verbose_json")
 
 
 @router.post(
@@ -35,20 +35,23 @@ async def create_transcription(request: Request) -> Response:
     """Write down what is said in a recording."""
     server = server_of(request)
     form = await read_form(request)
-    call, form_of_answer, streamed = await _call(server, request, form)
+    call, form_of_answer, streamed, seconds = await _call(server, request, form)
     if streamed:
         return Stream(_events(call), "text/event-stream", events=True, ping_seconds=server.settings.ping_seconds)
     text, _, _ = await unless_gone(request, call.whole())
     text = text.strip()
     if form_of_answer == "text":
         return PlainTextResponse(text + "\n")
-    return json_response({"text": text, "usage": _usage(call)})
+    answer: dict[str, Any] = {"text": text, "usage": _usage(call)}
+    if form_of_answer == "verbose_json":
+        # Without segments and words: nothing here knows when each was said. Nor which language it was, if nobody has told.
+        answer |= {"task": "transcribe", "language": str(form.get("language") or ""), "duration": seconds or 0.0}
+    return json_response(answer)
 
 
-async def _call(server: Server, request: Request, form: FormData) -> tuple[Call, str, bool]:
-    for name in form:
-        if name not in _FIELDS:
-            raise invalid(f"{name}: this server does not honour this parameter", name, "unsupported_parameter")
+async def _call(server: Server, request: Request, form: FormData) -> tuple[Call, str, bool, float | None]:
+    """Return the call, the form of its answer, if it is streamed, and the seconds of the recording."""
+    check_fields(form, _FIELDS)
     model = form.get("model")
     if not isinstance(model, str):
         raise invalid("model: field required", "model", "missing_required_parameter")
@@ -59,22 +62,22 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
     answer = str(form.get("response_format") or "json")
     if answer not in _FORMATS:
         raise invalid(
-            f"response_format: must be {' or '.join(_FORMATS)}, is {answer!r:.80}",
+            f"response_format: must be {', '.join(_FORMATS)}, is {answer!r:.80}",
             "response_format",
             "unsupported_value",
         )
     streamed = str(form.get("stream") or "false").lower()
     if streamed not in ("true", "false"):
         raise invalid(f"stream: must be true or false, is {streamed!r:.80}", "stream", "invalid_type")
-    if streamed == "true" and answer == "text":
-        raise invalid("stream: events are JSON; remove response_format=text", "stream", "unsupported_value")
+    if streamed == "true" and answer != "json":
+        raise invalid(f"stream: events are JSON; remove response_format={answer}", "stream", "unsupported_value")
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise invalid("file: a file is needed", "file", "missing_required_parameter")
     limits = server.settings.limits
     try:
         data = await upload(file, "file", limits.media_mib)
-        await asyncio.to_thread(check_media, "audio", data, "file", limits)
+        seconds = await asyncio.to_thread(check_media, "audio", data, "file", limits)
     except ApiError as error:
         error.param = "file"
         raise
@@ -92,6 +95,7 @@ async def _call(server: Server, request: Request, form: FormData) -> tuple[Call,
         Call(server, key_of(request), omni, speech=False, counted=True),
         answer,
         streamed == "true",
+        seconds,
     )
 
 

@@ -1,4 +1,4 @@
-"""Which units of the pipeline a request needs, and if they serve: text is answered while the units of speech restart."""
+"""Tell which units of the pipeline a request needs and if they serve: text is answered while the units of speech restart."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def voice_names(server: Server) -> list[str]:
 def apply_voice(
     server: Server, key: Key, voice: Any, inputs: dict[str, Any], metadata: dict[str, Any], where: str
 ) -> None:
-    """Put the voice that was asked for into a request.
+    """Put the voice that was asked for into a request; an uploaded one is read by :func:`omni_serve.calls.with_recordings`.
 
     Args:
         key: whose uploaded voices are meant.
@@ -46,7 +46,7 @@ def apply_voice(
     if kept is not None:
         if "reference" not in interface.inputs:
             raise invalid(f"{where}: this pipeline cannot speak with an uploaded voice", where, "unsupported_value")
-        inputs["references"] = [kept.reference()]
+        inputs["references"] = [kept]  # read when the request runs
         return
     declares = any(VOICE in each.names for each in interface.metadata)
     known = voice_names(server)

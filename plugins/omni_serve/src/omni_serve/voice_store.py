@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import cattrs
 from attrs import asdict, define, field, frozen
@@ -33,17 +33,31 @@ MOST = 200
 """Voices, and consents, that one owner may have."""
 
 
-@frozen
-class Voice:
-    """An uploaded voice: a recording, and the words that are said in it."""
+@frozen(kw_only=True)
+class Item:
+    """An upload: what OpenAI calls it in ``object``, an id, the name that its owner has given, and its folder."""
+
+    object: ClassVar[str]
 
     id: str
     name: str
     created_at: int
-    text: str | None = None
-    consent: str | None = None
     owner: str = ""
     folder: Path = field(default=Path(), repr=False)
+
+    def as_openai(self) -> dict[str, Any]:
+        """Return OpenAI's object."""
+        return {"id": self.id, "object": self.object, "created_at": self.created_at, "name": self.name}
+
+
+@frozen(kw_only=True)
+class Voice(Item):
+    """An uploaded voice: a recording, and the words that are said in it."""
+
+    object = "audio.voice"
+
+    text: str | None = None
+    consent: str | None = None
 
     def reference(self) -> dict[str, Any]:
         """Return it as a reference of a request. Pipelines cache voices by their content."""
@@ -52,38 +66,23 @@ class Voice:
 
     def as_openai(self) -> dict[str, Any]:
         """Return OpenAI's ``audio.voice`` object."""
-        return {
-            "id": self.id,
-            "object": "audio.voice",
-            "created_at": self.created_at,
-            "name": self.name,
-            "type": "audio_sample",
-        }
+        return {**super().as_openai(), "type": "audio_sample"}
 
 
-@frozen
-class Consent:
+@frozen(kw_only=True)
+class Consent(Item):
     """The recording in which a speaker agrees to the use of the voice."""
 
-    id: str
-    name: str
-    created_at: int
+    object = "audio.voice_consent"
+
     language: str
-    owner: str = ""
-    folder: Path = field(default=Path(), repr=False)
 
     def as_openai(self) -> dict[str, Any]:
         """Return OpenAI's ``audio.voice_consent`` object."""
-        return {
-            "id": self.id,
-            "object": "audio.voice_consent",
-            "created_at": self.created_at,
-            "language": self.language,
-            "name": self.name,
-        }
+        return {**super().as_openai(), "language": self.language}
 
 
-def owns(key: Key, item: Voice | Consent) -> bool:
+def owns(key: Key, item: Item) -> bool:
     """Return whether a key may use and change an item: it is its own, or the key is an operator's.
 
     A server without keys has one owner. What was uploaded then belongs to operators once there are keys.
@@ -139,7 +138,7 @@ class VoiceStore:
         """Return the consents that a key may use."""
         return [each for each in self.consents.values() if owns(key, each)]
 
-    def check_room(self, items: Mapping[str, Voice | Consent], owner: str) -> None:
+    def check_room(self, items: Mapping[str, Item], owner: str) -> None:
         """Raise ApiError 403 if an owner has as many of these items as one may have."""
         if sum(each.owner == owner for each in items.values()) >= MOST:
             raise ApiError(
@@ -148,26 +147,29 @@ class VoiceStore:
 
     def add_voice(self, name: str, recording: bytes, text: str | None, consent: str | None, owner: str) -> Voice:
         """Keep a voice."""
-        identity = f"voice_{secrets.token_hex(12)}"
-        voice = Voice(identity, name, int(time.time()), text, consent, owner, self.path / identity)
+        voice = Voice(**self._new("voice", name, owner), text=text, consent=consent)
         self._write(voice, recording)
-        self.voices[identity] = voice
+        self.voices[voice.id] = voice
         return voice
 
     def add_consent(self, name: str, language: str, recording: bytes, owner: str) -> Consent:
         """Keep a consent."""
-        identity = f"cons_{secrets.token_hex(12)}"
-        consent = Consent(identity, name, int(time.time()), language, owner, self.path / identity)
+        consent = Consent(**self._new("cons", name, owner), language=language)
         self._write(consent, recording)
-        self.consents[identity] = consent
+        self.consents[consent.id] = consent
         return consent
+
+    def _new(self, kind: str, name: str, owner: str) -> dict[str, Any]:
+        identity = f"{kind}_{secrets.token_hex(12)}"
+        made = {"id": identity, "name": name, "created_at": int(time.time())}
+        return {**made, "owner": owner, "folder": self.path / identity}
 
     def rename(self, consent: Consent) -> None:
         """Write a consent again, under another name."""
         write_atomically(consent.folder / "voice.json", _described(consent))
         self.consents[consent.id] = consent
 
-    def remove(self, item: Voice | Consent) -> None:
+    def remove(self, item: Item) -> None:
         """Delete a voice or a consent; first out of sight as a whole, then its files."""
         hidden = self.path / f".new-{item.id}"
         os.replace(item.folder, hidden)
@@ -175,7 +177,7 @@ class VoiceStore:
         self.consents.pop(item.id, None)
         shutil.rmtree(hidden, ignore_errors=True)
 
-    def _write(self, item: Voice | Consent, recording: bytes) -> None:
+    def _write(self, item: Item, recording: bytes) -> None:
         temporary = Path(tempfile.mkdtemp(dir=self.path, prefix=".new-"))
         try:
             (temporary / "recording").write_bytes(recording)
@@ -186,5 +188,5 @@ class VoiceStore:
             raise
 
 
-def _described(item: Voice | Consent) -> bytes:
+def _described(item: Item) -> bytes:
     return json.dumps({key: value for key, value in asdict(item).items() if key != "folder"}).encode()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from attrs import evolve
 from fastapi import APIRouter
@@ -14,21 +15,29 @@ from starlette.responses import Response
 
 from omni_serve.bodies import body_of, json_response, schema
 from omni_serve.errors import ApiError, invalid
-from omni_serve.forms import form_schema, read_form, upload
+from omni_serve.forms import check_fields, form_schema, read_form, upload
 from omni_serve.media import check_media
 from omni_serve.server import Server, key_of, server_of
 from omni_serve.settings import Limits
 from omni_serve.voice_names import voice_names
-from omni_serve.voice_store import NAME, Consent, Voice, VoiceStore, owns
+from omni_serve.voice_store import NAME, Consent, Item, Voice, VoiceStore, owns
 
 router = APIRouter(tags=["voices"])
 
+ItemT = TypeVar("ItemT", bound=Item)
+
 _LANGUAGE_LENGTH = 35
+
+_VOICE_FIELDS = {"name": "string", "audio_sample": "binary", "consent": "string", "text": "string", "type": "string"}
+_CONSENT_FIELDS = {"name": "string", "language": "string", "recording": "binary"}
+
+_OF_PROMPTS = ("prompt", "model", "script_hint")
+"""Fields of a voice that OpenAI makes from a description."""
 
 
 @router.get("/v1/audio/voices")
 async def list_voices(request: Request) -> Response:
-    """List the pipeline's own voices and the uploaded ones."""
+    """List the pipeline's own voices and the uploaded ones; ``voices`` is the list that Open WebUI and others read."""
     server = server_of(request)
     own = [
         {"id": name, "object": "audio.voice", "created_at": server.created, "name": name, "type": "built_in"}
@@ -36,29 +45,26 @@ async def list_voices(request: Request) -> Response:
     ]
     kept = server.voices.voices_of(key_of(request)) if server.voices is not None else []
     uploaded = [each.as_openai() for each in kept]
-    return json_response({"object": "list", "data": [*own, *uploaded], "has_more": False})
+    every = [*own, *uploaded]
+    named = [{"id": each["id"], "name": each["name"]} for each in every]
+    return json_response({"object": "list", "data": every, "voices": named, "has_more": False})
 
 
 @router.post(
     "/v1/audio/voices",
-    openapi_extra=form_schema(
-        {"name": "string", "audio_sample": "binary", "consent": "string", "text": "string", "type": "string"},
-        ["name", "audio_sample"],
-    ),
+    openapi_extra=form_schema(_VOICE_FIELDS, ["name", "audio_sample"]),
 )
 async def create_voice(request: Request) -> Response:
     """Upload a recording of a voice. ``text``, the words that are said in it, is our extension."""
     server = server_of(request)
     store = _store(server)
-    form = await read_form(request)
+    form = await _voice_form(request)
     if "reference" not in server.interface.inputs:
         known = ", ".join(voice_names(server))
         raise invalid(
             "This pipeline cannot speak with an uploaded voice" + (f"; its voices are: {known}" if known else ""),
             code="unsupported_operation",
         )
-    if form.get("type") == "prompt" or "prompt" in form:
-        raise invalid("type: voices are made from recordings here, not from prompts", "type", "unsupported_value")
     name = _name(form)
     key = key_of(request)
     store.check_room(store.voices, key.name)
@@ -91,9 +97,7 @@ async def retrieve_voice(request: Request, voice_id: str) -> Response:
 @router.delete("/v1/audio/voices/{voice_id}")
 async def delete_voice(request: Request, voice_id: str) -> Response:
     """Delete an uploaded voice."""
-    server = server_of(request)
-    _store(server).remove(voice := _voice(request, voice_id))
-    return json_response({"id": voice.id, "object": "audio.voice.deleted", "deleted": True})
+    return await _delete(request, _voice, voice_id, "audio.voice.deleted")
 
 
 @router.get("/v1/audio/voice_consents")
@@ -121,15 +125,14 @@ async def list_consents(request: Request, after: str | None = None, limit: int =
 
 @router.post(
     "/v1/audio/voice_consents",
-    openapi_extra=form_schema(
-        {"name": "string", "language": "string", "recording": "binary"}, ["name", "language", "recording"]
-    ),
+    openapi_extra=form_schema(_CONSENT_FIELDS, list(_CONSENT_FIELDS)),
 )
 async def create_consent(request: Request) -> Response:
     """Upload the recording of a consent."""
     server = server_of(request)
     store = _store(server)
     form = await read_form(request)
+    check_fields(form, _CONSENT_FIELDS)
     language = form.get("language")
     if (
         not isinstance(language, str)
@@ -151,6 +154,14 @@ async def retrieve_consent(request: Request, consent_id: str) -> Response:
     return json_response(_consent(request, consent_id).as_openai())
 
 
+class VoiceDescription(BaseModel):
+    """A voice in words, which OpenAI makes and this server does not."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str | None = None
+
+
 class ConsentUpdate(BaseModel):
     """The new name of a consent."""
 
@@ -164,17 +175,51 @@ async def update_consent(request: Request, consent_id: str) -> Response:
     """Rename a consent."""
     server = server_of(request)
     asked = await body_of(request, ConsentUpdate)
-    consent = evolve(_consent(request, consent_id), name=_checked_name(asked.name))
-    _store(server).rename(consent)
+    store, name = _store(server), _checked_name(asked.name)
+    async with store.changing:
+        consent = evolve(_consent(request, consent_id), name=name)
+        await asyncio.to_thread(store.rename, consent)
     return json_response(consent.as_openai())
 
 
 @router.delete("/v1/audio/voice_consents/{consent_id}")
 async def delete_consent(request: Request, consent_id: str) -> Response:
     """Delete a consent; voices that were made with it stay."""
-    server = server_of(request)
-    _store(server).remove(consent := _consent(request, consent_id))
-    return json_response({"id": consent.id, "object": "audio.voice_consent", "deleted": True})
+    return await _delete(request, _consent, consent_id, Consent.object)
+
+
+async def _delete(request: Request, find: Callable[[Request, str], Item], identity: str, title: str) -> Response:
+    store = _store(server_of(request))
+    async with store.changing:
+        item = find(request, identity)  # another request may have been faster
+        await asyncio.to_thread(store.remove, item)
+    return json_response({"id": item.id, "object": title, "deleted": True})
+
+
+async def _voice_form(request: Request) -> FormData:
+    """Return the form of a new voice. A body of JSON, or a form, that describes a voice in words is refused by its field.
+
+    Raises:
+        ApiError: 400.
+    """
+    if request.headers.get("content-type", "").startswith("application/json"):
+        form, given = None, (await body_of(request, VoiceDescription)).model_dump()
+    else:
+        form = await read_form(request)
+        given = dict(form)
+    kind = given.get("type") or "audio_sample"
+    if kind == "prompt":
+        raise invalid("type: voices are made from recordings here, not from prompts", "type", "unsupported_value")
+    if kind != "audio_sample":
+        raise invalid(f"type: must be audio_sample, is {kind!r:.80}", "type", "invalid_value")
+    for name in _OF_PROMPTS:
+        if given.get(name) is not None:
+            message = f"{name}: belongs to voices that are made from prompts; here they are made from recordings"
+            raise invalid(message, name, "unsupported_parameter")
+    if form is None:
+        raise invalid("audio_sample: send a recording, in a form", "audio_sample", "missing_required_parameter")
+    check_fields(form, _VOICE_FIELDS)
+    return form
 
 
 def _store(server: Server) -> VoiceStore:
@@ -193,18 +238,20 @@ def _taken(name: str) -> ApiError:
 
 def _voice(request: Request, identity: str) -> Voice:
     store = server_of(request).voices
-    voice = store.voices.get(identity) if store is not None else None
-    if voice is None or not owns(key_of(request), voice):
-        raise ApiError(404, f"No uploaded voice has the id {identity!r:.80}.", code="voice_not_found", param="voice_id")
-    return voice
+    return _owned(request, store.voices if store is not None else {}, identity, "uploaded voice", "voice")
 
 
 def _consent(request: Request, identity: str) -> Consent:
     store = server_of(request).voices
-    consent = store.consents.get(identity) if store is not None else None
-    if consent is None or not owns(key_of(request), consent):
-        raise ApiError(404, f"No consent has the id {identity!r:.80}.", code="consent_not_found", param="consent_id")
-    return consent
+    return _owned(request, store.consents if store is not None else {}, identity, "consent", "consent")
+
+
+def _owned(request: Request, items: Mapping[str, ItemT], identity: str, title: str, word: str) -> ItemT:
+    item = items.get(identity)
+    if item is None or not owns(key_of(request), item):
+        message = f"No {title} has the id {identity!r:.80}."
+        raise ApiError(404, message, code=f"{word}_not_found", param=f"{word}_id")
+    return item
 
 
 def _name(form: FormData) -> str:

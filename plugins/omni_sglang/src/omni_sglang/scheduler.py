@@ -107,6 +107,7 @@ class OmniScheduler(LoopedScheduler):
         self._suspect: str | None = None
         self._held: deque[str] = deque()
         self._refused_in_a_row = 0
+        self._forgets = False
         self.steps = 0
         self.tokens = 0
 
@@ -136,6 +137,9 @@ class OmniScheduler(LoopedScheduler):
     def step(self) -> StepResult | None:
         """See :class:`omni_torch.autoregressive_loop.Policy`."""
         self._result = StepResult()
+        if self._forgets and not self.loop.pending:  # SGLang can do it only while nothing runs
+            self._forgets = False
+            self.runtime.flush_cache()
         self._park()
         self._wake_parked()
         self._next_suspect()
@@ -144,6 +148,10 @@ class OmniScheduler(LoopedScheduler):
         if (lost := self.runtime.rest()) is not None:
             logger.error("SGLang reports leaked memory: %s", lost)
         return None
+
+    def forget(self) -> None:
+        """See :class:`omni_torch.autoregressive_loop.Policy`. It is done when no request runs."""
+        self._forgets = True
 
     def admit(self, request: ARRequest) -> None:
         """See :class:`omni_torch.autoregressive_loop.Policy`."""

@@ -15,10 +15,11 @@ import attrs
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
-from omni_core.client.source import PipelineSource
 from omni_core.config.schema import PipelineConfig, RelayConfig, RestartConfig, StageConfig
 from omni_core.hookspecs import PipelineComponent
 from omni_core.plugins import load_plugins
+from omni_deploy.files import preset_names
+from omni_deploy.source import LayeredSource
 
 _FIXED = {"name", "next", "terminal", "wait_for", "stream_to"}
 _PARTS: dict[str, type] = {"relay": RelayConfig, "restart": RestartConfig}
@@ -43,9 +44,11 @@ add_completion_class(SpacelessBash, "bash")
 
 
 def pipeline(context: click.Context, begun: str) -> list[CompletionItem]:
-    """Complete the name of a pipeline; where none begins so, that of a file or folder."""
+    """Complete the name of a pipeline; where none begins so, that of a preset, a file or a folder."""
     components = [component for component, _ in load_plugins().components("omni_pipelines")]
     found = [CompletionItem(each.name, help=each.summary) for each in components if each.name.startswith(begun)]
+    if "/" in begun:
+        found += [CompletionItem(name) for name in preset_names(load_plugins()) if name.startswith(begun)]
     return found or [CompletionItem(begun, type="file")]
 
 
@@ -125,10 +128,10 @@ def _stages(context: click.Context) -> dict[str, dict[str, Iterable[Any]]]:
 def _configs(name: str, checkpoint: str | None) -> Iterator[PipelineConfig]:
     """Yield the pipeline's config if it can be had without a download."""
     known = name in load_plugins().names("omni_pipelines")
-    if not PipelineSource(name).exists():  # a hub id
+    if not LayeredSource(name).exists():  # a hub id
         return
     with suppress(Exception), TemporaryDirectory() as empty:
         Path(empty, "config.json").write_text("{}")
         if known and not (checkpoint and Path(checkpoint).is_dir()):
             checkpoint = empty
-        yield PipelineSource(name, checkpoint if known else None).resolve().config
+        yield LayeredSource(name, checkpoint if known else None).resolve().config

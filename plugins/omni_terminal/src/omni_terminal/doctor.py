@@ -14,12 +14,12 @@ import attrs
 import click
 
 from omni_core import __version__
-from omni_core.cli.plugins import clashes
 from omni_core.config.placement import gib
 from omni_core.config.schema import PipelineConfig
 from omni_core.hookspecs import HOOKS, SchedulerComponent, works
 from omni_core.plugins import Defect, PluginRegistry, PluginStatus, load_plugins
 from omni_terminal import machine
+from omni_terminal.plugins import clashes
 from omni_terminal.requirements import ours, unmet
 
 _LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "msgpack")

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from omni_core.config.devices import detect
+from omni_deploy.devices import detect
 
 _QUERY = ("index", "name", "memory.total", "memory.used", "driver_version", "compute_cap")
 _SMI_SECONDS = 15.0

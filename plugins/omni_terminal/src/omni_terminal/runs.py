@@ -17,8 +17,8 @@ from attrs import frozen
 from click.shell_completion import CompletionItem
 
 from omni_core.errors import ConfigError, OmniError, did_you_mean
-from omni_core.observe.status_client import StatusClient, running
 from omni_core.protocol.messages import StatusReport
+from omni_terminal.status_client import StatusClient, running
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of the other end of a Unix socket."""

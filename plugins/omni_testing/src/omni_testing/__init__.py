@@ -17,33 +17,42 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from omni_testing.feedback import FeedbackConformance
+    from omni_testing.launcher import LauncherConformance
     from omni_testing.model_runner import ModelRunnerConformance
     from omni_testing.pipeline import PipelineConformance, PipelineStructureConformance
     from omni_testing.plugin import PluginConformance
+    from omni_testing.presets import PresetConformance
     from omni_testing.projection import ProjectionConformance
     from omni_testing.relay import RelayConformance
     from omni_testing.scheduler import SchedulerConformance
+    from omni_testing.step_scheduler import StepSchedulerConformance
 
 __all__ = [
     "FeedbackConformance",
+    "LauncherConformance",
     "ModelRunnerConformance",
     "PipelineConformance",
     "PipelineStructureConformance",
     "PluginConformance",
+    "PresetConformance",
     "ProjectionConformance",
     "RelayConformance",
     "SchedulerConformance",
+    "StepSchedulerConformance",
 ]
 
 _MODULES = {
     "FeedbackConformance": "feedback",
+    "LauncherConformance": "launcher",
     "ModelRunnerConformance": "model_runner",
     "PipelineConformance": "pipeline",
     "PipelineStructureConformance": "pipeline",
     "PluginConformance": "plugin",
+    "PresetConformance": "presets",
     "ProjectionConformance": "projection",
     "RelayConformance": "relay",
     "SchedulerConformance": "scheduler",
+    "StepSchedulerConformance": "step_scheduler",
 }
 
 

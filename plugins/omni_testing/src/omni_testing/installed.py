@@ -23,7 +23,7 @@ from omni_testing import PipelineStructureConformance, PluginConformance, RelayC
 
 Attributes = dict[str, Any]
 
-_WITHOUT_SUITES = ("omni_kernels", "omni_launchers", "omni_commands")
+_WITHOUT_SUITES = ("omni_kernels", "omni_commands")
 """Hooks of which ``PluginConformance`` tests all that can be tested."""
 
 

@@ -13,17 +13,17 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.client import Client, open_pipeline
-from omni_core.config.loading import dump_json, load_config
+from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import EndpointsConfig, PipelineConfig
 from omni_core.config.validation import validate
 from omni_core.errors import OmniError
 from omni_core.launch.prepare import prepare
-from omni_core.machines.addresses import MachineAddress, MachineAddresses
 from omni_core.plugins import load_plugins
 from omni_core.protocol.codec import encode
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import StageSpec
+from omni_deploy.declarations import declaration_problems
+from omni_deploy.writing import dump_json, load_config
 from omni_testing.driving import driven
 
 _RESOLVE = """
@@ -43,8 +43,7 @@ class PipelineStructureConformance:
 
     def references(self) -> list[str]:
         """Return the references that the pipeline's processes import."""
-        with tempfile.TemporaryDirectory() as folder:
-            prepared = prepare(self.config(), load_plugins(), MachineAddresses(MachineAddress(folder)))
+        prepared = prepare(self.config(), load_plugins())
         stages = [stage for unit in prepared.units for stage in unit.stages]
         return sorted({reference for stage in stages for reference in _references(stage)})
 
@@ -60,7 +59,7 @@ class PipelineStructureConformance:
     def test_its_interface_says_what_its_stages_are(self) -> None:
         config = self.config()
         if config.interface is not None:
-            assert list(config.interface.problems([stage.name for stage in config.stages])) == []
+            assert list(declaration_problems(config)) == []
             assert config.interface.inputs, "interface.inputs: name the kinds of message parts that it takes"
             assert config.interface.outputs, "interface.outputs: name the modalities that it answers in"
 
@@ -87,7 +86,7 @@ class PipelineConformance(PipelineStructureConformance):
         return encode(one) == encode(other)
 
     def _open(self, folder: str) -> Any:
-        return open_pipeline(evolve(self.config(), endpoints=EndpointsConfig(folder)))
+        return open_async(evolve(self.config(), endpoints=EndpointsConfig(folder)))
 
     @driven
     async def test_streamed_together_or_alone_it_answers_alike(self) -> None:
@@ -129,7 +128,7 @@ def _references(stage: StageSpec) -> Iterator[str]:
     yield from (each for each in (*named, *stage.project_payload.values()) if each is not None)
 
 
-async def _final(client: Client, request: OmniRequest) -> dict[str, Any]:
+async def _final(client: AsyncPipe, request: OmniRequest) -> dict[str, Any]:
     return {event.stage: event.data async for event in client.stream(request) if event.final}
 
 

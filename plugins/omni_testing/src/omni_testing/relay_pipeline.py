@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import evolve
 
-from omni_core.client import open_pipeline
+from omni_core.client import open_async
 from omni_core.config.schema import PipelineConfig, RelayConfig
 from omni_core.errors import OmniError
 from omni_core.interface import SEED
@@ -81,7 +81,7 @@ def _request(config: PipelineConfig) -> OmniRequest:
 
 async def _answer(config: PipelineConfig, request: OmniRequest) -> dict[str, Any]:
     """Return the results of a request by stage."""
-    async with open_pipeline(config) as client:
+    async with open_async(config) as client:
         return await client.submit(request)
 
 
@@ -93,7 +93,7 @@ async def _traced(config: PipelineConfig, request: OmniRequest) -> tuple[dict[st
     """
     with tempfile.TemporaryDirectory(prefix="omni-check-") as folder:
         trace = Path(folder) / "trace.json"
-        async with open_pipeline(config) as client:
+        async with open_async(config) as client:
             await client.start_profile()
             result = await client.submit(request)
             summary = await client.stop_profile(trace)

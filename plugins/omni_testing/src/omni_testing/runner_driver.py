@@ -16,6 +16,8 @@ from attrs import define, field
 
 from omni_core.model_runner import ARRequest, ForwardBatch, ModelRunner
 from omni_core.scheduling.base import IncomingMessage
+from omni_torch.key_values import KeyValues
+from omni_torch.model_runner import ARModelRunner
 
 STEPS = 10_000
 """Steps after which a request that has not ended counts as never ending."""
@@ -49,6 +51,9 @@ class Driver:
         self.answers: dict[str, Answer] = {}
         self.requests: dict[str, ARRequest] = {}
         self._caches: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._kept: dict[str, torch.Tensor] = {}
+        if isinstance(runner, ARModelRunner) and runner.hands_over:
+            runner.exporter = self._export
 
     def give(self, message: IncomingMessage) -> ARRequest | None:
         """Hand a message to the runner; what it raises ends the request."""
@@ -60,6 +65,7 @@ class Driver:
             request = self.runner.receive(message)
             if request is not None:
                 self.requests[name] = request
+                self._begin(request)
                 if request.finish_reason is not None:
                     self._finish(request)
         except BaseException as error:
@@ -86,12 +92,31 @@ class Driver:
         """Release a request that ended or was aborted, as a scheduler does. ``request_id`` may be unknown to the runner."""
         self.requests.pop(request_id, None)
         self._caches.pop(request_id, None)
+        self._kept.pop(request_id, None)
         self.runner.release(request_id)
 
     def preempt(self, request_id: str) -> None:
         """Take a request's cache away: all its positions are computed again."""
-        self.requests[request_id].computed = 0
         self._caches.pop(request_id, None)
+        self._begin(self.requests[request_id])
+
+    def _begin(self, request: ARRequest) -> None:
+        """Start a request before its first position, or behind those whose keys and values it brings."""
+        hands_over = isinstance(self.runner, ARModelRunner) and self.runner.hands_over
+        given = self.runner.past_key_values(request) if hands_over else None  # type: ignore[attr-defined]
+        request.computed = 0 if given is None else given.positions
+        if given is not None:
+            self._caches[request.request_id] = list(zip(given.keys, given.values, strict=True))
+            if given.hidden is not None:
+                self._kept[request.request_id] = given.hidden
+
+    def _export(self, runner: ARModelRunner, request: ARRequest) -> KeyValues:
+        """See :meth:`ARModelRunner.export_key_values`."""
+        count, layers = request.computed, self._caches[request.request_id]
+        keys, values = (torch.stack([layer[which][:count] for layer in layers]) for which in (0, 1))
+        ids = (request.prompt_ids + request.output_ids)[:count]
+        hidden = self._kept[request.request_id][:count] if runner.exports_hidden else None
+        return KeyValues(keys, values, ids, count + request.position_delta, hidden)
 
     def _count(self, request: ARRequest) -> int:
         left = request.length - request.computed
@@ -136,6 +161,11 @@ class Driver:
         sampled = [index for index, request in enumerate(requests) if ends[index] == request.length]
         last_rows = torch.tensor(lengths).cumsum(0) - 1
         device = self.runner.device
+
+        def keep(rows: torch.Tensor) -> None:
+            for request, start, new in zip(requests, starts, torch.split(rows, lengths), strict=True):
+                self._kept[request.request_id] = torch.cat([self._kept.get(request.request_id, new)[:start], new])
+
         return ForwardBatch(
             requests=requests,
             starts=starts,
@@ -146,6 +176,7 @@ class Driver:
             attention=PlainAttention([self._caches.setdefault(r.request_id, []) for r in requests], starts, lengths),
             sample_rows=last_rows[sampled].to(device),
             sampled=sampled,
+            keep=keep if self.runner.kept_width else None,
         )
 
     def _hand_out(self, request: ARRequest, token: int) -> None:

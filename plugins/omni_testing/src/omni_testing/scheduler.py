@@ -92,7 +92,13 @@ class SchedulerConformance:
     @contextmanager
     def running(self) -> Iterator[Harness]:
         """A started scheduler that is stopped at the end, and must then end."""
-        harness = Harness(self.make(), self.message)
+        with self.running_one(self.make()) as harness:
+            yield harness
+
+    @contextmanager
+    def running_one(self, scheduler: Scheduler) -> Iterator[Harness]:
+        """The same of a scheduler that was made already."""
+        harness = Harness(scheduler, self.message)
         try:
             yield harness
         finally:

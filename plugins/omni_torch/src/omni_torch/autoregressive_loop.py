@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -48,6 +49,14 @@ class Policy(Protocol):
         """Drop a request, if it is there. ``failed``: its keys and values may be wrong."""
         ...
 
+    def forget(self) -> None:
+        """Drop what is kept of ended requests for later ones, such as keys and values of equal beginnings."""
+        ...
+
+
+FLUSH = IncomingMessage("", "stream_done", metadata={"flush": True})
+"""Lets the policy forget what it keeps of ended requests; in the inbox, because all ranks of a stage must do it at the same place."""
+
 
 class AutoregressiveLoop(LoopScheduler):
     """One thread that drives a runner's requests from their first message to their end; asleep while nothing can be computed.
@@ -58,7 +67,8 @@ class AutoregressiveLoop(LoopScheduler):
         max_context: positions that one request may reach; a longer prompt is an error, more output ends it with ``length``.
 
     Raises:
-        ConfigError: the runner's model computes on another scheduler only, which it names in ``required_scheduler``.
+        ConfigError: the runner's model computes on another scheduler only, which it names in ``required_scheduler``; or the runner
+            hands over keys and values, and the policy has no ``hands_over``.
     """
 
     def __init__(self, runner: ModelRunner, policy: Policy, max_context: int) -> None:
@@ -71,6 +81,10 @@ class AutoregressiveLoop(LoopScheduler):
         if required not in (None, *(f"{kind.__module__}:{kind.__qualname__}" for kind in type(policy).__mro__)):
             raise ConfigError(
                 f"scheduler: {type(runner.model).__name__} computes on {required} only, not on {type(policy).__name__}"
+            )
+        if getattr(runner, "hands_over", False) and not getattr(policy, "hands_over", False):
+            raise ConfigError(
+                f"scheduler: {type(runner).__name__} hands over keys and values, and {type(policy).__name__} cannot; `engine` can"
             )
 
     @property
@@ -110,6 +124,8 @@ class AutoregressiveLoop(LoopScheduler):
 
     def _receive(self, message: IncomingMessage) -> None:
         name = message.request_id
+        if not name and message.metadata == FLUSH.metadata:
+            self._policy.forget()
         if not name or self._is_aborted(name):
             return
         running = self._requests.setdefault(name, None)
@@ -196,6 +212,15 @@ class LoopedScheduler:
     def outbox(self, outbox: MessageQueue[OutgoingMessage]) -> None:
         self.loop.outbox = outbox
 
+    @property
+    def around_turn(self) -> Callable[[Callable[[], bool]], bool] | None:
+        """See :class:`~omni_core.scheduling.loop.LoopScheduler`."""
+        return self.loop.around_turn
+
+    @around_turn.setter
+    def around_turn(self, around: Callable[[Callable[[], bool]], bool] | None) -> None:
+        self.loop.around_turn = around
+
     def start(self) -> None:
         """See :meth:`AutoregressiveLoop.start`."""
         self.loop.start()
@@ -207,6 +232,13 @@ class LoopedScheduler:
     def abort(self, request_id: str) -> None:
         """See :meth:`AutoregressiveLoop.abort`."""
         self.loop.abort(request_id)
+
+    def flush_caches(self) -> None:
+        """Let the policy forget what it keeps of ended requests, before the next message is taken in. From any thread."""
+        self.inbox.put(FLUSH)
+
+    def forget(self) -> None:
+        """See :class:`Policy`. By default nothing is kept."""
 
 
 def run_batch(

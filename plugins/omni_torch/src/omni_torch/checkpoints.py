@@ -17,8 +17,10 @@ from omni_core.errors import ConfigError
 LoadedT = TypeVar("LoadedT")
 
 
-def written_once(name: str, write: Callable[[Path], object]) -> str:
+def written_once(name: str, write: Callable[[Path], object], config: str = "config.json") -> str:
     """Return the folder ``name`` of the user's cache, after ``write`` has filled it if it did not exist.
+
+    ``config`` is a file that a complete one holds.
 
     The folder appears complete or not at all, also when several processes ask for it at the same time.
     """
@@ -27,7 +29,7 @@ def written_once(name: str, write: Callable[[Path], object]) -> str:
 
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "omni"
     target = cache / name
-    if not (target / "config.json").is_file():
+    if not (target / config).is_file():
         cache.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix="making-", dir=cache))
         try:
@@ -35,7 +37,7 @@ def written_once(name: str, write: Callable[[Path], object]) -> str:
             try:
                 fresh.rename(target)
             except OSError:  # another process was faster
-                if not (target / "config.json").is_file():
+                if not (target / config).is_file():
                     raise
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -94,10 +96,6 @@ def read_tokenizer(folder: str | Path, ids: Mapping[str, int]) -> Any:
         if found != expected:
             raise ConfigError(f"{path}: the id of {name} is {found}, config.json says {expected}")
     return tokenizer
-
-
-Bounds = Mapping[str, tuple[int, int]]
-"""Integer fields, with the least and the largest value of each."""
 
 
 class Section:
@@ -182,12 +180,6 @@ class Section:
         if not any(value == each and type(value) is type(each) for each in allowed):
             raise self.fail(name, f"{' or '.join(map(repr, allowed))} (others are not implemented)")
         return value
-
-    def check(self, bounds: Bounds) -> None:
-        """Check the fields of ``bounds`` that are present."""
-        for name, (low, high) in bounds.items():
-            if name in self:
-                self.integer(name, low, high)
 
     def multiple(self, name: str, other: str) -> None:
         """Check that a field is a multiple of another one, if both are present."""

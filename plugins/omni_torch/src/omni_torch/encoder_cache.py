@@ -72,6 +72,12 @@ class EncoderCache(Generic[Encoded]):
             self._pieces[digest] = tuple(each.clone() for each in piece)  # type: ignore[assignment]
             self._bytes += size
 
+    def clear(self) -> None:
+        """Forget all pieces. From any thread."""
+        with self._lock:
+            self._pieces.clear()
+            self._bytes = 0
+
     def statistics(self) -> dict[str, float]:
         """Return counters since the start, and the size now."""
         with self._lock:

@@ -1,4 +1,4 @@
-"""What the feedback loops of models that speak in frames of codes share: recorded frames, and the stream of them."""
+"""Share parts of the feedback loops of models that speak in frames of codes: recorded frames, and the stream of them."""
 
 from __future__ import annotations
 

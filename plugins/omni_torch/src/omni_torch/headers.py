@@ -106,8 +106,12 @@ def read_headers(folder: str | Path) -> dict[str, TensorInfo]:
 
 
 def main_dtype(tensors: Iterable[TensorInfo]) -> str | None:
-    """Return the dtype that most of the values have, as torch names it; ``None`` if networks do not compute in it."""
+    """Return the dtype that most of the values have, as torch names it; ``None`` if networks do not compute in it. Integers, which are
+    indices or packed values, do not count.
+    """
     counts: dict[str, int] = {}
     for each in tensors:
+        if each.dtype.startswith(("I", "U")):
+            continue
         counts[each.dtype] = counts.get(each.dtype, 0) + each.values
     return DTYPES.get(max(counts, key=counts.__getitem__)) if counts else None

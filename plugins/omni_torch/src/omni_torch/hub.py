@@ -49,30 +49,33 @@ def split_hub_id(model: str) -> tuple[str, str | None] | None:
     return (match["repository"], match["revision"]) if match else None
 
 
-def config_folder(model: str) -> str:
+def config_folder(model: str, config: str = "config.json") -> str:
     """Return the folder with a checkpoint's ``config.json``: ``model`` itself, or of a hub id the snapshot, with that file in it.
 
+    Args:
+        config: the file's name, of checkpoints in another layout.
+
     Raises:
-        ConfigError: neither a folder with a ``config.json`` nor a repository that can be reached and has one.
+        ConfigError: neither a folder with that file nor a repository that can be reached and has one.
     """
     folder = expanded(model)
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ConfigError(f"{folder} is not a checkpoint: it has no config.json")
+        if not (folder / config).is_file():
+            raise ConfigError(f"{folder} is not a checkpoint: it has no {config}")
         return str(folder)
     found = split_hub_id(model)
     if folder.is_absolute() or found is None:
         raise ConfigError(f"--model {model!r} is neither an existing folder nor a hub id of the form 'owner/name'")
-    return _snapshot(model, *found)
+    return _snapshot(model, *found, config)
 
 
 @cache
-def _snapshot(model: str, repository: str, revision: str | None) -> str:
-    """Return the folder of a repository's snapshot, with its ``config.json``; the same commit for the life of this process."""
+def _snapshot(model: str, repository: str, revision: str | None, config: str) -> str:
+    """Return the folder of a repository's snapshot, with its file ``config``; the same commit for the life of this process."""
     with _errors(model):
         from huggingface_hub import hf_hub_download
 
-        return str(Path(hf_hub_download(repository, "config.json", revision=revision)).parent)
+        return str(Path(hf_hub_download(repository, config, revision=revision)).parent)
 
 
 def listing(model: str, needs: Sequence[str] = ()) -> Listing:
@@ -101,16 +104,17 @@ def listing(model: str, needs: Sequence[str] = ()) -> Listing:
     return fetched
 
 
-def download(model: str, files: Sequence[str] = FILES) -> str:
+def download(model: str, files: Sequence[str] = FILES, config: str = "config.json") -> str:
     """Return the folder of a checkpoint, after downloading what is missing of it, with progress bars.
 
     Args:
         files: patterns of the files to download; ``*`` stands for a part of a name, never for a folder.
+        config: as in :func:`config_folder`.
 
     Raises:
         ConfigError: the disk is too small, or the download failed. Complete files are kept: the next call continues with the others.
     """
-    folder, found = Path(config_folder(model)), split_hub_id(model)
+    folder, found = Path(config_folder(model, config)), split_hub_id(model)
     if expanded(model).is_dir() or found is None:
         return str(folder)
     with _errors(model):

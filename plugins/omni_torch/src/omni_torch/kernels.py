@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from omni_core.errors import PluginError
 from omni_core.hookspecs import KernelComponent, works
-from omni_core.model_runner.kernels import installed, on_install
 from omni_core.protocol.specs import KernelSpec
 from omni_core.references import load
+from omni_torch.installed_kernels import installed, on_install
 
 if TYPE_CHECKING:
     import torch
@@ -79,6 +79,17 @@ class Operation(Generic[P, R]):
                         "kernel %s of %s is not used, because %s: %s", spec.name, self.name, type(error).__name__, error
                     )
         return self.reference
+
+    def replaced(self, device: str, dtype: torch.dtype) -> bool:
+        """Return True if calls for this kind of device and dtype run a kernel. A caller that has a faster way than the reference
+        asks before it calls.
+        """
+        if not installed(self.name):
+            return False
+        key = device, dtype
+        if key not in self._chosen:
+            self._chosen[key] = self.choose(*key)
+        return self._chosen[key] is not self.reference
 
     def compare(self, component: KernelComponent) -> Iterator[Comparison]:
         """Compare the kernel of a component with this operation's reference (:func:`omni_torch.comparison.compare`)."""

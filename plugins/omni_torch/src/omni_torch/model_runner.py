@@ -6,10 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
+from omni_core.errors import ConfigError
 from omni_core.model_runner import (
     ARModel,
     ARRequest,
@@ -20,15 +21,54 @@ from omni_core.model_runner import (
     ModelRunner,
 )
 from omni_core.scheduling.base import OutgoingMessage
+from omni_torch.key_values import KeyValues
 from omni_torch.sampling import sample
+from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 
 class ARModelRunner(ModelRunner):
-    """Runs an autoregressive model. A subclass implements ``receive`` and ``result`` and overrides hooks as it needs."""
+    """Runs an autoregressive model. A subclass implements ``receive`` and ``result`` and overrides hooks as it needs.
+
+    Attributes:
+        hands_over: whether its requests' keys and values come from another stage (:meth:`past_key_values`) or go to one
+            (:meth:`export_key_values`); a scheduler that cannot do that is refused at the start.
+        exports_hidden: whether what it exports has the final hidden states, which are then stored beside keys and values.
+        parallel: the ranks of the model. kv_heads: its key/value heads over all ranks; ``None``: no two ranks hold the same one.
+        exporter: set by the scheduler.
+    """
+
+    hands_over: bool = False
+    exports_hidden: bool = False
+    parallel: TensorParallel = ALONE
+    kv_heads: int | None = None
+    exporter: Callable[[ARModelRunner, ARRequest], KeyValues] | None = None
 
     def __init__(self, model: ARModel, device: str | torch.device = "cpu") -> None:
         self.model = model
         self.device = torch.device(device)
+        if self.exports_hidden:
+            self.kept_width = model.hidden_size
+
+    # --- keys and values of other stages -----------------------------------------------------------------------------
+    def past_key_values(self, request: ARRequest) -> KeyValues | None:
+        """Return the keys and values of the prompt's first positions, all heads, where another stage has computed them.
+
+        At least one position of the prompt must be left to compute. Asked at admission, and again when a preempted request is
+        computed anew, so they are kept as long as the request.
+        """
+        return None
+
+    def export_key_values(self, request: ARRequest) -> KeyValues:
+        """Return a copy of the keys and values of all positions computed so far, for :meth:`result`. All ranks must call it alike.
+
+        Rank 0 gets all heads; the others, whose results nobody reads, their own.
+
+        Raises:
+            ConfigError: ``hands_over`` is not set.
+        """
+        if self.exporter is None:
+            raise ConfigError(f"{type(self).__name__}: hands_over must be true, so that its scheduler exports")
+        return self.exporter(self, request)
 
     # --- hooks, in the order of a step -------------------------------------------------------------------------------
     def before_forward(self, batch: ForwardBatch) -> None:
@@ -60,6 +100,8 @@ class ARModelRunner(ModelRunner):
         batch.input_embeds = self._input_embeds(batch)
         self.before_forward(batch)
         output = self.forward(batch, forward or self.model.forward)
+        if self.exports_hidden and batch.keep is not None:
+            batch.keep(output.hidden)
         self.after_forward(batch, output)
         if not batch.sampled:
             return []

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_torch.few_rows import FewRowsLinear, few_rows_linear
+
 LEAST_VALUES = 1 << 17
 """Smaller weights are not packed: calling oneDNN costs about 8 us more than calling the plain kernel."""
 
@@ -63,27 +65,44 @@ Pack = Callable[[torch.Tensor, torch.Tensor | None], nn.Module | None]
 """Makes the layer that replaces a weight and a bias; ``None``: they are not replaced."""
 
 
-def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | None:
+def pack(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module | None:
     """A :data:`Pack` for oneDNN's kernels."""
     matrix = packed(weight)
     return None if matrix is None else PackedLinear(matrix, None if bias is None else bias.detach())
 
 
-def pack_linears(module: nn.Module, pack: Pack = pack) -> None:
+def pack_decoder(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module | None:
+    """A :data:`Pack` for layers that mostly compute few rows: where a kernel of :func:`few_rows_linear` is installed, the weight stays
+    as it is; else as :func:`pack`.
+    """
+    if weight.device.type == "cpu" and few_rows_linear.replaced("cpu", weight.dtype):
+        return FewRowsLinear(weight.detach(), None if bias is None else bias.detach())
+    return pack(weight, bias)
+
+
+def keep(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module | None:
+    """A :data:`Pack` that replaces nothing."""
+    return None
+
+
+def pack_linears(module: nn.Module, pack: Pack = pack, *, trim: bool = True) -> None:
     """Replace the linear layers inside ``module`` by packed ones, where that is faster. Their weights are freed.
 
-    A module that holds other matrices has a method ``pack_weights(pack)``, which is called.
+    A module that holds other matrices has a method ``pack_weights(pack)``, which is called. ``trim``: return the memory to the system.
     """
+    if pack is keep:
+        return
     for child in list(module.modules()):
         for name, layer in list(child.named_children()):
             if type(layer) is nn.Linear and (replacement := pack(layer.weight, layer.bias)) is not None:
                 setattr(child, name, replacement)
         if (pack_weights := getattr(child, "pack_weights", None)) is not None:
             pack_weights(pack)
-    _return_freed_memory()
+    if trim:
+        return_freed_memory()
 
 
-def _return_freed_memory() -> None:
+def return_freed_memory() -> None:
     """Return freed memory to the system: glibc keeps what was freed between live tensors, half of a quantised model's
     size.
     """

@@ -27,7 +27,7 @@ CONTEXT = 400 * MIB
 """Memory of a GPU that each process takes for its CUDA context, outside of torch's allocator. An estimate."""
 
 COLLECTIVES = 256 * MIB
-"""What each rank of several takes for NCCL's buffers. An estimate."""
+"""The memory that each of several ranks takes for NCCL's buffers. An estimate."""
 
 MARGIN = 0.01
 """The share of a GPU that is left free, for the driver and other programs."""
@@ -107,7 +107,7 @@ class _Plan:
             ConfigError: its ``gpu_memory`` is too small.
         """
         stage, network = self.stages[name], self.networks[name]
-        item, given = ITEM_BYTES[stage.factory_args["dtype"]], stage.factory_args
+        item, given = ITEM_BYTES[stage.factory_args["dtype"]], _checked(stage)
         weights = self.weights(name, ranks)
         if network.cache is None:
             need = _Need(weights, network.working(item))
@@ -361,6 +361,15 @@ def _note(stage: StageConfig, need: _Need, cache: int) -> str:
     if stage.gpu is not None and need.position:
         parts.append(f"KV cache {size(cache)}: {cache // need.position:,} positions")
     return ", ".join(parts)
+
+
+def _checked(stage: StageConfig) -> Mapping[str, Any]:
+    """Return the arguments of a stage. Raises ConfigError: one from which its memory follows is no number."""
+    for name in ("max_running", "max_batch_tokens", "max_context", "kv_cache_mb", "kv_blocks", "block_size"):
+        value = stage.factory_args.get(name)
+        if value is not None and (not isinstance(value, int | float) or isinstance(value, bool) or not value > 0):
+            raise ConfigError(f"stages[{stage.name}].factory_args.{name}: must be a number above 0, is {value!r}")
+    return stage.factory_args
 
 
 def _asked(given: Mapping[str, Any], need: _Need, network: Network, item: int) -> int | None:

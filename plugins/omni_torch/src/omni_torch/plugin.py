@@ -8,4 +8,9 @@ from omni_core.hookspecs import Component, hookimpl
 @hookimpl
 def omni_commands() -> list[Component]:
     """Return the commands by name."""
-    return [Component("pull", "omni_torch.commands:pull", "Download a checkpoint from the hub.")]
+    return [
+        Component(
+            "cache", "omni_torch.cache_command:cache", "List or remove the prepared weights that later starts map."
+        ),
+        Component("pull", "omni_torch.commands:pull", "Download a checkpoint from the hub."),
+    ]

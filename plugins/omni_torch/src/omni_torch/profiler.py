@@ -1,4 +1,4 @@
-"""torch's profiler as a part of a pipeline's profile (``omni profile --torch STAGE``; see :mod:`omni_core.observe.profiler`)."""
+"""torch's profiler as a part of a pipeline's profile (``omni profile --torch STAGE``; see :mod:`omni_tracing.recorder`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch._C._profiler import _ExperimentalConfig
 
-from omni_core.observe.profiler import Event, flow_id, thread_name
+from omni_tracing.recorder import Event, flow_id, thread_name
 
 _DEVICE_THREADS = 1 << 22
 """The first ``tid`` of the tracks of an accelerator's streams: no thread id of Linux is as large."""

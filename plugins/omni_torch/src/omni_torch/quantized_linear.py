@@ -1,13 +1,15 @@
-"""Linear layers with int8 weights for a CPU: a quarter of float32's bytes, and a decode step is bound by reading them.
+"""Linear layers with int8 or 4-bit weights for a CPU: a quarter or a seventh of float32's bytes, which a decode step waits for.
 
-Weights are quantised symmetrically, from float32, with one scale per output channel. The kernels are PyTorch's own and
-partly private, so they are probed. docs/performance.md has the measurements, and the reasons for not using torchao.
+Weights are quantised symmetrically, from float32, with one scale per output channel, or for 4 bits per group of 32 inputs. The kernels of
+int8 are PyTorch's own and partly private, so they are probed. docs/performance.md has the measurements, and the reasons for not using
+torchao.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,8 @@ from attrs import frozen
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_torch.packed_linear import Pack, pack
+from omni_torch.few_rows import FEW_ROWS, GROUP, Matrix, few_rows_linear, packed_int4, widened
+from omni_torch.packed_linear import Pack, keep, pack_decoder
 
 LEAST_VALUES = 1 << 13
 """Smaller weights are not quantised: the bytes of gates and the like are negligible."""
@@ -36,16 +39,27 @@ ALIGNMENT = 16
 class Int8WeightLinear(nn.Module):
     """A linear layer with int8 weights and bfloat16 inputs, summed in float32. Its output has the dtype of its input."""
 
+    _weight: torch.Tensor
+    _scales: torch.Tensor
+    _bias: torch.Tensor | None
+
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """``weight``: ``[out, in]`` of any float dtype, ``in`` a multiple of :data:`ALIGNMENT`."""
         super().__init__()
-        wide = weight.detach().float()
-        # Rounded before it is used, so that bfloat16's rounding of a scale is not an error of the product.
-        self._scales = (_largest(wide).squeeze(1) / LARGEST).to(torch.bfloat16)
-        self._weight = _quantized(wide, self._scales.float().unsqueeze(1))
-        self._bias = None if bias is None else bias.detach()
+        # Rounded before they are used, so that bfloat16's rounding of a scale is not an error of the product.
+        values, scales = quantized_int8(weight.detach(), torch.bfloat16)
+        self.register_buffer("_weight", values)
+        self.register_buffer("_scales", scales)
+        self.register_buffer("_bias", None if bias is None else bias.detach())
+
+    @property
+    def matrix(self) -> Matrix:
+        """The quantised weight."""
+        return Matrix(self._weight, self._scales, self._bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel() <= FEW_ROWS * x.shape[-1] and few_rows_linear.replaced(x.device.type, x.dtype):
+            return few_rows_linear(x, self._weight, self._scales, self._bias)
         rows = x.reshape(-1, x.shape[-1]).to(torch.bfloat16).contiguous()
         if len(rows) > MOST_ROWS:
             output = F.linear(rows, self._weight.to(torch.bfloat16)) * self._scales
@@ -60,29 +74,154 @@ class Int8WeightLinear(nn.Module):
 class Int8Linear(nn.Module):
     """A linear layer with int8 weights and int8 inputs, each row of them with its own scale, summed in int32.
 
-    A row's result does not depend on the other rows. The output has the dtype of the input.
+    A row's result does not depend on the other rows. The output has the dtype of the input. Where a kernel of ``few_rows_linear`` is
+    installed, weights keep their rows, and products of more than :data:`omni_torch.few_rows.FEW_ROWS` rows have bfloat16 inputs.
     """
+
+    _weight: torch.Tensor
+    _scales: torch.Tensor
+    _bias: torch.Tensor | None
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """``weight``: ``[out, in]`` of any float dtype."""
         super().__init__()
-        wide = weight.detach().float()
-        scales = _largest(wide) / LARGEST
-        # The shape of a decode step's inputs, for which the layout of the weights is chosen.
-        self._matrix = torch.ops.onednn.qlinear_prepack(_quantized(wide, scales), [8, wide.shape[1]])
-        self._scales, self._zeros = scales.squeeze(1), torch.zeros(len(wide), dtype=torch.int32)
-        self._bias = None if bias is None else bias.detach()
+        values, scales = quantized_int8(weight.detach())
+        self.register_buffer("_weight", values)
+        self.register_buffer("_scales", scales)
+        self.register_buffer("_bias", None if bias is None else bias.detach())
+        self._zeros = torch.zeros(len(values), dtype=torch.int32)
+        self._matrix: torch.Tensor | None = None
+        self._keeps_rows = few_rows_linear.replaced("cpu", weight.dtype)
+
+    @property
+    def matrix(self) -> Matrix | None:
+        """The quantised weight, if it keeps its rows."""
+        return Matrix(self._weight, self._scales, self._bias, int8_inputs=True) if self._keeps_rows else None
+
+    def pack_weights(self, pack: Pack) -> None:
+        """Lay the weight out for the kernel, once it has values."""
+        if self._weight.device.type == "cpu" and not self._keeps_rows:
+            self._laid_out()
+
+    def _laid_out(self) -> torch.Tensor:
+        if self._matrix is None:
+            # The shape of a decode step's inputs, for which the layout of the weights is chosen.
+            self._matrix = torch.ops.onednn.qlinear_prepack(self._weight, [8, self._weight.shape[1]])
+            self._weight = self._weight.new_empty(0)
+        return self._matrix
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._keeps_rows:
+            return self._kept_rows(x)
         rows = x.reshape(-1, x.shape[-1]).float()
         scales = _largest(rows) / LARGEST
         # The kernels take unsigned inputs. Adding a half makes the conversion round instead of truncate.
         unsigned = (rows / scales).add_(128.5).to(torch.uint8)
         output = torch.ops.onednn.qlinear_pointwise(
-            unsigned, 1.0, 128, self._matrix, self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            unsigned, 1.0, 128, self._laid_out(), self._scales, self._zeros, None, 1.0, 0, torch.float32, "none", [], ""
         )
         output = output.mul_(scales).to(x.dtype).view(*x.shape[:-1], len(self._scales))
         return output if self._bias is None else output + self._bias
+
+    def _kept_rows(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel() <= FEW_ROWS * x.shape[-1]:
+            return few_rows_linear(x, self._weight, self._scales, self._bias, True)
+        output = (F.linear(x.to(torch.bfloat16), self._weight.to(torch.bfloat16)) * self._scales).to(x.dtype)
+        return output if self._bias is None else output + self._bias
+
+
+class Int4WeightLinear(nn.Module):
+    """A linear layer with 4-bit weights, a scale for each :data:`omni_torch.few_rows.GROUP` inputs, and bfloat16 inputs, summed in float32.
+
+    Its output has the dtype of its input. Without a kernel of ``few_rows_linear`` the weight is widened at every product.
+    """
+
+    _weight: torch.Tensor
+    _scales: torch.Tensor
+    _bias: torch.Tensor | None
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """``weight``: ``[out, in]`` of any float dtype, ``in`` a multiple of the group."""
+        super().__init__()
+        values, scales = quantized_int4(weight.detach())
+        self.register_buffer("_weight", values)
+        self.register_buffer("_scales", scales)
+        self.register_buffer("_bias", None if bias is None else bias.detach())
+
+    @classmethod
+    def described(cls, out: int, size: int, *, zero_points: bool, bias: torch.Tensor | None = None) -> Self:
+        """Return a layer without values, on the meta device, which a checkpoint fills: ``[out, size]``, with or without zero points."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        scales = (out, 2, size // GROUP) if zero_points else (out, size // GROUP)
+        layer.register_buffer("_weight", torch.empty(out, size // 2, dtype=torch.uint8, device="meta"))
+        layer.register_buffer("_scales", torch.empty(scales, dtype=torch.bfloat16, device="meta"))
+        layer.register_buffer("_bias", bias)
+        return layer
+
+    @property
+    def matrix(self) -> Matrix:
+        """The quantised weight."""
+        return Matrix(self._weight, self._scales, self._bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if few_rows_linear.replaced(x.device.type, x.dtype):
+            return few_rows_linear(x, self._weight, self._scales, self._bias)
+        wide = widened(self._weight, self._scales, torch.bfloat16)
+        output = F.linear(x.to(torch.bfloat16), wide).to(x.dtype)
+        return output if self._bias is None else output + self._bias
+
+
+class Int4Linear(Int4WeightLinear):
+    """As :class:`Int4WeightLinear`, but where a kernel of ``few_rows_linear`` is installed, products of few rows have int8 inputs, each
+    :data:`omni_torch.few_rows.GROUP` of a row with its own scale, and are sums of integers.
+    """
+
+    @property
+    def matrix(self) -> Matrix:
+        """The quantised weight."""
+        return Matrix(self._weight, self._scales, self._bias, int8_inputs=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel() <= FEW_ROWS * x.shape[-1] and few_rows_linear.replaced(x.device.type, x.dtype):
+            return few_rows_linear(x, self._weight, self._scales, self._bias, True)
+        return super().forward(x)
+
+
+def quantized_int8(weight: torch.Tensor, kind: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return int8 values ``[out, in]`` and a scale per output, ``[out]`` of dtype ``kind``. Of a weight on the meta device their shapes."""
+    if weight.is_meta:  # computing there would import torch's compiler, which takes a second and 100 MB
+        return weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight), dtype=kind)
+    wide = weight.float()
+    scales = (_largest(wide).squeeze(1) / LARGEST).to(kind)
+    return _quantized(wide, scales.float().unsqueeze(1)), scales
+
+
+def quantized_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 4-bit values and their scales, in the layout of :func:`omni_torch.few_rows.widened`.
+
+    Values are from -8 to 7. A group's scale is the one of the least squared error among some near its largest magnitude divided by 8, of
+    either sign. Of a weight on the meta device only their shapes are made.
+    """
+    if weight.is_meta:
+        out, size = weight.shape
+        return weight.new_empty(out, size // 2, dtype=torch.uint8), weight.new_empty(
+            out, size // GROUP, dtype=torch.bfloat16
+        )
+    groups = weight.float().unflatten(1, (-1, GROUP))
+    extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scales, least = torch.zeros_like(extreme), torch.full_like(extreme, torch.inf)
+    for levels in SCALES:
+        tried = (extreme / -levels).to(torch.bfloat16).float()
+        error = (_rounded(groups, tried) * tried - groups).square().sum(-1, keepdim=True)
+        better = error < least
+        scales, least = torch.where(better, tried, scales), torch.where(better, error, least)
+    values = (_rounded(groups, scales) + 8).to(torch.uint8)
+    return packed_int4(values.flatten(1)), scales.squeeze(-1).to(torch.bfloat16)
+
+
+def _rounded(groups: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return (groups / torch.where(scales == 0, 1.0, scales)).round_().clamp_(-8, 7)
 
 
 def _largest(x: torch.Tensor) -> torch.Tensor:
@@ -92,6 +231,10 @@ def _largest(x: torch.Tensor) -> torch.Tensor:
 
 def _quantized(wide: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return (wide / scales).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
+
+
+SCALES = (-6.8, -7.2, -7.6, 6.8, 7.2, 7.6, 8.0, 8.4, 9.0)
+"""The values that a group's largest magnitude may become, for :func:`quantized_int4`."""
 
 
 @frozen
@@ -108,19 +251,21 @@ class Quantization:
 QUANTIZATIONS = {
     "int8_weight_only": Quantization(Int8WeightLinear, "a CPU with AVX2 or AVX-512", ALIGNMENT),
     "int8_dynamic_activation_int8_weight": Quantization(Int8Linear, "a CPU with AVX2 or AVX-512 and VNNI", 1),
+    "int4_weight_only": Quantization(Int4WeightLinear, "a CPU with AVX2 or AVX-512", GROUP),
+    "int8_dynamic_activation_int4_weight": Quantization(Int4Linear, "a CPU with AVX2 or AVX-512", GROUP),
 }
 """The schemes by their names in torchao and transformers."""
 
 
-def pack_for(quantization: str | None, device: str) -> Pack:
-    """Return the argument for :func:`omni_torch.packed_linear.pack_linears`. ``None``: weights keep their dtype, in a
-    faster layout.
+def quantize_for(quantization: str | None, device: str) -> Pack:
+    """Return the argument for :func:`omni_torch.packed_linear.pack_linears` that makes narrow weights, in a layout that is the same on
+    every machine. ``None``: weights are kept.
 
     Raises:
         ConfigError: the name is unknown, or this machine has no kernel for it.
     """
     if quantization is None:
-        return pack
+        return keep
     if quantization not in QUANTIZATIONS:
         raise ConfigError(f"quantization: {quantization!r} is unknown; there are: {', '.join(QUANTIZATIONS)}")
     chosen = QUANTIZATIONS[quantization]
@@ -131,10 +276,20 @@ def pack_for(quantization: str | None, device: str) -> Pack:
 
     def quantize(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module | None:
         if weight.numel() < LEAST_VALUES or weight.shape[1] % chosen.alignment:
-            return pack(weight, bias)
+            return None
         return chosen.layer(weight, bias)
 
     return quantize
+
+
+def pack_for(quantization: str | None, device: str) -> Pack:
+    """Return the argument for :func:`omni_torch.packed_linear.pack_linears` that makes narrow weights, and lays out the others. Raises as
+    :func:`quantize_for`.
+    """
+    quantize = quantize_for(quantization, device)
+    if quantize is keep:
+        return pack_decoder
+    return lambda weight, bias: quantize(weight, bias) or pack_decoder(weight, bias)
 
 
 @cache

@@ -7,17 +7,24 @@ The runtime starts one process per rank of a stage with ``tp_size > 1`` and give
 
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import suppress
 from datetime import timedelta
+from fcntl import ioctl
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from attrs import frozen
 
+from omni_core.config.addresses import split_address
 from omni_core.errors import ConfigError
 
 COLLECTIVE_SECONDS = 300.0
 """The time limit of one collective. The parent notices a dead rank earlier."""
+
+_SIOCGIFADDR = 0x8915
 
 
 @frozen
@@ -62,14 +69,13 @@ class TensorParallel:
                 raise ConfigError("tp_rendezvous: required when tp_size is above 1; the runtime gives it")
             on_gpu = torch.device(device).type == "cuda"
             options: dict[str, Any] = {"device_id": torch.device(device)} if on_gpu else {}
-            dist.init_process_group(
-                "nccl" if on_gpu else "gloo",
-                init_method=rendezvous,
-                rank=rank,
-                world_size=size,
-                timeout=timedelta(seconds=COLLECTIVE_SECONDS),
-                **options,
-            )
+            timeout = timedelta(seconds=COLLECTIVE_SECONDS)
+            if rendezvous.startswith("tcp://"):
+                options["store"] = _store(rank, size, *split_address(rendezvous), timeout)
+            else:
+                options["init_method"] = rendezvous
+            backend = "nccl" if on_gpu else "gloo"
+            dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout, **options)
         return cls(rank, size)
 
     def share(self, total: int, what: str) -> int:
@@ -91,6 +97,42 @@ class TensorParallel:
         if self.size > 1:
             dist.all_reduce(partial)
         return partial
+
+    def gather(self, part: torch.Tensor) -> list[torch.Tensor] | None:
+        """Return every rank's ``part``, of equal shapes, on rank 0, and ``None`` on the others. Bits are kept, whatever the dtype."""
+        if self.size == 1:
+            return [part]
+        sent = part.contiguous().reshape(-1).view(torch.uint8)  # not every backend has every dtype
+        received = [torch.empty_like(sent) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(sent, received)
+        return None if received is None else [each.view(part.dtype).view(part.shape) for each in received]
+
+
+def _store(rank: int, size: int, host: str, port: int, timeout: timedelta) -> Any:
+    """Return the store where ranks on several hosts meet, served by rank 0 at its host's own address; torch's would be at every one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect((host, port))  # sends nothing
+        interface = _interface(way.getsockname()[0])
+    if (
+        interface is not None
+    ):  # else gloo goes by the host's name, which may stand for an address that others cannot reach
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    store: Any = dist.TCPStore  # type: ignore[attr-defined]  # torch does not export it to type checkers
+    if rank:
+        return store(host, port, size, is_master=False, timeout=timeout)
+    listener = socket.create_server((host, port), family=family).detach()
+    return store(host, port, size, is_master=True, timeout=timeout, wait_for_workers=False, master_listen_fd=listener)
+
+
+def _interface(address: str) -> str | None:
+    """Return the name of the network interface with an IPv4 address, where the system tells (Linux)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):
+                if socket.inet_ntoa(ioctl(asked, _SIOCGIFADDR, name.encode().ljust(256, b"\0"))[20:24]) == address:
+                    return name
+    return None
 
 
 ALONE = TensorParallel()

@@ -33,7 +33,7 @@ def tiny_checkpoint(write: str, shapes: Sequence[str], shapes_help: str) -> clic
             raise click.ClickException(str(error)) from error
         except OSError as error:
             raise click.ClickException(f"{directory} cannot be written: {error.strerror or error}") from error
-        size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**20
         click.echo(f"{folder}: {size:.1f} MiB, shape {shape}, random weights (seed {seed})")
 
     return command

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -12,8 +15,13 @@ from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult
 from omni_core.scheduling.streaming import StreamingScheduler
+from omni_torch.deadlines import policy_of
+from omni_torch.step_cost import StepCost
 
 Stream = TypeVar("Stream")
+
+SHORT_PASS, LONG_PASS = 0.05, 0.15
+"""Seconds of a pass that may be shared: the shorter one where somebody would run out of sound meanwhile."""
 
 
 class Vocoder(Protocol[Stream]):
@@ -54,6 +62,7 @@ class _Sound(Generic[Stream]):
     waiting: list[torch.Tensor] = field(factory=list)
     decoded: list[torch.Tensor] = field(factory=list)  # chunk by chunk, as they were decoded
     waves: list[torch.Tensor] = field(factory=list)
+    until: float | None = None  # when a listener who began to play at the first sound runs out of it
 
 
 class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
@@ -62,20 +71,49 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     Its input is a stream of frames, ``[codebooks]`` int64 each. The payload only marks the end of speech; its request's
     ``params["return_codes"]`` asks for the frames beside the sound.
 
+    A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, those whose listeners run out of sound first
+    come first, and no more of them share a pass than can wait for all of its sound. A request that nobody hears yet begins when, as far
+    as passes can be predicted, those that are being heard stay in time.
+
     Args:
         initial_chunk: frames of the first chunk: small, so that sound starts soon.
         chunk: frames of every later chunk: larger, because a pass has a cost of its own.
+        max_running: requests decoded in one pass, which bounds its memory. By default all that have a whole chunk.
+        policy: ``package.module:attribute`` of a callable that returns a :class:`omni_torch.deadlines.Policy`, or ``None`` for requests
+            in the order in which they came, the default.
+
+    Attributes:
+        clock: returns the time in seconds.
 
     Raises:
-        ConfigError: a chunk of no frames.
+        ConfigError: a chunk of no frames, or passes for no request.
     """
 
-    def __init__(self, vocoder: Vocoder[Stream], *, initial_chunk: int, chunk: int) -> None:
+    def __init__(
+        self,
+        vocoder: Vocoder[Stream],
+        *,
+        initial_chunk: int,
+        chunk: int,
+        max_running: int | None = None,
+        policy: str | None = None,
+    ) -> None:
         super().__init__()
+        self.clock: Callable[[], float] = time.monotonic
         for name, value in (("initial_chunk", initial_chunk), ("chunk", chunk)):
             if value < 1:
                 raise ConfigError(f"{name}: must be at least 1 frame, is {value}")
+        if max_running is not None and max_running < 1:
+            raise ConfigError(f"max_running: must be at least 1, is {max_running}")
         self._vocoder, self._initial_chunk, self._chunk = vocoder, initial_chunk, chunk
+        self._max_running = max_running
+        self._policy = policy_of(policy)
+        self._cost = StepCost(2)
+        self._heard: dict[str, _Sound[Stream]] = {}
+        self._held: set[str] = set()
+        self._held_until = 0.0
+        self._passes = self._decoded_streams = self._decoded_frames = self._samples = 0
+        self._late = 0.0
 
     def start(self) -> None:
         if self._vocoder.device.type == "cuda":  # kernels start on the current device, and each thread has its own
@@ -83,6 +121,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         super().start()
 
     def new_state(self, request_id: str, request: OmniRequest | None) -> _Sound[Stream]:
+        if self._policy is not None:
+            self._policy.begin(request_id, request or OmniRequest(), self.clock())
         return _Sound(self._vocoder.begin())
 
     def on_payload(self, state: _Sound[Stream], payload: StagePayload) -> None:
@@ -96,34 +136,128 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             raise ValueError(f"codes must be from 0 to {size - 1}, this frame has {chunk.tolist()}")
         state.waiting.append(chunk)
 
+    def statistics(self) -> dict[str, float]:
+        """Return counters: passes of the network, the streams and the frames that they decoded; the seconds of sound, and those in
+        which a listener who plays at once has had none (``late_seconds``).
+        """
+        counted: dict[str, float] = {
+            "steps": self._passes,
+            "computed": self._decoded_streams,
+            "frames": self._decoded_frames,
+        }
+        counted |= {"sound_seconds": self._samples / self._vocoder.sample_rate, "late_seconds": self._late}
+        return {**super().statistics(), **{name: float(value) for name, value in counted.items()}}
+
     def step(self, states: dict[str, _Sound[Stream]]) -> dict[str, BaseException]:
-        """Decode, in batches, every request that has a whole chunk of frames, until none has."""
+        """Decode a chunk of some of the requests that have one, in one pass; the others are left for the next turns."""
         failures: dict[str, BaseException] = {}
-        while due := {
-            name: state
-            for name, state in states.items()
-            if name not in failures and len(state.waiting) >= self._wanted(state) and not self._is_aborted(name)
-        }:
-            self._decode(due, failures)
+        self.unfinished = {name: None for name, state in states.items() if self._frames_due(name, state)}
+        due = {name: states[name] for name in self.unfinished if not self._is_aborted(name)}
+        now = self.clock()
+        if due and due.keys() == self._held and now < self._held_until:
+            self.wait = self._held_until - now
+            return failures
+        chosen, self._held_until = self._chosen(due, now)
+        if chosen:
+            self._decode({name: due[name] for name in chosen}, failures)
+            waited = [*(name for name in due if name not in chosen), *chosen]  # those of this pass take their turn last
+            self.unfinished = {name: None for name in waited if name in failures or self._frames_due(name, due[name])}
+        self._held = set() if chosen else set(due)
+        if due and self.unfinished:
+            self.wait = 0.0 if chosen else max(0.0, self._held_until - now)
         return failures
 
     def finish(self, request_id: str, state: _Sound[Stream]) -> AudioResult:
-        failures: dict[str, BaseException] = {}
-        while state.waiting:
-            self._decode({request_id: state}, failures)
-            if failures:
-                raise failures.pop(request_id)
         samples = torch.cat(state.waves) if state.waves else torch.empty(0)
         empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
         codes = torch.cat(state.decoded) if state.decoded else empty
         return AudioResult(_samples(samples), self._vocoder.sample_rate, codes if state.return_codes else None)
 
+    def _forget(self, request_id: str) -> None:
+        super()._forget(request_id)
+        self._heard.pop(request_id, None)
+        if self._policy is not None:
+            self._policy.end(request_id)
+
+    # --- choice --------------------------------------------------------------------------------------------------------
+    def _frames_due(self, request_id: str, state: _Sound[Stream]) -> int:
+        """Return the frames of a request's next chunk if they have come, or if no more will come: those that are left."""
+        wanted = self._wanted(state)
+        if len(state.waiting) >= wanted:
+            return wanted
+        return len(state.waiting) if state.waiting and self.is_whole(request_id) else 0
+
+    @property
+    def _frame_seconds(self) -> float:
+        """The seconds of sound of one frame, as far as it is known."""
+        return self._samples / self._vocoder.sample_rate / max(1, self._decoded_frames)
+
     def _wanted(self, state: _Sound[Stream]) -> int:
         return self._chunk if state.decoded else self._initial_chunk
 
+    def _chosen(self, due: dict[str, _Sound[Stream]], now: float) -> tuple[list[str], float]:
+        """Return the requests of the next pass, and when to look again if there are none because all are held back for others."""
+        policy = self._policy
+        if policy is None:
+            return list(due)[: self._max_running], now
+        moments = {name: policy.due(name, now) for name in due}
+        chosen: list[str] = []
+        frames, latest, held_until = 0, now, math.inf
+        for name in sorted(due, key=moments.__getitem__):
+            wanted = self._frames_due(name, due[name])
+            end = now + self._cost.seconds(len(chosen) + 1, frames + wanted)
+            if chosen and (len(chosen) == self._max_running or end > latest):
+                break
+            if policy.may_wait(name, now):
+                if held_until == math.inf:
+                    held_until = self._threatened([*chosen, name], due, end, now)
+                if held_until < math.inf:
+                    continue  # nor does one behind it begin
+            if not chosen:
+                latest = min(max(moments[name], now + SHORT_PASS), now + LONG_PASS)
+            chosen.append(name)
+            frames += wanted
+        return chosen, held_until
+
+    def _threatened(self, together: list[str], due: dict[str, _Sound[Stream]], end: float, now: float) -> float:
+        """Return the first deadline that is missed if a pass of ``together``, some of which nobody has heard yet, is next; infinity if
+        passes of one request each, in the order of their deadlines, are in time for all that are heard then.
+
+        ``end``: when that pass is over. A chunk that is late because its frames have not come is not waited for.
+        """
+        assert self._policy is not None
+        begun = [name for name in together if name not in self._heard]
+        if not self._heard and len(begun) == 1:
+            return math.inf
+        jobs = [
+            (self._policy.due(name, now), self._left(name, state, 0))
+            for name, state in self._heard.items()
+            if name not in together
+        ]
+        first = end + self._initial_chunk * self._frame_seconds
+        jobs += [(first, self._left(name, due[name], self._initial_chunk)) for name in begun]
+        for moment, (frames, are_here) in sorted(jobs):
+            if frames and (are_here or moment > now):
+                end += self._cost.seconds(1, frames)
+                if end > moment:
+                    return max(moment, now)
+        return math.inf
+
+    def _left(self, request_id: str, state: _Sound[Stream], first: int) -> tuple[int, bool]:
+        """Return the frames of a request's next chunk, after its ``first`` waiting ones, and whether they have come."""
+        here = len(state.waiting) - first
+        if here < self._chunk and self.is_whole(request_id):
+            return max(0, here), True
+        return self._chunk, here >= self._chunk
+
+    # --- passes --------------------------------------------------------------------------------------------------------
     def _decode(self, states: dict[str, _Sound[Stream]], failures: dict[str, BaseException]) -> None:
         """Decode a chunk of each, or its remaining frames; put the errors of those that fail into ``failures``."""
         chunks = {name: torch.stack(state.waiting[: self._wanted(state)]) for name, state in states.items()}
+        begin = self.clock()
+        self._passes += 1
+        self._decoded_streams += len(chunks)
+        self._decoded_frames += sum(map(len, chunks.values()))
         try:
             waves = self._vocoder.decode([(states[name].stream, chunk) for name, chunk in chunks.items()])
         except BaseException as error:
@@ -132,6 +266,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             else:
                 self._decode_alone(states, chunks, failures)
             return
+        if self._policy is not None:
+            self._cost.observe([len(chunks), sum(map(len, chunks.values()))], self.clock() - begin)
         for (name, chunk), wave in zip(chunks.items(), waves, strict=True):
             self._decoded(name, states[name], chunk, wave)
 
@@ -157,7 +293,15 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         del state.waiting[: len(frames)]
         state.decoded.append(frames)
         state.waves.append(wave)
+        self._samples += len(wave)
         if len(wave):
+            now = self.clock()
+            if state.until is not None:
+                self._late += max(0.0, now - state.until)
+            state.until = max(now, state.until or now) + len(wave) / self._vocoder.sample_rate
+            if self._policy is not None:
+                self._heard[request_id] = state
+                self._policy.emitted(request_id, len(wave) / self._vocoder.sample_rate, self.clock())
             self.emit(request_id, AudioChunk(_samples(wave), self._vocoder.sample_rate))
 
 

@@ -81,6 +81,12 @@ class Checkpoint:
                     tensors[name] = _read(shard, name, part_of(name))
         return tensors
 
+    def narrow(self, weights: Iterable[str]) -> bool | None:
+        """Return None if these tensors, ``X.weight``, are not stored in 4 bits that can be loaded as they are; else whether they have zero
+        points. See :mod:`omni_torch.quantized_checkpoints`.
+        """
+        return None
+
     def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
         """Read some rows of a matrix only: ``[len(rows), ...]``."""
         with _open(self.shard_of(name)) as shard:
@@ -165,7 +171,7 @@ def load_module(
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
     plan: dict[str, list[Source]] = {}
     for name, shape in shapes.items():
-        plan[name] = sources(name, shape)
+        plan[name] = sources(name, shape) if shape.numel() else []
         for source, _ in plan[name]:
             checkpoint.shard_of(source)  # stop at the first missing tensor: a config may ask for millions of layers
     found = checkpoint.read((source for parts in plan.values() for source, _ in parts), part_of)
@@ -173,13 +179,17 @@ def load_module(
     made: dict[tuple[Source, ...], torch.Tensor] = {}
     state = {}
     for name, parts in plan.items():
+        if not shapes[name].numel():
+            state[name] = torch.empty(shapes[name], dtype=dtype, device=device)
+            continue
         key = tuple(parts)
         if key not in made:
             try:
                 tensor = _join(found, parts, shapes[name])
             except ConfigError as error:
                 raise ConfigError(f"{checkpoint.folder}: {error}") from None
-            made[key] = tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+            keeps = not tensor.is_floating_point() or name.endswith("._scales")  # their dtype is part of a layout
+            made[key] = tensor.to(device=device, dtype=None if keeps else dtype)
         state[name] = made[key]
         for source, _ in parts:  # free each tensor as soon as it is in place
             users[source] -= 1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from omni_core.client import Client, open_pipeline
+from omni_core.client import AsyncPipe, open_async
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3_demo.phrases import COLOURS, KEYWORDS, REPLIES, TOPICS, UNKNOWN, picture_reply, sound_reply
 from omni_qwen3_demo.pipeline import demo
@@ -90,7 +90,7 @@ def request_of(messages: list[dict[str, Any]], *, speech: bool = True, seed: int
     return OmniRequest({"messages": messages}, params, None if speech else ["text"])
 
 
-async def answer(client: Client, asked: Asked, *, speech: bool = True) -> tuple[str, Wave]:
+async def answer(client: AsyncPipe, asked: Asked, *, speech: bool = True) -> tuple[str, Wave]:
     """Return the pipeline's text and its sound at 24 kHz (empty without speech)."""
     messages = [{"role": "user", "content": list(asked.parts)}]
     result = await client.submit(request_of(messages, speech=speech))
@@ -98,7 +98,7 @@ async def answer(client: Client, asked: Asked, *, speech: bool = True) -> tuple[
     return result["decode"].text, wave
 
 
-async def _last_reply(client: Client, messages: list[dict[str, Any]]) -> str:
+async def _last_reply(client: AsyncPipe, messages: list[dict[str, Any]]) -> str:
     result = await client.submit(request_of(messages, speech=False))
     text: str = result["decode"].text
     return text
@@ -144,7 +144,7 @@ async def _report(checkpoint: Path) -> str:
         "held-out sounds of none of them": [sound(None, seed) for seed in range(1, 51)],
     }
     judge, lines = Judge(REPLIES), ["| asked | exact replies |", "|---|---|"]
-    async with open_pipeline(demo(str(checkpoint), processes="one")) as client:
+    async with open_async(demo(str(checkpoint), processes="one")) as client:
         for kind, asked in kinds.items():
             right = [(await answer(client, each, speech=False))[0] == each.reply for each in asked]
             lines.append(f"| {kind} | {sum(right)} of {len(asked)} |")

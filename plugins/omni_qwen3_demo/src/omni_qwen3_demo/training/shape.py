@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
 
 from transformers import Qwen3OmniMoeConfig
 
+from omni_qwen3.chat_template import FILE as TEMPLATE
 from omni_qwen3.tiny_checkpoint import write_processor_files
 from omni_qwen3.tiny_config import Shape, complete_saved_config, model_config
 from omni_qwen3.tiny_tokenizer import write_tokenizer
 from omni_qwen3_demo.phrases import PICTURE_PROMPTS, REPLIES, SOUND_PROMPTS, TOPICS
+from omni_qwen3_demo.pipeline import CHECKPOINT
 from omni_qwen3_demo.training.speech import CODEBOOK, GROUPS
 
 SHAPE = Shape(
@@ -25,9 +28,13 @@ SHAPE = Shape(
 
 
 def write_files(folder: Path) -> dict[str, int]:
-    """Write tokenizer and processor files. Returns the ids that the config needs."""
+    """Write tokenizer and processor files. Returns the ids that the config needs.
+
+    The chat template is the shipped checkpoint's, which has no place for tools: the demo calls none, and says so where they are given.
+    """
     lines = [*REPLIES, *PICTURE_PROMPTS, *SOUND_PROMPTS, *(prompt for topic in TOPICS for prompt in topic.prompts)]
     ids = write_tokenizer(folder, SHAPE.merges, [*lines, *map(str.lower, lines)])
+    shutil.copy(CHECKPOINT / TEMPLATE, folder / TEMPLATE)
     write_processor_files(folder)
     return ids
 

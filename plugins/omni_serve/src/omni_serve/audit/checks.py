@@ -9,7 +9,7 @@ from typing import Literal
 import httpx2
 from attrs import frozen
 
-from omni_serve.audit import chat, disconnects, errors, keys, speech
+from omni_serve.audit import chat, disconnects, errors, keys, realtime, speech
 from omni_serve.audit.subject import Fault, NotOffered, Subject
 from omni_serve.remote import BadStreamError
 
@@ -27,7 +27,7 @@ class Check:
 
 @frozen
 class Result:
-    """What a check found, with one line why."""
+    """The outcome of a check, with one line why."""
 
     name: str
     title: str
@@ -58,6 +58,13 @@ CHECKS = [
     Check("speech-equal", "Speech in events equals bytes", speech.equal),
     Check("speech-seed", "A seed repeats speech", speech.repeats),
     Check("speech-clicks", "No clicks in speech", speech.borders),
+    Check("realtime-session", "A session describes itself", realtime.session),
+    Check("realtime-order", "Order of a session's events", realtime.order),
+    Check("realtime-turn", "The server finds a spoken turn", realtime.turn),
+    Check("realtime-manual", "A turn committed by hand", realtime.manual),
+    Check("realtime-barge-in", "A user who speaks interrupts", realtime.interruption),
+    Check("realtime-cancel", "A cancelled response ends", realtime.cancel),
+    Check("realtime-errors", "Wrong events are errors and named", realtime.errors),
     Check("disconnects", "A lost client frees the server", disconnects.disconnects),
 ]
 

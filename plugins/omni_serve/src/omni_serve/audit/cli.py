@@ -45,7 +45,7 @@ def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Of a check.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def audit(url: str, **options: Any) -> None:
-    """Check the OpenAI-compatible server at URL: its errors, keys, streams, formats and speech.
+    """Check the OpenAI-compatible server at URL: its errors, keys, streams, formats, speech and conversations.
 
     Each check passes, fails or is not offered. The exit code is 1 if one fails. The check of keys calls every documented route
     without a key: audit servers that are yours.

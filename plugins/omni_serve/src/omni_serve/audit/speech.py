@@ -15,7 +15,7 @@ MAGIC: dict[str, Callable[[bytes], bool]] = {
     "aac": lambda data: (data[:1] == b"\xff" and data[1] & 0xF6 == 0xF0) or data[4:8] == b"ftyp",
     "pcm": lambda data: len(data) % 2 == 0 and data[:4] not in (b"RIFF", b"OggS", b"fLaC") and data[:3] != b"ID3",
 }
-"""How files of each format begin. MP3's and ADTS' first bytes differ in the layer."""
+"""The first bytes of a file of each format. MP3's and ADTS' first bytes differ in the layer."""
 
 
 async def formats(subject: Subject) -> str:

@@ -33,8 +33,7 @@ def bench() -> None:
     default="text",
     show_default=True,
     metavar="NAME[=WEIGHT],...",
-    help=f"What is sent: {', '.join(SCENARIOS)}, or several by weights, such as text=3,speech=1. "
-    "There is no duplex scenario yet.",
+    help=f"What is sent: {', '.join(SCENARIOS)}, or several by weights, such as text=3,speech=1.",
 )
 @click.option(
     "--spoken/--written", default=None, help="Ask chats for speech too. By default if the server says it can."
@@ -61,7 +60,7 @@ def bench() -> None:
     "--slo",
     default="",
     metavar="NAME=MOST,...",
-    help="Count good requests: ttfa=0.5,gap=0 (also ttft, late, total, rtf).",
+    help="Count good requests: ttfa=0.5,gap=0 (also ttft, late, total, rtf, barge_in).",
 )
 @click.option("--json", "json_file", type=_OUTPUT, help="Write all results to a file.")
 @click.option("--html", "html_file", type=_OUTPUT, help="Write a page with charts.")

@@ -13,14 +13,15 @@ from typing import Any
 import httpx2
 from attrs import define, field, frozen
 
-from omni_serve.bench.scenarios import Workload
+from omni_serve.bench.duplex import converse
+from omni_serve.bench.scenarios import REALTIME, Workload
 from omni_serve.bench.timeline import Timeline
 from omni_serve.remote import DONE, PCM_RATE, BadStreamError, Remote, events
 
 
 @frozen
 class Load:
-    """How requests are sent: ``rate`` per second in an open loop, or ``concurrency`` at once in a closed one."""
+    """The load of a run: ``rate`` per second in an open loop, or ``concurrency`` at once in a closed one."""
 
     rate: float | None = None
     concurrency: int | None = None
@@ -36,7 +37,7 @@ class Load:
 
 @define
 class Run:
-    """What was measured under one load, also if it was interrupted. ``begun`` and ``ended`` are of the event loop's clock."""
+    """The measurements under one load, also if it was interrupted. ``begun`` and ``ended`` are of the event loop's clock."""
 
     load: Load
     begun: float = 0.0
@@ -48,7 +49,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """The duration of the run."""
         return self.ended - self.begun
 
     @property
@@ -130,17 +131,12 @@ async def exchange(
 ) -> Timeline:
     """Send one request and return its times; a failure is in its ``error``."""
     loop, timeline = asyncio.get_running_loop(), Timeline(scenario, due)
-    wants_sound = path == "/v1/audio/speech" or "audio" in body.get("modalities", ())
+    wants_sound = path in ("/v1/audio/speech", REALTIME) or "audio" in body.get("modalities", ())
     try:
-        async with remote.post(path, body) as answer:
-            if answer.status_code != 200:
-                await answer.aread()
-                timeline.error = _status(answer)
-            elif path == "/v1/audio/speech":
-                async for data in answer.aiter_bytes():
-                    timeline.sounds.append((loop.time(), len(data) / 2 / sample_rate))
-            else:
-                await _chat(answer, timeline, sample_rate)
+        if path == REALTIME:
+            await converse(remote, body, timeline, remote.timeout)
+        else:
+            await _request(remote, path, body, timeline, sample_rate)
         if timeline.error is None and wants_sound and not timeline.sound:
             timeline.error = "no sound"
     except BadStreamError as error:
@@ -151,8 +147,21 @@ async def exchange(
         timeline.error = "connection failed"
     except httpx2.TransportError:
         timeline.error = "connection cut"
-    timeline.ended = loop.time()
+    timeline.ended = timeline.ended or loop.time()
     return timeline
+
+
+async def _request(remote: Remote, path: str, body: dict[str, Any], timeline: Timeline, sample_rate: int) -> None:
+    now = asyncio.get_running_loop().time
+    async with remote.post(path, body) as answer:
+        if answer.status_code != 200:
+            await answer.aread()
+            timeline.error = _status(answer)
+        elif path == "/v1/audio/speech":
+            async for data in answer.aiter_bytes():
+                timeline.sounds.append((now(), len(data) / 2 / sample_rate))
+        else:
+            await _chat(answer, timeline, sample_rate)
 
 
 async def _chat(answer: httpx2.Response, timeline: Timeline, sample_rate: int) -> None:

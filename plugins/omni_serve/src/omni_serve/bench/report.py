@@ -12,10 +12,11 @@ from rich.table import Table
 from omni_serve.bench.load import Run
 from omni_serve.bench.summary import Objectives, Spread, Summary, summarize
 
+_BARGE_IN = "barge-in, ms p50/p99"
 _TITLES = ["load", "ok", "failed", "requests, per s", "TTFT, ms p50/p99", "TTFA, ms p50/p99", "chunk gap, ms p50/p99",
-    "late, s in req.", "end, ms p50/p99", "sound, s per s", "RTF, p50"]  # fmt: skip
+    "late, s in req.", _BARGE_IN, "end, ms p50/p99", "sound, s per s", "RTF, p50"]  # fmt: skip
 _SPARE = ("sound, s per s", "RTF, p50", "end, ms p50/p99", "chunk gap, ms p50/p99", "failed", "requests, per s")
-"""What a narrow terminal leaves out first."""
+"""The columns that a narrow terminal leaves out, first to last."""
 
 _LAG = 0.05
 _PADDING = 2
@@ -83,12 +84,17 @@ class Report:
         ]
         row += [_pair(spreads.get(each)) for each in ("ttft", "ttfa", "chunk_gap")]
         row += [f"{summary.late:.3g} in {summary.delayed}" if spoken else "-"]
+        row += [_pair(spreads.get("barge_in"))]
         row += [_pair(spreads.get("total")), f"{summary.sound_per_second:.3g}" if spoken else "-"]
         row += [f"{spreads['rtf'].p50:.3f}" if "rtf" in spreads else "-"]
         if self.objectives.limits:
             share = summary.good / summary.sent if summary.sent else 0.0
             row += [f"{summary.goodput:.3g}", f"{share:.0%}"]
         return row
+
+    @property
+    def _interrupts(self) -> bool:
+        return any("barge_in" in summary.spreads for summary in self.summaries)
 
     def failures(self) -> list[str]:
         """Return a line for each class of error of each run."""
@@ -105,11 +111,11 @@ class Report:
         widths = [
             max(map(len, [*head.split("\n"), *(row[number] for row in rows)])) for number, head in enumerate(heads)
         ]
-        columns = list(range(len(titles)))
+        columns = wanted = [number for number, title in enumerate(titles) if title != _BARGE_IN or self._interrupts]
         for name in _SPARE:
             if sum(widths[number] + _PADDING for number in columns) <= console.width:
                 break
-            columns.remove(titles.index(name))
+            columns = [number for number in columns if titles[number] != name]
         table = Table(box=None, padding=(0, _PADDING, 0, 0), header_style="bold")
         for number in columns:
             table.add_column(
@@ -119,7 +125,7 @@ class Report:
             table.add_row(*(row[number] for number in columns), style="dim" if row[0].startswith("  ") else None)
         console.print(table)
         notes = []
-        if left_out := [title for number, title in enumerate(titles) if number not in columns]:
+        if left_out := [titles[number] for number in wanted if number not in columns]:
             notes.append(
                 f"No room for {', '.join(each.split(', ')[0] for each in left_out)}: --json and --html have all."
             )

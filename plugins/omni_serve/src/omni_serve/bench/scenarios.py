@@ -23,7 +23,10 @@ SCENARIOS = {
     "image": "a question about a picture, to /v1/chat/completions",
     "audio": "a spoken question, to /v1/chat/completions",
     "speech": "a text to speak, to /v1/audio/speech",
+    "duplex": "a conversation by voice with an interruption, over /v1/realtime",
 }
+
+REALTIME = "/v1/realtime"
 
 _QUESTIONS = (
     "Why is the sky blue in the day and red in the evening?",
@@ -57,7 +60,7 @@ class Prompt:
 
 @frozen(kw_only=True)
 class Workload:
-    """What is asked of a server.
+    """The requests of a benchmark.
 
     Attributes:
         model: its name. weights: how often each scenario comes. prompts: by scenario.
@@ -86,6 +89,17 @@ class Workload:
             if voice is None:
                 del speech["voice"]  # a server's own default
             return "/v1/audio/speech", {**speech, "response_format": "pcm", "stream_format": "audio", **self.extra}
+        if scenario == "duplex":
+            from omni_serve.remote_realtime import recording, utterance  # loads FFmpeg
+
+            session: dict[str, Any] = {"type": "realtime"}
+            if voice is not None:
+                session["audio"] = {"output": {"voice": voice}}
+            if self.max_tokens is not None:
+                session["max_output_tokens"] = self.max_tokens
+            session |= self.extra
+            sound = recording(prompt.audio) if prompt.audio is not None else utterance(chance)
+            return REALTIME, {"model": self.model, "session": session if len(session) > 1 else None, "sound": sound}
         content: Any = prompt.text
         if scenario == "image":
             data = prompt.image.read_bytes() if prompt.image is not None else picture(chance)

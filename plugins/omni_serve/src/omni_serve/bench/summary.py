@@ -1,4 +1,4 @@
-"""What a run of many requests amounts to: percentiles, throughput, errors by class, and goodput under objectives."""
+"""Summarise a run of many requests: percentiles, throughput, errors by class, and goodput under objectives."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ class Timeline:
         texts: arrivals of pieces of text. sounds: arrivals of pieces of sound, with their seconds of sound.
         ended: when the answer was complete, or failed. error: the class of the failure.
         tokens: of the answer, as the server counts them.
+        barge_in: seconds from the first sound of a user who interrupts to the server's word that it has heard it.
     """
 
     scenario: str
@@ -27,6 +28,7 @@ class Timeline:
     ended: float | None = None
     error: str | None = None
     tokens: int | None = None
+    barge_in: float | None = None
 
     @property
     def ttft(self) -> float | None:
@@ -67,6 +69,11 @@ class Timeline:
         return found
 
     @property
+    def played_until(self) -> float | None:
+        """The moment at which that listener has heard all of it."""
+        return self.sounds[0][0] + sum(self.silences) + self.sound if self.sounds else None
+
+    @property
     def late(self) -> float | None:
         """Seconds by which the end of the sound is delayed by pauses."""
         return sum(self.silences) if self.sounds else None
@@ -100,8 +107,9 @@ MEASURES = {
     "late": "late seconds of sound",
     "total": "time to the end",
     "rtf": "real-time factor",
+    "barge_in": "barge-in time",
 }
-"""What one request is judged by, with a title each."""
+"""The measures of one request, with a title each."""
 
 
 def rounded(value: float | None) -> float | None:

@@ -6,10 +6,14 @@ import time
 from typing import Any
 
 from omni_core.config.schema import StageConfig
+from omni_deploy.predictions import Prediction
 from omni_serve.metrics import Statistics
 from omni_serve.server import Server
 
-_SUMMED = ("queued", "in_flight", "completed", "failed", "aborted", "latency.count", "latency.sum")
+_SUMMED = (
+    *("queued", "in_flight", "completed", "failed", "aborted", "latency.count", "latency.sum"),
+    *("cpu_seconds", "sound_seconds", "late_seconds"),
+)
 _LARGEST = ("latency.p50", "latency.p99")
 
 
@@ -29,6 +33,8 @@ def snapshot(server: Server, statistics: Statistics) -> dict[str, Any]:
                 "name": stage.name,
                 "role": roles.get(stage.name),
                 "terminal": stage.terminal,
+                "replicas": len(numbers),
+                "plan": _planned(server.settings.plan, stage.name),
                 **_state(stage.name, health),
                 "counters": _stage_counters(numbers),
             }
@@ -44,8 +50,26 @@ def snapshot(server: Server, statistics: Statistics) -> dict[str, Any]:
             "waiting": admission.waiting,
             **statistics.get("coordinator", {}).get("requests", {}),
         },
+        "plan": None if server.settings.plan is None else _whole(server.settings.plan),
         "stages": stages,
         "edges": edges,
+    }
+
+
+def _planned(plan: Prediction | None, stage: str) -> dict[str, float | None] | None:
+    """Return what a plan says of a stage: the share of the time in which it computes, and the seconds for a request."""
+    return None if plan is None else {"share": plan.share(stage), "work": plan.work(stage)}
+
+
+def _whole(plan: Prediction) -> dict[str, Any]:
+    """Return what a plan says of the pipeline."""
+    name, share = plan.saturates() or (None, None)
+    return {
+        "per_second": plan.per_second,
+        "late": plan.late,
+        "estimate": plan.is_estimate,
+        "saturates": name,
+        "share": share,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -11,7 +10,6 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from omni_core.errors import OmniError
 from omni_serve.bodies import RawRoute, json_response
 from omni_serve.errors import ApiError
 from omni_serve.page.graph import snapshot
@@ -49,8 +47,6 @@ _HEADERS = {
     "cache-control": "no-cache",
 }
 
-_STATISTICS_SECONDS = 5.0
-
 
 @cache
 def contents() -> dict[str, tuple[bytes, str]]:
@@ -82,12 +78,7 @@ async def page_file(request: Request) -> Response:
 async def pipeline(request: Request) -> Response:
     """Return the pipeline as a graph: its stages with their state and counters, and its edges with what went over them."""
     server = server_of(request)
-    try:
-        async with asyncio.timeout(_STATISTICS_SECONDS):
-            statistics = await server.pipe.statistics()
-    except (TimeoutError, OmniError):
-        statistics = {}
-    return json_response(snapshot(server, statistics))
+    return json_response(snapshot(server, await server.statistics()))
 
 
 def _file(request: Request, name: str) -> Response:

@@ -79,6 +79,9 @@ class ServerVad(Strict):
     interrupt_response: bool = True
 
 
+SERVER_VAD = ServerVad(type="server_vad")
+
+
 class Transcription(Strict):
     """The user's turns are written down, too."""
 
@@ -88,16 +91,16 @@ class Transcription(Strict):
 
 
 class AudioInput(Strict):
-    """How the client's sound arrives, and where its turns end; ``turn_detection: null``: where the client says so."""
+    """The format of the client's sound, and the end of its turns; ``turn_detection: null``: where the client says so."""
 
     format: Format = PCM
-    turn_detection: ServerVad | None = ServerVad(type="server_vad")
+    turn_detection: ServerVad | None = SERVER_VAD
     transcription: Transcription | None = None
     noise_reduction: None = None
 
 
 class AudioOutput(Strict):
-    """How speech sounds."""
+    """The voice, the speed and the format of speech."""
 
     format: Format = PCM
     voice: str | dict[str, Any] | None = None
@@ -157,12 +160,13 @@ class SessionConfig(BaseModel):
 
 @frozen(kw_only=True)
 class Offer:
-    """What a pipeline can do of it.
+    """The part of it that a pipeline can do.
 
     Attributes:
         inputs, outputs: kinds of parts and modalities; empty: not declared.
         tools: it calls tools. transcribes: it writes recordings down.
         check: raises ApiError for a voice, a model or a parameter that there is not.
+        vad: how turns are found where a client does not say it.
     """
 
     inputs: tuple[str, ...] = ("text", "audio", "image")
@@ -170,11 +174,13 @@ class Offer:
     tools: str | None = "tagged-json"
     transcribes: bool = True
     check: Callable[[SessionConfig], None] = lambda config: None
+    vad: ServerVad = SERVER_VAD
 
     def first(self) -> SessionConfig:
         """Return the configuration before a client has changed it."""
         speaks = "audio" in self.outputs or not self.outputs
-        return SessionConfig(output_modalities=["audio" if speaks else "text"])
+        audio = Audio(input=AudioInput(turn_detection=self.vad))
+        return SessionConfig(output_modalities=["audio" if speaks else "text"], audio=audio)
 
     def verify(self, config: SessionConfig, where: str) -> None:
         """Raise ApiError 400 for what the pipeline cannot do."""
@@ -227,8 +233,15 @@ def updated(config: SessionConfig, patch: Mapping[str, Any], offer: Offer, where
             "unsupported_value",
         )
     given = {name: value for name, value in patch.items() if name not in READ_ONLY}
+    before = config.model_dump()
+    if isinstance(
+        _at(patch, "audio", "input", "turn_detection"), dict
+    ):  # it says the differences from the server's own
+        before["audio"]["input"]["turn_detection"] = (
+            before["audio"]["input"]["turn_detection"] or offer.vad.model_dump()
+        )
     try:
-        made = SessionConfig.model_validate(_merged(config.model_dump(), given))
+        made = SessionConfig.model_validate(_merged(before, given))
     except ValidationError as error:
         raise _explained(error, where) from None
     offer.verify(made, where)

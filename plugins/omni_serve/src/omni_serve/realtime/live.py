@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from omni_core.errors import did_you_mean
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import (
     RATES,
     AudioInput,
@@ -25,8 +26,9 @@ from omni_serve.realtime.config import (
     Transcription,
 )
 from omni_serve.realtime.config import Audio as SessionAudio
+from omni_serve.realtime.events import error_of, new_id
 from omni_serve.realtime.reply import Event
-from omni_serve.realtime.session import Action, Session, error_of, new_id
+from omni_serve.realtime.session import Session
 
 _CHARACTER_MS = 65
 
@@ -65,7 +67,7 @@ class LiveFormat(Format):
 
 
 class LiveOutput(Strict):
-    """How speech sounds."""
+    """The voice of speech."""
 
     voice: str | dict[str, Any] | None = None
 
@@ -94,6 +96,12 @@ class LiveItem(Strict):
     status: Literal["incomplete", "completed"] | None = None
 
 
+class LiveDelegation(Strict):
+    """The client would do the work that a model hands over. No model here hands any over, so there is nothing to do for it."""
+
+    type: Literal["client"]
+
+
 class LiveStart(BaseModel):
     """The session that a client asks for. What this server does not do can only be left out."""
 
@@ -104,7 +112,7 @@ class LiveStart(BaseModel):
     audio: LiveAudio = LiveAudio()
     input: list[LiveItem] | None = None
     store: Literal[False] | None = None
-    delegation: None = None
+    delegation: LiveDelegation | None = None
     triggers: list[Any] | None = Field(default=None, max_length=0)
     client: None = None
     safety_identifier: str | None = None
@@ -146,7 +154,7 @@ class Live:
             audio=SessionAudio.model_construct(
                 input=AudioInput.model_construct(
                     format=sound,
-                    turn_detection=AudioInput().turn_detection,
+                    turn_detection=offer.vad,
                     transcription=Transcription() if offer.transcribes else None,
                     noise_reduction=None,
                 ),

@@ -9,17 +9,20 @@ from typing import Any
 
 from fastapi import APIRouter
 from pydantic import TypeAdapter
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from omni_serve.auth import subprotocol
 from omni_serve.errors import ApiError, invalid
+from omni_serve.realtime.actions import Action
 from omni_serve.realtime.config import SessionConfig
+from omni_serve.realtime.events import error_event, new_id
 from omni_serve.realtime.live import Live
 from omni_serve.realtime.pipeline import offer_of
-from omni_serve.realtime.session import Action, Session, new_id
-from omni_serve.realtime.socket import Connection, end
+from omni_serve.realtime.session import Session
+from omni_serve.realtime.socket import Connection
 from omni_serve.realtime.vad import DETECTORS
 from omni_serve.server import Server, key_of, server_of
+from omni_serve.sockets import ended
 
 router = APIRouter()
 
@@ -37,18 +40,14 @@ async def live(socket: WebSocket) -> None:
     """Converse by voice, without turns on the wire."""
     server, key = server_of(socket), key_of(socket)
     await socket.accept(subprotocol(socket.scope.get("subprotocols") or []))
-    try:
-        with server.realtime.enter(key.name, server.settings.realtime):
-            await LiveConnection(server, socket, await _started(server, socket)).run()
-    except WebSocketDisconnect:
-        pass
-    except BaseExceptionGroup as group:
-        if group.split(_Closed)[0] is None:
-            await end(socket, group)
-        else:
+    async with ended(socket, error_event):
+        try:
+            with server.enter_session(key, "/v1/live/sessions"):
+                await LiveConnection(server, socket, await _started(server, socket)).run()
+        except BaseExceptionGroup as group:
+            if group.split(_Closed)[0] is None:
+                raise
             await socket.close()
-    except Exception as error:
-        await end(socket, error)
 
 
 class _Closed(Exception):

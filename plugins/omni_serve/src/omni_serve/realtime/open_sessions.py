@@ -1,4 +1,4 @@
-"""What the realtime sessions of a server share: how many there are, and the configurations that short-lived keys bring with them."""
+"""Keep what the realtime sessions of a server share: their number, and the configurations that short-lived keys bring with them."""
 
 from __future__ import annotations
 

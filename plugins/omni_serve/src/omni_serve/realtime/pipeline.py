@@ -12,15 +12,15 @@ from omni_core.protocol.messages import OmniRequest
 from omni_serve.auth import Key
 from omni_serve.calls import Call
 from omni_serve.media import read_messages
-from omni_serve.realtime.config import Offer, SessionConfig
-from omni_serve.realtime.session import Start, Transcribe
+from omni_serve.realtime.actions import Start, Transcribe
+from omni_serve.realtime.config import Offer, ServerVad, SessionConfig
 from omni_serve.server import Server
 from omni_serve.voice_names import apply_voice
 
 
 def offer_of(server: Server, key: Key) -> Offer:
     """Return what the served pipeline can do in a session of a key."""
-    interface = server.interface
+    interface, limits = server.interface, server.settings.realtime
 
     def check(config: SessionConfig) -> None:
         if config.model is not None:
@@ -37,6 +37,12 @@ def offer_of(server: Server, key: Key) -> Offer:
         tools=interface.tool_format,
         transcribes="transcription" in interface.prompts,
         check=check,
+        vad=ServerVad(
+            type="server_vad",
+            threshold=limits.threshold,
+            prefix_padding_ms=limits.prefix_padding_ms,
+            silence_duration_ms=limits.silence_duration_ms,
+        ),
     )
 
 

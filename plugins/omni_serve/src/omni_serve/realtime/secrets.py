@@ -12,8 +12,8 @@ from starlette.responses import Response
 from omni_serve.bodies import body_of, dumps, json_response, schema
 from omni_serve.errors import ApiError, invalid
 from omni_serve.realtime.config import updated
+from omni_serve.realtime.events import new_id
 from omni_serve.realtime.pipeline import offer_of
-from omni_serve.realtime.session import new_id
 from omni_serve.server import key_of, server_of
 
 router = APIRouter(tags=["realtime"])
@@ -23,7 +23,7 @@ SESSION_BYTES = 64 * 1024
 
 
 class ExpiresAfter(BaseModel):
-    """How long the key can be used to open sessions; a session that is open goes on."""
+    """The time in which the key opens sessions; a session that is open goes on."""
 
     model_config = ConfigDict(extra="forbid")
 

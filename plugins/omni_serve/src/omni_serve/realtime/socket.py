@@ -10,17 +10,19 @@ from typing import Any
 
 from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+from starlette.websockets import WebSocket
 
 from omni_serve.auth import presented, subprotocol
 from omni_serve.calls import Call
 from omni_serve.errors import ApiError, api_error, invalid
+from omni_serve.realtime.actions import Abort, Action, Send, Start, Transcribe
 from omni_serve.realtime.config import updated
+from omni_serve.realtime.events import error_event, new_id
 from omni_serve.realtime.pipeline import Turns, offer_of
-from omni_serve.realtime.session import Abort, Action, Send, Session, Start, Transcribe, error_of, new_id
+from omni_serve.realtime.session import Session
 from omni_serve.realtime.vad import DETECTORS
 from omni_serve.server import Server, key_of, server_of
-from omni_serve.streams import SEND_SECONDS
+from omni_serve.sockets import ended, sent
 
 router = APIRouter()
 
@@ -35,22 +37,16 @@ async def realtime(socket: WebSocket) -> None:
     """Converse by voice and text."""
     server, key = server_of(socket), key_of(socket)
     await socket.accept(subprotocol(socket.scope.get("subprotocols") or []))
-    try:
+    async with ended(socket, error_event):
         if "realtime=v1" in socket.headers.get("openai-beta", ""):
             raise invalid(
                 "This server speaks the GA Realtime API: leave the header 'OpenAI-Beta: realtime=v1' away, and read "
                 "response.output_audio.delta where the beta API has response.audio.delta.",
                 code="beta_api_shape_disabled",
             )
-        with server.realtime.enter(key.name, server.settings.realtime):
+        with server.enter_session(key, "/v1/realtime"):
             await Connection(server, socket, _session(server, socket)).run()
         await socket.close()
-    except WebSocketDisconnect:
-        pass
-    except BaseExceptionGroup as group:
-        await end(socket, group)
-    except Exception as error:
-        await end(socket, error)
 
 
 def _session(server: Server, socket: WebSocket) -> Session:
@@ -128,11 +124,7 @@ class Connection:
             event = await self._outbox.get()
             if self._outbox.qsize() < FULL:
                 self._room.set()
-            try:
-                async with asyncio.timeout(SEND_SECONDS):
-                    await self._socket.send_text(json.dumps(event, separators=(",", ":")))
-            except TimeoutError:  # replies would wait for it in their places
-                raise ApiError(408, "The client does not read what it is sent.", code="client_too_slow") from None
+            await sent(self._socket.send_text(json.dumps(event, separators=(",", ":"))))
             self._outbox.task_done()
 
     def _perform(self, actions: list[Action]) -> None:
@@ -187,18 +179,3 @@ def _about_item(error: ApiError) -> ApiError:
         error.message = error.message.replace("messages[0]", "item", 1)
         error.param = error.param.replace("messages[0]", "item", 1)
     return error
-
-
-async def end(socket: WebSocket, error: BaseException) -> None:
-    """Tell the client why the session ends, if it still listens."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, WebSocketDisconnect) or socket.application_state is not WebSocketState.CONNECTED:
-        return
-    made = api_error(error)
-    try:
-        async with asyncio.timeout(5):
-            await socket.send_json({"type": "error", "event_id": new_id("event"), "error": error_of(made)})
-            await socket.close(1008 if made.status < 500 else 1011)
-    except (WebSocketDisconnect, RuntimeError, TimeoutError):
-        pass  # it is gone

@@ -43,8 +43,9 @@ class EnergyDetector:
 
     def score(self, samples: Samples) -> float:
         """Return the score of one frame."""
-        centred = samples - samples.mean()
-        level = 10 * math.log10(float(np.dot(centred, centred)) / len(centred) + 1e-12)
+        mean = float(np.add.reduce(samples)) / len(samples)
+        power = float(np.dot(samples, samples)) / len(samples) - mean * mean
+        level = 10 * math.log10(max(power, 0.0) + 1e-12)
         if self._floor is None:
             self._floor = min(level, -30.0)
         self._floor = max(-75.0, min(level, self._floor + self.rise))

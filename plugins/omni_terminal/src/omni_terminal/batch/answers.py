@@ -30,7 +30,7 @@ _DEATHS = ("ProcessDied", "PeerDiedError")
 
 
 class Pipe(Protocol):
-    """What a batch needs of :class:`omni_core.client.AsyncPipe`."""
+    """The methods that a batch needs of :class:`omni_core.client.AsyncPipe`."""
 
     async def chat(self, message: Any, **arguments: Any) -> Any:
         """Answer a message."""

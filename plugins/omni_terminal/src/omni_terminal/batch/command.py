@@ -10,24 +10,24 @@ from typing import Any
 
 import click
 
-from omni_core.cli.config import with_source
 from omni_core.cli.ending import signals_named, until_terminated
-from omni_core.cli.generation import Generation
-from omni_core.cli.out import check_folder
-from omni_core.cli.request_command import (
+from omni_core.cli.source import with_source
+from omni_core.config.completion import completed
+from omni_core.config.schema import PipelineConfig
+from omni_core.plugins import load_plugins
+from omni_deploy.options import source_of
+from omni_terminal.batch.journal import Journal
+from omni_terminal.batch.lines import parse, read_lines
+from omni_terminal.batch.progress import BatchProgress
+from omni_terminal.request.command import (
     REPLY,
     RequestCommand,
     generation,
     section_option,
-    source_of,
     with_request,
 )
-from omni_core.config.completion import completed
-from omni_core.config.schema import PipelineConfig
-from omni_core.plugins import load_plugins
-from omni_terminal.batch.journal import Journal
-from omni_terminal.batch.lines import parse, read_lines
-from omni_terminal.batch.progress import BatchProgress
+from omni_terminal.request.generation import Generation
+from omni_terminal.request.out import check_folder
 
 
 @click.command(cls=RequestCommand)
@@ -58,13 +58,18 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
     with signals_named():
         from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
 
-        config = pipeline.resolve().config
+        resolved = pipeline.resolve()
+        config = resolved.config
         if (options["at_once"] or 0) > config.max_in_flight:
             raise click.UsageError(
                 f"--at-once {options['at_once']}: the pipeline holds {config.max_in_flight} requests at once; "
                 f"for more, add --set max_in_flight={options['at_once']}"
             )
         admission(config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
+        if config.interface is not None and "image" in config.interface.outputs:
+            raise click.UsageError(
+                f"{pipeline.name} answers with images, which a batch does not keep; use omni run --out, or Python"
+            )
         journal = Journal(target)
         try:
             left = journal.resume(read_lines(source))
@@ -78,7 +83,7 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
                     audio_dir = None
                 else:
                     audio_dir = audio_dir or target.with_name(f"{target.stem}-audio")
-                config = completed(config)  # outside the event loop: a download must hear of Ctrl-C
+                config = completed(config, resolved.located)  # outside the event loop: a download must hear of Ctrl-C
                 work = _answered(config, request, options, left, journal, total, audio_dir)
                 try:
                     asyncio.run(until_terminated(work))
@@ -102,10 +107,10 @@ async def _answered(
     audio_dir: Path | None,
 ) -> None:
     """Start the pipeline, answer the lines that are left, and end it."""
-    from omni_core.cli.display import Display
     from omni_core.client import MediaPolicy, open_async
     from omni_terminal.batch.answers import Answerer
     from omni_terminal.batch.work import answer_in_order
+    from omni_terminal.request.display import Display
 
     if audio_dir is not None:
         audio_dir.mkdir(parents=True, exist_ok=True)

@@ -10,21 +10,21 @@ from typing import Any
 
 import click
 
-from omni_core.cli.config import with_source
 from omni_core.cli.ending import signals_named, until_terminated
-from omni_core.cli.generation import Generation
-from omni_core.cli.out import STANDARD_OUTPUT, check_out
-from omni_core.cli.request_command import (
+from omni_core.cli.source import with_source
+from omni_core.config.completion import completed
+from omni_core.config.schema import PipelineConfig
+from omni_core.plugins import load_plugins
+from omni_deploy.options import source_of
+from omni_terminal.request.command import (
     REPLY,
     RequestCommand,
     generation,
     section_option,
-    source_of,
     with_request,
 )
-from omni_core.config.completion import completed
-from omni_core.config.schema import PipelineConfig
-from omni_core.plugins import load_plugins
+from omni_terminal.request.generation import Generation
+from omni_terminal.request.out import STANDARD_OUTPUT, check_out
 from omni_terminal.sound_device import Player, open_sounddevice
 
 
@@ -38,7 +38,7 @@ from omni_terminal.sound_device import Player, open_sounddevice
 @section_option("Message", "--mic", is_flag=True, help="Enter on an empty line records a turn.")
 @click.pass_context
 def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **options: Any) -> None:
-    """Chat with PIPELINE: a registered name, a checkpoint folder, a hub id or a config file. /help lists the commands within a chat."""
+    """Chat with PIPELINE: a registered name, a deploy file, a checkpoint folder or a hub id. /help lists the commands within a chat."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("a chat needs a terminal; in a script: echo MESSAGE | omni run PIPELINE")
     if out == STANDARD_OUTPUT:
@@ -55,7 +55,8 @@ def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **o
     with signals_named():
         from omni_core.coordinator.admission import admission  # the runtime is imported only when something runs
 
-        config = source.resolve().config
+        resolved = source.resolve()
+        config = resolved.config
         outputs = config.interface.outputs if config.interface is not None else []
         for flag in (("--out",) if out is not None else ()) + (("--play",) if play else ()):
             if outputs and "audio" not in outputs:
@@ -65,7 +66,7 @@ def chat(context: click.Context, /, out: Path | None, play: bool, mic: bool, **o
         if mic and (problem := no_recordings(config.interface)):
             raise click.UsageError(f"--mic: {problem}")
         admission(config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
-        config = completed(config)  # outside the event loop: a download must hear of Ctrl-C
+        config = completed(config, resolved.located)  # outside the event loop: a download must hear of Ctrl-C
         work = converse(config, source.notices, request, system=options["system"], out=out, player=player, mic=mic)
         asyncio.run(until_terminated(work))
 

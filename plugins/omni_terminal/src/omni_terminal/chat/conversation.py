@@ -1,4 +1,4 @@
-"""What was said in a chat: the turns with their media, what is attached to the next one, and the one to try again."""
+"""Keep what was said in a chat: the turns with their media, what is attached to the next one, and the one to try again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chat shows: replies wrapped at words, notices, errors, and a status line while one waits."""
+"""Show a chat: replies wrapped at words, notices, errors, and a status line while one waits."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from omni_core.cli.display import progress
 from omni_terminal.chat.wrapping import WordWrap, printable
+from omni_terminal.request.display import progress
 
 
 class Screen:
@@ -47,6 +47,10 @@ class Screen:
         """Show the seconds of speech so far, once the text is complete."""
         if not self._wrap.open_line:
             self.status(f"speech: {seconds:.1f} s")
+
+    def step(self, done: int, steps: int) -> None:
+        """Show how far an image is."""
+        self.status(f"step {done} of {steps}")
 
     def status(self, line: str) -> None:
         """Show a line that changes and goes."""

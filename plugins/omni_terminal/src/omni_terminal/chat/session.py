@@ -13,11 +13,8 @@ from typing import Any, Protocol
 
 from attrs import evolve
 
-from omni_core.cli.generation import Generation
-from omni_core.cli.media import problem_of
-from omni_core.cli.session import SpeechSink, receive, seconds_of
+from omni_core.cli.reply import SpeechSink, receive, seconds_of
 from omni_core.client import AsyncPipe, Audio
-from omni_core.client.wav import WavWriter
 from omni_core.errors import OmniError, did_you_mean
 from omni_core.interface import Interface, Parameter
 from omni_terminal.chat.conversation import Conversation, Message, written
@@ -26,11 +23,15 @@ from omni_terminal.chat.paths import MEDIA, dropped_files, read_path, read_paths
 from omni_terminal.chat.prompt import enter_pressed
 from omni_terminal.chat.screen import Screen
 from omni_terminal.chat.slash import NAMES, help_lines, split
+from omni_terminal.request.generation import Generation
+from omni_terminal.request.images import StepsShown
+from omni_terminal.request.media import problem_of
+from omni_terminal.request.wav import WavWriter
 from omni_terminal.sound_device import RECORDING_RATE, Player, Recorder, SoundDeviceError, open_sounddevice
 
 
 class Lines(Protocol):
-    """Where a chat's lines come from."""
+    """The source of a chat's lines."""
 
     async def read(self) -> str:
         """Return the next line. Raises ``EOFError`` at the end of input and ``KeyboardInterrupt`` on Ctrl-C."""
@@ -247,11 +248,15 @@ class Session:
         sinks: list[SpeechSink] = [sink for sink in (writer, player) if sink is not None]
         try:
             self._screen.status("")
-            reply = await receive(self._pipe, self._generation.request(messages), self._screen, sinks)
+            reply = await receive(
+                StepsShown(self._pipe, self._screen), self._generation.request(messages), self._screen, sinks
+            )
             self.conversation.answered(reply.text or "...")
             self._speech = reply.audio
             for line in reply.notices:
                 self._screen.warning(line)
+            if "image" in reply.outputs:
+                self._screen.warning("The reply is an image, which a chat does not show: omni run ... --out image.png")
             self._say_about_speech(seconds_of(reply), path)
             if player is not None:
                 self._screen.status("playing; Ctrl-C stops")

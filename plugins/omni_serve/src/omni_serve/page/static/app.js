@@ -31,6 +31,7 @@ async function connect() {
     model = data[0];
     $("key-dialog").close();
     offer(model);
+    state("ready", "ready");
     graph.start();
   } catch (error) {
     if (error.status === 401) return askForKey(error);
@@ -73,12 +74,17 @@ $("key-form").addEventListener("submit", (event) => {
   connect();
 });
 
+$("key-dialog").addEventListener("close", () => model || connect()); // Esc: it is asked for again
+
 const graph = new Graph({
   place: $("graph"),
   note: $("graph-note"),
   requests: $("requests"),
-  onError: (error) => {
+  load: $("load"),
+  onAnswer: (error, now) => {
+    const down = now?.stages.find((each) => each.state !== "ready" && each.state !== "stalled");
     if (error?.status === 401) askForKey(error);
+    else if (down) state("waiting", `${down.name}: ${down.state}`);
     else if (!error || error.status) state("ready", "ready");
     else state("offline", "no answer");
   },
@@ -119,18 +125,19 @@ async function send() {
   if (running || talk || !model || !(text || attached.length)) return;
   const media = attached;
   const speech = !$("speak-label").hidden && $("speak").checked;
+  const chatted = history; // a new chat begins another one
   const abort = new AbortController();
   running = { abort };
   clear();
   buttons();
   if (speech) await listen();
-  history.push({ role: "user", content: content(text, media) });
+  chatted.push({ role: "user", content: content(text, media) });
   messages.user(text, media);
   const answer = messages.answer();
   const request = waterfall.begin(text || media.map((each) => each.name).join(", "));
   heard = speech ? request : null;
   setTimeout(() => graph.poll(), 100);
-  const body = { model: model.id, messages: history, modalities: speech ? ["text", "audio"] : ["text"] };
+  const body = { model: model.id, messages: chatted, modalities: speech ? ["text", "audio"] : ["text"] };
   if (speech) body.audio = { format: "pcm16", ...(!$("voice").hidden && { voice: $("voice").value }) };
   let said = "";
   try {
@@ -157,8 +164,8 @@ async function send() {
     answer.end();
   }
   waterfall.mark(request, "end");
-  if (said) history.push({ role: "assistant", content: said });
-  else history.pop();
+  if (said) chatted.push({ role: "assistant", content: said });
+  else chatted.pop();
   if (speech) player.end();
   graph.poll();
   running = null;
@@ -263,6 +270,7 @@ async function toggleTalk() {
     messages,
     waterfall,
     onPiece: level,
+    heard: (request) => (heard = request),
     ended: (error) => {
       talk = null;
       showListening();
@@ -282,6 +290,8 @@ async function toggleTalk() {
 
 function showListening() {
   $("record").setAttribute("aria-pressed", String(Boolean(recording)));
+  $("record").title = recording ? "End the recording" : "Record a message";
+  $("record").setAttribute("aria-label", $("record").title);
   $("record").disabled = Boolean(talk);
   $("talk").setAttribute("aria-pressed", String(Boolean(talk)));
   $("talk").textContent = talk ? "End talk" : "Talk";

@@ -2,8 +2,9 @@
 
 import { getJson } from "./api.js";
 
-const BOX = { width: 132, height: 54, gap: 12, lane: 14, below: 27 };
+const BOX = { width: 132, height: 62, gap: 12, lane: 14, below: 27 };
 const WINDOW = 5; // seconds over which rates and latencies are taken
+const SATURATED = 0.9; // the share of the time from which on a stage has no room
 const SVG = "http://www.w3.org/2000/svg";
 
 function svg(name, attributes = {}, ...children) {
@@ -87,13 +88,22 @@ export function duration(seconds) {
   return `${seconds.toFixed(1)} s`;
 }
 
+function percent(share) {
+  return `${Math.round(share * 100)}%`;
+}
+
+// Returns the share of a processor that each replica of a stage has used.
+function share(stage, was, seconds) {
+  return Math.max(0, stage.counters.cpu_seconds - was.cpu_seconds) / seconds / Math.max(1, stage.replicas);
+}
+
 function size(bytes) {
   return bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} kB/s` : `${(bytes / 1e6).toFixed(1)} MB/s`;
 }
 
 export class Graph {
-  constructor({ place, note, requests, onError }) {
-    Object.assign(this, { place, note, requests, onError });
+  constructor({ place, note, requests, load, onAnswer }) {
+    Object.assign(this, { place, note, requests, load, onAnswer });
     this.shape = "";
     this.before = [];
     document.addEventListener("visibilitychange", () => this.poll());
@@ -114,12 +124,13 @@ export class Graph {
     if (!this.started || this.busy || !this.visible) return;
     this.busy = true;
     try {
-      this.show(await getJson("v1/omni/pipeline"));
+      const now = await getJson("v1/omni/pipeline");
+      this.show(now);
       this.note.textContent = "";
-      this.onError(null);
+      this.onAnswer(null, now);
     } catch (error) {
       this.note.textContent = error.status === 403 ? "this key may not see it" : "no answer from the server";
-      this.onError(error);
+      this.onAnswer(error);
     }
     this.busy = false;
     this.timer = setTimeout(() => this.poll(), this.pause ?? 1000);
@@ -148,8 +159,32 @@ export class Graph {
     });
     const waiting = now.requests.waiting ? `, ${now.requests.waiting} waiting` : "";
     this.requests.textContent = `${now.requests.running} running${waiting}, ${now.requests.completed ?? 0} done`;
+    this.showLoad(now, then, seconds);
     this.before.push(now);
     this.pause = now.requests.running ? 400 : 1000;
+  }
+
+  // The whole pipeline in a line: requests a second, late sound, and what has the least room; each as planned, if there is a plan.
+  showLoad(now, then, seconds) {
+    const grown = (name) =>
+      now.stages.reduce((sum, stage, index) => sum + Math.max(0, stage.counters[name] - (then?.stages[index].counters[name] ?? 0)), 0);
+    const plan = now.plan;
+    const rate = then ? Math.max(0, (now.requests.completed ?? 0) - (then.requests.completed ?? 0)) / seconds : 0;
+    const parts = [`${rate.toFixed(2)} a second${plan ? ` (plan ${plan.per_second.toFixed(2)}${plan.estimate ? ", an estimate" : ""})` : ""}`];
+    const late = now.stages.reduce((sum, stage) => sum + stage.counters.late_seconds, 0);
+    const sound = now.stages.reduce((sum, stage) => sum + stage.counters.sound_seconds, 0);
+    if (sound > 0) {
+      const planned = plan && plan.late !== null ? ` (plan: p95 ${plan.late.toFixed(2)} s)` : "";
+      parts.push(`${late.toFixed(2)} s late in ${sound.toFixed(1)} s of sound${planned}`);
+    }
+    if (then && grown("cpu_seconds") > 0) {
+      const shares = now.stages.map((stage, index) => [stage.name, share(stage, then.stages[index].counters, seconds)]);
+      const [name, most] = shares.reduce((best, each) => (each[1] > best[1] ? each : best));
+      const planned = plan && plan.saturates ? ` (plan: ${plan.saturates} ${percent(plan.share)})` : "";
+      parts.push(`${most >= SATURATED ? "saturates" : "busiest"}: ${name} ${percent(most)}${planned}`);
+    } else if (plan && plan.saturates) parts.push(`plan: ${plan.saturates} ${percent(plan.share)}`);
+    this.load.textContent = parts.join(" · ");
+    this.load.classList.toggle("bad", grown("late_seconds") > 0.01 && Boolean(then));
   }
 
   update(stage, was, seconds) {
@@ -162,11 +197,23 @@ export class Graph {
     node.box.setAttribute("class", `stage ${stage.state}${running ? " busy" : ""}`);
     node.queue.textContent = `${now.queued} queued · ${running} running`;
     node.rate.textContent = `${duration(mean)} · ${rate.toFixed(1)}/s`;
+    const busy = was ? share(stage, was, seconds) : 0;
+    const room = BOX.width - 20;
+    node.bar.setAttribute("width", room * Math.min(1, busy));
+    node.bar.setAttribute("class", `bar${busy >= SATURATED ? " full" : ""}`);
+    const planned = stage.plan?.share ?? null;
+    node.tick.setAttribute("visibility", planned === null ? "hidden" : "visible");
+    node.tick.setAttribute("x", node.left + 10 + room * Math.min(1, planned ?? 0) - 1);
+    const done = was ? now.completed - was.completed : 0;
+    const work = done > 0 ? duration((now.cpu_seconds - was.cpu_seconds) / done) : "–";
+    const against =
+      `; computes ${percent(busy)} of the time${planned === null ? "" : `, planned ${percent(planned)}`}, ` +
+      `${work} for a request${stage.plan?.work ? `, planned ${duration(stage.plan.work)}` : ""}`;
     const failed = now.failed ? `, ${now.failed} failed` : "";
     const restarts = stage.restarts ? `, ${stage.restarts} restarts${stage.reason ? ` (${stage.reason})` : ""}` : "";
     node.title.textContent =
       `${stage.name}${stage.role ? ` (${stage.role})` : ""}: ${stage.state}, ${now.completed} completed${failed}${restarts}; ` +
-      `latency p50 ${duration(now["latency.p50"])}, p99 ${duration(now["latency.p99"])}; process ${stage.units.join(", ")}`;
+      `latency p50 ${duration(now["latency.p50"])}, p99 ${duration(now["latency.p99"])}${against}; process ${stage.units.join(", ")}`;
   }
 
   draw(now) {
@@ -197,8 +244,12 @@ export class Graph {
       const [queue, rate] = [text(32, "numbers"), text(46, "numbers")];
       const box = svg("g", {}, title, svg("rect", { x: left, y, width: BOX.width, height: BOX.height, rx: 9 }),
         svg("circle", { cx: left + BOX.width - 12, cy: y + 13, r: 3.5 }), label, queue, rate);
+      const track = svg("rect", { x: left + 10, y: y + 53, width: BOX.width - 20, height: 3, rx: 1.5, class: "track" });
+      const bar = svg("rect", { x: left + 10, y: y + 53, width: 0, height: 3, rx: 1.5, class: "bar" });
+      const tick = svg("rect", { x: left + 10, y: y + 50.5, width: 2, height: 8, class: "tick", visibility: "hidden" });
+      box.append(track, bar, tick);
       picture.append(box);
-      this.nodes.set(stage.name, { box, queue, rate, title });
+      this.nodes.set(stage.name, { box, queue, rate, title, bar, tick, left });
     }
     picture.append(...this.edges.map((each) => each.label));
     picture.style.maxWidth = `${width}px`;

@@ -3,10 +3,12 @@
 import { base64Of, pcm16, realtimeSocket, samplesOf } from "./api.js";
 import { Microphone } from "./microphone.js";
 
+const SPEAKING = "speaking …";
+
 export class Talk {
-  // ended: called when the conversation is over, with an error or null.
-  constructor({ model, voice, player, messages, waterfall, onPiece, ended }) {
-    Object.assign(this, { model, voice, player, messages, waterfall, onPiece, ended });
+  // heard: called with the request whose speech is played from now on. ended: called when the conversation is over, with an error or null.
+  constructor({ model, voice, player, messages, waterfall, onPiece, heard, ended }) {
+    Object.assign(this, { model, voice, player, messages, waterfall, onPiece, heard, ended });
     this.lines = new Map(); // what was said, by item
     this.answer = null;
   }
@@ -27,6 +29,7 @@ export class Talk {
     this.microphone?.close();
     this.player.clear();
     this.finish();
+    for (const message of this.lines.values()) if (message.innerText === SPEAKING) message.remove();
     this.ended(error);
   }
 
@@ -51,7 +54,7 @@ export class Talk {
         break;
       case "input_audio_buffer.speech_started":
         this.interrupt();
-        this.lines.set(event.item_id, this.messages.user("speaking …"));
+        this.lines.set(event.item_id, this.messages.user(SPEAKING));
         break;
       case "input_audio_buffer.speech_stopped":
         this.line(event.item_id, "(spoken)");
@@ -99,8 +102,9 @@ export class Talk {
   begin(item) {
     if (this.answer) return;
     this.item = item;
-    this.answer = this.messages.answer();
+    this.shown = this.answer = this.messages.answer();
     this.player.begin();
+    if (this.request) this.heard(this.request);
   }
 
   finish() {
@@ -115,7 +119,7 @@ export class Talk {
       this.player.clear();
       this.interrupted = this.item;
       this.send({ type: "conversation.item.truncate", item_id: this.item, content_index: 0, audio_end_ms: Math.floor(played * 1000) });
-      this.answer?.note("interrupted");
+      this.shown.note("interrupted"); // perhaps written to its end, but not heard
     }
     this.item = null;
   }

@@ -1,0 +1,59 @@
+"""The page of the hooks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from generator.text import constants, field_table, markdown, page, prose
+from omni_core import hookspecs
+
+
+def hooks_page() -> str:
+    summary, _, rest = (inspect.getdoc(hookspecs) or "").partition("\n\n")
+    documented = {name: (value, text) for name, value, text in constants(hookspecs)}
+    hooks = {name: each.specification for name, each in hookspecs.HOOKS.items()}
+    parts = [
+        "# Plugin hooks",
+        f"{markdown(summary)} In the code it is `omni_core/hookspecs.py`. [Writing a plugin](../plugins.md) shows how to begin.",
+        markdown(rest, "text"),
+        "## API level",
+        "The contract of every kind of hook has a level. The entry point of a plugin names the levels that it works with, "
+        '`my-relay = "my_relay.plugin [relays-1]"`; they are read before its module is imported. '
+        "One for which this core is too old or too new is not imported; `omni plugins list` says which of the two to upgrade.",
+        "## Hooks",
+        "\n".join(
+            [
+                "| hook | a component is a | level | returns |",
+                "|---|---|---|---|",
+                *(
+                    f"| [`{name}`](#{name}) | {each.kind} | `{each.plural}-{each.level}` | `{return_type(hooks[name])}` |"
+                    for name, each in hookspecs.HOOKS.items()
+                ),
+            ]
+        ),
+    ]
+    for name, function in hooks.items():
+        signature = str(inspect.signature(function)).replace("'", "")
+        parts += [f"### {name}", f"```python\ndef {name}{signature}: ...\n```", prose(function)]
+    parts.append("## Components")
+    for cls in (hookspecs.Component, *subclasses(hookspecs.Component)):
+        base = cls.__mro__[1]
+        parts += [f"### {cls.__name__}", prose(cls)]
+        if base is not object:
+            parts.append(f"A `{base.__name__}` with further fields, which are given by name.")
+        parts.append(field_table(cls))
+    parts.append(f"`Probe = {probe_type()}`: {markdown(documented['Probe'][1])}")
+    return page(parts)
+
+
+def return_type(function: Any) -> str:
+    return str(function.__annotations__["return"])
+
+
+def subclasses(cls: type) -> list[type]:
+    return sorted(cls.__subclasses__(), key=lambda each: each.__name__)
+
+
+def probe_type() -> str:
+    return str(hookspecs.Probe).replace("collections.abc.", "")

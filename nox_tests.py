@@ -1,0 +1,52 @@
+"""The run of pytest in a session, and the second run of what failed in the first."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import nox
+from nox.command import CommandFailed
+
+SECOND_RUN_LIMIT = 5
+"""The most failures for which there is a second run; more than these are no accident."""
+
+
+def run_tests(session: nox.Session, *arguments: str, env: dict[str, str]) -> None:
+    """Run pytest; run what failed once more, alone, and fail if it fails again.
+
+    Many tests kill processes, cut networks and race them on machines that other programs share, and one failure by such an accident in
+    thousands of tests would hide the result of all others. The session's output says which tests have passed in their second run only:
+    docs/decisions/0055-a-second-run.md.
+
+    Raises:
+        CommandFailed: more than :data:`SECOND_RUN_LIMIT` tests failed, the run ended before its end, or a test failed twice.
+    """
+    with tempfile.TemporaryDirectory(prefix="omni-nox-") as folder:
+        pytest = ("python", "-m", "pytest", "-o", f"cache_dir={folder}")
+        try:
+            session.run(*pytest, *arguments, env=env)
+        except CommandFailed:
+            failed = _failed(Path(folder))
+            if not 0 < len(failed) <= SECOND_RUN_LIMIT:
+                raise
+            session.warn(f"failed, and run once more: {', '.join(failed)}")
+            session.run(*pytest, *_alone(arguments), "--last-failed", "--last-failed-no-failures", "none", env=env)
+            session.warn(f"passed in the second run only: {', '.join(failed)}")
+
+
+def _failed(cache: Path) -> list[str]:
+    """Return the ids of the tests that pytest wrote down as failed."""
+    path = cache / "v" / "cache" / "lastfailed"
+    return sorted(json.loads(path.read_text())) if path.is_file() else []
+
+
+def _alone(arguments: tuple[str, ...]) -> list[str]:
+    """Return the arguments of pytest without those that spread tests over processes."""
+    kept = list(arguments)
+    for option in ("-n", "--dist"):
+        if option in kept:
+            place = kept.index(option)
+            del kept[place : place + 2]
+    return kept

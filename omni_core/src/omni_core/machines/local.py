@@ -1,0 +1,96 @@
+"""The machine of the runner itself, and the launcher that uses no other."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from random import sample
+
+from attrs import frozen
+
+from omni_core.config.addresses import join_address
+from omni_core.errors import StartupError
+from omni_core.machines.launcher import Grant, Launcher, LauncherOptions, Machine, Need
+from omni_core.processes.process import StageProcess, SupervisedProcess
+from omni_core.protocol.specs import ProcessSpec
+from omni_core.references import load
+
+FORK_SERVER = "omni_torch.forks.server:ForkServer"
+"""Forks the processes that would each import PyTorch, which takes seconds. Without omni-torch they are fresh interpreters."""
+
+
+class LocalMachine(Machine):
+    """This machine: processes are forks of a server of the run, or fresh interpreters.
+
+    Args:
+        listen: makes a listening TCP socket for each process, where the run has other machines.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        host: str = "127.0.0.1",
+        listen: Callable[[], socket.socket] | None = None,
+        name: str = "",
+    ) -> None:
+        self.name, self.directory, self.host = name, str(directory), host
+        self._listen = listen
+        self._forks = load(FORK_SERVER)() if find_spec("omni_torch") is not None else None
+
+    def start(
+        self,
+        spec: ProcessSpec,
+        on_exit: Callable[[SupervisedProcess], None],
+        on_line: Callable[[str], None] | None = None,
+    ) -> StageProcess:
+        """As :meth:`Machine.start`; ``on_line`` is called with each line of its log."""
+        listener = None if self._listen is None else self._listen()
+        address = "" if listener is None else join_address(*listener.getsockname()[:2])
+        with listener or nullcontext():  # closed, unless the process has it
+            fork = None if self._forks is None else self._forks.fork
+            process = StageProcess(spec, on_exit, listener, on_line, fork)
+        process.address = address
+        return process
+
+    async def free_port(self) -> int:
+        # Below those that systems give to connections: nobody takes it before the ranks do.
+        for port in sample(range(20_000, 32_768), 64):
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            with suppress(OSError), socket.create_server((self.host, port), family=family):
+                return port
+        raise StartupError(f"no TCP port between 20000 and 32767 is free on {self.host}")
+
+    def close(self) -> None:
+        """End the fork server. Processes go on."""
+        if self._forks is not None:
+            self._forks.close()
+
+
+@frozen
+class NoSettings:
+    """The settings of a launcher that has none."""
+
+
+class LocalLauncher(Launcher):
+    """Starts every process on this machine."""
+
+    def __init__(self, options: LauncherOptions) -> None:
+        options.read_settings(NoSettings)
+        self.here: LocalMachine = LocalMachine(options.directory)
+
+    async def acquire(self, needs: Sequence[Need]) -> None:
+        for need in needs:
+            if need.host is not None:
+                raise StartupError(f"{need.unit} is to run on host {need.host!r}, and the launcher is local")
+
+    async def add(self, need: Need) -> None:
+        await self.acquire([need])
+
+    async def place(self, unit: str) -> Grant:
+        return Grant(self.here)
+
+    async def release(self) -> None:
+        self.here.close()

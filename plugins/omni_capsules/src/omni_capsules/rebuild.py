@@ -1,0 +1,178 @@
+"""From a capsule to the stage that is run again: its launch spec, checked, and its process's kernels and environment.
+
+A capsule names what is imported and called, so one from somebody else is as a program from somebody else. Without ``trust`` only code
+of distributions is run that are plugins of omni, or need it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import distributions, packages_distributions
+from importlib.util import find_spec
+from typing import Any
+
+import attrs
+from attrs import evolve, frozen
+
+from omni_capsules.capsule import Capsule, CapsuleError, StageRecord
+from omni_capsules.environment import references
+from omni_capsules.events import INPUTS
+from omni_core.errors import did_you_mean
+from omni_core.processes.main import INSTALL
+from omni_core.protocol.specs import KernelSpec, StageSpec
+from omni_core.references import load
+
+
+@frozen
+class Rebuilt:
+    """A stage that can be run again: one attempt of the request in it."""
+
+    record: StageRecord
+    spec: StageSpec
+    kernels: dict[str, list[KernelSpec]]
+    env: dict[str, str]
+
+
+def chosen(capsule: Capsule, stage: str | None) -> StageRecord:
+    """Return the last attempt in a stage; without one, in the stage that failed, else in the one that took longest to make its outputs.
+
+    Raises:
+        CapsuleError: there is no record of it.
+    """
+    names = list(dict.fromkeys(record.stage for record in capsule.stages))
+    if not names:
+        why = "; ".join(f"{name}: {reason}" for name, reason in capsule.missing.items())
+        raise CapsuleError(f"the capsule holds no stage{f' ({why})' if why else ''}")
+    if stage is None:
+        guilty = (capsule.error or {}).get("stage")
+        stage = guilty if guilty in names else max(capsule.stages, key=_work).stage
+    if stage not in names:
+        raise CapsuleError(
+            f"--stage {stage}: the capsule holds no such stage{did_you_mean(stage, names, listing='it holds')}"
+        )
+    return next(record for record in reversed(capsule.stages) if record.stage == stage)
+
+
+def _work(record: StageRecord) -> int:
+    """Return the time from when the scheduler began to the last event, in ns."""
+    taken = record.first("taken")
+    return record.events[-1].at - taken.at if taken is not None else 0
+
+
+def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device: str | None, trust: bool) -> Rebuilt:
+    """Return the stage of a record as it is to be built here.
+
+    Args:
+        model: the folder of the checkpoint, in place of the one that was used. device: likewise.
+        trust: run code of any package.
+
+    Raises:
+        CapsuleError: the capsule has no inputs of it, or what it names cannot be run here.
+    """
+    where = f"stage {record.stage!r}"
+    if not record.inputs:
+        raise CapsuleError(
+            f"{where}: its inputs were not recorded; set capsules.inputs=true before the request that is to be run again"
+        )
+    for event in record.events:
+        if event.kind in INPUTS and event.kind != "done" and event.data is None:
+            why = event.detail.get("left_out", "no room in the capsule: capsules.size_mb")
+            raise CapsuleError(f"{where}: an input was left out: {why}")
+    process = capsule.processes.get(record.process)
+    if process is None:
+        raise CapsuleError(f"{where}: the capsule does not say how its process {record.process!r} was launched")
+    if process.get("ranks", 1) > 1:
+        raise CapsuleError(f"{where} has {process['ranks']} ranks, and one process runs it again: that is not possible")
+    spec = _stage_spec(process, record.stage)
+    injected = {**spec.injected, **_given(model_path=model, device=device)}
+    gpu = spec.gpu if device is None else None
+    spec = evolve(spec, injected=injected, gpu=gpu)
+    path = spec.injected.get("model_path")
+    if isinstance(path, str) and os.path.isabs(path) and not os.path.exists(path):
+        raise CapsuleError(f"{where}: its checkpoint {path} is not here; say where it is: --model FOLDER")
+    kernels = {operation: [_kernel(each) for each in kernels] for operation, kernels in process["kernels"].items()}
+    if not trust:
+        _check_trusted([*references(spec), *(each.target for kernels_of in kernels.values() for each in kernels_of)])
+    return Rebuilt(record, spec, kernels, dict(process["env"]))
+
+
+def enter(rebuilt: Rebuilt) -> list[str]:
+    """Let this process be as the recorded one was: its environment and kernels. Call it before torch is imported.
+
+    Returns:
+        What is not here, in words.
+    """
+    for name, value in rebuilt.env.items():
+        os.environ.setdefault(name, value)
+    if not rebuilt.kernels or find_spec("omni_torch") is None:
+        return []
+    here = {
+        operation: [each for each in kernels if find_spec(each.target.partition(".")[0].partition(":")[0]) is not None]
+        for operation, kernels in rebuilt.kernels.items()
+    }
+    gone = sorted(
+        {
+            each.plugin or each.name
+            for name, kernels in rebuilt.kernels.items()
+            for each in kernels
+            if each not in here[name]
+        }
+    )
+    load(INSTALL)(here)
+    return [f"kernels of {name}: not here" for name in gone]
+
+
+def _given(**values: str | None) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _stage_spec(process: Mapping[str, Any], stage: str) -> StageSpec:
+    given = next((each for each in process["stages"] if each.get("name") == stage), None)
+    if given is None:
+        raise CapsuleError(f"the capsule does not say how stage {stage!r} is built")
+    spec: StageSpec = _made(StageSpec, given, f"stage {stage!r}")
+    return spec
+
+
+def _kernel(given: Mapping[str, Any]) -> KernelSpec:
+    spec: KernelSpec = _made(KernelSpec, given, f"kernel {given.get('name')!r}")
+    return spec
+
+
+def _made(kind: Any, given: Mapping[str, Any], what: str) -> Any:
+    known = {each.name for each in attrs.fields(kind)}
+    unknown = [name for name, value in given.items() if name not in known and value not in (None, [], {}, "", False)]
+    if unknown:
+        raise CapsuleError(f"{what} was built with {unknown[0]!r}, which this version of omni-core does not know")
+    try:
+        return kind(**{name: value for name, value in given.items() if name in known})
+    except TypeError as error:
+        raise CapsuleError(f"{what}: {error}") from None
+
+
+def _check_trusted(named: list[str]) -> None:
+    strange = [
+        name for name in dict.fromkeys(named) if name.partition(":")[0].partition(".")[0] not in trusted_packages()
+    ]
+    if strange:
+        raise CapsuleError(
+            f"the capsule runs code that is no plugin of omni: {', '.join(strange)}; if you know where it comes from: --trust"
+        )
+
+
+@cache
+def trusted_packages() -> frozenset[str]:
+    """Return the packages of omni, of its plugins, and of distributions that need omni."""
+    trusted = {"omni_core"}
+    of_distribution: dict[str, list[str]] = {}
+    for package, names in packages_distributions().items():
+        for name in names:
+            of_distribution.setdefault(name, []).append(package)
+    for each in distributions():
+        plugins = [entry.module.partition(".")[0] for entry in each.entry_points if entry.group == "omni"]
+        needs_omni = any(need.lower().replace("_", "-").startswith("omni-") for need in each.requires or ())
+        if plugins or needs_omni:  # of an editable install no file is listed: its package has its name
+            trusted.update(plugins, of_distribution.get(each.name, ()), [each.name.replace("-", "_")])
+    return frozenset(trusted)

@@ -1,0 +1,57 @@
+// The choice between a team and the caller alone, by measurement: a team loses where the other processors are busy with other processes, and
+// where a call is shorter than waking threads. Results do not depend on it.
+#pragma once
+#include <stdint.h>
+
+// The durations of one kind of calls both ways, and which way is next.
+struct Choice {
+  static constexpr int TRIES = 3;         // of each way at first, of which the shortest counts
+  static constexpr uint32_t OFTEN = 16;   // calls between two tries of the slower way; doubled while it stays slower
+  static constexpr uint32_t SELDOM = 1024;
+  static constexpr uint32_t AGAIN = 2;  // after a try that was faster
+
+  double seconds[2] = {0, 0};  // alone, together
+  uint32_t tries[2] = {0, 0}, between = OFTEN, left = OFTEN;
+  bool trying = false;
+
+  bool faster() const { return seconds[1] < seconds[0]; }
+
+  // True: together.
+  bool next() {
+    if (tries[0] < TRIES || tries[1] < TRIES) return tries[1] <= tries[0];
+    if (left) left--;  // a try that found the pool busy is repeated
+    trying = left == 0;
+    return trying ? !faster() : faster();
+  }
+
+  void took(bool together, double duration) {
+    double &known = seconds[together];
+    if (tries[together] < TRIES) {
+      known = tries[together]++ ? (duration < known ? duration : known) : duration;
+      return;
+    }
+    bool before = faster(), good = duration < seconds[!together];
+    known += ((duration < 2 * known ? duration : 2 * known) - known) / (trying ? 2 : 4);  // a pause of the whole machine says little
+    if (faster() != before)
+      between = left = OFTEN;
+    else if (trying)
+      between = left = good ? AGAIN : 2 * between < SELDOM ? 2 * between : SELDOM;
+    trying = false;
+  }
+};
+
+// Choices of some hundred kinds of calls; kinds that share a place take turns in it.
+struct Choices {
+  static constexpr int PLACES = 256;
+  uint64_t keys[PLACES] = {};
+  Choice each[PLACES];
+
+  Choice &of(uint64_t key) {
+    int place = (int)(key * 0x9e3779b97f4a7c15ull >> 56);
+    if (keys[place] != key) {
+      keys[place] = key;
+      each[place] = Choice();
+    }
+    return each[place];
+  }
+};

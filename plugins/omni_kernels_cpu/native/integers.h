@@ -1,0 +1,267 @@
+// Products of narrow weights with inputs in 8 bits, for the few rows of a decode step. Sums of integers are exact; they are scaled and added
+// in one order, so that a row's result depends neither on the other rows nor on its place.
+#pragma once
+#include "interface.h"
+#include "vector.h"
+
+#if defined(__AVX512VNNI__)
+#define DOTS 1
+#else
+#define DOTS 0
+#endif
+
+namespace {
+
+constexpr int64_t UNIT = 128;  // inputs of 4-bit weights that are multiplied at once: four groups of 32, each with a scale
+constexpr int OUTS = 4;        // outputs at once
+
+// Inputs of 4-bit weights. Lanes 4 * g to 4 * g + 3 belong to group g, as the halves of its 16 bytes do.
+struct Unit {
+  int8_t first[64], second[64];  // 16 of each group: the inputs of low halves, and of high halves
+  int32_t begin[16];             // what makes up for weights that are stored plus 8
+  float scales[16];
+};
+
+// Inputs of int8 weights: a row has one scale. The bytes follow, in a multiple of 64.
+struct alignas(64) ByteRow {
+  float scale;
+  int32_t begin;  // what makes up for weights that are multiplied plus 128
+  const int8_t *bytes() const { return (const int8_t *)(this + 1); }
+};
+
+inline int64_t units_of(int64_t size) { return (size + UNIT - 1) / UNIT; }
+
+// Bytes of a prepared row.
+inline int64_t integer_bytes(int64_t kind, int64_t size) {
+  return kind == OMNI_INT4 ? units_of(size) * (int64_t)sizeof(Unit) : (int64_t)sizeof(ByteRow) + (size + 63) / 64 * 64;
+}
+
+// The scale of `size` floats, which makes the largest 127; NaN if one of them is not finite.
+inline float integer_scale(const float *x, int64_t size) {
+  Floats most = {}, odd = {};
+  FOR_VECTORS(i, size) {
+    Floats v = load_at(x, i, size), magnitude = v < 0 ? -v : v;
+    most = magnitude > most ? magnitude : most;
+    odd += v - v;  // NaN, of what is not finite
+  }
+  float largest = 0;
+  for (int i = 0; i < W; i++) largest = most[i] > largest ? most[i] : largest;
+  return largest / 127 + sum(odd);
+}
+
+// W values, of magnitude 127 at most, as multiples of the scale whose inverse is given.
+inline Ints nearest(Floats values, float inverse) {
+  const Floats shift = broadcast(12582912.0f);
+  return (Ints)((Words)(values * inverse + shift) - (Words)shift);
+}
+
+inline float inverse_of(float scale) { return scale > 0 ? 1 / scale : 0; }  // 0 of zeros and of NaN
+
+inline void prepare_units(const float *x, int64_t size, Unit *to) {
+  if (size % UNIT) memset(to + size / UNIT, 0, sizeof(Unit));
+  for (int64_t g = 0; g < size / 32; g++, x += 32) {
+    Unit &u = to[g / 4];
+    int64_t at = g % 4;
+    float scale = integer_scale(x, 32), inverse = inverse_of(scale);
+    int8_t *front = u.first + at * 16, *back = u.second + at * 16;
+    for (int64_t i = 0; i < 16; i += W) {
+      write(front + i, __builtin_convertvector(nearest(read<Floats>(x + i), inverse), Bytes));
+      write(back + i, __builtin_convertvector(nearest(read<Floats>(x + 16 + i), inverse), Bytes));
+    }
+    for (int lane = 0; lane < 4; lane++) {
+      int32_t sum = 0;
+      for (int i = 4 * lane; i < 4 * lane + 4; i++) sum += front[i] + back[i];
+      u.begin[at * 4 + lane] = -8 * sum;
+      u.scales[at * 4 + lane] = scale;
+    }
+  }
+}
+
+inline void prepare_bytes(const float *x, int64_t size, ByteRow *to) {
+  int8_t *bytes = (int8_t *)(to + 1);
+  int64_t end = (size + 63) / 64 * 64;
+  to->scale = integer_scale(x, size);
+  float inverse = inverse_of(to->scale);
+  Ints sums = {};
+  FOR_VECTORS(i, end) {
+    Ints values = i < size ? nearest(load_at(x, i, size), inverse) : Ints{};
+    write(bytes + i, __builtin_convertvector(values, Bytes));
+    sums += __builtin_convertvector(read<Bytes>(bytes + i), Ints);
+  }
+  int32_t sum = 0;
+  for (int i = 0; i < W; i++) sum += sums[i];
+  to->begin = -128 * sum;
+}
+
+// The rows of OUTS outputs of a matrix; after the last output it is repeated.
+struct Outputs {
+  const uint8_t *weights[OUTS];
+  const bf16 *scales[OUTS];
+};
+
+#if DOTS
+inline __m512 unit_scales(const Outputs &a, int64_t group, int64_t groups) {
+  __m128i v[OUTS];
+#pragma GCC unroll 4
+  for (int o = 0; o < OUTS; o++) {
+    uint64_t four = 0;
+    if (groups == 4)
+      memcpy(&four, a.scales[o] + group, 8);
+    else
+      memcpy(&four, a.scales[o] + group, 2 * groups);
+    v[o] = _mm_cvtsi64_si128((int64_t)four);
+  }
+  __m128i front = _mm_unpacklo_epi16(v[0], v[1]), back = _mm_unpacklo_epi16(v[2], v[3]);
+  __m256i all = _mm256_set_m128i(_mm_unpackhi_epi32(front, back), _mm_unpacklo_epi32(front, back));
+  return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(all), 16);
+}
+
+// Of four vectors the sums of four adjacent lanes: lane 4 * g + o is that of lanes 4 * g to 4 * g + 3 of vector o.
+inline __m512i add_fours(const __m512i *v) {
+  __m512i front = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+  __m512i back = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+  return _mm512_add_epi32(_mm512_unpacklo_epi64(front, back), _mm512_unpackhi_epi64(front, back));
+}
+
+constexpr int64_t AHEAD = 8192;  // bytes from what is multiplied to what is fetched
+
+template <int M>
+inline __attribute__((always_inline)) void unit_sums(const Outputs &a, int64_t unit, int64_t groups, const Unit *const *xs, __m512 *sums) {
+  const __m512i low = _mm512_set1_epi8(15);
+  __mmask64 some = groups == 4 ? ~0ull : (1ull << 16 * groups) - 1;
+  __m512i first[OUTS], second[OUTS];
+#pragma GCC unroll 4
+  for (int o = 0; o < OUTS; o++) {
+    const uint8_t *from = a.weights[o] + unit * 64;
+    __builtin_prefetch(from + AHEAD);
+    __m512i bytes = groups == 4 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(some, from);
+    first[o] = _mm512_and_si512(bytes, low);
+    second[o] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
+  }
+  __m512 scales = unit_scales(a, unit * 4, groups);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++) {
+    const Unit &x = xs[m][unit];
+    __m512i front = _mm512_load_si512(x.first), back = _mm512_load_si512(x.second), begin = _mm512_load_si512(x.begin), v[OUTS];
+#pragma GCC unroll 4
+    for (int o = 0; o < OUTS; o++) v[o] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(begin, first[o], front), second[o], back);
+    sums[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(add_fours(v)), _mm512_mul_ps(scales, _mm512_load_ps(x.scales)), sums[m]);
+  }
+}
+
+// out[m * OUTS + o]
+template <int M>
+__attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
+  const Unit *const *xs = (const Unit *const *)rows;
+  __m512 sums[M];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++) sums[m] = _mm512_setzero_ps();
+  int64_t whole = size / UNIT;
+  for (int64_t unit = 0; unit < whole; unit++) unit_sums<M>(a, unit, 4, xs, sums);
+  if (size % UNIT) unit_sums<M>(a, whole, size % UNIT / 32, xs, sums);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++) write(out + m * OUTS, fold((Floats)sums[m]));
+}
+
+template <int M>
+__attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
+  const __m512i sign = _mm512_set1_epi8((char)0x80);
+  __m512i sums[M][OUTS];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 4
+    for (int o = 0; o < OUTS; o++) sums[m][o] = _mm512_setzero_si512();
+  for (int64_t i = 0; i < size; i += 64) {
+    __mmask64 some = size - i >= 64 ? ~0ull : (1ull << (size - i)) - 1;
+    __m512i weights[OUTS];
+#pragma GCC unroll 4
+    for (int o = 0; o < OUTS; o++) {
+      __builtin_prefetch(a.weights[o] + i + AHEAD);
+      weights[o] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(some, a.weights[o] + i), sign);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < M; m++) {
+      __m512i x = _mm512_load_si512(((const ByteRow *)rows[m])->bytes() + i);
+#pragma GCC unroll 4
+      for (int o = 0; o < OUTS; o++) sums[m][o] = _mm512_dpbusd_epi32(sums[m][o], weights[o], x);
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < M; m++) {
+    const ByteRow *x = (const ByteRow *)rows[m];
+    __m512i fours = add_fours(sums[m]);
+    __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(fours), _mm512_extracti64x4_epi64(fours, 1));
+    __m128i total = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    _mm_storeu_ps(out + m * OUTS, _mm_mul_ps(_mm_cvtepi32_ps(_mm_add_epi32(total, _mm_set1_epi32(x->begin))), _mm_set1_ps(x->scale)));
+  }
+}
+#else
+// The same sums for processors without such instructions, and in the same order.
+template <int M>
+__attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
+  for (int m = 0; m < M; m++) {
+    const Unit *x = (const Unit *)rows[m];
+    for (int o = 0; o < OUTS; o++) {
+      float sums[4] = {};
+      for (int64_t g = 0; g < size / 32; g++) {
+        const Unit &u = x[g / 4];
+        int64_t at = g % 4;
+        const uint8_t *bytes = a.weights[o] + g * 16;
+        int32_t sum = 0;
+        for (int i = 0; i < 4; i++) sum += u.begin[at * 4 + i];
+        for (int i = 0; i < 16; i++) sum += (bytes[i] & 15) * u.first[at * 16 + i] + (bytes[i] >> 4) * u.second[at * 16 + i];
+        sums[at] += (float)sum * (widen(a.scales[o][g]) * u.scales[at * 4]);
+      }
+      out[m * OUTS + o] = (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    }
+  }
+}
+
+template <int M>
+__attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
+  for (int m = 0; m < M; m++) {
+    const ByteRow *x = (const ByteRow *)rows[m];
+    const int8_t *bytes = x->bytes();
+    for (int o = 0; o < OUTS; o++) {
+      const int8_t *weights = (const int8_t *)a.weights[o];
+      int32_t sum = 0;
+      for (int64_t i = 0; i < size; i++) sum += (int32_t)weights[i] * bytes[i];
+      out[m * OUTS + o] = (float)sum * x->scale;
+    }
+  }
+}
+#endif
+
+typedef void (*IntegerBlock)(const Outputs &a, int64_t size, const void *const *rows, float *out);
+constexpr IntegerBlock INT4_BLOCKS[] = {nullptr, int4_block<1>, int4_block<2>, int4_block<3>, int4_block<4>};
+constexpr IntegerBlock INT8_BLOCKS[] = {nullptr, int8_block<1>, int8_block<2>, int8_block<3>, int8_block<4>};
+
+inline bool multiplies_integers(const omni_matrix &a) { return a.int8_inputs != 0; }
+
+// Calls emit(row, output, value) for the outputs from `begin` to `end` of every row. `xs`: rows as prepare_units() or prepare_bytes() makes them.
+template <class Emit>
+inline void integer_product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Emit emit) {
+  const IntegerBlock *blocks = a.kind == OMNI_INT4 ? INT4_BLOCKS : INT8_BLOCKS;
+  int64_t bytes = a.kind == OMNI_INT4 ? a.in / 2 : a.in;
+  for (int64_t o = begin; o < end; o += OUTS) {
+    int count = end - o < OUTS ? (int)(end - o) : OUTS;
+    Outputs outputs;
+    for (int r = 0; r < OUTS; r++) {
+      int64_t output = o + (r < count ? r : count - 1);
+      outputs.weights[r] = (const uint8_t *)a.weight + output * bytes;
+      outputs.scales[r] = (const bf16 *)a.group_scales + output * (a.in / 32);
+    }
+    for (int row = 0; row < rows;) {
+      int some = rows - row < 4 ? rows - row : 4;
+      float out[4 * OUTS];
+      blocks[some](outputs, a.in, xs + row, out);
+      for (int r = 0; r < count; r++) {
+        float scale = a.scales ? a.scales[o + r] : 1.0f, bias = a.bias ? a.bias[o + r] : 0.0f;
+        for (int m = 0; m < some; m++) emit(row + m, o + r, a.scales || a.bias ? out[m * OUTS + r] * scale + bias : out[m * OUTS + r]);
+      }
+      row += some;
+    }
+  }
+}
+
+}  // namespace

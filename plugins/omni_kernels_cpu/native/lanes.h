@@ -1,0 +1,535 @@
+// Products of many rows: a vector holds one output of W rows, so that a sum needs no addition across lanes, and a row's result depends
+// neither on its lane nor on the other rows. Rows are packed for it; the matrix is read row-major, where it is.
+//
+// Elements are moved as 32-bit words: a float, or a pair of bfloat16 where the processor multiplies pairs.
+#pragma once
+#include "interface.h"
+#include "team.h"
+#include "vector.h"
+
+#if defined(__AVX512BF16__)
+#define PAIRS 1
+#else
+#define PAIRS 0
+#endif
+#if defined(__AMX_BF16__)
+#define TILES 1
+#else
+#define TILES 0
+#endif
+
+namespace {
+
+constexpr int64_t PANEL = 32;  // outputs whose weights are in the first cache while all rows pass
+constexpr int64_t GROUP = 32;  // inputs that share a scale of 4-bit weights; inputs are padded with zeros to a multiple of it
+
+inline bool in_pairs(int64_t kind) { return PAIRS && kind != OMNI_FLOAT32; }
+
+// Words of one row with `size` elements.
+inline int64_t words_of(int64_t kind, int64_t size) {
+  int64_t padded = kind == OMNI_FLOAT32 ? size : (size + GROUP - 1) / GROUP * GROUP;
+  return in_pairs(kind) ? padded / 2 : padded;
+}
+
+inline int64_t blocks_of_rows(int64_t rows) { return (rows + W - 1) / W; }
+
+// Rows in blocks of W, each [words, W].
+struct Lanes {
+  const uint32_t *words;
+  int64_t rows, steps;  // `steps`: words of a row
+  inline const uint32_t *block(int64_t number) const { return words + number * steps * W; }
+};
+
+#if WIDTH == 16
+inline void transpose(__m512i r[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) {  // a quarter of r[4 * i + j] holds a column of rows 4 * i to 4 * i + 3
+    __m512i even = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88), odd = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd);
+    __m512i even_after = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88), odd_after = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
+    t[j] = _mm512_shuffle_i32x4(even, even_after, 0x88);
+    t[8 + j] = _mm512_shuffle_i32x4(even, even_after, 0xdd);
+    t[4 + j] = _mm512_shuffle_i32x4(odd, odd_after, 0x88);
+    t[12 + j] = _mm512_shuffle_i32x4(odd, odd_after, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) r[i] = t[i];
+}
+#endif
+
+#if PAIRS
+inline Words pair(Floats low, Floats high) {  // lane by lane
+  const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2,
+                                         17, 1, 16, 0);
+  return (Words)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+}
+
+inline __m512i pairs_of(const float *from) {  // 32 floats in their order
+  return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from));
+}
+#endif
+
+// The words of a row from `word` on, W of them: zeros after its end.
+inline Words row_words(int64_t kind, const float *row, int64_t size, int64_t word) {
+#if PAIRS
+  if (kind != OMNI_FLOAT32) {
+    if (2 * word + 32 <= size) return (Words)pairs_of(row + 2 * word);
+    float part[32] = {};
+    if (2 * word < size) memcpy(part, row + 2 * word, (size - 2 * word) * sizeof(float));
+    return (Words)pairs_of(part);
+  }
+#endif
+  if (word >= size) return Words{};
+  Floats v = load_at(row, word, size);
+  return (Words)(kind == OMNI_FLOAT32 ? v : widen(narrow(v)));
+}
+
+#if WIDTH == 16
+inline __m512i whole_words(int64_t kind, const float *row, int64_t word) {
+#if PAIRS
+  if (kind != OMNI_FLOAT32) return pairs_of(row + 2 * word);
+#endif
+  Floats v = read<Floats>(row + word);
+  return (__m512i)(kind == OMNI_FLOAT32 ? v : widen(narrow(v)));
+}
+#endif
+
+// Packs up to W rows with `size` floats as a block.
+inline void pack_block(int64_t kind, const float *const *rows, int64_t count, int64_t size, uint32_t *to) {
+  int64_t steps = words_of(kind, size);
+  for (int64_t word = 0; word < steps; word += W) {
+    int64_t most = steps - word < W ? steps - word : W;
+#if WIDTH == 16
+    __m512i v[16];
+    if (count == 16 && (in_pairs(kind) ? 2 : 1) * (word + 16) <= size) {
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) v[i] = whole_words(kind, rows[i], word);
+    } else {
+      for (int i = 0; i < 16; i++) v[i] = i < count ? (__m512i)row_words(kind, rows[i], size, word) : _mm512_setzero_si512();
+    }
+    transpose(v);
+    if (most == 16) {
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; i++) _mm512_store_si512(to + (word + i) * 16, v[i]);
+    } else {
+      for (int i = 0; i < most; i++) _mm512_store_si512(to + (word + i) * 16, v[i]);
+    }
+#else
+    for (int64_t i = 0; i < W; i++) {
+      Words v = i < count ? row_words(kind, rows[i], size, word) : Words{};
+      for (int64_t k = 0; k < most; k++) to[(word + k) * W + i] = v[k];
+    }
+#endif
+  }
+}
+
+// Up to PANEL outputs of a matrix, [outputs, words]; after the last one, if `padded`, zeros up to a multiple of 16 outputs.
+struct Panel {
+  const uint32_t *words;
+  int64_t stride;
+};
+
+// What a kernel reads of a panel, and takes as the next one's address to be fetched meanwhile.
+struct Source {
+  const char *memory;
+  int64_t bytes;  // of one output
+};
+
+inline Source source_of(const omni_matrix &a) {
+  int64_t bytes = a.kind == OMNI_FLOAT32 ? 4 * a.in : a.kind == OMNI_BFLOAT16 ? 2 * a.in : a.kind == OMNI_INT8 ? a.in : a.in / 2;
+  return {(const char *)a.weight, bytes};
+}
+
+inline void store_words(uint32_t *to, int64_t element, Floats first, Floats second) {  // 2 * W elements from `element` on
+#if PAIRS
+  write(to + element / 2, _mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#else
+  write(to + element, first);
+  write(to + element + W, second);
+#endif
+}
+
+inline Floats load_bytes(const int8_t *from) {
+#if WIDTH == 16
+  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+#else
+  return __builtin_convertvector(__builtin_convertvector(read<Bytes>(from), Ints), Floats);
+#endif
+}
+
+// One row of int8 weights without their scale, which the output gets.
+inline void widen_int8(const int8_t *from, int64_t size, uint32_t *to) {
+  int64_t i = 0;
+  for (; i + 2 * W <= size; i += 2 * W) store_words(to, i, load_bytes(from + i), load_bytes(from + i + W));
+  for (int64_t end = words_of(OMNI_INT8, size) * (PAIRS ? 2 : 1); i < end; i += 2 * W) {
+    int8_t part[2 * W] = {};
+    if (i < size) memcpy(part, from + i, size - i < 2 * W ? size - i : 2 * W);
+    store_words(to, i, load_bytes(part), load_bytes(part + W));
+  }
+}
+
+// One row of 4-bit weights: of 32 inputs, byte j holds number j in its low half and number j + 16 in its high half; what stands for 0 is 8, or
+// with ZEROS a number of each group.
+template <bool ZEROS>
+inline void widen_int4(const uint8_t *from, const bf16 *scales, const bf16 *zeros, int64_t size, uint32_t *to) {
+  for (int64_t g = 0; g < size / GROUP; g++, from += 16) {
+    float scale = widen(scales[g]), zero = ZEROS ? widen(zeros[g]) : 8.0f;
+#if PAIRS
+    const __m512 levels = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const __m512i shifts = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
+    __m512 values = _mm512_mul_ps(_mm512_sub_ps(levels, _mm512_set1_ps(zero)), _mm512_set1_ps(scale));
+    __m512i table = _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));
+    __m512i bytes = _mm512_cvtepu8_epi16(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)from)));
+    _mm512_storeu_si512(to + g * 16, _mm512_permutexvar_epi16(_mm512_srlv_epi16(bytes, shifts), table));
+#else
+    float part[32];
+    for (int j = 0; j < 16; j++) {  // rounded as where pairs are multiplied
+      part[j] = widen(narrow(scale * ((float)(from[j] & 15) - zero)));
+      part[j + 16] = widen(narrow(scale * ((float)(from[j] >> 4) - zero)));
+    }
+    memcpy(to + g * GROUP, part, sizeof part);
+#endif
+  }
+}
+
+inline void widen_bfloat16(const bf16 *from, int64_t size, uint32_t *to) {
+#if PAIRS
+  memcpy(to, from, size * sizeof(bf16));
+  memset((bf16 *)to + size, 0, (2 * words_of(OMNI_BFLOAT16, size) - size) * sizeof(bf16));
+#else
+  to_floats(from, size, (float *)to);
+  for (int64_t i = size; i < words_of(OMNI_BFLOAT16, size); i++) to[i] = 0;
+#endif
+}
+
+// Inputs from `begin` on, `size` of them; all, but of int8 and 4-bit weights.
+inline Panel panel_of(const omni_matrix &a, int64_t output, int64_t count, uint32_t *buffer, int64_t begin = 0, int64_t size = 0) {
+  Source source = source_of(a);
+  if (!size) size = a.in;
+  const char *from = source.memory + output * source.bytes + (a.kind == OMNI_INT4 ? begin / 2 : begin);
+  if (a.kind == OMNI_FLOAT32) return {(const uint32_t *)from, a.in};
+  if (PAIRS && a.kind == OMNI_BFLOAT16 && a.in % GROUP == 0 && (!TILES || count % 16 == 0)) return {(const uint32_t *)from, a.in / 2};
+  int64_t stride = words_of(a.kind, size);
+  for (int64_t o = 0; o < count; o++, from += source.bytes) {
+    uint32_t *to = buffer + o * stride;
+    if (a.kind == OMNI_BFLOAT16) widen_bfloat16((const bf16 *)from, a.in, to);
+    else if (a.kind == OMNI_INT8) widen_int8((const int8_t *)from, size, to);
+    else if (a.zero_points) {
+      const bf16 *scales = (const bf16 *)a.group_scales + (2 * (output + o) * a.in + begin) / GROUP;
+      widen_int4<true>((const uint8_t *)from, scales, scales + a.in / GROUP, size, to);
+    } else {
+      widen_int4<false>((const uint8_t *)from, (const bf16 *)a.group_scales + ((output + o) * a.in + begin) / GROUP, nullptr, size, to);
+    }
+  }
+  if (TILES) memset(buffer + count * stride, 0, ((count + 15) / 16 * 16 - count) * stride * sizeof(uint32_t));
+  return {buffer, stride};
+}
+
+constexpr int64_t TURN = 16;  // steps between fetches
+
+// Sums of OUTS outputs for V blocks of rows: c[out][V * W], added to what is there if they `go_on`. `next`: memory that is read after this, of
+// which `lines` are fetched every TURN steps; returns where that ends.
+template <bool FLOATS, int OUTS, int V>
+inline __attribute__((always_inline)) const char *lane_sums(const uint32_t *a, int64_t stride, const uint32_t *x, int64_t block, int64_t steps,
+                                                            float *c, const char *next, int64_t lines, bool go_on) {
+  Floats sums[OUTS][V] = {};
+  if (go_on)
+#pragma GCC unroll 8
+    for (int o = 0; o < OUTS; o++)
+#pragma GCC unroll 2
+      for (int i = 0; i < V; i++) sums[o][i] = read<Floats>(c + o * 2 * W + i * W);
+  for (int64_t k = 0; k < steps; k++) {
+    if (lines && k % TURN == 0)
+      for (int64_t line = 0; line < lines; line++, next += 64) __builtin_prefetch(next, 0, 2);
+    Words v[V];
+#pragma GCC unroll 2
+    for (int i = 0; i < V; i++) v[i] = read<Words>(x + i * block + k * W);
+#pragma GCC unroll 8
+    for (int o = 0; o < OUTS; o++) {
+      uint32_t word = a[o * stride + k];
+#pragma GCC unroll 2
+      for (int i = 0; i < V; i++) {
+        if constexpr (FLOATS) {
+          float value;
+          memcpy(&value, &word, 4);
+          sums[o][i] += (Floats)v[i] * broadcast(value);
+        } else {
+#if PAIRS
+          sums[o][i] = (Floats)_mm512_dpbf16_ps((__m512)sums[o][i], (__m512bh)v[i], (__m512bh)_mm512_set1_epi32((int)word));
+#endif
+        }
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int o = 0; o < OUTS; o++)
+#pragma GCC unroll 2
+    for (int i = 0; i < V; i++) write(c + o * 2 * W + i * W, sums[o][i]);
+  return next;
+}
+
+constexpr int SOME = WIDTH == 16 ? 8 : 4;  // outputs at once, as the registers hold
+constexpr int64_t DEPTH = 256;             // steps of two blocks of rows that stay in the first cache while all outputs of a panel pass
+
+template <bool FLOATS, int V>
+__attribute__((noinline)) void lane_panel(const uint32_t *a, int64_t stride, int64_t count, const uint32_t *x, int64_t block, int64_t steps, float *c,
+                                          const char *next, int64_t bytes) {
+  int64_t turns = count / SOME * ((steps + TURN - 1) / TURN), lines = next && turns ? (bytes / 64 + turns - 1) / turns : 0;
+  for (int64_t k = 0; k < steps; k += DEPTH) {
+    int64_t o = 0, some = steps - k < DEPTH ? steps - k : DEPTH;
+    const uint32_t *w = a + k, *v = x + k * W;
+    for (; o + SOME <= count; o += SOME) next = lane_sums<FLOATS, SOME, V>(w + o * stride, stride, v, block, some, c + o * 2 * W, next, lines, k);
+    for (; o < count; o++) lane_sums<FLOATS, 1, V>(w + o * stride, stride, v, block, some, c + o * 2 * W, nullptr, 0, k);
+  }
+}
+
+#if TILES
+struct __attribute__((aligned(64))) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Tiles are a thread's state while it computes a call, and nothing between calls.
+struct Tiles {
+  Tiles() {
+    TileConfig config;
+    _tile_loadconfig(&config);
+  }
+  ~Tiles() { _tile_release(); }
+};
+
+// M * 16 outputs, the second 16 at `after`, and V blocks of rows, which pass the first cache once per panel. `next`, `later`: memory that is read after this, some of which is fetched in each step (or null: with a
+// single block of rows, and weights that are not widened, the processor's own prefetching is as fast).
+template <int M, int V>
+__attribute__((noinline)) void tile_panel(const uint32_t *a, const uint32_t *after, int64_t stride, const uint32_t *x, int64_t block, int64_t steps, float *c,
+                                          const char *next, const char *later, int64_t bytes, bool first, bool last) {
+  if (first) {
+    _tile_zero(0);
+    if (V > 1) _tile_zero(1);
+    if (M > 1) _tile_zero(2);
+    if (M > 1 && V > 1) _tile_zero(3);
+  }
+  int64_t lines = next ? (bytes / 64 * 16 + steps - 1) / steps : 0;
+  for (int64_t k = 0; k < steps; k += 16) {
+    _tile_loadd(4, a + k, stride * 4);
+    _tile_stream_loadd(6, x + k * 16, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (V > 1) {
+      _tile_stream_loadd(7, x + block + k * 16, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (M > 1) {
+      _tile_loadd(5, after + k, stride * 4);
+      _tile_dpbf16ps(2, 5, 6);
+      if (V > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    for (int64_t line = 0; line < lines; line++, next += 64) __builtin_prefetch(next, 0, 2);
+    for (int64_t line = 0; later && line < lines; line++, later += 64) __builtin_prefetch(later, 0, 2);
+  }
+  if (!last) return;
+  _tile_stored(0, c, 128);
+  if (V > 1) _tile_stored(1, c + 16, 128);
+  if (M > 1) _tile_stored(2, c + 16 * 32, 128);
+  if (M > 1 && V > 1) _tile_stored(3, c + 16 * 32 + 16, 128);
+}
+#else
+struct Tiles {};
+#endif
+
+// c[count][2 * W], the sums of `count` outputs of a panel for one or two blocks of rows.
+inline void panel_sums(bool floats, const Panel &p, int64_t count, const uint32_t *x, int64_t block, int64_t steps, bool two, float *c,
+                       const char *next, int64_t bytes) {
+#if TILES
+  if (!floats) {
+    if (count > 16)
+      (two ? tile_panel<2, 2> : tile_panel<2, 1>)(p.words, p.words + 16 * p.stride, p.stride, x, block, steps, c, next, nullptr, bytes, true, true);
+    else
+      (two ? tile_panel<1, 2> : tile_panel<1, 1>)(p.words, nullptr, p.stride, x, block, steps, c, next, nullptr, bytes, true, true);
+    return;
+  }
+#endif
+  if (floats)
+    (two ? lane_panel<true, 2> : lane_panel<true, 1>)(p.words, p.stride, count, x, block, steps, c, next, bytes);
+  else if (PAIRS)
+    (two ? lane_panel<false, 2> : lane_panel<false, 1>)(p.words, p.stride, count, x, block, steps, c, next, bytes);
+}
+
+// Calls emit(row, values) for each of `rows` rows, with its `count` (at most 16) sums in `c`, [count][stride], in order.
+template <class Emit>
+inline __attribute__((always_inline)) void emit_rows(const float *c, int64_t stride, int64_t count, int64_t rows, Emit emit) {
+#if WIDTH == 16
+  if (rows > 2) {
+    __m512i v[16];
+    __attribute__((aligned(64))) float turned[16][16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) v[i] = i < count ? _mm512_loadu_si512(c + i * stride) : _mm512_setzero_si512();
+    transpose(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) _mm512_store_si512(turned[i], v[i]);
+    for (int64_t row = 0; row < rows; row++) emit(row, turned[row]);
+    return;
+  }
+#endif
+  for (int64_t row = 0; row < rows; row++) {
+    __attribute__((aligned(64))) float values[16];
+    for (int64_t o = 0; o < count; o++) values[o] = c[o * stride + row];
+    emit(row, values);
+  }
+}
+
+inline void scale_sums(const omni_matrix &a, int64_t output, int64_t count, float *c) {  // c[count][2 * W]
+  if (!a.scales && !a.bias) return;
+  for (int64_t i = 0; i < count; i++) {
+    float scale = a.scales ? a.scales[output + i] : 1.0f, bias = a.bias ? a.bias[output + i] : 0.0f;
+    for (int v = 0; v < 2 * W; v += W) write(c + i * 2 * W + v, read<Floats>(c + i * 2 * W + v) * scale + bias);
+  }
+}
+
+// Scratch memory of lane_product(), in words.
+inline int64_t panel_words(int64_t kind, int64_t size) { return kind == OMNI_FLOAT32 ? 0 : PANEL * words_of(kind, size); }
+
+#if TILES
+constexpr int64_t CHUNK = 256;  // inputs that are widened at once for few rows: what stays in the first cache beside them
+
+// The sums of `count` outputs and of `more` others (at most 16 each), for one or two blocks of rows: widened and multiplied in turn. `next`:
+// the outputs of the next call, as many of each.
+inline void chunk_sums(const omni_matrix &a, int64_t output, int64_t count, int64_t other, int64_t more, const Lanes &x, bool two, uint32_t *buffer,
+                       float *c, int64_t next) {
+  Source source = source_of(a);
+  auto multiply = more ? (two ? tile_panel<2, 2> : tile_panel<2, 1>) : (two ? tile_panel<1, 2> : tile_panel<1, 1>);
+  for (int64_t k = 0; k < a.in; k += CHUNK) {
+    int64_t size = a.in - k < CHUNK ? a.in - k : CHUNK, steps = words_of(a.kind, size);
+    panel_of(a, output, count, buffer, k, size);
+    if (more) panel_of(a, other, more, buffer + 16 * steps, k, size);
+    int64_t part = count * source.bytes * k / a.in / 64 * 64;
+    const char *first = next ? source.memory + next * source.bytes + part : nullptr;
+    const char *second = next ? first + (other - output) * source.bytes : nullptr;
+    multiply(buffer, buffer + 16 * steps, steps, x.block(0) + k / 2 * W, x.steps * W, steps, c, first, second, count * source.bytes * size / a.in,
+             k == 0, k + size >= a.in);
+  }
+}
+#endif
+
+// Calls emit(row, output, count, values) for `count` (at most 16) adjacent outputs between `begin` and `end` of every row.
+template <class Emit>
+inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, int64_t end, uint32_t *buffer, Emit emit) {
+  __attribute__((aligned(64))) float c[PANEL * 2 * W];
+  Source source = source_of(a);
+  int64_t blocks = blocks_of_rows(x.rows), size = x.steps * W;
+  bool floats = !in_pairs(a.kind);
+  for (int64_t o = begin; o < end; o += PANEL) {
+    int64_t count = end - o < PANEL ? end - o : PANEL, after = end - o - count;
+#if TILES
+    bool chunks = a.kind >= OMNI_INT8 && blocks <= 2;
+#else
+    constexpr bool chunks = false;
+#endif
+    Panel panel = chunks ? Panel{buffer, 0} : panel_of(a, o, count, buffer);
+    const char *next = after && (floats || blocks > 1 || panel.words == buffer) ? source.memory + (o + count) * source.bytes : nullptr;
+    int64_t bytes = (after < PANEL ? after : PANEL) * source.bytes;
+    for (int64_t b = 0; b < blocks; b += 2) {
+      bool two = b + 1 < blocks;
+#if TILES
+      if (chunks)
+        chunk_sums(a, o, count < 16 ? count : 16, o + 16, count > 16 ? count - 16 : 0, x, two, buffer, c, after >= PANEL ? o + PANEL : 0);
+      else
+#endif
+        panel_sums(floats, panel, count, x.block(b), size, x.steps, two, c, b ? nullptr : next, bytes);
+      for (int64_t part = 0; part < count; part += 16) {
+        int64_t outs = count - part < 16 ? count - part : 16;
+        scale_sums(a, o + part, outs, c + part * 2 * W);
+        for (int64_t i = 0; i < (two ? 2 : 1); i++) {
+          int64_t first = (b + i) * W, rows = x.rows - first < W ? x.rows - first : W;
+          emit_rows(c + part * 2 * W + i * W, 2 * W, outs, rows, [&](int64_t row, const float *values) { emit(first + row, o + part, outs, values); });
+        }
+      }
+    }
+  }
+}
+
+// Writes W lanes of `count` (at most 16) adjacent elements from `first` on, c[count][stride], to a block of packed rows. `first` is even.
+inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t first, int64_t count, uint32_t *block) {
+#if PAIRS
+  if (kind != OMNI_FLOAT32) {
+    for (int64_t i = 0; i < count; i += 2)
+      write(block + (first + i) / 2 * W, pair(read<Floats>(c + i * stride), i + 1 < count ? read<Floats>(c + (i + 1) * stride) : Floats{}));
+    return;
+  }
+#endif
+  for (int64_t i = 0; i < count; i++) {
+    Floats v = read<Floats>(c + i * stride);
+    write(block + (first + i) * W, kind == OMNI_FLOAT32 ? v : widen(narrow(v)));
+  }
+}
+
+// Zeros after the last of `size` elements of packed rows.
+inline void pack_end(int64_t kind, int64_t size, uint32_t *block) {
+  int64_t used = in_pairs(kind) ? (size + 1) / 2 : size;
+  memset(block + used * W, 0, (words_of(kind, size) - used) * W * sizeof(uint32_t));
+}
+
+// silu(gate) * up of the units of `part` for all rows, packed for the product with a matrix of `kind`. `a`: gates above ups. `part` begins
+// at an even unit. `factors`: of each row, or null.
+inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, int64_t kind, uint32_t *to, const float *factors, uint32_t *buffer) {
+  __attribute__((aligned(64))) float c[PANEL * 2 * W];
+  int64_t units = a.out / 2, blocks = blocks_of_rows(x.rows), size = x.steps * W, out_size = words_of(kind, units) * W;
+  bool floats = !in_pairs(a.kind);
+  Source source = source_of(a);
+  auto finish = [&](int64_t u, int64_t count, int64_t b) {
+    scale_sums(a, u, count, c);
+    scale_sums(a, units + u, count, c + 16 * 2 * W);
+    for (int64_t i = 0; i < (b + 1 < blocks ? 2 : 1); i++) {
+      for (int64_t o = 0; o < count; o++) {
+        float *gate = c + o * 2 * W + i * W;
+        Floats active = silu(read<Floats>(gate)) * read<Floats>(gate + 16 * 2 * W);
+        write(gate, factors ? active * read<Floats>(factors + (b + i) * W) : active);
+      }
+      pack_sums(kind, c + i * W, 2 * W, u, count, to + (b + i) * out_size);
+    }
+  };
+  for (int64_t u = part.begin; u < part.end; u += 16) {
+    int64_t count = part.end - u < 16 ? part.end - u : 16, after = part.end - u - count;
+#if TILES
+    if (a.kind >= OMNI_INT8 && blocks <= 2) {
+      chunk_sums(a, u, count, units + u, count, x, blocks == 2, buffer, c, after >= 16 ? u + 16 : 0);
+      finish(u, count, 0);
+      continue;
+    }
+#endif
+    Panel gates = panel_of(a, u, count, buffer), ups = panel_of(a, units + u, count, buffer + 16 * x.steps);
+    for (int64_t b = 0; b < blocks; b += 2) {
+      bool two = b + 1 < blocks;
+#if TILES
+      if (!floats && gates.stride == ups.stride) {
+        const char *next = after && (blocks > 1 || gates.words == buffer) && !b ? source.memory + (u + 16) * source.bytes : nullptr;
+        (two ? tile_panel<2, 2> : tile_panel<2, 1>)(gates.words, ups.words, gates.stride, x.block(b), size, x.steps, c, next,
+                                                    next ? next + units * source.bytes : nullptr, (after < 16 ? after : 16) * source.bytes, true, true);
+      } else
+#endif
+      {
+        const char *next = after && !b ? source.memory + (u + 16) * source.bytes : nullptr;
+        int64_t bytes = (after < 16 ? after : 16) * source.bytes;
+        panel_sums(floats, gates, count, x.block(b), size, x.steps, two, c, next, bytes);
+        panel_sums(floats, ups, count, x.block(b), size, x.steps, two, c + 16 * 2 * W, next ? next + units * source.bytes : nullptr, bytes);
+      }
+      finish(u, count, b);
+    }
+  }
+  if (part.end == units)
+    for (int64_t b = 0; b < blocks; b++) pack_end(kind, units, to + b * out_size);
+}
+
+}  // namespace

@@ -1,0 +1,161 @@
+// Products of few rows with a row-major matrix. A sum over the inputs is taken in one order, whatever the number of rows, of threads
+// and the place of a row, so that a row's result does not depend on the batch.
+#pragma once
+#include "integers.h"
+
+namespace {
+
+// How a kind of weights is read, and the inputs that go with it. A product of one step of elements is added to an accumulator.
+struct Float32 {
+  typedef float Weight;
+  typedef float Input;
+  typedef Floats Vector;
+  static constexpr int STEP = W;
+  static inline Vector weight(const Weight *w) { return read<Floats>(w); }
+  static inline Vector input(const Input *x) { return read<Floats>(x); }
+  static inline Floats add(Floats sum, Vector w, Vector x) { return sum + w * x; }
+};
+
+#if defined(__AVX512BF16__)
+struct BFloat16 {
+  typedef bf16 Weight;
+  typedef bf16 Input;
+  typedef __m512i Vector;
+  static constexpr int STEP = 2 * W;
+  static inline Vector weight(const Weight *w) { return read<__m512i>(w); }
+  static inline Vector input(const Input *x) { return read<__m512i>(x); }
+  static inline Floats add(Floats sum, Vector w, Vector x) {
+    return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x);
+  }
+};
+#else
+struct BFloat16 {
+  typedef bf16 Weight;
+  typedef float Input;
+  typedef Floats Vector;
+  static constexpr int STEP = W;
+  static inline Vector weight(const Weight *w) { return widen(read<Halves>(w)); }
+  static inline Vector input(const Input *x) { return read<Floats>(x); }
+  static inline Floats add(Floats sum, Vector w, Vector x) { return sum + w * x; }
+};
+#endif
+
+struct Int8 {
+  typedef int8_t Weight;
+  typedef float Input;
+  typedef Floats Vector;
+  static constexpr int STEP = W;
+#if WIDTH == 16
+  static inline Vector weight(const Weight *w) {
+    return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)w)));
+  }
+#else
+  static inline Vector weight(const Weight *w) { return __builtin_convertvector(__builtin_convertvector(read<Bytes>(w), Ints), Floats); }
+#endif
+  static inline Vector input(const Input *x) { return read<Floats>(x); }
+  static inline Floats add(Floats sum, Vector w, Vector x) { return sum + w * x; }
+};
+
+// The inputs of a product with weights of `kind`: float32 as they are, else rounded to bfloat16. `buffer` has `size` floats.
+inline const void *prepare(int64_t kind, const float *x, int64_t size, float *buffer) {
+  if (kind == OMNI_FLOAT32) return x;
+#if defined(__AVX512BF16__)
+  if (kind == OMNI_BFLOAT16) {
+    FOR_VECTORS(i, size) store_at((bf16 *)buffer, i, size, load_at(x, i, size));
+    return buffer;
+  }
+#endif
+  FOR_VECTORS(i, size) store_at(buffer, i, size, widen(narrow(load_at(x, i, size))));
+  return buffer;
+}
+
+// R outputs of M rows: out[r * M + m]. `w` is the first output's row of the matrix.
+template <class L, int R, int M>
+__attribute__((noinline)) void block(const void *w, int64_t size, const void *const *xs, float *out) {
+  typedef typename L::Weight Weight;
+  typedef typename L::Input Input;
+  Floats sums[R * M] = {};
+  const Input *x[M];
+  for (int m = 0; m < M; m++) x[m] = (const Input *)xs[m];
+  int64_t i = 0;
+  for (; i + L::STEP <= size; i += L::STEP) {
+    typename L::Vector inputs[M];
+#pragma GCC unroll 4
+    for (int m = 0; m < M; m++) inputs[m] = L::input(x[m] + i);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      const Weight *from = (const Weight *)w + r * size + i;
+      if (R > 1) __builtin_prefetch(from + R * size);  // the same place of the next block, which this order hides from the processor
+      typename L::Vector weights = L::weight(from);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; m++) sums[r * M + m] = L::add(sums[r * M + m], weights, inputs[m]);
+    }
+  }
+  if (i < size) {  // the last part of a step, with zeros after it on both sides
+    typename L::Vector inputs[M];
+    for (int m = 0; m < M; m++) {
+      Input part[L::STEP] = {};
+      memcpy(part, x[m] + i, (size - i) * sizeof(Input));
+      inputs[m] = L::input(part);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) {
+      Weight part[L::STEP] = {};
+      memcpy(part, (const Weight *)w + r * size + i, (size - i) * sizeof(Weight));
+      typename L::Vector weights = L::weight(part);
+#pragma GCC unroll 4
+      for (int m = 0; m < M; m++) sums[r * M + m] = L::add(sums[r * M + m], weights, inputs[m]);
+    }
+  }
+  constexpr int FOURS = R * M / 4 * 4;
+#pragma GCC unroll 4
+  for (int i = 0; i < FOURS; i += 4) write(out + i, sums_of(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
+#pragma GCC unroll 4
+  for (int i = FOURS; i < R * M; i++) out[i] = sum(sums[i]);
+}
+
+typedef void (*Block)(const void *w, int64_t size, const void *const *xs, float *out);
+constexpr int MANY = WIDTH == 16 ? 4 : 2;  // outputs of a block of up to 4 rows: what the registers hold
+
+// The blocks of one kind of weights, by the number of rows: of 8 outputs of one row, of MANY, and of one.
+struct Blocks {
+  Block eight, many[5], one[5];
+  int64_t bytes;
+};
+
+template <class L>
+constexpr Blocks blocks_of() {
+  return {block<L, 8, 1>,
+          {nullptr, block<L, MANY, 1>, block<L, MANY, 2>, block<L, MANY, 3>, block<L, MANY, 4>},
+          {nullptr, block<L, 1, 1>, block<L, 1, 2>, block<L, 1, 3>, block<L, 1, 4>},
+          sizeof(typename L::Weight)};
+}
+
+constexpr Blocks BLOCKS[] = {blocks_of<Float32>(), blocks_of<BFloat16>(), blocks_of<Int8>()};  // by kind
+
+// Calls emit(row, output, value) for the outputs from `begin` to `end` of every row. `xs` come from prepare().
+template <class Emit>
+inline void product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Emit emit) {
+  if (multiplies_integers(a)) {
+    integer_product(a, xs, rows, begin, end, emit);
+    return;
+  }
+  const Blocks &blocks = BLOCKS[a.kind];
+  for (int64_t o = begin; o < end;) {
+    int outputs = rows == 1 && o + 8 <= end ? 8 : o + MANY <= end ? MANY : 1;
+    const void *w = (const char *)a.weight + o * a.in * blocks.bytes;
+    for (int row = 0; row < rows;) {
+      int some = rows - row < 4 ? rows - row : 4;
+      float out[16];
+      (outputs == 8 ? blocks.eight : (outputs == 1 ? blocks.one : blocks.many)[some])(w, a.in, xs + row, out);
+      for (int r = 0; r < outputs; r++) {
+        float scale = a.scales ? a.scales[o + r] : 1.0f, bias = a.bias ? a.bias[o + r] : 0.0f;
+        for (int m = 0; m < some; m++) emit(row + m, o + r, a.scales || a.bias ? out[r * some + m] * scale + bias : out[r * some + m]);
+      }
+      row += some;
+    }
+    o += outputs;
+  }
+}
+
+}  // namespace

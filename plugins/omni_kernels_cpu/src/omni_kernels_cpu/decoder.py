@@ -1,0 +1,176 @@
+"""The kernel of ``decode_layers``: a decoder's weights as C structures, made once, and a step as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ctypes import POINTER, byref, cast
+from weakref import WeakKeyDictionary
+
+import torch
+
+from omni_kernels_cpu.library import LayerStruct, MatrixStruct, StackStruct, StepStruct, has_tiles, library
+from omni_kernels_cpu.rows import KINDS
+from omni_torch import decoder_stack
+from omni_torch.decoder_stack import DecoderStack, LayerWeights
+from omni_torch.few_rows import Matrix
+
+Caches = Sequence[torch.Tensor] | torch.Tensor
+
+
+class BoundStack:
+    """The C structures of a stack. They point into its weights; norms, scales and biases are copied in float32.
+
+    Attributes:
+        fits: False if the library cannot read a weight.
+        narrow: True if the first matrix has weights narrower than float32, which tiles multiply.
+        grouped: True if there are 4-bit weights that are not multiplied as integers, which only the code of prompts reads.
+        whole: True if the first matrix is multiplied as integers, which only the code of decode steps does.
+    """
+
+    def __init__(self, stack: DecoderStack) -> None:
+        self._kept: list[object] = []
+        self.fits = True
+        self.grouped = False
+        self.layers = (LayerStruct * len(stack.layers))(*map(self._layer, stack.layers))
+        hidden = stack.norm.shape[0]
+        sizes = len(stack.layers), hidden, stack.heads, stack.kv_heads, stack.head_dim
+        self.struct = StackStruct(self.layers, self._floats(stack.norm), *sizes, stack.eps)
+        self.fits = self.fits and stack.head_dim % 2 == 0
+        self.whole = stack.layers[0].qkv.int8_inputs
+        self.narrow = stack.layers[0].qkv.weight.dtype != torch.float32
+
+    def attach(self, keys: Caches, values: Caches) -> None:
+        """Point the layers to their keys and values, at every step: a new cache may begin where the last one began."""
+        for layer, key, value in zip(self.layers, keys, values, strict=True):
+            layer.keys, layer.values = key.data_ptr(), value.data_ptr()
+
+    @property
+    def as_prompts(self) -> bool:
+        """True if decode steps are computed by the code of prompts: tiles multiply one row as fast as sixteen, and no slower than its
+        weights are read.
+        """
+        return self.grouped or (self.narrow and not self.whole and has_tiles())
+
+    def _layer(self, layer: LayerWeights) -> LayerStruct:
+        made = LayerStruct(
+            self._floats(layer.input_norm), self._floats(layer.post_norm), self._floats(layer.head_norms)
+        )
+        made.qkv, made.output = self.matrix(layer.qkv), self.matrix(layer.output)
+        if layer.dense is not None:
+            made.gate_up, made.down = map(self.matrix, layer.dense)
+        mixture = layer.mixture
+        if mixture is not None:
+            flat = [self.matrix(each) for pair in mixture.experts for each in pair]
+            experts = (MatrixStruct * len(flat))(*flat)
+            self._kept.append(experts)
+            # The kernel rounds the inputs of all experts once, for the first one's weights.
+            self.fits = self.fits and len({(each.kind, each.out, each.inner, each.int8_inputs) for each in flat}) <= 2
+            made.router, made.experts = self.matrix(mixture.router), cast(experts, POINTER(MatrixStruct))
+            made.top_k, made.normalize = mixture.top_k, mixture.normalize
+            if mixture.shared_gate is not None:
+                made.shared_gate = self.matrix(mixture.shared_gate)
+        return made
+
+    def matrix(self, matrix: Matrix) -> MatrixStruct:
+        """Return the structure of a matrix, which this keeps."""
+        weight = matrix.weight
+        if weight.dtype not in KINDS or not weight.is_contiguous() or weight.device.type != "cpu":
+            self.fits = False
+            return MatrixStruct()
+        self._kept.append(weight)
+        bias = None if matrix.bias is None else self._floats(matrix.bias)
+        out, inner = weight.shape
+        if weight.dtype == torch.uint8:
+            assert matrix.scales is not None
+            groups = matrix.scales.detach().to(torch.bfloat16).contiguous()
+            self._kept.append(groups)
+            self.grouped = self.grouped or not matrix.int8_inputs
+            kinds = KINDS[weight.dtype], groups.data_ptr(), matrix.int8_inputs, groups.dim() == 3
+            return MatrixStruct(weight.data_ptr(), None, bias, out, 2 * inner, *kinds)
+        scales = None if matrix.scales is None else self._floats(matrix.scales)
+        return MatrixStruct(weight.data_ptr(), scales, bias, out, inner, KINDS[weight.dtype], None, matrix.int8_inputs)
+
+    def _floats(self, tensor: torch.Tensor) -> int:
+        wide = tensor.detach().float().contiguous()
+        self._kept.append(wide)
+        return wide.data_ptr()
+
+
+_bound: WeakKeyDictionary[DecoderStack, BoundStack] = WeakKeyDictionary()
+
+
+def bound_stack(stack: DecoderStack) -> BoundStack:
+    """Return the C structures of a stack, made at the first call."""
+    bound = _bound.get(stack)
+    if bound is None:
+        bound = _bound[stack] = BoundStack(stack)
+    return bound
+
+
+def decode_layers(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    pages: torch.Tensor,
+    lengths: torch.Tensor,
+    block_size: int,
+    keys: Caches,
+    values: Caches,
+    stack: DecoderStack,
+    capture: int | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """See :func:`omni_torch.decoder_stack.decode_layers`."""
+    arguments = x, cos, sin, pages, lengths, block_size, keys, values, stack, capture
+    made = _compute(*arguments, prompts=False)
+    return decoder_stack.decode_layers.reference(*arguments) if made is None else made
+
+
+def prefill_layers(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    pages: torch.Tensor,
+    lengths: torch.Tensor,
+    block_size: int,
+    keys: Caches,
+    values: Caches,
+    stack: DecoderStack,
+    capture: int | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """See :func:`omni_torch.decoder_stack.prefill_layers`."""
+    arguments = x, cos, sin, pages, lengths, block_size, keys, values, stack, capture
+    made = _compute(*arguments, prompts=True)
+    return decoder_stack.prefill_layers.reference(*arguments) if made is None else made
+
+
+def _compute(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    pages: torch.Tensor,
+    lengths: torch.Tensor,
+    block_size: int,
+    keys: Caches,
+    values: Caches,
+    stack: DecoderStack,
+    capture: int | None,
+    prompts: bool,
+) -> tuple[torch.Tensor, ...] | None:
+    """Compute by the library; ``None`` if it cannot read the arguments."""
+    bound = bound_stack(stack)
+    caches_fit = keys[0].dtype == values[0].dtype == x.dtype and keys[0].is_contiguous() and values[0].is_contiguous()
+    if not bound.fits or not caches_fit:
+        return None
+    bound.attach(keys, values)
+    x, cos, sin, pages, lengths = (each.contiguous() for each in (x, cos, sin, pages, lengths))
+    output = torch.empty_like(x)
+    captured = None if capture is None else torch.empty_like(x)
+    step = StepStruct(
+        x.data_ptr(), cos.data_ptr(), sin.data_ptr(), pages.data_ptr(), lengths.data_ptr(), output.data_ptr(),
+        None if captured is None else captured.data_ptr(),
+        len(x), pages.shape[1], block_size, capture or 0, KINDS[x.dtype], 1,
+    )  # fmt: skip
+    loaded = library()
+    compute = loaded.omni_cpu_prefill if prompts or bound.as_prompts else loaded.omni_cpu_decode
+    compute(byref(bound.struct), byref(step), torch.get_num_threads())
+    return (output,) if captured is None else (output, captured)

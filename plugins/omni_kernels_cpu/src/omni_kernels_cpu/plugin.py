@@ -1,0 +1,97 @@
+"""Registers the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from omni_core.hookspecs import KernelComponent, hookimpl
+
+FLOATS = ("float32", "bfloat16")
+
+
+def probe() -> str | None:
+    """Return ``None`` if the compiled library is there and this processor has the instructions it needs, else the reason why
+    not.
+    """
+    from omni_kernels_cpu.library import problem
+
+    return problem()
+
+
+def probe_wide() -> str | None:
+    """As :func:`probe`; and AVX-512, because PyTorch's own products of many rows are as fast with AVX2."""
+    return probe() or _lacks("AVX-512", ("avx512", "avx512_bf16", "amx"))
+
+
+def probe_pairs() -> str | None:
+    """As :func:`probe`; and instructions that multiply bfloat16."""
+    return probe() or _lacks("neither AMX nor AVX-512 BF16", ("avx512_bf16", "amx"))
+
+
+def _lacks(what: str, sets: tuple[str, ...]) -> str | None:
+    from omni_kernels_cpu.library import instruction_set
+
+    if instruction_set() in sets:
+        return None
+    return f"the processor has {what}" if what.startswith("neither") else f"the processor has no {what}"
+
+
+def _prefill(name: str, summary: str, needs: Callable[[], str | None], dtype: str) -> KernelComponent:
+    return KernelComponent(
+        name,
+        "omni_kernels_cpu.decoder:prefill_layers",
+        summary,
+        requires=("torch", "omni_torch"),
+        probe=needs,
+        operation="prefill_layers",
+        device="cpu",
+        dtypes=(dtype,),
+        reference="omni_torch.decoder_stack:prefill_layers",
+    )
+
+
+def _kernel(operation: str, target: str, summary: str, where: str) -> KernelComponent:
+    return KernelComponent(
+        f"cpu-{operation.replace('_', '-')}",
+        f"omni_kernels_cpu.{target}",
+        summary,
+        requires=("torch", where.partition(".")[0]),
+        probe=probe,
+        operation=operation,
+        device="cpu",
+        dtypes=FLOATS,
+        reference=f"{where}:{operation}",
+    )
+
+
+@hookimpl
+def omni_kernels() -> list[KernelComponent]:
+    operations = "omni_torch.operations"
+    return [
+        _kernel("rms_norm", "rows:rms_norm", "root mean square norm in one pass", operations),
+        _kernel("add_rms_norm", "rows:add_rms_norm", "a sum and its root mean square norm in one pass", operations),
+        _kernel(
+            "few_rows_linear", "rows:few_rows_linear", "products of few rows, int8 weights too", "omni_torch.few_rows"
+        ),
+        _kernel("experts", "rows:experts", "the chosen experts of a decode step in one call", "omni_torch.experts"),
+        _kernel(
+            "paged_decode",
+            "attention:paged_decode",
+            "decode attention that reads the cache in place",
+            "omni_engine.attention.decode",
+        ),
+        _kernel(
+            "decode_layers",
+            "decoder:decode_layers",
+            "a decode step of a whole decoder in one call",
+            "omni_torch.decoder_stack",
+        ),
+        _kernel(
+            "code_frames", "frames:code_frames", "frames of a code predictor in one call", "omni_torch.code_frames"
+        ),
+        _kernel("decode_sound", "sound:decode_sound", "a vocoder's convolutions in one call", "omni_torch.sound_stack"),
+        _prefill("cpu-prefill-layers", "prompts through a whole decoder in one call", probe_wide, "float32"),
+        _prefill(
+            "cpu-prefill-layers-bfloat16", "the same in bfloat16, by tiles (AMX) or pairs", probe_pairs, "bfloat16"
+        ),
+    ]

@@ -1,0 +1,89 @@
+"""Kernels of single operations. Arguments that the library does not take go to the reference."""
+
+from __future__ import annotations
+
+from ctypes import byref
+
+import torch
+
+from omni_kernels_cpu.library import ExpertsStruct, MatrixStruct, library
+from omni_torch import experts as mixture
+from omni_torch import few_rows, operations
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}
+MOST_EXPERT_ROWS = 32
+"""The most rows of a mixture that is computed here; the products of more rows have better kernels."""
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """See :func:`omni_torch.operations.rms_norm`."""
+    if weight.dtype != x.dtype or not x.numel():
+        return operations.rms_norm.reference(x, weight, eps)
+    x, weight, size = x.contiguous(), weight.contiguous(), x.shape[-1]
+    output = torch.empty_like(x)
+    rows, kind, threads = x.numel() // size, KINDS[x.dtype], torch.get_num_threads()
+    library().omni_cpu_rms_norm(
+        x.data_ptr(), None, weight.data_ptr(), eps, rows, size, kind, None, output.data_ptr(), threads
+    )
+    return output
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :func:`omni_torch.operations.add_rms_norm`."""
+    if not x.dtype == weight.dtype == residual.dtype or x.shape != residual.shape or not x.numel():
+        return operations.add_rms_norm.reference(x, residual, weight, eps)
+    x, residual, weight, size = x.contiguous(), residual.contiguous(), weight.contiguous(), x.shape[-1]
+    total, output = torch.empty_like(x), torch.empty_like(x)
+    rows, kind, threads = x.numel() // size, KINDS[x.dtype], torch.get_num_threads()
+    pointers = total.data_ptr(), output.data_ptr()
+    library().omni_cpu_rms_norm(
+        x.data_ptr(), residual.data_ptr(), weight.data_ptr(), eps, rows, size, kind, *pointers, threads
+    )
+    return total, output
+
+
+def few_rows_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    int8_inputs: bool = False,
+) -> torch.Tensor:
+    """See :func:`omni_torch.few_rows.few_rows_linear`."""
+    quantized = weight.dtype in (torch.int8, torch.uint8)
+    fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
+    fits = fits and not (int8_inputs and scales is not None and scales.dim() == 3)
+    if not fits or not x.numel() or not weight.numel():
+        return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
+    x = x.contiguous()
+    output = x.new_empty(*x.shape[:-1], weight.shape[0])
+    wide_bias = None if bias is None else bias.float().contiguous()
+    grouped = scales.to(torch.bfloat16).contiguous() if weight.dtype == torch.uint8 and scales is not None else None
+    wide_scales = None if scales is None or grouped is not None else scales.float().contiguous()
+    pointers = (None if each is None else each.data_ptr() for each in (weight, wide_scales, wide_bias))
+    group_scales = None if grouped is None else grouped.data_ptr()
+    zero_points = grouped is not None and grouped.dim() == 3
+    kinds = KINDS[weight.dtype], group_scales, int8_inputs, zero_points
+    matrix = MatrixStruct(*pointers, len(weight), x.shape[-1], *kinds)
+    rows, kind, threads = x.numel() // x.shape[-1], KINDS[x.dtype], torch.get_num_threads()
+    library().omni_cpu_product(byref(matrix), x.data_ptr(), kind, rows, output.data_ptr(), threads)
+    return output
+
+
+def experts(
+    x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+) -> torch.Tensor:
+    """See :func:`omni_torch.experts.experts`."""
+    given = (x, weights, gate_up, down)
+    same = all(each.dtype == x.dtype and each.is_contiguous() for each in given) and chosen.is_contiguous()
+    if not same or not 0 < len(x) <= MOST_EXPERT_ROWS:
+        return mixture.experts.reference(x, weights, chosen, gate_up, down)
+    output = torch.empty_like(x)
+    pointers = (each.data_ptr() for each in (x, weights, chosen, gate_up, down, output))
+    rows, hidden = x.shape
+    count, _, inner = down.shape
+    arguments = ExpertsStruct(*pointers, rows, chosen.shape[1], count, hidden, inner, KINDS[x.dtype])
+    library().omni_cpu_experts(byref(arguments), torch.get_num_threads())
+    return output

@@ -1,0 +1,199 @@
+"""The calibration: loads a running pipeline, alone and with several requests at once, and makes a profile of what was recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+
+from attrs import evolve
+
+from omni_core.client import AsyncPipe
+from omni_core.config.placement import plan
+from omni_core.config.schema import PipelineConfig
+from omni_core.errors import ConfigError
+from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.outputs import AudioChunk
+from omni_planner.costs import Cost
+from omni_planner.profile import CLIENT, TRANSFERS, Hardware, PipelineProfile, StageProfile, messages_of
+from omni_planner.requests import Arrival
+from omni_planner.simulate import processor_use
+from omni_planner.starts import measured_tick
+from omni_planner.threads import Usage, usage
+from omni_planner.trace import Window, admit_after, read
+
+CONCURRENCIES = (2, 4, 8)
+"""Requests at once, after each has run alone."""
+
+LOOP = 5
+"""Requests of each client of a closed loop."""
+
+PAUSE = 0.03
+"""Seconds between windows, in which late messages of the last one arrive."""
+
+Progress = Callable[[str], None]
+
+
+async def calibrate(
+    pipe: AsyncPipe,
+    requests: Mapping[str, Sequence[OmniRequest]],
+    concurrencies: Sequence[int] = CONCURRENCIES,
+    rounds: int = 3,
+    on_progress: Progress = lambda text: None,
+) -> PipelineProfile:
+    """Measure a running pipeline that serves nothing else meanwhile.
+
+    Args:
+        requests: by kind, what to run: each alone in every round, then together.
+        concurrencies: requests at once. rounds: repetitions of everything.
+
+    Raises:
+        ConfigError: no request is given, or stages share a process, where nothing tells them apart. OmniError: a request
+            fails; nothing is measured then.
+    """
+    check_processes(pipe.config)
+    if not any(requests.values()):
+        raise ConfigError("there is no request to measure with")
+    for given in requests.values():  # what is loaded at the first request, and the caches of what repeats
+        for request in given:
+            await pipe.submit(request)
+    tick = await asyncio.to_thread(measured_tick)
+    windows: list[Window] = []
+    sound: dict[str, float] = {}
+
+    async def measured(kind: str, together: list[OmniRequest]) -> None:
+        begin = time.monotonic_ns() / 1e3
+        for heard in await asyncio.gather(*(_run(pipe, request) for request in together)):
+            for stage, seconds in heard.items():
+                sound[stage] = sound.get(stage, 0.0) + seconds
+        await asyncio.sleep(PAUSE)
+        windows.append(Window(kind, begin, time.monotonic_ns() / 1e3, len(together) == 1))
+
+    await pipe.start_profile()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        try:
+            for given in requests.values():
+                await _run(pipe, given[0])  # an idle scheduler's turn has begun already, and is not recorded
+            await asyncio.sleep(PAUSE)
+            for number in range(rounds):
+                for kind, given in requests.items():
+                    on_progress(f"round {number + 1} of {rounds}: {kind}")
+                    for request in given:
+                        await measured(kind, [request])
+                    for count in concurrencies:
+                        await measured(kind, [given[index % len(given)] for index in range(count)])
+        finally:
+            summary = await pipe.stop_profile(path)
+        if summary.dropped:
+            raise ConfigError(f"{summary.dropped} events did not fit into the recording; give fewer rounds")
+        events = json.loads(path.read_text())["traceEvents"]
+    found, samples = read(events, windows)
+    hardware = evolve(Hardware.here(), tick=tick)
+    profile = PipelineProfile(pipe.config.name or "", hardware, latency=found.latency, messages=found.messages)
+    profile.message = found.other_seconds / max(1, found.messages)
+    for stage, kind in found.kinds.items():
+        profile.stages[stage] = StageProfile(kind)
+        if kind == "engine":
+            profile.stages[stage].admit_after = admit_after(stage, windows, found)
+    for window in windows:
+        for turn in found.turns:
+            if window.begin <= turn.begin < window.end:
+                profile.stages[turn.stage].cost(window.kind).observe(turn.counts, turn.seconds)
+    for stage, seconds in sound.items():
+        frames = sum(
+            turn.counts["frames"]
+            for window in windows
+            for turn in found.turns
+            if turn.stage == stage and "frames" in turn.counts and window.begin <= turn.begin < window.end
+        )
+        if frames:
+            profile.stages[stage].frame_seconds = seconds / frames
+    for window, sample in zip([each for each in windows if each.alone], samples, strict=True):
+        profile.kinds.setdefault(window.kind, []).append(sample)
+    await _measure_threads(pipe, requests, concurrencies, rounds, profile)
+    return profile
+
+
+async def _measure_threads(
+    pipe: AsyncPipe,
+    requests: Mapping[str, Sequence[OmniRequest]],
+    concurrencies: Sequence[int],
+    rounds: int,
+    profile: PipelineProfile,
+) -> None:
+    """Run closed loops while nothing is recorded, and read how much processor time threads used: one after another, requests find warm
+    caches, which those that are recorded alone do not.
+
+    How often a thread woke, and how many requests shared a turn, is taken from simulations of the same requests: the costs are then
+    those with which a simulation uses as much as the pipeline.
+    """
+    stages = {each.name: each.stages[0].name for each in plan(pipe.config) if not each.rank}
+    loads: list[tuple[list[Arrival], int, dict[str, Usage]]] = []
+    for _ in range(rounds):
+        for kind, given in requests.items():
+            for count in (1, *concurrencies):
+                total = max(LOOP * count, len(given))
+                before = _usages(pipe)
+                await _loop(pipe, [given[number % len(given)] for number in range(total)], count)
+                used = {stages.get(name, name): each.since(before[name]) for name, each in _usages(pipe).items()}
+                samples = profile.kinds[kind]
+                loads.append(([Arrival(None, kind, samples[each % len(given)]) for each in range(total)], count, used))
+                await asyncio.sleep(PAUSE)
+    simulated = [processor_use(pipe.config, profile, arrivals, count) for arrivals, count, _ in loads]
+    for stage, kind in product((CLIENT, *profile.stages), requests):
+        cost = Cost.over(TRANSFERS)
+        measured = expected = 0.0
+        for (arrivals, _, used), made in zip(loads, simulated, strict=True):
+            messages = sum(messages_of(each.sample, stage) for each in arrivals)
+            if arrivals[0].kind == kind and messages and stage in used and stage in made:
+                cost.observe({"messages": messages, "wakes": made[stage][0]}, used[stage].loop)
+                measured, expected = measured + used[stage].others, expected + made[stage][1]
+        if stage == CLIENT:
+            profile.client[kind] = cost
+        else:
+            profile.stages[stage].transfers[kind] = cost
+            if measured and expected:
+                profile.stages[stage].recorded[kind] = expected / measured
+
+
+async def _loop(pipe: AsyncPipe, requests: Sequence[OmniRequest], count: int) -> None:
+    """Run requests, ``count`` at once."""
+    left = iter(requests)
+
+    async def client() -> None:
+        for request in left:
+            await _run(pipe, request)
+
+    await asyncio.gather(*(client() for _ in range(count)))
+
+
+def _usages(pipe: AsyncPipe) -> dict[str, Usage]:
+    """Return the usage of the pipeline's processes on this machine and of this one, as far as the system says it."""
+    found = {name: usage(pid) for name, pid in {**pipe.process_ids, CLIENT: os.getpid()}.items()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def check_processes(config: PipelineConfig) -> None:
+    """Raise a ConfigError if stages share a process, where a trace does not tell their messages apart."""
+    shared = next((each.stages for each in plan(config) if len(each.stages) > 1), None)
+    if shared is not None:
+        names = [stage.name for stage in shared]
+        raise ConfigError(
+            f"stages {', '.join(names)} share a process; to be measured each needs its own: --set {names[1]}.process={names[1]}"
+        )
+
+
+async def _run(pipe: AsyncPipe, request: OmniRequest) -> dict[str, float]:
+    """Run a request as a client that reads its stream; return the seconds of streamed sound, by stage."""
+    sound: dict[str, float] = {}
+    async for event in pipe.stream(request):
+        if isinstance(event.data, AudioChunk):
+            seconds = len(event.data.samples) / event.data.sample_rate
+            sound[event.stage] = sound.get(event.stage, 0.0) + seconds
+    return sound

@@ -1,0 +1,235 @@
+"""A profile without measurements: what steps cost follows from FLOPs, bytes and rates that are stated. Every result is an estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from attrs import define, evolve, field, fields, frozen
+
+from omni_core.config.placement import Budget
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import ConfigError, did_you_mean
+from omni_planner.devices import Accelerator, Rates
+from omni_planner.profile import CLIENT, Costing, Hardware, Kind, PipelineProfile, Sample, Seconds, StageProfile, Visit
+from omni_torch.budgets import ITEM_BYTES, MAX_BATCH_TOKENS, MAX_RUNNING, request_values, step_bytes
+from omni_torch.works import Ask, Counts, DecoderWork, Demand, PipelineWorks, Work
+
+KINDS = {
+    "text": Ask(text=300, reply=200),
+    "image": Ask(text=300, pixels=1_000_000, reply=150),
+    "audio": Ask(text=100, audio=10.0, reply=150),
+    "speech": Ask(text=300, audio=5.0, reply=60, speech=12.0),
+}
+"""Requests that an estimate knows without being told: a text, a question about a picture, one about a recording, and a turn of a
+conversation by voice."""
+
+
+@frozen
+class Device:
+    """A kind of GPU with the rates that an estimate takes for it."""
+
+    accelerator: Accelerator
+    rates: Rates
+
+    def seconds(self, demand: Demand) -> float:
+        """Return the seconds of a demand: arithmetic or memory, whichever takes longer, the start of kernels, and what ranks exchange."""
+        rates, sheet = self.rates, self.accelerator
+        computed = max(
+            demand.flops / (sheet.flops * rates.flops_share), demand.nbytes / (sheet.bandwidth * rates.bandwidth_share)
+        )
+        exchanged = demand.exchanges * rates.exchange + demand.exchanged / sheet.link
+        return max(computed, demand.kernels * rates.kernel) + exchanged
+
+
+@define
+class EstimatedStage(StageProfile):
+    """The costs of a stage by arithmetic. ``work``: ``None`` for a stage without a network."""
+
+    work: Work | None = field(default=None, kw_only=True)
+    device: Device = field(kw_only=True)
+
+    def costing(self, stage: StageConfig) -> Costing:
+        rates, work, device = self.device.rates, self.work, self.device
+        item, ranks = ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2), stage.tp_size
+
+        def seconds(kind: str, counts: Mapping[str, float]) -> Seconds:
+            taken = rates.row * counts.get("taken", 0.0)
+            if work is None:
+                return taken + rates.function * counts.get("requests", 0.0), 0.0
+            if not counts.get("turns"):
+                return taken, 0.0
+            rows = counts.get("decodes", 0.0) + counts.get("prompts", 0.0) + counts.get("streams", 0.0)
+            made = Counts(
+                counts.get("decodes", 0.0) + counts.get("streams", 0.0),
+                counts.get("prompts", 0.0),
+                counts.get("positions", 0.0) + counts.get("frames", 0.0),
+                counts.get("context", 0.0),
+                counts.get("pairs", 0.0),
+            )
+            return taken + rates.step + rates.row * rows, device.seconds(work.demand(made, item, ranks))
+
+        return seconds
+
+    def settings(self, stage: StageConfig) -> dict[str, Any]:
+        """Return the blocks of an engine's cache, from the budget of its devices."""
+        if not isinstance(self.work, DecoderWork) or stage.gpu_memory is None or stage.factory_args.get("kv_blocks"):
+            return {}
+        budget = Budget.parse(stage.gpu_memory).of(self.device.accelerator.memory) or 0
+        item, work, arguments = (
+            ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2),
+            self.work,
+            stage.factory_args,
+        )
+        weights = item * weights_of(work) // stage.tp_size
+        vocabulary = work.head // work.hidden_size
+        step = step_bytes(
+            work.hidden_size,
+            vocabulary,
+            item,
+            int(arguments.get("max_batch_tokens") or MAX_BATCH_TOKENS),
+            int(arguments.get("max_running") or MAX_RUNNING),
+        )
+        position = item * (work.cached // stage.tp_size + request_values(work.hidden_size))
+        block = int(arguments.get("block_size") or 16)
+        return {"kv_blocks": max(1, (budget - weights - step) // (position * block))}
+
+
+def weights_of(work: DecoderWork) -> int:
+    """Return the values of a decoder's weights, its embeddings and its inner decoder included."""
+    inner = weights_of(work.inner) + work.inner.head * work.inner_steps if work.inner is not None else 0
+    return work.shared + 2 * work.head + work.expert * max(1, work.experts) * bool(work.experts) + inner
+
+
+@define
+class EstimatedProfile(PipelineProfile):
+    """A profile by arithmetic. ``device``: what it is for. ``works``: of the pipeline."""
+
+    works: PipelineWorks = field(kw_only=True)
+    device: Device = field(kw_only=True)
+    hidden: dict[str, int] = field(factory=dict, kw_only=True)
+
+    is_estimate = True
+
+    def start_seconds(self, stages: Sequence[str]) -> float:
+        return self.device.rates.start
+
+    def delay(self, stage: str, flight: Sample, is_payload: bool) -> float:
+        """Return the latency and the time of the payload's bytes, in bfloat16."""
+        visit = flight.get(stage)
+        if visit is None or not is_payload:
+            return self.latency
+        return self.latency + 2 * self.hidden.get(stage, 0) * visit.prompt / self.device.rates.copy
+
+
+def works_of(config: PipelineConfig) -> PipelineWorks:
+    """Return what a pipeline says of its work.
+
+    Raises:
+        ConfigError: it says nothing.
+    """
+    module = (config.placement_fn or "").rpartition(":")[0]
+    function = getattr(import_module(module), "works", None) if module else None
+    if function is None:
+        raise ConfigError(
+            f"pipeline {config.resolved_name!r} does not say what its stages compute (a function `works` beside its placement_fn), "
+            "so nothing can be estimated; measure it: omni calibrate, then --profile FILE"
+        )
+    made: PipelineWorks = function(config)
+    return made
+
+
+def estimate(
+    config: PipelineConfig, device: Device, kinds: Mapping[str, Ask] = KINDS, works: PipelineWorks | None = None
+) -> EstimatedProfile:
+    """Return an estimated profile of a pipeline.
+
+    Args:
+        config: before it is placed. kinds: the requests by name.
+
+    Raises:
+        ConfigError: the pipeline says nothing about its work.
+    """
+    works = works or works_of(config)
+    rates = device.rates
+    profile = EstimatedProfile(
+        config.resolved_name,
+        Hardware(f"estimate of {device.accelerator.name}", rates.cores),
+        message=rates.message,
+        latency=rates.latency,
+        works=works,
+        device=device,
+    )
+    for stage in config.stages:
+        work = works.stages.get(stage.name)
+        kind: Any = works.kinds.get(stage.name, "function")
+        if isinstance(work, DecoderWork):
+            kind = "engine"
+        elif stage.name in works.vocoders:
+            kind = "vocoder"
+        made: Kind = kind
+        profile.stages[stage.name] = EstimatedStage(
+            made,
+            admit_after=works.admit_after.get(stage.name, 1),
+            frame_seconds=works.vocoders.get(stage.name, 0.0),
+            work=work,
+            device=device,
+        )
+    for name, ask in kinds.items():
+        visits = works.visits(ask)
+        profile.kinds[name] = [_sample(config.stages, works, ask)]
+        profile.hidden.update({stage: each.hidden for stage, each in visits.items() if each.hidden})
+    return profile
+
+
+def _sample(stages: Sequence[StageConfig], works: PipelineWorks, ask: Ask) -> Sample:
+    """Return the visits of a request: along the edges of the config, between the stages that take part."""
+    parts = works.visits(ask)
+    sample: Sample = {}
+    for stage in stages:
+        part = parts.get(stage.name)
+        if part is None:
+            continue
+        targets = [name for name in stage.next_stages if name in parts]
+        visit = Visit(targets=targets, prompt=part.positions, outputs=part.outputs)
+        for name in stage.stream_to:
+            if name in parts:
+                visit.chunks[name] = part.outputs - (name in works.vocoders)  # the last token ends the speech
+        if not targets:
+            visit.targets.append(CLIENT)
+        sample[stage.name] = visit
+    entry = next(iter(sample))
+    for name, visit in sample.items():
+        visit.sources = [each for each, other in sample.items() if name in other.targets or name in other.chunks]
+        if name == entry:
+            visit.sources.insert(0, CLIENT)
+        if works.kinds.get(name) == "stream" and visit.targets == [CLIENT]:
+            visit.chunks[CLIENT] = sum(sample[each].chunks.get(name, 0) for each in visit.sources)
+    return sample
+
+
+def ask_of(text: str) -> tuple[str, Ask]:
+    """Parse ``NAME:text=300,pixels=1e6,audio=5,reply=60,speech=12``; what is left out is that of the kind of the name, or 0.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    name, _, parts = text.partition(":")
+    found = KINDS.get(name, Ask())
+    known = [each.name for each in fields(Ask)]
+    for part in filter(None, parts.split(",")):
+        key, _, value = part.partition("=")
+        try:
+            if key not in known:
+                raise ConfigError(
+                    f"--request {text}: there is no {key!r}{did_you_mean(key, known)}; there are: {', '.join(known)}"
+                )
+            number = float(value)
+            if not 0 <= number < 1e9:
+                raise ValueError
+        except ValueError:
+            raise ConfigError(f"--request {text}: {key} must be a number of at least 0") from None
+        given: dict[str, Any] = {key: number if key in ("audio", "speech") else int(number)}
+        found = evolve(found, **given)
+    return name, found

@@ -1,0 +1,338 @@
+"""Simulated time: timers, the processors of machines with their threads, and devices that are shared equally."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+
+Action = Callable[[], None]
+
+NEVER = float("inf")
+
+TICK = 0.004
+"""Seconds between two looks of a system's scheduler at a running thread, by default: Linux with 250 a second."""
+
+SHORTEST_SLICE = 0.35
+"""Share of a tick that a thread runs at least before another one gets its processor."""
+
+_DONE = 1e-12
+
+
+class Device:
+    """A device whose jobs all get an equal share of it.
+
+    Attributes:
+        served: seconds of the device that a job which ran all the time has had. Every job gets the same, so the one that is done first is
+            known without looking at the others.
+        busy: seconds in which it computed. jobs: ``(served seconds at which it is done, number, what follows)``, a heap.
+    """
+
+    __slots__ = ("_clock", "_slot", "busy", "jobs", "served", "since")
+
+    def __init__(self, clock: Clock, slot: int) -> None:
+        self._clock, self._slot = clock, slot
+        self.served = self.busy = self.since = 0.0
+        self.jobs: list[tuple[float, int, Action]] = []
+
+    def compute(self, seconds: float, then: Action) -> int:
+        """Compute for so many seconds, then call ``then``. Returns the number of the job."""
+        self._advance(self._clock.now)
+        number = self._clock.number()
+        heapq.heappush(self.jobs, (self.served + seconds, number, then))
+        self._expect()
+        return number
+
+    def drop(self, numbers: set[int]) -> None:
+        """Forget jobs."""
+        self._advance(self._clock.now)
+        self.jobs = [job for job in self.jobs if job[1] not in numbers]
+        heapq.heapify(self.jobs)
+        self._expect()
+
+    def due(self) -> None:
+        """End the job whose time has come."""
+        self._advance(self._clock.now)
+        self.served = max(self.served, self.jobs[0][0])  # without the rounding of the division
+        then = heapq.heappop(self.jobs)[2]
+        self._expect()
+        then()
+
+    def _advance(self, now: float) -> None:
+        elapsed, running = now - self.since, len(self.jobs)
+        self.since = now
+        if running and elapsed > 0.0:
+            self.served += elapsed / running
+            self.busy += elapsed
+
+    def _expect(self) -> None:
+        left = max(0.0, self.jobs[0][0] - self.served) * len(self.jobs) if self.jobs else NEVER
+        self._clock.ends[self._slot] = self._clock.now + left
+
+
+class _Job:
+    """Processor seconds that are left, and what follows."""
+
+    __slots__ = ("left", "then")
+
+    def __init__(self, left: float, then: Action) -> None:
+        self.left, self.then = left, then
+
+
+class Process:
+    """The threads of a process, of which one runs at a time, as Python's lock has it: messages before turns of schedulers.
+
+    Attributes:
+        worked: processor seconds that it was given. wakes: how often the thread of its messages woke. used: the seconds that it has had,
+            or would have had if it had waited for them as long as others.
+        core: the processor that it has; -1: none. current: the job that runs there, since ``began``.
+        slice_end: when another process may get its processor.
+    """
+
+    __slots__ = (
+        "_cores", "_turns", "_urgent", "began", "core", "current", "is_dead", "slice_end", "used", "wakes", "worked",
+    )  # fmt: skip
+
+    def __init__(self, cores: Cores) -> None:
+        self._cores = cores
+        self._urgent: deque[_Job] = deque()
+        self._turns: deque[_Job] = deque()
+        self.current: _Job | None = None
+        self.core = -1
+        self.wakes = 0
+        self.is_dead = False
+        self.began = self.slice_end = self.used = self.worked = 0.0
+
+    def do(self, seconds: float, then: Action, waking: float = 0.0) -> None:
+        """Let the thread of its messages work for so many processor seconds after all that it was given before, then call ``then``.
+
+        ``waking``: what it needs beside that if it has nothing to do before.
+        """
+        urgent = self._urgent
+        if self.is_dead:
+            return
+        if not urgent:
+            if not seconds:
+                then()
+                return
+            seconds += waking
+            self.wakes += 1
+        self.worked += seconds
+        urgent.append(_Job(seconds, then))
+        if len(urgent) == 1:
+            if self.core < 0:
+                if not self._turns:
+                    self._cores.wake(self)
+            elif self.current is not None:
+                self._cores.interrupt(self)
+
+    def compute(self, seconds: float, then: Action) -> None:
+        """Let the thread of a scheduler work for so many processor seconds, then call ``then``."""
+        if self.is_dead:
+            return
+        self.worked += seconds
+        self._turns.append(_Job(seconds, then))
+        if self.core < 0:
+            if len(self._turns) == 1 and not self._urgent:
+                self._cores.wake(self)
+        elif self.current is not None:
+            self._cores.expect(self, self.current)  # from now on they take turns
+
+    def kill(self) -> None:
+        """End it: nothing that it was given goes on, and it is given nothing more."""
+        self.is_dead = True
+        self._urgent.clear()
+        self._turns.clear()
+        self._cores.forget(self)
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if several of its schedulers have something to do."""
+        return len(self._turns) > 1
+
+    def choose(self, *, is_new_slice: bool) -> _Job | None:
+        """Choose what it runs now; schedulers take turns with every slice."""
+        if self._urgent:
+            self.current = self._urgent[0]
+        elif self._turns:
+            if is_new_slice:
+                self._turns.rotate(-1)
+            self.current = self._turns[0]
+        else:
+            self.current = None
+        return self.current
+
+    def ended(self) -> Action:
+        """Remove the current job, which is done; return what follows."""
+        job, self.current = self.current, None
+        assert job is not None
+        if self._urgent and self._urgent[0] is job:
+            self._urgent.popleft()
+        else:
+            self._turns.remove(job)
+        return job.then
+
+
+class Cores:
+    """The processors of one machine and its system's scheduler.
+
+    A process that wakes gets a free processor, or waits for one that is given up, or whose process has had its slice. A slice ends with a
+    tick. Of the processes that wait, the one that has used least is next.
+
+    Attributes:
+        busy: processor seconds that were used.
+    """
+
+    __slots__ = ("_base", "_clock", "_first", "_free", "_running", "_tick", "_waiting", "busy")
+
+    def __init__(self, clock: Clock, first: int, cores: int, tick: float) -> None:
+        self._clock, self._first, self._tick = clock, first, tick
+        self._running: list[Process | None] = [None] * cores
+        self._free = list(range(cores - 1, -1, -1))
+        self._waiting: list[tuple[float, int, Process]] = []
+        self._base = self.busy = 0.0
+
+    def wake(self, process: Process) -> None:
+        """Take in a process that has something to do again."""
+        process.used = max(process.used, self._base)
+        if self._free:
+            self._run(process, self._free.pop())
+            return
+        heapq.heappush(self._waiting, (process.used, self._clock.number(), process))
+        if len(self._waiting) == 1:
+            for running in self._running:
+                if running is not None and running.current is not None:
+                    self.expect(running, running.current)
+
+    def interrupt(self, process: Process) -> None:
+        """Let a message go before the turn that runs."""
+        self._stop(process)
+        job = process.choose(is_new_slice=False)
+        assert job is not None
+        self.expect(process, job)
+
+    def due(self, core: int) -> None:
+        """The job on a processor is done, or its slice is over."""
+        process = self._running[core]
+        assert process is not None
+        is_over = self._clock.now >= process.slice_end and bool(self._waiting or process.takes_turns)
+        left = self._stop(process)
+        if left <= _DONE:
+            self._clock.ends[self._first + core] = NEVER
+            process.ended()()
+            if self._running[core] is not process:
+                return  # it was killed
+        job = process.choose(is_new_slice=is_over)
+        if is_over and job is not None and self._waiting and self._waiting[0][0] <= process.used:
+            heapq.heappush(self._waiting, (process.used, self._clock.number(), process))
+            job = None
+        if job is None:
+            self._leave(process)
+        else:
+            self.expect(process, job)
+
+    def forget(self, process: Process) -> None:
+        """Take a process away that was killed."""
+        if process.core < 0:
+            self._waiting = [each for each in self._waiting if each[2] is not process]
+            heapq.heapify(self._waiting)
+            return
+        if process.current is not None:
+            self._stop(process)
+        self._leave(process)
+
+    def _stop(self, process: Process) -> float:
+        """Count the time that the current job has run; return what is left of it."""
+        job, now = process.current, self._clock.now
+        assert job is not None
+        elapsed = now - process.began
+        process.began = now
+        process.used += elapsed
+        self.busy += elapsed
+        job.left -= elapsed
+        return job.left
+
+    def _leave(self, process: Process) -> None:
+        core, process.core, process.current = process.core, -1, None
+        if self._waiting:
+            self._base, _, following = heapq.heappop(self._waiting)
+            self._run(following, core)
+        else:
+            self._running[core] = None
+            self._free.append(core)
+            self._clock.ends[self._first + core] = NEVER
+
+    def _run(self, process: Process, core: int) -> None:
+        self._running[core] = process
+        process.core = core
+        process.began = now = self._clock.now
+        process.slice_end = (now + SHORTEST_SLICE * self._tick) // self._tick * self._tick + self._tick
+        job = process.choose(is_new_slice=True)
+        assert job is not None
+        self.expect(process, job)
+
+    def expect(self, process: Process, job: _Job) -> None:
+        """Say when the current job of a process is done, or its slice over."""
+        end = process.began + job.left
+        if self._waiting or process.takes_turns:
+            now = self._clock.now
+            if process.slice_end <= now:
+                process.slice_end = (now // self._tick + 1.0) * self._tick
+                if process.slice_end <= now:  # by rounding
+                    process.slice_end += self._tick
+            end = min(end, process.slice_end)
+        self._clock.ends[self._first + process.core] = end
+
+
+class Clock:
+    """The simulated time, in seconds, and all that will happen.
+
+    Args:
+        machines: processors of each machine. devices: how many devices there are. tick: see :data:`TICK`.
+
+    Attributes:
+        ends: when the next thing happens on each processor, of all machines, and then on each device.
+    """
+
+    def __init__(self, machines: list[int], devices: int = 0, tick: float = TICK) -> None:
+        self.now = 0.0
+        self.ends = [NEVER] * (sum(machines) + devices)
+        self.number = count(1).__next__
+        self.machines: list[Cores] = []
+        self._places: list[tuple[Callable[..., None], tuple[int, ...]]] = []
+        for cores in machines:
+            made = Cores(self, len(self._places), cores, tick)
+            self._places += [(made.due, (core,)) for core in range(cores)]
+            self.machines.append(made)
+        self.devices = [Device(self, len(self._places) + number) for number in range(devices)]
+        self._places += [(device.due, ()) for device in self.devices]
+        self._timers: list[tuple[float, int, Action]] = []
+
+    @property
+    def busy(self) -> list[float]:
+        """Seconds that were used, by machine and then by device."""
+        return [*(each.busy for each in self.machines), *(each.busy for each in self.devices)]
+
+    def after(self, seconds: float, action: Action) -> None:
+        """Call ``action`` in so many seconds."""
+        heapq.heappush(self._timers, (self.now + seconds, self.number(), action))
+
+    def run(self, until: float = NEVER) -> None:
+        """Go on until nothing is left to happen, or to a time."""
+        timers, ends, places = self._timers, self.ends, self._places
+        while True:
+            end = min(ends, default=NEVER)
+            if timers and timers[0][0] < end:
+                if timers[0][0] > until:
+                    break
+                self.now, _, action = heapq.heappop(timers)
+                action()
+            elif end <= until and end != NEVER:
+                self.now = end
+                due, arguments = places[ends.index(end)]
+                due(*arguments)
+            else:
+                break
+        if until != NEVER:
+            self.now = max(self.now, until)

@@ -1,0 +1,75 @@
+"""Changes of a placement that may help where it saturates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from omni_core.config.placement import process_groups
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_planner.profile import PipelineProfile
+from omni_planner.simulate import settings_of
+from omni_planner.trials import Trial
+from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
+
+SATURATED = 0.8
+"""The share of the time from which an engine's limits are changed."""
+
+IDLE = 0.1
+"""The share of the time below which a stage needs no process of its own."""
+
+
+def moves(trial: Trial, profile: PipelineProfile) -> Iterator[dict[str, Any]]:
+    """Yield changes of settings, of the busiest stages first."""
+    config = trial.config
+    stages = {stage.name: stage for stage in config.stages if stage.name in profile.stages}
+    busiest = sorted(stages, key=lambda name: -trial.shares.get(name, 0.0))
+    for name in busiest[:2]:
+        if stages[name].gpu is None:
+            yield from _replicas(stages[name], config)
+    for name in busiest:
+        if profile.stages[name].kind == "vocoder":
+            yield from _chunks(stages[name])
+        elif profile.stages[name].kind == "engine" and trial.shares.get(name, 0.0) > SATURATED:
+            yield from _limits(stages[name])
+    if all(stage.gpu is None for stage in config.stages):
+        yield from _processes(config, trial)
+
+
+def _replicas(stage: StageConfig, config: PipelineConfig) -> Iterator[dict[str, Any]]:
+    group = next(stages for stages in process_groups(config).values() if stage in stages)
+    for count in sorted({stage.replicas + 1, stage.replicas * 2}):
+        changes: dict[str, Any] = {f"{each.name}.replicas": count for each in group}
+        yield changes | {f"{each.name}.balance": "least_busy" for each in group}
+
+
+def _chunks(stage: StageConfig) -> Iterator[dict[str, Any]]:
+    settings = settings_of(stage)
+    first, later = int(settings.get("initial_chunk", 4)), int(settings.get("chunk", 24))
+    for initial, chunk in ((first // 2, later), (first * 2, later), (first, later // 2), (first, later * 2)):
+        if 1 <= initial <= chunk:
+            path = f"{stage.name}.factory_args"
+            yield {f"{path}.initial_chunk": initial, f"{path}.chunk": chunk}
+
+
+def _limits(stage: StageConfig) -> Iterator[dict[str, Any]]:
+    settings, path = settings_of(stage), f"{stage.name}.factory_args"
+    yield {f"{path}.max_running": 2 * int(settings.get("max_running") or MAX_RUNNING)}
+    yield {f"{path}.max_batch_tokens": int(settings.get("max_batch_tokens") or MAX_BATCH_TOKENS) // 2}
+    yield {f"{path}.chunk_size": max(64, int(settings.get("chunk_size") or 512) // 2)}
+
+
+def _processes(config: PipelineConfig, trial: Trial) -> Iterator[dict[str, Any]]:
+    """Yield changes of process groups: the quietest stages share one, neighbours join, and groups of several stages are divided."""
+    groups = process_groups(config)
+    named = {stage.name: group for group, stages in groups.items() for stage in stages}
+    quiet = [stage for stage in config.stages if trial.shares.get(stage.name, 0.0) < IDLE and stage.replicas == 1]
+    if len({named[stage.name] for stage in quiet}) > 1:
+        yield {f"{stage.name}.process": quiet[0].process or quiet[0].name for stage in quiet}
+    for before, after in pairwise(config.stages):
+        if named[before.name] != named[after.name] and before.replicas == after.replicas == 1:
+            yield {f"{after.name}.process": before.process or before.name}
+    for group, stages in groups.items():
+        if len(stages) > 1 and stages[-1].name != group:
+            yield {f"{stages[-1].name}.process": stages[-1].name}

@@ -1,0 +1,260 @@
+"""The measured profile of a pipeline: what turns of its stages cost, what its messages cost, and what its requests do in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import cattrs
+from attrs import define, evolve, field, frozen
+
+from omni_core.config.schema import StageConfig
+from omni_core.errors import ConfigError
+from omni_planner.costs import Cost
+from omni_planner.machine import TICK
+
+VERSION = 2
+
+Kind = Literal["function", "engine", "vocoder", "stream"]
+
+FEATURES: dict[str, list[str]] = {
+    "function": ["turns", "requests", "woken"],
+    "engine": ["turns", "decodes", "prompts", "positions", "taken", "woken"],
+    "vocoder": ["turns", "streams", "frames", "taken", "woken"],
+    "stream": ["turns", "taken", "woken"],
+}
+"""The counts that describe a turn of each kind of stage. ``turns`` is 1 if it computed anything, ``woken`` if its thread had waited."""
+
+LEAST_MESSAGE = 1e-6
+"""Processor seconds of a message at least: also one that costs next to nothing wakes a thread."""
+
+TRANSFERS = ["messages", "wakes"]
+"""The counts that describe the work of a process's first thread."""
+
+CLIENT = "client"
+
+Seconds = tuple[float, float]
+"""Seconds of a turn: of a processor, then of the device."""
+
+Costing = Callable[[str, Mapping[str, float]], Seconds]
+"""The seconds of a turn, from the kind of its request and from what it did, by the names in :data:`FEATURES`, and beside them ``context``
+(cached positions that are read) and ``pairs`` (over all positions, those that each attends to)."""
+
+
+@frozen
+class Hardware:
+    """The machine of a profile: predictions hold for another one of the same kind only.
+
+    Attributes:
+        tick: seconds between two looks of its system's scheduler at a running thread.
+    """
+
+    processor: str
+    cores: int
+    tick: float = field(default=TICK, eq=False)
+
+    @classmethod
+    def here(cls) -> Hardware:
+        """Describe this machine, as far as this process may use it."""
+        name = platform.processor() or platform.machine()
+        try:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+            name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+        except OSError:
+            pass
+        return cls(name, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@define
+class StageProfile:
+    """The costs of a stage's turns.
+
+    Attributes:
+        kind: by what rule its scheduler makes turns. costs: by kind of request.
+        admit_after: of an engine, the messages of a request that come before it computes; more than one where it is fed by a stream.
+        frame_seconds: of a vocoder, the sound of a frame. transfers: by kind of request, the costs of the thread that sends and
+            receives for it, where they were measured. recorded: by how much turns cost more while they are recorded, by kind.
+    """
+
+    kind: Kind
+    costs: dict[str, Cost] = field(factory=dict)
+    admit_after: int = 1
+    frame_seconds: float = 0.0
+    transfers: dict[str, Cost] = field(factory=dict)
+    recorded: dict[str, float] = field(factory=dict)
+
+    def cost(self, request_kind: str) -> Cost:
+        """Return the cost of turns for a kind of request, new if it is the first."""
+        if request_kind not in self.costs:
+            self.costs[request_kind] = Cost.over(FEATURES[self.kind])
+        return self.costs[request_kind]
+
+    def costing(self, stage: StageConfig) -> Costing:
+        """Return what turns cost where the stage is configured like this."""
+        coefficients = {kind: [*cost.coefficients().items()] for kind, cost in self.costs.items()}
+        usual = next(iter(coefficients.values()), [])
+        for kind, measured in coefficients.items():
+            coefficients[kind] = [(name, each / self.recorded.get(kind, 1.0)) for name, each in measured]
+
+        def seconds(kind: str, counts: Mapping[str, float]) -> Seconds:
+            return sum(each * counts.get(name, 0.0) for name, each in coefficients.get(kind, usual)), 0.0
+
+        return seconds
+
+    def settings(self, stage: StageConfig) -> dict[str, Any]:
+        """Return what the profile knows of a stage's settings and its config does not say."""
+        return {}
+
+
+@define
+class Visit:
+    """The visit of one request to one stage.
+
+    Attributes:
+        sources: the stages that sent it a payload or a stream (:data:`CLIENT`: the client did).
+        targets: the stages that got its result. chunks: chunks of its stream, by target (:data:`CLIENT`: to the client).
+        prompt: prompt positions that an engine computed. outputs: tokens that it made.
+    """
+
+    sources: list[str] = field(factory=list)
+    targets: list[str] = field(factory=list)
+    chunks: dict[str, int] = field(factory=dict)
+    prompt: int = 0
+    outputs: int = 0
+
+
+Sample = dict[str, Visit]
+"""One request: its visits, by stage."""
+
+
+def messages_of(sample: Sample, stage: str) -> int:
+    """Return the messages that a stage (or :data:`CLIENT`) sends and receives for a request."""
+    count = 0
+    for name, visit in sample.items():
+        sent = sum((target == stage) + (name == stage) for target in visit.targets)
+        chunks = sum(number * ((target == stage) + (name == stage)) for target, number in visit.chunks.items())
+        asked = (CLIENT in visit.sources) * ((name == stage) + (stage == CLIENT))
+        count += sent + chunks + asked
+    return count
+
+
+@define
+class PipelineProfile:
+    """All of it, as the file has it.
+
+    Attributes:
+        stages: by name. message: processor seconds of a process for one message that it sends or receives, beside its turns.
+        client: by kind of request, the costs of the thread that sends and receives in the client's process.
+        starts: processor seconds from the start of a stage's process until it serves, where they were measured.
+        latency: seconds from the end of a send to the begin of its receipt, on idle processors.
+        kinds: the requests that were measured alone, by kind, to draw simulated ones from.
+    """
+
+    pipeline: str
+    hardware: Hardware
+    stages: dict[str, StageProfile] = field(factory=dict)
+    message: float = 0.0
+    latency: float = 0.0
+    messages: int = 0
+    kinds: dict[str, list[Sample]] = field(factory=dict)
+    version: int = VERSION
+    client: dict[str, Cost] = field(factory=dict)
+    starts: dict[str, float] = field(factory=dict)
+
+    is_estimate = False
+    """True if nothing was measured."""
+
+    def delay(self, stage: str, flight: Sample, is_payload: bool) -> float:
+        """Return the seconds of a message of a stage between its two ends."""
+        return self.latency
+
+    def transfer(self, stage: str, kind: str) -> tuple[float, float]:
+        """Return the processor seconds of a message at a stage (or :data:`CLIENT`), and those of its thread when it wakes for one."""
+        measured = self.stages.get(stage)
+        costs = self.client if stage == CLIENT else measured.transfers if measured is not None else {}
+        cost = costs.get(kind)
+        if cost is None or not cost.turns:
+            return self.message, 0.0
+        found = cost.coefficients()
+        return max(found["messages"], LEAST_MESSAGE), found["wakes"]
+
+    def start_seconds(self, stages: Sequence[str]) -> float:
+        """Return the processor seconds of the start of a process with these stages.
+
+        Raises:
+            ConfigError: no start of one of them was measured.
+        """
+        missing = [name for name in stages if name not in self.starts]
+        if missing:
+            raise ConfigError(
+                f"the profile does not say how long {', '.join(missing)} takes to start, so failures cannot be simulated; measure it: "
+                "omni calibrate --restarts"
+            )
+        return max(self.starts[name] for name in stages)
+
+    def merge(self, other: PipelineProfile) -> None:
+        """Add what another run measured.
+
+        Raises:
+            ConfigError: it is of another pipeline, machine or kind of stage.
+        """
+        if (self.pipeline, self.hardware) != (other.pipeline, other.hardware):
+            raise ConfigError(
+                f"profiles of {self.pipeline!r} on {self.hardware} and of {other.pipeline!r} on {other.hardware} cannot be merged"
+            )
+        for name, stage in other.stages.items():
+            mine = self.stages.setdefault(name, evolve(stage, costs={}, transfers={}, recorded={}))
+            if mine.kind != stage.kind:
+                raise ConfigError(f"stage {name!r} is of kind {mine.kind} in one profile and {stage.kind} in the other")
+            _add(mine.costs, stage.costs)
+            _add(mine.transfers, stage.transfers)
+            for key, share in stage.recorded.items():
+                mine.recorded[key] = (mine.recorded.get(key, share) + share) / 2
+        both = self.messages + other.messages
+        if both:
+            self.message = (self.message * self.messages + other.message * other.messages) / both
+            self.latency = (self.latency * self.messages + other.latency * other.messages) / both
+        self.messages = both
+        self.starts.update(other.starts)
+        _add(self.client, other.client)
+        for kind, samples in other.kinds.items():
+            self.kinds.setdefault(kind, []).extend(samples)
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        path.write_text(json.dumps(_CONVERTER.unstructure(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> PipelineProfile:
+        """Read a file.
+
+        Raises:
+            ConfigError: it is no profile, or of another version.
+        """
+        try:
+            document: Any = json.loads(path.read_text())
+            version = document.get("version")
+            if version != VERSION:
+                raise ConfigError(
+                    f"{path}: version {version!r} of a profile; this omni-planner reads version {VERSION}"
+                )
+            return _CONVERTER.structure(document, cls)
+        except ConfigError:
+            raise
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
+        except Exception as error:
+            reasons = "; ".join(cattrs.transform_error(error, "the file"))
+            raise ConfigError(f"{path}: is no profile of omni-planner: {reasons}") from error
+
+
+def _add(costs: dict[str, Cost], others: Mapping[str, Cost]) -> None:
+    for key, cost in others.items():
+        costs.setdefault(key, Cost.over(cost.features)).merge(cost)
+
+
+_CONVERTER = cattrs.Converter(forbid_extra_keys=True)

@@ -1,0 +1,178 @@
+"""A replica of a stage in simulated time: the threads of its process and the devices of its ranks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from omni_planner.machine import Action, Clock, Device, Process
+from omni_planner.profile import CLIENT
+from omni_planner.requests import Flight
+from omni_planner.stages import PAYLOAD, Message, Output, SimulatedStage
+
+
+class Work(Protocol):
+    """A thread: works for so many processor seconds after all that it was given before, then calls ``then``."""
+
+    def __call__(self, seconds: float, then: Action) -> None: ...
+
+
+class Loop(Protocol):
+    """The part of a process that sends and receives. ``worked``: processor seconds that it was given."""
+
+    worked: float
+
+    def do(self, seconds: float, then: Action, waking: float = 0.0) -> None:
+        """Work, see :class:`Work`; ``waking``: seconds more if it had nothing to do before."""
+
+    def kill(self) -> None:
+        """End the process."""
+
+
+class OwnThread:
+    """A thread with a processor of its own, so that one event tells its end."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._free = self.worked = 0.0
+        self._is_dead = False
+
+    def do(self, seconds: float, then: Action, waking: float = 0.0) -> None:
+        """Work, see :class:`Loop`; it never wakes, because estimates have no seconds for it."""
+        self.charge(seconds)
+        self._clock.after(self._free - self._clock.now, partial(self._done, then))
+
+    def charge(self, seconds: float) -> None:
+        """Work for so many processor seconds after all that it was given before."""
+        self.worked += seconds
+        self._free = max(self._free, self._clock.now) + seconds
+
+    def kill(self) -> None:
+        """End it."""
+        self._is_dead = True
+
+    def _done(self, then: Action) -> None:
+        if not self._is_dead:
+            then()
+
+
+class Replica:
+    """A stage in its process: its inputs, its scheduler's thread, and the thread of its process that sends and receives.
+
+    Attributes:
+        computing: seconds in which it made turns. worked: processor seconds of them.
+
+    Args:
+        devices: those of its ranks.
+        loop: sends and receives; where it is an :class:`OwnThread`, the scheduler's thread has a processor of its own too.
+        send: is called with what a step sends.
+    """
+
+    def __init__(
+        self,
+        stage: SimulatedStage,
+        clock: Clock,
+        devices: Sequence[Device],
+        loop: Loop,
+        send: Callable[[Replica, list[Output]], None],
+    ) -> None:
+        self.stage, self.loop, self._devices = stage, loop, devices
+        self.computing = self.worked = 0.0
+        stage.now = lambda: clock.now
+        self._clock, self._send = clock, send
+        self._own = None if isinstance(loop, Process) else OwnThread(clock)
+        self._compute: Work = loop.compute if isinstance(loop, Process) else self._own.do  # type: ignore[union-attr]
+        self._is_busy = self._is_dead = False
+        self._payloads: dict[str, int] = {}
+        self._jobs: set[int] = set()
+
+    def deliver(self, flight: Flight, what: str, source: str) -> None:
+        """Take a message in and begin a turn."""
+        self.put(flight, what, source)
+        if not self._is_busy and self.stage.inbox:
+            self._turn(woken=1)
+
+    def put(self, flight: Flight, what: str, source: str) -> None:
+        """Take a message in; a payload counts when those of all sources have come."""
+        if flight.is_withdrawn:
+            return
+        if what == PAYLOAD:
+            visit = flight.sample[self.stage.name]
+            needed = sum(name == CLIENT or self.stage.name in flight.sample[name].targets for name in visit.sources)
+            if needed > 1:
+                came = self._payloads.get(flight.name, 0) + 1
+                self._payloads[flight.name] = came
+                if came < needed:
+                    return
+                self._payloads.pop(flight.name)
+        self.stage.inbox.append(Message(flight, what, source))
+
+    def wake(self) -> None:
+        """Begin a turn if there is something to do."""
+        if not self._is_busy and self.stage.inbox:
+            self._turn(woken=1)
+
+    def drop(self, flight: Flight) -> None:
+        """Forget a request."""
+        self._payloads.pop(flight.name, None)
+        self.stage.inbox = deque(each for each in self.stage.inbox if each.flight is not flight)
+        self.stage.drop(flight)
+
+    def kill(self) -> None:
+        """End it with its process."""
+        self._is_dead = True
+        if self._own is not None:
+            self._own.kill()
+        for device in self._devices:
+            device.drop(self._jobs)
+
+    def _turn(self, woken: int = 0) -> None:
+        self.stage.woken = woken
+        steps = self.stage.turn()
+        if self._own is not None:  # what sends nothing needs no event
+            while steps and not steps[-1][1] and not steps[-1][0][1]:
+                self._own.charge(steps.pop()[0][0])
+        self._is_busy = bool(steps)
+        if steps:
+            self._work(deque(steps), self._clock.now)
+        elif self.stage.wait is not None:
+            self._clock.after(self.stage.wait, self._again)
+
+    def _again(self) -> None:
+        if not self._is_busy and not self._is_dead:
+            self._turn(woken=1)
+
+    def _work(self, steps: deque[Any], since: float) -> None:
+        (seconds, on_device), outputs = steps.popleft()
+        self.worked += seconds
+
+        def then() -> None:
+            if outputs:
+                self._send(self, outputs)
+            if steps:
+                self._work(steps, since)
+                return
+            self.computing += self._clock.now - since
+            self._turn()
+
+        if not self._devices:
+            self._compute(seconds + on_device, then)
+        else:
+            self._compute(seconds, partial(self._on_devices, on_device, then) if on_device else then)
+
+    def _on_devices(self, seconds: float, then: Action) -> None:
+        """Compute on every device of the stage's ranks at once; go on when the last one is done."""
+        left = len(self._devices)
+        numbers: list[int] = []
+
+        def done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._jobs.difference_update(numbers)
+                then()
+
+        numbers += [device.compute(seconds, done) for device in self._devices]
+        self._jobs.update(numbers)

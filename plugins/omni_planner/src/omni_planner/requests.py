@@ -1,0 +1,67 @@
+"""A simulated request on its way through the stages, and the load that a simulation gets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from attrs import define, field, frozen
+
+from omni_planner.profile import Sample
+
+
+@frozen
+class Arrival:
+    """A request that comes at ``seconds``; ``None``: as soon as another one of the closed loop has ended."""
+
+    seconds: float | None
+    kind: str
+    sample: Sample
+
+
+@define(eq=False)
+class Flight:
+    """One attempt of a simulated request; all that is written down of the request is in its first one.
+
+    Attributes:
+        name: of the attempt. placement: stage name to replica, for replicated stages. events: ``(seconds, stage, final)`` of what its
+            client read. arrived, ended: seconds. refused: it was not admitted. failed: a process died that held it. attempts: how often it
+            was run. sound: when sound came, and how many seconds of it.
+        reached: of a pipeline that can fail, the stages that something of it was sent to. came: what has come of a stage's outputs to
+            another one, ``(from, to)``, as bits of :mod:`omni_core.stage.requests`. is_withdrawn: nobody works for it any more.
+    """
+
+    name: str
+    arrival: Arrival
+    arrived: float
+    placement: Mapping[str, int] = field(factory=dict)
+    events: list[tuple[float, str, bool]] = field(factory=list)
+    ended: float | None = None
+    refused: bool = False
+    failed: bool = False
+    attempts: int = 1
+    sound: list[tuple[float, float]] = field(factory=list)
+    reached: set[str] = field(factory=set)
+    came: dict[tuple[str, str], int] = field(factory=dict)
+    is_withdrawn: bool = False
+    sample: Sample = field(init=False)
+    """Its visits, by stage."""
+
+    def __attrs_post_init__(self) -> None:
+        self.sample = self.arrival.sample
+
+
+def draw(kinds: Mapping[str, Sequence[Sample]], mix: Mapping[str, float], seed: int) -> Iterator[tuple[str, Sample]]:
+    """Yield measured requests for ever: kinds by their weights in ``mix``, and one of each kind's samples in turn."""
+    generator, names = random.Random(seed), list(mix)
+    turns = dict.fromkeys(names, 0)
+    while True:
+        [kind] = generator.choices(names, [mix[name] for name in names])
+        samples = kinds[kind]
+        yield kind, samples[turns[kind] % len(samples)]
+        turns[kind] += 1
+
+
+def closed_loop(requests: Iterator[tuple[str, Sample]], total: int) -> list[Arrival]:
+    """Return requests of which a fixed number is under way at once."""
+    return [Arrival(None, *next(requests)) for _ in range(total)]

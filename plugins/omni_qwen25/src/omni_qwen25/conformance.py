@@ -1,0 +1,144 @@
+"""The conformance suites of Qwen2.5-Omni's components, on the tiny checkpoint. Imported by tests only: it needs pytest."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import evolve
+
+from omni_core.config.schema import PipelineConfig
+from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.scheduling.base import IncomingMessage
+from omni_qwen25.config import OmniConfig, read_config
+from omni_qwen25.networks import Talker, Thinker, load_talker, load_thinker, read_text_rows
+from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs
+from omni_qwen25.pipeline import qwen25_omni, qwen25_omni_text
+from omni_qwen25.talker import TalkerFeedback, TalkerRunner
+from omni_qwen25.thinker import ThinkerRunner
+from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
+from omni_qwen25.voices import Voice, load_voices
+from omni_testing import FeedbackConformance, ModelRunnerConformance, PipelineConformance
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory(prefix="omni-tiny-")
+    write_tiny_checkpoint(folder.name)
+    return folder
+
+
+def tiny_checkpoint() -> Path:
+    """Return a tiny checkpoint, made once and removed when the process ends."""
+    return Path(_folder().name)
+
+
+@cache
+def _thinker() -> tuple[Thinker, OmniConfig]:
+    config = read_config(tiny_checkpoint())
+    return load_thinker(str(tiny_checkpoint()), config), config
+
+
+@cache
+def _talker() -> tuple[Talker, dict[str, Voice], torch.Tensor]:
+    config = read_config(tiny_checkpoint()).talker
+    assert config is not None
+    voices = load_voices(tiny_checkpoint())
+    tokens = [config.text_end, config.text_pad, *(voice.token for voice in voices.values())]
+    folder = str(tiny_checkpoint())
+    return load_talker(folder, config), voices, read_text_rows(folder, tokens)
+
+
+def _drawn(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class ThinkerConformance(ModelRunnerConformance):
+    """Prompts with and without features of images, with speech."""
+
+    def make(self) -> ThinkerRunner:
+        model, config = _thinker()
+        return ThinkerRunner(model, config, str(tiny_checkpoint()), speech_enabled=True)
+
+    def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
+        model, config = _thinker()
+        ids = torch.tensor([1, 2, 20 + number, *([config.image] * 4 if number % 2 else []), 30, 31, 40])
+        inputs = ThinkerInputs(input_ids=ids, positions=torch.arange(len(ids)).expand(3, -1), position_delta=0)
+        if number % 2:
+            features = _drawn(10 * number, 4, model.hidden_size)
+            inputs |= ThinkerInputs(features=features, feature_mask=ids == config.image)
+        request = OmniRequest(params={"thinker": {**sampling, "ignore_eos": True}})
+        return [IncomingMessage(request_id, "new_request", StagePayload(request_id, request, inputs), request=request)]
+
+    def bad(self, request_id: str) -> list[IncomingMessage]:
+        return self.messages(request_id, 0, {"temperature": -1.0})
+
+
+class _TalkerRequests:
+    """Requests of the talker, whose text comes as a stream."""
+
+    def make(self) -> TalkerRunner:
+        model, voices, special = _talker()
+        config = read_config(tiny_checkpoint()).talker
+        assert config is not None
+        return TalkerRunner(model, config, special, voices, TalkerFeedback())
+
+    def messages(self, request_id: str, number: int, sampling: dict[str, Any]) -> list[IncomingMessage]:
+        width, prompt = _thinker()[0].hidden_size, 4 + number
+        start = TalkerStart(
+            rows=_drawn(number, prompt, width), positions=torch.arange(prompt).expand(3, -1), position_delta=0
+        )
+        texts = [TalkerText(token_ids=[n], rows=_drawn(200 + 10 * number + n, 1, width)) for n in range(3 + number)]
+        request = OmniRequest(params={"talker": sampling})
+        chunks = [
+            IncomingMessage(request_id, "stream_chunk", each, "thinker", None, request) for each in (start, *texts)
+        ]
+        return [*chunks, IncomingMessage(request_id, "stream_done", None, "thinker", None, request)]
+
+    def bad(self, request_id: str) -> list[IncomingMessage]:
+        return self.messages(request_id, 0, {"temperature": -1.0})
+
+
+class TalkerConformance(_TalkerRequests, ModelRunnerConformance):
+    """The talker."""
+
+
+class TalkerFeedbackConformance(_TalkerRequests, FeedbackConformance):
+    """The talker's loop."""
+
+
+class SpeechConformance(PipelineConformance):
+    """The whole pipeline in one process, greedy and seeded."""
+
+    def config(self) -> PipelineConfig:
+        return qwen25_omni(str(tiny_checkpoint()), processes="one")
+
+    def requests(self) -> list[OmniRequest]:
+        params = {
+            "thinker": {"max_new_tokens": 6},
+            "talker": {"temperature": 0.0, "max_new_tokens": 12},
+            "token2wav": {"seed": 1, "num_steps": 3},
+        }
+        return [
+            OmniRequest({"messages": [{"role": "user", "content": text}]}, params)
+            for text in ("Hello.", "Tell me a story.", "What is a fox?")
+        ]
+
+    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        texts = [list(each["decode"].token_ids) for each in (one, other)]
+        return texts[0] == texts[1] and np.allclose(one["mel2wav"].samples, other["mel2wav"].samples, atol=1e-4)
+
+
+class TextConformance(SpeechConformance):
+    def config(self) -> PipelineConfig:
+        return qwen25_omni_text(str(tiny_checkpoint()), processes="one")
+
+    def requests(self) -> list[OmniRequest]:
+        return [evolve(request, params={"max_tokens": 6, "temperature": 0.0}) for request in super().requests()]
+
+    def same(self, one: dict[str, Any], other: dict[str, Any]) -> bool:
+        return list(one["decode"].token_ids) == list(other["decode"].token_ids)

@@ -1,0 +1,47 @@
+"""The decode stage: token ids to text, piece by piece, in whole characters, up to the request's first stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
+
+from omni_core.errors import ConfigError
+from omni_qwen3.decode import Detokenizer
+from omni_qwen25.config import OmniConfig
+from omni_torch.checkpoints import read_tokenizer
+
+END = "<|im_end|>"
+
+
+@cache
+def tokenizer_of(model_path: str) -> Tokenizer:
+    """Return the checkpoint's tokenizer, read once per process. Raises ConfigError if it cannot be read."""
+    made: Tokenizer = read_tokenizer(model_path, {})
+    return made
+
+
+def text_decoder(model_path: str) -> Callable[[int], str | None]:
+    """Return a function from one token id of a reply after the other to the text that each completes."""
+    return partial(DecodeStream(skip_special_tokens=True).step, tokenizer_of(model_path))
+
+
+def end_ids(model_path: str, config: OmniConfig) -> list[int]:
+    """Return the ids that end a reply: the config's, or that of ``<|im_end|>``.
+
+    Raises:
+        ConfigError: neither says.
+    """
+    if config.end:
+        return list(config.end)
+    found = tokenizer_of(model_path).token_to_id(END)
+    if found is None:
+        raise ConfigError(f"{model_path}: neither config.json has an eos_token_id, nor the tokenizer a token {END}")
+    return [int(found)]
+
+
+def create_decode(model_path: str) -> Detokenizer:
+    """Make the decode stage."""
+    return Detokenizer(tokenizer_of(model_path))

@@ -1,0 +1,141 @@
+"""The declared interface of the Qwen2.5-Omni pipelines: request parameters, modalities, voices and limits. Imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, evolve
+
+from omni_core.errors import ConfigError
+from omni_core.interface import SEED, SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
+from omni_qwen3.media import Limits
+from omni_torch.sampling_parameters import sampling_parameters
+
+ARCHITECTURES = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni")
+
+OPTIONS = {
+    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
+    "dtype": "weights of the encoders, the thinker and the talker: float32 (default), bfloat16, float16; token2wav computes in float32",
+    "gpu": "the number of a GPU for every network stage, or none (default)",
+    "max_image_pixels": "largest image, in pixels",
+    "max_audio_seconds": "longest audio clip; the processor's is 300",
+    "max_video_seconds": "longest video",
+    "max_context": "maximum number of tokens in a prompt",
+}
+"""Options of both pipelines, each with the line that ``omni pipelines`` prints."""
+
+THINKER_DEFAULTS = {"temperature": 0.0, "max_new_tokens": 1024}
+"""The reference's generation defaults for the thinker: greedy."""
+
+TALKER_DEFAULTS = {"temperature": 0.9, "top_k": 40, "top_p": 0.8, "repetition_penalty": 1.05, "max_new_tokens": 4096}
+"""The reference's generation defaults for the talker."""
+
+TOKEN2WAV_DEFAULTS = {"num_steps": 10, "guidance_scale": 0.5, "sway_coefficient": -1.0}
+"""The reference's defaults for token2wav."""
+
+DEFAULT_SPEAKER = "Chelsie"
+
+CODE_SECONDS = 0.02
+"""Seconds of sound of one code: two mel frames of 240 samples at 24 kHz. The talker reads a token of text for each, until the text ends."""
+
+LIMITS = Limits(max_audio_seconds=300.0)
+
+SPEECH_PROMPT = (
+    "You are Qwen, a virtual human developed by the Qwen Team, Alibaba Group, capable of perceiving auditory and visual inputs, "
+    "as well as generating text and speech."
+)
+"""The system message with which the released model speaks."""
+
+_THINKER = ParameterGroup(
+    "thinker",
+    TEXT,
+    "how the text is chosen",
+    [
+        *sampling_parameters(THINKER_DEFAULTS),
+        Parameter("stop", "strings", "end the text before this string; may be repeated", maximum=16),
+        Parameter("ignore_eos", "boolean", "go on after the end of the turn, for measurements", False),
+    ],
+)
+
+_TALKER = ParameterGroup("talker", SPEECH, "how the speech is chosen", sampling_parameters(TALKER_DEFAULTS))
+
+_TOKEN2WAV = ParameterGroup(
+    "token2wav",
+    "mel",
+    "how the sound is made",
+    [
+        Parameter("num_steps", "integer", "points in time of the denoising, each but the last a step", 10, 2, 1000),
+        Parameter("guidance_scale", "number", "how closely the sound follows codes and voice; 0 is off", 0.5, 0, 100),
+        Parameter("sway_coefficient", "number", "below 0: more of the steps at the beginning", -1.0, -1, 1),
+        Parameter(SEED, "integer", "seed of the noise; random by default", minimum=0, maximum=2**63 - 1),
+    ],
+)
+
+_METADATA = [
+    Parameter("use_audio_in_video", "boolean", "use the sound tracks of videos too", False),
+    Parameter("priority", "integer", "requests of a higher priority are served first", 0, -1000, 1000),
+]
+
+
+def _hello(*modalities: str) -> dict[str, Any]:
+    """Return a short request that runs every stage."""
+    params: dict[str, Any] = {"thinker": {"max_new_tokens": 8}}
+    if "audio" in modalities:
+        params |= {"talker": {"max_new_tokens": 16}, "token2wav": {"num_steps": 2}}
+    return {
+        "inputs": {"messages": [{"role": "user", "content": "Hello!"}]},
+        "modalities": list(modalities),
+        "params": params,
+    }
+
+
+TEXT_INTERFACE = Interface(
+    roles={TEXT: "thinker"},
+    inputs=["text", "image", "audio", "video"],
+    outputs=["text"],
+    groups=[_THINKER],
+    metadata=_METADATA,
+    limits=asdict(LIMITS),
+    prompts={"transcription": "Transcribe the audio into text."},
+    warmup=[_hello("text")],
+)
+
+SPEECH_INTERFACE = evolve(
+    TEXT_INTERFACE,
+    roles={TEXT: "thinker", SPEECH: "talker", "mel": "code2mel", VOCODER: "mel2wav"},
+    outputs=["text", "audio"],
+    groups=[_THINKER, _TALKER, _TOKEN2WAV],
+    params=[Parameter("return_codes", "boolean", "return the codes beside the sound", False)],
+    metadata=[Parameter("speaker", "string", "the voice, by name", DEFAULT_SPEAKER), *_METADATA],
+    voices_from="spk_dict.pt in the checkpoint",
+    sample_rate=24_000,
+    prompts={
+        **TEXT_INTERFACE.prompts,
+        "speech": "Read the following text aloud, word for word, and say nothing else:\n{text}",
+    },
+    warmup=[_hello("text", "audio")],
+)
+
+
+def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> Interface:
+    """Return a declaration with what a checkpoint adds: the voices, and the size of the context.
+
+    Args:
+        limits: those that the options of the pipeline set.
+    """
+    # Not above: the plugin's module imports this one, and must take no time.
+    from omni_qwen25.voices import voice_names
+    from omni_torch.checkpoints import read_json
+
+    try:
+        raw = read_json(Path(folder) / "config.json")
+        context = raw["thinker_config"]["text_config"].get("max_position_embeddings", 32768)
+    except (ConfigError, KeyError, TypeError, AttributeError):  # the stages report errors in this file
+        return declared
+    declared = evolve(declared, limits={**declared.limits, "max_context": context, **limits})
+    voices = voice_names(folder) if declared.sample_rate else None
+    if voices is None:
+        return declared
+    known = [each if each.name != "speaker" else evolve(each, choices=voices) for each in declared.metadata]
+    return evolve(declared, metadata=known, voices=voices, voices_from=None)

@@ -1,0 +1,94 @@
+"""The payloads between the stages of Qwen2.5-Omni: typed dictionaries of plain data and CPU tensors."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import torch
+
+
+class ImageInputs(TypedDict, total=False):
+    """preprocessing -> image_encoder. Patches of images and of videos in the processor's layout."""
+
+    pixel_values: torch.Tensor  # [patches, channels * temporal * patch * patch] float32
+    image_grid_thw: torch.Tensor  # [images, 3] int64
+    pixel_values_videos: torch.Tensor  # [patches, ...] float32
+    video_grid_thw: torch.Tensor  # [videos, 3] int64
+    image_digests: list[bytes]  # per image: a hash of its patches and grid
+    video_digests: list[bytes]
+
+
+class AudioInputs(TypedDict):
+    """preprocessing -> audio_encoder. Log-mel features, one row of frames per clip, padded."""
+
+    input_features: torch.Tensor  # [clips, mel_bins, frames] float32
+    feature_lengths: torch.Tensor  # [clips] int64, valid frames
+    clip_tokens: list[int]  # per clip: how many positions it takes in the prompt
+    audio_digests: list[bytes]  # per clip: a hash of its valid frames
+
+
+class ThinkerInputs(TypedDict, total=False):
+    """mm_aggregate -> thinker."""
+
+    input_ids: torch.Tensor  # [P] int64, placeholders expanded
+    positions: torch.Tensor  # [3, P] int64 rotary positions (TMRoPE)
+    position_delta: int
+    features: (
+        torch.Tensor
+    )  # [M, hidden]: encoder outputs for the M multimodal positions, in prompt order; absent for text
+    feature_mask: torch.Tensor  # [P] bool, M true
+    content: list[tuple[int, int, bytes]]  # runs of multimodal positions: first, last + 1, digest of their content
+    notices: list[str]  # notices for the client, such as a video without an audio track
+
+
+class TalkerStart(TypedDict):
+    """thinker -> talker, first stream chunk: the prompt side, sent once the prompt has been computed."""
+
+    rows: torch.Tensor  # [P, hidden]: hidden states, plus the input embeddings of text
+    positions: torch.Tensor  # [3, P] int64
+    position_delta: int
+
+
+class TalkerText(TypedDict):
+    """thinker -> talker, every later stream chunk: generated tokens to be spoken, without the last one of a reply."""
+
+    token_ids: list[int]
+    rows: torch.Tensor  # [k, hidden]: hidden states plus embeddings of token_ids
+
+
+class ThinkerResult(TypedDict):
+    """thinker -> decode (and talker, for which it ends the text): the finished reply. decode also gets ids as chunks, ``list[int]``."""
+
+    token_ids: list[int]  # generated ids, the stop id included
+    finish_reason: str
+    prompt_tokens: int
+    notices: list[str]
+
+
+class TalkerResult(TypedDict):
+    """talker -> code2mel: the whole speech."""
+
+    codes: torch.Tensor  # [n] int64
+    finish_reason: str
+
+
+class Mel(TypedDict):
+    """code2mel -> mel2wav."""
+
+    mel: torch.Tensor  # [mel_bins, frames] float32, log amplitudes
+    codes: torch.Tensor | None  # [n] int64, if the request asks for them
+
+
+def thinker_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the thinker's generation parameters of a request: ``params["thinker"]`` plus the request's seed."""
+    return {"seed": params.get("seed"), **params.get("thinker", {})}
+
+
+def talker_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the talker's generation parameters of a request: ``params["talker"]`` plus the request's seed."""
+    return {"seed": params.get("seed"), **params.get("talker", {})}
+
+
+def token2wav_params(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of token2wav of a request: ``params["token2wav"]`` plus the request's seed."""
+    return {"seed": params.get("seed"), **params.get("token2wav", {})}

@@ -1,0 +1,70 @@
+"""Registers Qwen2.5-Omni: two pipelines, a command, and its parts by name."""
+
+from __future__ import annotations
+
+from omni_core.hookspecs import Component, PipelineComponent, hookimpl
+from omni_qwen25.interface import ARCHITECTURES, OPTIONS, SPEECH_INTERFACE, TEXT_INTERFACE
+
+_SUITES = "omni_qwen25.conformance"
+_DEFAULT = "omni_qwen25.tiny_checkpoint:default_model"
+
+
+@hookimpl
+def omni_pipelines() -> list[PipelineComponent]:
+    return [
+        PipelineComponent(
+            "qwen25",
+            "omni_qwen25.pipeline:qwen25_omni",
+            "Qwen2.5-Omni: text, images, audio, video in; text and speech out",
+            options=OPTIONS,
+            default_model=_DEFAULT,
+            architectures=ARCHITECTURES,
+            interface=SPEECH_INTERFACE,
+            config_folder_fn="omni_torch.hub:config_folder",
+            conformance=f"{_SUITES}:SpeechConformance",
+        ),
+        PipelineComponent(
+            "qwen25-text",
+            "omni_qwen25.pipeline:qwen25_omni_text",
+            "Qwen2.5-Omni without speech: text out only",
+            options=OPTIONS,
+            default_model=_DEFAULT,
+            interface=TEXT_INTERFACE,
+            conformance=f"{_SUITES}:TextConformance",
+        ),
+    ]
+
+
+@hookimpl
+def omni_model_runners() -> list[Component]:
+    return [
+        Component(
+            "qwen25-thinker",
+            "omni_qwen25.thinker:ThinkerRunner.from_checkpoint",
+            "the thinker, with encoder features",
+            conformance=f"{_SUITES}:ThinkerConformance",
+        ),
+        Component(
+            "qwen25-talker",
+            "omni_qwen25.talker:TalkerRunner.from_checkpoint",
+            "the talker, fed by the thinker's stream",
+            conformance=f"{_SUITES}:TalkerConformance",
+        ),
+    ]
+
+
+@hookimpl
+def omni_feedback_strategies() -> list[Component]:
+    return [
+        Component(
+            "qwen25-talker",
+            "omni_qwen25.talker:TalkerFeedback",
+            "the last code plus the next row of text",
+            conformance=f"{_SUITES}:TalkerFeedbackConformance",
+        )
+    ]
+
+
+@hookimpl
+def omni_commands() -> list[Component]:
+    return [Component("qwen25", "omni_qwen25.commands:qwen25", "Qwen2.5-Omni checkpoints")]

@@ -1,0 +1,224 @@
+"""The preprocessing stage: turns messages into token ids, positions, and the inputs of the encoders that a request needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from attrs import define, field
+
+from omni_core.errors import InvalidRequestError
+from omni_core.protocol.messages import StagePayload
+from omni_core.scheduling.simple import SimpleScheduler
+from omni_qwen3.chat import replace_in_order
+from omni_qwen3.content import digest_of, runs
+from omni_qwen3.media import Limits, MediaSource
+from omni_qwen3.media.audio import SAMPLE_RATE, Samples, load_audio
+from omni_qwen3.media.image import load_image
+from omni_qwen3.media.video import load_video
+from omni_qwen3.mel_features import MelFeatures, MelSettings
+from omni_qwen3.patches import PatchSettings, image_patches, video_patches
+from omni_qwen3.routing import wants_audio
+from omni_qwen25.config import part_config, read_config
+from omni_qwen25.interface import LIMITS
+from omni_qwen25.payloads import AudioInputs, ImageInputs
+from omni_qwen25.positions import Piece, alternating, rope_index
+from omni_qwen25.prompts import Prompts
+
+VIDEO_PIXELS = (128 * 28 * 28, 768 * 28 * 28)
+"""Bounds on the pixels of a resized video frame; the reference's processor uses these and ignores the checkpoint's."""
+
+
+@define
+class _Media:
+    """The decoded media of a request, each list in prompt order.
+
+    Attributes:
+        pieces: all of them; the number of placeholders of a clip is known once its features are.
+        owners: for each clip, the piece that it is the sound of.
+    """
+
+    pieces: list[Piece] = field(factory=list)
+    patches: dict[str, list[torch.Tensor]] = field(factory=lambda: {"image": [], "video": []})
+    grids: dict[str, list[list[int]]] = field(factory=lambda: {"image": [], "video": []})
+    clips: list[Samples] = field(factory=list)
+    owners: list[int] = field(factory=list)
+    notices: list[str] = field(factory=list)
+
+
+class Preprocessor:
+    """Turns a request into the inputs of the encoders and the thinker.
+
+    Token ids, positions and the features of images and sound equal those of the reference's processor with PIL image processing.
+    """
+
+    def __init__(self, model_path: str, limits: Limits, *, video_fps: float, max_context: int | None) -> None:
+        self._config = config = read_config(model_path)
+        self._limits, self._fps = limits, video_fps
+        self._max_context = max_context or config.thinker.max_positions
+        self._prompts = Prompts(model_path)
+        self._pixels, self._frames = PatchSettings.read(model_path)
+        bins = part_config(config, "thinker_config", "audio_config").num_mel_bins
+        settings = MelSettings.read(model_path, bins)
+        self._features, self._hop = MelFeatures(settings), settings.hop
+        self._tokens = {
+            "image": self._prompts.token(config.image),
+            "video": self._prompts.token(config.video),
+            "audio": self._prompts.token(config.audio),
+        }
+        self._around = self._prompts.token(config.audio_start), self._prompts.token(config.audio_end)
+
+    def __call__(self, payload: StagePayload) -> dict[str, Any]:
+        """Return the data of :func:`omni_qwen3.routing.to_aggregate` plus the encoders' inputs.
+
+        Raises:
+            InvalidRequestError: the request is invalid; the message names the part.
+        """
+        request = payload.request
+        chat = self._prompts.read(request.inputs)
+        media = _Media()
+        for source in chat.media:
+            self._decode(source, media, bool(request.metadata.get("use_audio_in_video")))
+        audio = self._audio_inputs(media)
+        text = self._prompts.render(chat, speaks=wants_audio(request))
+        text = replace_in_order(text, list(self._tokens.values()), [self._placeholders(each) for each in media.pieces])
+        ids = torch.tensor(self._prompts.encode(text), dtype=torch.int64)
+        if len(ids) >= self._max_context:
+            raise InvalidRequestError(f"the prompt has {len(ids)} tokens; the context holds {self._max_context}")
+        config = self._config
+        positions, delta = rope_index(
+            ids, media.pieces, {config.image, config.video, config.audio}, config.per_second, config.chunk_seconds
+        )
+        data: dict[str, Any] = {
+            "input_ids": ids,
+            "positions": positions,
+            "position_delta": delta,
+            "notices": media.notices,
+        }
+        if audio is not None:
+            data["audio"] = audio
+        image = self._image_inputs(media)
+        if image:
+            data["image"] = image
+        data["content"] = self._content(ids, media, image, audio)
+        return data
+
+    def _decode(self, source: MediaSource, media: _Media, use_audio_in_video: bool) -> None:
+        if source.kind == "image":
+            patches, grid = image_patches(load_image(source, self._limits), self._pixels)
+            self._add("image", patches, grid, 0.0, media)
+        elif source.kind == "audio":
+            media.owners.append(len(media.pieces))
+            media.clips.append(load_audio(source, self._limits))
+            media.pieces.append(Piece("audio"))
+        else:
+            video = load_video(source, self._limits, fps=self._fps, with_sound=use_audio_in_video)
+            if video.sound is not None:
+                media.owners.append(len(media.pieces))
+                media.clips.append(video.sound)
+            elif use_audio_in_video:
+                media.notices.append(f"{source.title}: the video has no audio track; only its pictures were used")
+            patches, grid = video_patches(video.frames, self._frames, VIDEO_PIXELS)
+            self._add("video", patches, grid, self._frames.temporal / video.fps, media)
+
+    def _add(self, kind: str, patches: torch.Tensor, grid: list[int], seconds: float, media: _Media) -> None:
+        merge = self._pixels.merge
+        media.patches[kind].append(patches)
+        media.grids[kind].append(grid)
+        media.pieces.append(Piece(kind, (grid[0], grid[1] // merge, grid[2] // merge), seconds))
+
+    def _audio_inputs(self, media: _Media) -> AudioInputs | None:
+        """Compute the features of the clips, and note their numbers of placeholders."""
+        if not media.clips:
+            return None
+        mels, lengths = [], []
+        for clip, owner in zip(media.clips, media.owners, strict=True):
+            frames = -(-len(clip) // self._hop)
+            # The reference's extractor sees silence behind a clip, not the clip's own end reflected.
+            [mel], _ = self._features([np.pad(clip, (0, SAMPLE_RATE // 10))])
+            mels.append(mel[:, :frames])
+            lengths.append(frames)
+            piece = media.pieces[owner]
+            media.pieces[owner] = Piece(piece.kind, piece.grid, piece.seconds, clip_tokens(frames))
+        features = torch.zeros(len(mels), mels[0].shape[0], max(lengths))
+        for row, mel in zip(features, mels, strict=True):
+            row[:, : mel.shape[1]] = mel
+        return AudioInputs(
+            input_features=features,
+            feature_lengths=torch.tensor(lengths),
+            clip_tokens=[clip_tokens(each) for each in lengths],
+            audio_digests=[digest_of("audio", mel.contiguous()) for mel in mels],
+        )
+
+    def _image_inputs(self, media: _Media) -> ImageInputs:
+        image = ImageInputs()
+        patches, grids = media.patches, media.grids
+        if grids["image"]:
+            image |= {"pixel_values": torch.cat(patches["image"]), "image_grid_thw": torch.tensor(grids["image"])}
+            image["image_digests"] = _digests("image", patches["image"], grids["image"])
+        if grids["video"]:
+            image |= {
+                "pixel_values_videos": torch.cat(patches["video"]),
+                "video_grid_thw": torch.tensor(grids["video"]),
+            }
+            image["video_digests"] = _digests("video", patches["video"], grids["video"])
+        return image
+
+    def _placeholders(self, piece: Piece) -> str:
+        """Return the run of placeholder tokens for a piece of media."""
+        if piece.kind == "audio":
+            return self._tokens["audio"] * piece.sound
+        time, height, width = piece.grid
+        if not piece.mixed:
+            return self._tokens[piece.kind] * (time * height * width)
+        order = alternating(piece, self._config.per_second, self._config.chunk_seconds)
+        begin, end = self._around
+        return begin + "".join(self._tokens[kind] * (last - first) for kind, first, last in order) + end
+
+    def _content(
+        self, ids: torch.Tensor, media: _Media, image: ImageInputs, audio: AudioInputs | None
+    ) -> list[tuple[int, int, bytes]]:
+        """Return the runs of multimodal positions, with the digests of their content."""
+        sizes = {kind: [each.grid for each in media.pieces if each.kind == kind] for kind in ("image", "video")}
+        kinds = [
+            (self._config.image, [t * h * w for t, h, w in sizes["image"]], image.get("image_digests", [])),
+            (self._config.video, [t * h * w for t, h, w in sizes["video"]], image.get("video_digests", [])),
+        ]
+        if audio is not None:
+            kinds.append((self._config.audio, audio["clip_tokens"], audio["audio_digests"]))
+        return [
+            (first, last, digest)
+            for token, lengths, digests in kinds
+            for positions, digest in zip((ids == token).nonzero()[:, 0].split(lengths), digests, strict=True)
+            for first, last in runs(positions.tolist())
+        ]
+
+
+def clip_tokens(frames: int) -> int:
+    """Return the placeholders of a clip of so many mel frames: the encoder's convolution and pooling halve them twice."""
+    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
+
+def _digests(kind: str, patches: list[torch.Tensor], grids: list[list[int]]) -> list[bytes]:
+    return [digest_of(f"{kind}{grid}", each) for each, grid in zip(patches, grids, strict=True)]
+
+
+def create_preprocessing(
+    model_path: str,
+    max_image_pixels: int = LIMITS.max_image_pixels,
+    max_audio_seconds: float = LIMITS.max_audio_seconds,
+    max_video_seconds: float = LIMITS.max_video_seconds,
+    max_video_frames: int = LIMITS.max_video_frames,
+    max_file_mb: int = LIMITS.max_file_mb,
+    video_fps: float = 2.0,
+    max_context: int | None = None,
+) -> SimpleScheduler:
+    """Return the scheduler of the preprocessing stage.
+
+    Args:
+        video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. The
+            others: see :class:`omni_qwen3.media.Limits`.
+    """
+    limits = Limits(max_image_pixels, max_audio_seconds, max_video_seconds, max_video_frames, max_file_mb)
+    return SimpleScheduler(Preprocessor(model_path, limits, video_fps=video_fps, max_context=max_context))

@@ -1,0 +1,191 @@
+"""The talker stage: turns the thinker's stream into codes of speech.
+
+Dataflow and row layout follow the reference's ``generate`` (transformers 5.23); see ``docs/decisions/0057-qwen25-omni.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from attrs import define, field
+
+from omni_core.errors import ConfigError
+from omni_core.model_runner import (
+    ARRequest,
+    FeedbackStrategy,
+    ForwardBatch,
+    ForwardOutput,
+    RandomStream,
+    SamplingParams,
+)
+from omni_core.protocol.messages import OmniRequest
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_qwen25.config import TalkerConfig, read_config
+from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
+from omni_qwen25.networks import Talker, load_talker, read_text_rows
+from omni_qwen25.payloads import TalkerResult, TalkerStart, talker_params
+from omni_qwen25.voices import load_voices, voice_of
+from omni_torch.model_runner import FeedbackARModelRunner
+from omni_torch.sampling import sampling_from
+
+
+@define(eq=False)
+class Speech:
+    """The talker's state of a request.
+
+    Attributes:
+        request: the client's. start: the prompt side of the thinker's stream. admitted: true once it is schedulable.
+        text: rows of text, ``[width]`` each, one per spoken token. text_done: true once no more will arrive.
+        after_text: the rows that follow the text, ``[width]`` each: the end marker once, then padding.
+    """
+
+    request: OmniRequest
+    after_text: tuple[torch.Tensor, torch.Tensor]
+    start: TalkerStart | None = None
+    text: list[torch.Tensor] = field(factory=list)
+    text_done: bool = False
+    admitted: bool = False
+
+    def text_row(self, index: int) -> torch.Tensor:
+        """Return row ``index`` of the text, ``[width]``. Row 0 is part of the prompt."""
+        if index < len(self.text):
+            return self.text[index]
+        end, padding = self.after_text
+        return end if index == len(self.text) else padding
+
+
+class TalkerFeedback(FeedbackStrategy):
+    """The talker's loop: each input is the embedding of the last code plus the next row of text, projected."""
+
+    model: Talker
+
+    def write_buffers(self, batch: ForwardBatch, requests: list[tuple[ARRequest, int]]) -> None:
+        """See :meth:`FeedbackStrategy.write_buffers`."""
+        assert batch.input_embeds is not None
+        last = torch.tensor([request.output_ids[-1] for request, _ in requests], device=batch.input_embeds.device)
+        text = torch.stack([request.state.text_row(len(request.output_ids)) for request, _ in requests])
+        rows = [row for _, row in requests]
+        batch.input_embeds[rows] = self.model.project(self.model.code_rows(last) + text)
+
+    def extract_output(
+        self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
+    ) -> dict[str, list[OutgoingMessage]]:
+        """Return nothing: token2wav reads all codes at once."""
+        return {}
+
+
+class TalkerRunner(FeedbackARModelRunner):
+    """Starts a request when the prompt side and the first token have arrived; pauses it while the thinker's text is
+    behind.
+    """
+
+    model: Talker
+    output_seconds = CODE_SECONDS
+
+    def __init__(
+        self,
+        model: Talker,
+        config: TalkerConfig,
+        special: torch.Tensor,
+        voices: dict[str, Any],
+        feedback: FeedbackStrategy,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """``special``: the thinker's embeddings of the text's end and padding, then of the token of each voice, ``[2 + v, width]``."""
+        super().__init__(model, feedback, device)
+        end, padding, *opening = special.to(self.device, model.dtype).unbind(0)
+        self._after_text = (end, padding)
+        self._voices = voices
+        self._opening = dict(zip(voices, opening, strict=True))
+        self._config = config
+        self.max_context = config.decoder.max_positions
+        self._speeches: dict[str, Speech] = {}
+
+    @classmethod
+    def from_checkpoint(
+        cls, model_path: str, feedback: FeedbackStrategy, device: str = "cpu", dtype: str = "float32"
+    ) -> Self:
+        """Load the talker.
+
+        Args:
+            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+
+        Raises:
+            ConfigError: the checkpoint has no speech, or its voices cannot be read.
+        """
+        config = read_config(model_path).talker
+        if config is None:
+            raise ConfigError("config.json.enable_audio_output: false; this checkpoint does not speak: use qwen25-text")
+        model = load_talker(model_path, config, dtype=dtype, device=device)
+        voices = load_voices(model_path)
+        tokens = [config.text_end, config.text_pad, *(voice.token for voice in voices.values())]
+        return cls(model, config, read_text_rows(model_path, tokens), voices, feedback, device)
+
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        speech = self._speeches.get(message.request_id)
+        if speech is None:
+            speech = self._speeches[message.request_id] = Speech(message.request or OmniRequest(), self._after_text)
+        if message.type == "stream_done":
+            speech.text_done = True
+        elif message.type == "stream_chunk":
+            if "positions" in message.data:
+                speech.start = message.data
+            else:
+                speech.text.extend(message.data["rows"].to(self.device, self.model.dtype).unbind(0))
+        if speech.admitted:
+            return None
+        if speech.start is not None and speech.text:
+            speech.admitted = True
+            return self._admit(message.request_id, speech, speech.start)
+        if speech.text_done:  # at most one token: nothing to say
+            speech.admitted = True
+            sampling = self._sampling(speech.request)
+            return ARRequest(message.request_id, speech.request, [], sampling, state=speech, finish_reason="stop")
+        return None
+
+    def can_step(self, request: ARRequest) -> bool:
+        speech: Speech = request.state
+        return not request.output_ids or speech.text_done or len(request.output_ids) < len(speech.text)
+
+    def result(self, request: ARRequest) -> TalkerResult:
+        codes = request.output_ids
+        if codes and codes[-1] in request.sampling.stop_ids:
+            codes = codes[:-1]
+        return TalkerResult(codes=torch.tensor(codes, dtype=torch.int64), finish_reason=request.finish_reason or "stop")
+
+    def release(self, request_id: str) -> None:
+        self._speeches.pop(request_id, None)
+
+    def _sampling(self, request: OmniRequest) -> SamplingParams:
+        config, vocabulary = self._config, self._config.decoder.vocab_size
+        ends = {config.codec_pad, config.codec_end}
+        # Beyond the reference, which suppresses the start marker only: ids that token2wav cannot read.
+        suppressed = ({config.codec_start} | set(range(config.codes, vocabulary))) - ends
+        given = {**TALKER_DEFAULTS, **talker_params(request.params)}
+        return sampling_from(given, "params.talker", stop_ids=ends, suppressed_ids=suppressed)
+
+    def _admit(self, request_id: str, speech: Speech, start: TalkerStart) -> ARRequest:
+        config = self._config
+        opening = self._opening[voice_of(speech.request, self._voices)]
+        markers = torch.tensor([config.codec_pad, config.codec_start], device=self.device)
+        rows = torch.cat(
+            [
+                start["rows"].to(self.device, self.model.dtype),
+                torch.stack([opening, speech.text[0]]) + self.model.code_rows(markers),
+            ]
+        )
+        prompt, delta = len(start["rows"]), start["position_delta"]
+        after = torch.arange(prompt + delta, prompt + delta + 2).expand(3, -1)
+        sampling = self._sampling(speech.request)
+        return ARRequest(
+            request_id=request_id,
+            request=speech.request,
+            prompt_ids=[config.codec_mask] * prompt + markers.tolist(),
+            sampling=sampling,
+            prompt_embeds=self.model.project(rows),
+            prompt_positions=torch.cat([start["positions"], after], 1),
+            position_delta=delta,
+            state=speech,
+            random=RandomStream(sampling.seed, stream=1),  # the thinker uses the same seed
+        )

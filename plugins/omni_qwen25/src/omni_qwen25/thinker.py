@@ -1,0 +1,190 @@
+"""The thinker stage: turns prompts with encoder features into text, and into hidden states for a talker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Self
+
+import torch
+from attrs import define, field
+
+from omni_core.model_runner import ARRequest, ContentSpan, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_qwen3.routing import wants_audio
+from omni_qwen25.config import OmniConfig, read_config
+from omni_qwen25.decode import end_ids, text_decoder
+from omni_qwen25.interface import CODE_SECONDS, THINKER_DEFAULTS
+from omni_qwen25.networks import Thinker, load_thinker
+from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
+from omni_torch.model_runner import ARModelRunner
+from omni_torch.sampling import sampling_from
+from omni_torch.stop_strings import StopTokens
+
+
+@define(eq=False)
+class _State:
+    """The runner's state of a request, in ``request.state``."""
+
+    inputs: ThinkerInputs
+    text: torch.Tensor | None  # [P, hidden] embeddings of text, zeros at media; None without speech
+    hidden: torch.Tensor | None  # [P, hidden] of the prompt, filled as it is computed; None without speech
+    started: bool = False
+    fresh: torch.Tensor | None = None  # [1, hidden], the row of the newest token that has been computed
+    stops: StopTokens | None = None  # None if the request has no stop strings
+    held: list[TalkerText] = field(factory=list)  # tokens that may belong to a stop string, not yet sent to the talker
+    told: int = 0  # tokens sent to the talker
+
+
+class ThinkerRunner(ARModelRunner):
+    """Injects encoder outputs, streams ids to ``decode`` and, for speech, hidden states with embeddings to ``talker``.
+
+    The row of a token that the talker reads is the thinker's last hidden state at that token plus its embedding: it is known one step
+    after the token was chosen.
+    """
+
+    model: Thinker
+
+    def __init__(
+        self, model: Thinker, config: OmniConfig, folder: str, *, speech_enabled: bool, device: str = "cpu"
+    ) -> None:
+        """``folder``: the checkpoint's, for its tokenizer."""
+        super().__init__(model, device)
+        self._config, self._folder = config, folder
+        self._speech_enabled = speech_enabled and config.talker is not None
+        self._end = end_ids(folder, config)
+        self.kept_width = model.hidden_size if self._speech_enabled else 0  # a talker reads hidden states of the prompt
+        self.max_context = config.thinker.max_positions
+        self.output_seconds = CODE_SECONDS if self._speech_enabled else None
+
+    @classmethod
+    def from_checkpoint(
+        cls, model_path: str, device: str = "cpu", dtype: str = "float32", speech_enabled: bool = True
+    ) -> Self:
+        """Load the thinker.
+
+        Args:
+            model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            speech_enabled: true if a talker reads its stream.
+        """
+        config = read_config(model_path)
+        model = load_thinker(model_path, config, dtype=dtype, device=device)
+        return cls(model, config, model_path, speech_enabled=speech_enabled, device=device)
+
+    # --- per request -------------------------------------------------------------------------------------------------
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        if message.type != "new_request":
+            return None
+        inputs: ThinkerInputs = message.data.data
+        request = message.data.request
+        given = dict(thinker_params(request.params))
+        ignore_eos, stops = given.pop("ignore_eos", False), given.pop("stop", None)
+        sampling = sampling_from(
+            {**THINKER_DEFAULTS, **given}, "params.thinker", stop_ids=[] if ignore_eos else self._end
+        )
+        ids = inputs["input_ids"].to(self.device)
+        embeds = self.model.embed(ids)
+        text = None
+        if self._speech_enabled and wants_audio(request):
+            text = embeds.clone()
+        if "features" in inputs:
+            mask = inputs["feature_mask"].to(self.device)
+            embeds[mask] = inputs["features"].to(embeds)
+            if text is not None:
+                text[mask] = 0
+        decoder = partial(text_decoder, self._folder)
+        return ARRequest(
+            request_id=message.request_id,
+            request=request,
+            prompt_ids=ids.tolist(),
+            sampling=sampling,
+            prompt_embeds=embeds,
+            prompt_positions=inputs["positions"],
+            position_delta=inputs["position_delta"],
+            random=RandomStream(sampling.seed),
+            state=_State(
+                inputs=inputs,
+                text=text,
+                hidden=None if text is None else torch.zeros_like(text),
+                stops=StopTokens(stops, decoder) if stops else None,
+            ),
+            content=_content(inputs),
+        )
+
+    def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:
+        if request.state.hidden is not None:
+            request.state.hidden[: len(rows)] = rows
+
+    def emit(self, request: ARRequest, token_id: int) -> Iterable[OutgoingMessage]:
+        state: _State = request.state
+        yield OutgoingMessage(request.request_id, "stream", [token_id], target="decode")
+        if state.hidden is None:
+            return
+        if not state.started:
+            state.started = True
+            yield OutgoingMessage(request.request_id, "stream", self._talker_start(state), target="talker")
+        if state.fresh is not None:
+            state.held.append(TalkerText(token_ids=[request.output_ids[-2]], rows=state.fresh))
+            state.fresh = None
+        ready = len(state.held)
+        if state.stops is not None and (request.finish_reason is None or state.stops.found):
+            ready = max(0, min(ready, state.stops.safe - state.told))
+        for text in state.held[:ready]:
+            yield OutgoingMessage(request.request_id, "stream", text, target="talker")
+        state.told += ready
+        del state.held[:ready]
+
+    def _talker_start(self, state: _State) -> TalkerStart:
+        assert state.hidden is not None
+        assert state.text is not None
+        return TalkerStart(
+            rows=(state.hidden + state.text).cpu(),
+            positions=state.inputs["positions"],
+            position_delta=state.inputs["position_delta"],
+        )
+
+    def result(self, request: ARRequest) -> ThinkerResult:
+        return ThinkerResult(
+            token_ids=list(request.output_ids),
+            finish_reason=request.finish_reason or "stop",
+            prompt_tokens=len(request.prompt_ids),
+            notices=request.state.inputs.get("notices", []),
+        )
+
+    # --- per step ----------------------------------------------------------------------------------------------------
+    def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
+        if not self._speech_enabled:
+            return
+        if batch.keep is not None:
+            batch.keep(output.hidden)
+        row = 0
+        for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
+            end = min(start + length, len(request.prompt_ids))
+            if start < end and request.state.hidden is not None:
+                request.state.hidden[start:end] = output.hidden[row : row + end - start]
+            row += length
+
+    def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
+        for request, _ in sampled:
+            if request.state.stops is not None and request.state.stops.ended(request.output_ids):
+                request.finish_reason = "stop"
+        rows = batch.sample_rows.tolist()
+        spoken = [
+            (request, row)
+            for (request, _), row in zip(sampled, rows, strict=True)
+            if request.state.hidden is not None and len(request.output_ids) > 1
+        ]
+        if spoken:
+            ids = torch.tensor([request.output_ids[-2] for request, _ in spoken], device=self.device)
+            fresh = (output.hidden[[row for _, row in spoken]] + self.model.embed(ids)).cpu()
+            for (request, _), each in zip(spoken, fresh.split(1), strict=True):
+                request.state.fresh = (
+                    each.clone()
+                )  # a copy: a view would keep the other rows in memory, or send them along
+
+
+def _content(inputs: ThinkerInputs) -> list[ContentSpan] | None:
+    """Return the digests of the prompt's media runs; ``None`` if some features came without a digest."""
+    if "content" not in inputs:
+        return None if "features" in inputs else []
+    return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]

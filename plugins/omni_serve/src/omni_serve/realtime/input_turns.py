@@ -1,0 +1,149 @@
+"""The sound of the user: decoded, kept as long as it may belong to a turn, and cut into turns by voice activity or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attrs import define, field, frozen
+
+from omni_serve.encoders import Samples
+from omni_serve.errors import ApiError, invalid
+from omni_serve.realtime.audio import INPUT_RATE, InputAudio
+from omni_serve.realtime.buffer import InputBuffer
+from omni_serve.realtime.config import AudioInput
+from omni_serve.realtime.vad import Detector, TurnDetector
+
+_LEAST_MS = 100
+_BEFORE_MS = 500
+"""Sound before a turn that is kept beyond its prefix: a detector finds out late that a voice has begun."""
+
+
+@frozen
+class TurnBegun:
+    """The user begins to speak. ``start_ms``: where the turn's sound begins, since the beginning of the session."""
+
+    start_ms: int
+
+
+@frozen
+class TurnEnded:
+    """The user has spoken. ``samples``: the turn, at :data:`INPUT_RATE`."""
+
+    end_ms: int
+    samples: Samples
+
+
+@define(eq=False)
+class InputTurns:
+    """The sound of one session.
+
+    Args:
+        config: of the input. most_seconds: of one turn.
+        detector: makes the voice detector of a session.
+    """
+
+    config: AudioInput
+    most_seconds: float
+    detector: Callable[[], Detector]
+    _sound: InputAudio = field(init=False)
+    _buffer: InputBuffer = field(factory=InputBuffer, init=False)
+    _turns: TurnDetector | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._sound = InputAudio(self.config.format.wire)
+        self._detect()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of sound in the buffer."""
+        return len(self._buffer) / INPUT_RATE
+
+    @property
+    def speaking(self) -> bool:
+        """Return if the user speaks."""
+        return self._turns is not None and self._turns.speaking
+
+    def configure(self, config: AudioInput) -> bool:
+        """Take another configuration; return if turns are found in another way now, which ends the one in progress."""
+        before, self.config = self.config, config
+        if config.format != before.format:
+            self._buffer.add(self._sound.flush())
+            self._sound = InputAudio(config.format.wire)
+        if config.turn_detection == before.turn_detection:
+            return False
+        self._detect()
+        return True
+
+    def append(self, data: bytes) -> list[TurnBegun | TurnEnded]:
+        """Take sound in the format of the wire; return what happens in it.
+
+        Raises:
+            ApiError: 413, turns are committed by hand and this one is too long.
+        """
+        vad, most = self.config.turn_detection, int(self.most_seconds * INPUT_RATE)
+        if vad is None or self._turns is None:
+            if len(self._buffer) >= most:
+                raise ApiError(
+                    413,
+                    f"audio: a turn may have {self.most_seconds:g} s; commit it or clear the buffer",
+                    param="audio",
+                    code="input_audio_buffer_full",
+                )
+            self._buffer.add(self._sound.write(data)[:most])
+            return []
+        samples, found = self._sound.write(data), list[TurnBegun | TurnEnded]()
+        # In pieces, so that several turns may come in one event and the buffer stays small.
+        for start in range(0, len(samples), INPUT_RATE):
+            piece = samples[start : start + INPUT_RATE]
+            self._buffer.add(piece)
+            for border in self._turns.feed(piece):
+                if border.kind == "started":
+                    self._buffer.drop(border.at - _samples(vad.prefix_padding_ms))
+                    found.append(TurnBegun(_ms(self._buffer.start)))
+                else:
+                    found.append(TurnEnded(_ms(border.at), self._buffer.take(border.at)))
+            if not self._turns.speaking:
+                self._buffer.drop(self._turns.at - _samples(vad.prefix_padding_ms + _BEFORE_MS))
+            elif len(self._buffer) >= most:
+                self._turns.stop()
+                found.append(TurnEnded(_ms(self._buffer.end), self._buffer.take()))
+        return found
+
+    def commit(self) -> Samples:
+        """Return what is in the buffer, as a turn.
+
+        Raises:
+            ApiError: 400, it is too short to be one.
+        """
+        self._buffer.add(self._sound.flush())
+        if self.seconds * 1000 < _LEAST_MS:
+            raise invalid(
+                f"Error committing input audio buffer: buffer too small. Expected at least {_LEAST_MS}ms of audio, but buffer "
+                f"only has {self.seconds * 1000:.0f}ms of audio.",
+                None,
+                "input_audio_buffer_commit_empty",
+            )
+        if self._turns is not None:
+            self._turns.stop()
+        return self._buffer.take()
+
+    def clear(self) -> None:
+        """Forget what has not become a turn."""
+        self._sound.flush()
+        self._buffer.take()
+        if self._turns is not None:
+            self._turns.stop()
+
+    def _detect(self) -> None:
+        vad, self._turns = self.config.turn_detection, None
+        if vad is not None:
+            at = self._buffer.end
+            self._turns = TurnDetector(self.detector(), vad.threshold, vad.silence_duration_ms, at=at)
+
+
+def _samples(milliseconds: int) -> int:
+    return milliseconds * INPUT_RATE // 1000
+
+
+def _ms(samples: int) -> int:
+    return max(0, samples) * 1000 // INPUT_RATE

@@ -1,0 +1,48 @@
+"""``omni config show | graph``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from omni_core.cli.main import LazyGroup
+from omni_core.cli.source import with_source
+from omni_core.config.completion import DoesNotFitError, Machine
+from omni_core.config.schema import PipelineConfig
+from omni_deploy.fitting import gpus_of, placed
+from omni_deploy.options import resolve_config
+from omni_deploy.writing import dump_json, dump_yaml
+from omni_terminal.config.graph import mermaid, terminal
+
+
+@click.group(cls=LazyGroup)
+def config() -> None:
+    """Show, check and draw a pipeline's config. PIPELINE is a registered name, a deploy file or preset, a checkpoint folder or a hub id."""
+
+
+def placed_here(config: PipelineConfig) -> PipelineConfig:
+    """Return the config with what is chosen for this machine; where it does not fit, as it was, with a warning."""
+    try:
+        return placed(config, Machine(gpus_of(config))).config
+    except DoesNotFitError as error:
+        click.echo(f"Warning: left open, because it does not fit this machine: {error}", err=True)
+        return config
+
+
+@config.command()
+@with_source
+@click.option("--format", "form", type=click.Choice(["json", "yaml"]), default="json", show_default=True)
+def show(form: str, **source: Any) -> None:
+    """Print the resolved config, which every command that takes a pipeline can read again."""
+    config = placed_here(resolve_config(**source).config)
+    click.echo(dump_json(config) if form == "json" else dump_yaml(config).rstrip())
+
+
+@config.command()
+@with_source
+@click.option("--format", "form", type=click.Choice(["terminal", "mermaid"]), default="terminal", show_default=True)
+def graph(form: str, **source: Any) -> None:
+    """Draw the pipeline."""
+    resolved = resolve_config(**source)
+    click.echo(mermaid(resolved.config) if form == "mermaid" else terminal(resolved.config))

@@ -1,0 +1,72 @@
+"""``--out``: the file that speech or an image is written to; for speech, or standard output."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+STANDARD_OUTPUT = Path("-")
+IMAGE_FORMATS = (".png", ".jpg", ".jpeg", ".webp")
+
+
+def check_out(path: Path, *, no_speech: bool = False) -> None:
+    """Refuse a ``--out`` that speech cannot or must not be written to.
+
+    Raises:
+        click.UsageError: a folder that cannot be written, a terminal, or a file that holds something other than sound.
+    """
+    if no_speech:
+        raise click.UsageError("--out writes speech; remove --no-speech")
+    if path == STANDARD_OUTPUT:
+        if sys.stdout.isatty():
+            raise click.UsageError("--out - writes WAV data to standard output; pipe it: --out - | aplay -")
+        return
+    check_folder("--out", path)
+    if path.is_dir():
+        raise click.UsageError(f"--out {path} is a folder; name a file in it")
+    if path.is_file() and not is_wav(path):
+        raise click.UsageError(f"--out {path} exists and is no WAV file; choose another name or delete it first")
+
+
+def check_image_out(path: Path) -> None:
+    """Refuse a ``--out`` that an image cannot or must not be written to.
+
+    Raises:
+        click.UsageError: standard output, an unknown format, a folder that cannot be written, or a file that holds something else.
+    """
+    if path == STANDARD_OUTPUT:
+        raise click.UsageError("--out - is for speech; name a file, such as --out image.png")
+    if path.suffix.lower() not in IMAGE_FORMATS:
+        raise click.UsageError(f"--out {path}: images are written as {', '.join(IMAGE_FORMATS)}")
+    if find_spec("PIL") is None:
+        raise click.UsageError("--out needs Pillow for images: pip install pillow")
+    check_folder("--out", path)
+    if path.is_dir():
+        raise click.UsageError(f"--out {path} is a folder; name a file in it")
+    if path.is_file() and not is_image(path):
+        raise click.UsageError(f"--out {path} exists and is no image; choose another name or delete it first")
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Raise ``click.UsageError`` if no file can be made at ``path``."""
+    folder = path.absolute().parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise click.UsageError(f"{option} {path}: the folder {folder} does not exist or cannot be written")
+
+
+def is_wav(path: Path) -> bool:
+    """Return whether the file is empty or begins as a WAV file does."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    return not head or (head[:4] == b"RIFF" and head[8:] == b"WAVE")
+
+
+def is_image(path: Path) -> bool:
+    """Return whether the file is empty or begins as an image of a known format does."""
+    with path.open("rb") as file:
+        head = file.read(12)
+    return not head or head.startswith((b"\x89PNG", b"\xff\xd8\xff")) or (head[:4] == b"RIFF" and head[8:] == b"WEBP")

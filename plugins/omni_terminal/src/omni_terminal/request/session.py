@@ -1,0 +1,77 @@
+"""A pipeline that is run for one request, with its reply on a display, in a WAV file, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from omni_core.cli.reply import document, receive, seconds_of
+from omni_core.client import Reply, open_async
+from omni_core.config.schema import PipelineConfig
+from omni_terminal.request.display import Display
+from omni_terminal.request.generation import Generation
+from omni_terminal.request.images import StepsShown, as_document, save_images
+from omni_terminal.request.out import IMAGE_FORMATS, STANDARD_OUTPUT
+from omni_terminal.request.wav import WavWriter
+
+
+async def one_reply(
+    config: PipelineConfig,
+    notices: list[str],
+    generation: Generation,
+    messages: list[dict[str, Any]],
+    out: Path | None,
+    trace: Path | None = None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run the pipeline for one request: ``omni run``."""
+    is_image = out is not None and out.suffix.lower() in IMAGE_FORMATS
+    writer = WavWriter(sys.stdout.buffer if out == STANDARD_OUTPUT else out) if out and not is_image else None
+    with Display(quiet=as_json, text_to=sys.stderr if out == STANDARD_OUTPUT else None) as display:
+        for notice in notices:
+            display.notice(notice)
+        async with open_async(config, on_progress=display.stage) as pipe:
+            display.clear()
+            if trace is not None:
+                await pipe.start_profile()
+            try:
+                reply = await receive(
+                    StepsShown(pipe, display), generation.request(messages), display, [writer] if writer else []
+                )
+            finally:
+                if writer is not None:
+                    writer.close()
+                if trace is not None:
+                    summary = await pipe.stop_profile(trace)
+            for line in [*reply.notices, *_about_speech(seconds_of(reply), out), *_about_image(reply, out)]:
+                display.notice(line)
+            if trace is not None:
+                display.notice(f"{summary.events} events in {trace}; open it at https://ui.perfetto.dev")
+    if as_json:
+        found = document(reply, str(out) if out and not is_image else None)
+        if "image" in reply.outputs:
+            found["image"] = as_document(reply.outputs["image"])
+        click.echo(json.dumps(found, default=str))
+
+
+def _about_image(reply: Reply, out: Path | None) -> list[str]:
+    """Save the image, if there is one, and say where, and how it can be made again."""
+    image = reply.outputs.get("image")
+    if image is None:
+        return []
+    _, height, width, _ = image.pixels.shape
+    seed = f" (seed {', '.join(map(str, image.seeds))})" if image.seeds else ""
+    if out is None:
+        return [f"An image of {width} x {height} pixels{seed}; --out FILE.png keeps it."]
+    return [f"{width} x {height} pixels in {each}{seed}" for each in save_images(image.pixels, out)]
+
+
+def _about_speech(seconds: float | None, out: Path | None) -> list[str]:
+    if seconds == 0.0:
+        return ["The model said nothing: the reply has no speech" + (f"; {out} is not written." if out else ".")]
+    return [f"{seconds:.2f} s of speech in {out}"] if seconds and out is not None and out != STANDARD_OUTPUT else []

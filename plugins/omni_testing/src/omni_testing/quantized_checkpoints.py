@@ -1,0 +1,152 @@
+"""Writes checkpoints in 4 bits as the tools of GPTQ and AWQ do, and GGUF files, for tests and benchmarks of their readers.
+
+Weights are rounded to the nearest value; the tools themselves choose values by data, which is a matter of quality, not of the format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+INDEX = "model.safetensors.index.json"
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The outputs of an AWQ word, lowest bits first."""
+
+Tensors = dict[str, torch.Tensor]
+
+
+def write_quantized(
+    source: Path,
+    target: Path,
+    pattern: str,
+    *,
+    method: str = "gptq",
+    group: int = 128,
+    symmetric: bool = True,
+    reordered: bool = False,
+    version: int = 1,
+    plain: Path | None = None,
+) -> dict[str, Any]:
+    """Write a checkpoint with the weights that ``pattern`` finds in 4 bits; return its ``quantization_config``.
+
+    Args:
+        source, target: folders; ``target`` is made. pattern: of tensor names.
+        method: ``gptq`` or ``awq``. group: inputs that share a scale. symmetric: all zero points are 8.
+        reordered: inputs of a group are not adjacent (``desc_act``). version: of GPTQ's format, 1 or 2.
+        plain: a folder for the same checkpoint with the rounded weights as floats.
+    """
+    found = {name: tensor for path in sorted(source.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+    stored, rounded = Tensors(), Tensors()
+    for name, tensor in found.items():
+        if re.search(pattern, name) is None:
+            stored[name] = rounded[name] = tensor
+            continue
+        layer = name.removesuffix(".weight")
+        parts, rounded[name] = _layer(tensor.float(), method, group, symmetric, reordered, version)
+        stored |= {f"{layer}.{part}": value for part, value in parts.items()}
+    section: dict[str, Any] = {"quant_method": method, "bits": 4, "group_size": group}
+    if method == "awq":
+        section |= {"version": "gemm", "zero_point": not symmetric}
+    else:
+        section |= {"sym": symmetric, "desc_act": reordered, "checkpoint_format": "gptq" if version == 1 else "gptq_v2"}
+    for folder, tensors, more in ((target, stored, {"quantization_config": section}), (plain, rounded, {})):
+        if folder is None:
+            continue
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", INDEX))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | more, indent=2))
+        save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors")
+    return section
+
+
+def write_gguf(
+    source: Path, path: Path, kind: str, metadata: dict[str, Any], *, prefix: str = "", drop: str = ""
+) -> Path:
+    """Write the decoder of a checkpoint as a GGUF file of ``qwen3moe``, under the names that the gguf package has for its tensors.
+
+    Args:
+        source: the checkpoint's folder. kind: of matrices that have whole blocks of it, such as ``Q4_0``; the others are F32.
+        metadata: integers by name, without the architecture before them; ``general.architecture`` may be given too.
+        prefix: before the decoder's names in the checkpoint, such as ``thinker.``. drop: a tensor that is left out, by its name there.
+    """
+    import gguf
+
+    pattern = re.compile(re.escape(prefix) + r"((?:model|lm_head)\..*?)(?:experts\.(\d+)\.(\w+))?\.?weight")
+    found: dict[str, dict[int, torch.Tensor]] = {}
+    for shard in sorted(source.glob("*.safetensors")):
+        for name, tensor in load_file(shard).items():
+            if name != drop and (parts := pattern.fullmatch(name)) is not None:
+                stem = parts[1].rstrip(".") if parts[2] is None else f"{parts[1]}experts.{parts[3]}"
+                found.setdefault(stem, {})[int(parts[2] or -1)] = tensor.float()
+    metadata = dict(metadata)
+    writer = gguf.GGUFWriter(path, metadata.pop("general.architecture", "qwen3moe"))
+    for key, value in metadata.items():
+        writer.add_uint32(f"{writer.arch}.{key}", value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3MOE, metadata["block_count"])
+    for stem, by_expert in found.items():
+        values = torch.stack([by_expert[each] for each in sorted(by_expert)]).numpy()
+        values = values if len(by_expert) > 1 else values[0]
+        wanted = gguf.GGMLQuantizationType[kind]
+        narrow = (
+            values.ndim > 1
+            and not stem.endswith("mlp.gate")
+            and values.shape[-1] % gguf.GGML_QUANT_SIZES[wanted][0] == 0
+        )
+        stored = wanted if narrow else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(f"{names.get_name(stem)}.weight", gguf.quants.quantize(values, stored), raw_dtype=stored)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _layer(
+    weight: torch.Tensor, method: str, group: int, symmetric: bool, reordered: bool, version: int
+) -> tuple[Tensors, torch.Tensor]:
+    """Return the tensors of a layer, ``[out, in]``, and its rounded weight."""
+    size = weight.shape[1]
+    group = size if group == -1 else group
+    index = torch.arange(size, dtype=torch.int32) // group
+    if reordered:
+        index = index[torch.randperm(size, generator=torch.Generator().manual_seed(size))]
+    order = index.argsort(stable=True)
+    parts = weight[:, order].view(len(weight), -1, group)
+    if symmetric:
+        scales = (parts.abs().amax(-1) / 7).half()
+        zeros = torch.full_like(scales, 8).int()
+    else:
+        low, high = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
+        scales = ((high - low) / 15).half()
+        zeros = (-low / scales.float()).round().clamp(0, 15).int()
+    wide_scales, wide_zeros = scales.float()[:, index], zeros[:, index]
+    values = ((weight / wide_scales).round().int() + wide_zeros).clamp(0, 15)
+    rounded = (values - wide_zeros).float() * wide_scales
+    if method == "awq":
+        return {
+            "qweight": _words(values.T, AWQ_ORDER),
+            "qzeros": _words(zeros.T, AWQ_ORDER),
+            "scales": scales.T,
+        }, rounded
+    kept = (zeros - (1 if version == 1 else 0)) & 15
+    plain = tuple(range(8))
+    made = {"qweight": _words(values, plain).T, "qzeros": _words(kept.T, plain), "scales": scales.T, "g_idx": index}
+    return made, rounded
+
+
+def _words(values: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """Pack eight adjacent columns into an int32: ``[n, 8 * m]`` to ``[n, m]``."""
+    parts, words = (
+        values.reshape(len(values), -1, 8).long(),
+        torch.zeros(len(values), values.shape[1] // 8, dtype=torch.int64),
+    )
+    for place, column in enumerate(order):
+        words |= parts[..., column] << (4 * place)
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).int()

@@ -1,0 +1,156 @@
+"""Linear layers at the few rows of a decode step: an operation that kernels replace, and a layer that keeps its weight row-major.
+
+A kernel that reads ``[out, in]`` needs no packed copy: the weight may be mapped from a file, and larger products, which have other
+kernels, read the same memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from attrs import frozen
+from torch import nn
+
+from omni_torch.kernels import operation
+
+FEW_ROWS = 16
+"""The most rows for which :class:`FewRowsLinear` uses the operation."""
+
+
+GROUP = 32
+"""The inputs that share a scale of 4-bit values."""
+
+
+@frozen(eq=False)
+class Matrix:
+    """A weight ``[out, in]`` of a float dtype, or int8 with one scale per output; or 4-bit values with a scale for each :data:`GROUP`
+    inputs, see :func:`widened`. ``bias``: ``[out]``.
+
+    ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`; prompts never do.
+    """
+
+    weight: torch.Tensor
+    scales: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    int8_inputs: bool = False
+
+
+def widened(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, *, exact: bool = False) -> torch.Tensor:
+    """Return the values of a quantised weight, ``[out, in]``.
+
+    Args:
+        weight: int8, with ``scales`` ``[out]``; or uint8 ``[out, in / 2]`` with bfloat16 ``scales`` ``[out, in / 32]``: byte j of the 16 of
+            a group holds value j in its low half and value j + 16 in its high half, each plus 8. Their products with the scale are rounded
+            to bfloat16, but with ``exact``. With ``scales`` ``[out, 2, in / 32]`` the second row of each output are zero points, which
+            values are stored plus instead of 8; products with inputs in 8 bits do not read these.
+    """
+    if weight.dtype != torch.uint8:
+        return weight.to(dtype) * scales.to(dtype).unsqueeze(1)
+    bytes_of = weight.view(len(weight), -1, GROUP // 2)
+    values = torch.cat([bytes_of & 15, bytes_of >> 4], -1).float()
+    if scales.dim() == 3:
+        scales, zeros = scales.unbind(1)
+        values -= zeros.float().unsqueeze(-1)
+    else:
+        values -= 8
+    if exact:
+        return (values.to(dtype) * scales.to(dtype).unsqueeze(-1)).flatten(1)
+    return (values * scales.float().unsqueeze(-1)).to(torch.bfloat16).to(dtype).flatten(1)
+
+
+def rounded_inputs(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return ``x``, ``[..., in]``, as it is multiplied as integers of 8 bits: each row, or for 4-bit weights each :data:`GROUP` of a row,
+    is rounded to multiples of a 127th of its largest magnitude.
+    """
+    parts = x.unflatten(-1, (-1, GROUP if weight.dtype == torch.uint8 else x.shape[-1]))
+    scales = parts.abs().amax(-1, keepdim=True) / 127
+    return ((parts / torch.where(scales == 0, 1.0, scales)).round() * scales).flatten(-2)
+
+
+def packed_int4(values: torch.Tensor) -> torch.Tensor:
+    """Return values from 0 to 15, uint8 ``[out, in]``, in the bytes of :func:`widened`, ``[out, in / 2]``."""
+    low, high = values.unflatten(1, (-1, GROUP)).chunk(2, dim=-1)
+    return (low | (high << 4)).flatten(1).contiguous()
+
+
+def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
+    """Return examples: one row, several, sizes that are multiples of nothing; weights of the dtype of ``x``, and int8."""
+    device = generator.device
+    examples: list[tuple[Any, ...]] = []
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+    for rows, out, size in ((1, 1024, 512), (3, 37, 29), (16, 768, 512), (7, 130, 100), (8, 2048, 1024)):
+        x, bias = normal(rows, size), normal(out) if out % 2 else None
+        examples.append((x, normal(out, size) * size**-0.5, None, bias))
+        whole = torch.randint(-127, 128, (out, size), generator=generator, device=device, dtype=torch.int8)
+        scales = torch.rand(out, generator=generator, device=device).to(dtype) / 100
+        examples += [(x, whole, scales, bias), (x, whole, scales, bias, True)]
+        if size % GROUP == 0:
+            packed = torch.randint(0, 256, (out, size // 2), generator=generator, device=device, dtype=torch.uint8)
+            groups = torch.rand(out, size // GROUP, generator=generator, device=device).to(torch.bfloat16) / 100
+            examples += [(x, packed, groups, bias), (x, packed, groups, bias, True)]
+            zeros = torch.randint(0, 16, groups.shape, generator=generator, device=device).to(torch.bfloat16)
+            examples.append((x, packed, torch.stack([groups, zeros], 1), bias))
+    return examples
+
+
+@operation("few_rows_linear", examples=_examples)
+def few_rows_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    scales: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    int8_inputs: bool = False,
+) -> torch.Tensor:
+    """Compute ``x @ (weight * scales).T + bias``.
+
+    A row's result does not depend on the other rows. With a quantised weight, ``x`` is rounded to bfloat16 first, or with ``int8_inputs``
+    as by :func:`rounded_inputs`.
+
+    Args:
+        x: ``[..., in]``. weight: ``[out, in]`` of the same dtype; or with ``scales``, as in :func:`widened`.
+
+    Returns:
+        ``[..., out]``.
+    """
+    if scales is None:
+        return F.linear(x, weight, bias)
+    if int8_inputs:
+        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+        exact = F.linear(rounded_inputs(x.to(wide), weight), widened(weight, scales, wide, exact=True)).to(x.dtype)
+        return exact if bias is None else exact + bias
+    rounded = x.to(torch.bfloat16).to(x.dtype)
+    if weight.dtype == torch.uint8:
+        return F.linear(rounded, widened(weight, scales, x.dtype), bias)
+    output = F.linear(rounded, weight.to(x.dtype)) * scales.to(x.dtype)
+    return output if bias is None else output + bias
+
+
+class FewRowsLinear(nn.Module):
+    """A linear layer whose products of at most :data:`FEW_ROWS` rows are the operation :func:`few_rows_linear`."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self._weight, self._bias = weight.contiguous(), bias
+
+    @property
+    def matrix(self) -> Matrix:
+        """The weight, which is not a copy."""
+        return Matrix(self._weight, None, self._bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.numel() > FEW_ROWS * x.shape[-1]:
+            return F.linear(x, self._weight, self._bias)
+        return few_rows_linear(x, self._weight, None, self._bias)
+
+
+def matrix_of(layer: nn.Module) -> Matrix | None:
+    """Return the matrix of a linear layer; ``None`` if its weight is in a layout of its own."""
+    if type(layer) is nn.Linear:
+        return Matrix(layer.weight.detach(), None, None if layer.bias is None else layer.bias.detach())
+    found = getattr(layer, "matrix", None)
+    return found if isinstance(found, Matrix) else None

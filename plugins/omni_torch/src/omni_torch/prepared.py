@@ -1,0 +1,206 @@
+"""Loads a network whose weights are joined, converted or quantised, and keeps the result on disk, so that later starts map it.
+
+A file is found by a key of everything that its content follows from: the checkpoint's files and headers, the options, the shapes of
+the result, and the code that makes it. Machines without a disk for it load as the first time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from omni_core.errors import ConfigError
+from omni_torch import weight_cache
+from omni_torch.headers import LARGEST_HEADER, shards
+from omni_torch.packed_linear import Pack, keep, pack_linears, return_freed_memory
+from omni_torch.weight_files import Damaged, map_tensors, read_metadata, write_tensors
+
+logger = logging.getLogger(__name__)
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+LEAST_BYTES = 32 << 20
+"""Smaller networks are not kept: they load in less than a tenth of a second."""
+
+_CODE = (
+    "weights",
+    "checkpoints",
+    "few_rows",
+    "packed_linear",
+    "quantized_linear",
+    "quantized_checkpoints",
+    "gguf_checkpoints",
+    "prepared",
+    "weight_files",
+)
+"""The modules of this distribution that a prepared weight follows from."""
+
+
+def load_prepared(
+    make: Callable[[], ModuleT],
+    fill: Callable[[ModuleT], ModuleT],
+    checkpoint: str | Path,
+    *,
+    network: str,
+    dtype: torch.dtype,
+    options: Mapping[str, object],
+    quantize: Pack = keep,
+    device: str | torch.device = "cpu",
+) -> ModuleT:
+    """Return a network with its weights, quantised; mapped from the cache if that is possible.
+
+    Layouts of a machine's own are not made here: :func:`omni_torch.packed_linear.pack_linears` follows.
+
+    Args:
+        make: builds the network on the meta device. fill: reads its weights, see :func:`omni_torch.weights.load_module`.
+        checkpoint: the folder. network: a name, for people. dtype: of floating-point parameters. options: what the weights depend on
+            beside these: the way of quantisation, the rank.
+        quantize: makes the layers with narrow weights; see :func:`omni_torch.quantized_linear.quantize_for`.
+
+    Raises:
+        ConfigError: as ``fill``; or the bound of the cache is no size.
+    """
+    described = converted(make(), dtype)
+    pack_linears(described, quantize, trim=False)
+    expected = described.state_dict()
+    nbytes = sum(each.numel() * each.element_size() for each in expected.values())
+    if torch.device(device).type != "cpu" or nbytes < LEAST_BYTES or not weight_cache.bound():
+        return _filled(make, fill, quantize)
+    options = {"dtype": str(dtype).removeprefix("torch."), **options}
+    key = _key(Path(checkpoint), described, expected, options, fill)
+    path = weight_cache.path_of(key)
+    if (mapped := _mapped(path, key, expected)) is None:
+        made = _filled(make, fill, quantize)
+        metadata = {"key": key, "network": network, "checkpoint": str(Path(checkpoint).resolve())}
+        metadata["options"] = json.dumps({name: str(value) for name, value in options.items()})
+        try:
+            state = made.state_dict()
+            write_tensors(path, state, metadata, weight_cache.claim)
+        except OSError as error:
+            logger.warning("the prepared weights of %s are not kept for the next start: %s", network, error)
+            return made
+        if (mapped := _mapped(path, key, expected)) is None:  # another process has removed it
+            return made
+        del state
+        described = made  # its own copy is freed
+    _assign(described, mapped)
+    del mapped
+    return_freed_memory()
+    return described
+
+
+def converted(module: ModuleT, dtype: torch.dtype) -> ModuleT:
+    """Give a network on the meta device the dtype that its weights are loaded in. Scales keep theirs."""
+    for owner in module.modules():
+        for name, buffer in owner.named_buffers(recurse=False):
+            if buffer.is_floating_point() and name != "_scales":
+                setattr(owner, name, buffer.to(dtype))
+        for parameter in owner.parameters(recurse=False):
+            parameter.data = parameter.data.to(dtype)
+    return module
+
+
+def _filled(make: Callable[[], ModuleT], fill: Callable[[ModuleT], ModuleT], quantize: Pack) -> ModuleT:
+    made = fill(make())
+    pack_linears(made, quantize)
+    return made
+
+
+def _assign(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    module.load_state_dict(tensors, assign=True)
+    module.eval().requires_grad_(False)
+
+
+def _mapped(path: Path, key: str, expected: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
+    """Return a file's tensors; ``None`` if there is none, or not such a one."""
+    try:
+        if read_metadata(path)[0].get("key") != key:
+            raise Damaged("it is that of another key")
+        tensors = map_tensors(path)
+        if {name: (each.dtype, each.shape) for name, each in tensors.items()} != {
+            name: (each.dtype, each.shape) for name, each in expected.items()
+        }:
+            raise Damaged("it has other tensors")
+    except OSError:  # there is none; other reasons are those of the file that is written then
+        return None
+    except Damaged as error:
+        logger.warning("%s is made anew: %s", path, error)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        return None
+    weight_cache.touch(path)
+    return tensors
+
+
+def _key(
+    checkpoint: Path,
+    module: nn.Module,
+    expected: Mapping[str, torch.Tensor],
+    options: Mapping[str, object],
+    fill: Callable[[ModuleT], ModuleT],
+) -> str:
+    found = hashlib.sha256()
+    files = [checkpoint / name for name in shards(checkpoint)]
+    for path in (*files, *sorted(checkpoint.glob("*config.json"))):
+        found.update(_identity(path))
+    described = {name: [str(each.dtype), *each.shape] for name, each in expected.items()}
+    found.update(json.dumps([{name: str(value) for name, value in options.items()}, described]).encode())
+    own = Path(__file__).parent
+    code = [own / f"{name}.py" for name in _CODE]  # not the versions of distributions: a checkout changes without them
+    for package in sorted(
+        {each.__module__.partition(".")[0] for each in (fill, *map(type, module.modules()))} - {own.name, "torch"}
+    ):
+        code += _files_of(package)
+    for file in code:
+        if file.is_file():
+            found.update(file.read_bytes())
+    return found.hexdigest()[:32]
+
+
+def file_identity(path: str | Path) -> str:
+    """Return what tells a file from another one, for ``options``: its size, its place on the disk and when it was written.
+
+    Raises:
+        ConfigError: it is missing.
+    """
+    path = Path(path).expanduser()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    return f"{path} {_marks(status)}"
+
+
+def _marks(status: os.stat_result) -> str:
+    """Return what changes when a file is replaced or written, and not when its disk is mounted anew or its permissions change."""
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+
+
+def _identity(path: Path) -> bytes:
+    """Return what tells a file from another one, without reading it whole: for weights where and when it was written, and its header."""
+    try:
+        with path.open("rb") as file:
+            if path.suffix == ".json":
+                return file.read()
+            length = int.from_bytes(head := file.read(8), "little")
+            head += file.read(min(length, LARGEST_HEADER))
+        status = path.stat()
+    except OSError as error:
+        raise ConfigError(f"the shard {path} cannot be read: {error.strerror}") from None
+    return _marks(status).encode() + head
+
+
+def _files_of(package: str) -> list[Path]:
+    """Return the code of a distribution, so that another version of it does not read what this one has written."""
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return [] if file is None else sorted(Path(file).parent.rglob("*.py"))

@@ -1,0 +1,188 @@
+"""The scheduler of requests that take many steps of one kind, such as denoising: batches are formed anew at every step.
+
+A request joins the others at the next step, whatever step they are at, and leaves when it is done; nobody waits for the longest.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Hashable
+from itertools import islice
+from typing import Any, Generic, TypeVar
+
+from omni_core.errors import ConfigError
+from omni_core.protocol.messages import StagePayload
+from omni_core.scheduling.base import OutgoingMessage
+from omni_core.scheduling.loop import LoopScheduler
+
+State = TypeVar("State")
+
+
+class StepScheduler(LoopScheduler, Generic[State]):
+    """``begin -> step, step, ... -> finish`` for each request, with the steps of several requests in one call.
+
+    The state that has waited longest for a step chooses the next batch: itself and others with an equal :meth:`key`, in the order of
+    their last steps. So requests of every key make progress, and none waits for more than the others that run.
+
+    Args:
+        max_batch_size: states that one call of :meth:`step` gets at most.
+        max_running: requests that have begun and are not done; further ones wait. By default four batches.
+
+    Raises:
+        ConfigError: a limit below 1.
+    """
+
+    def __init__(self, max_batch_size: int = 8, max_running: int | None = None) -> None:
+        super().__init__()
+        self._max_batch_size = max_batch_size
+        self._max_running = 4 * max_batch_size if max_running is None else max_running
+        for name, value in (("max_batch_size", max_batch_size), ("max_running", self._max_running)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name}: must be a whole number of requests, 1 or more, is {value!r}")
+        self._waiting: dict[str, StagePayload] = {}
+        self._states: dict[str, State] = {}
+        self._keys: dict[str, Hashable] = {}
+        self._computing: dict[str, float] = {}
+        self._steps = self._stepped = self._computed = 0
+
+    # --- what a subclass defines -----------------------------------------------------------------------------------
+    @abstractmethod
+    def begin(self, payload: StagePayload) -> State:
+        """Return the state of a request before its first step."""
+
+    @abstractmethod
+    def key(self, state: State) -> Hashable:
+        """Return what states must have equal to be stepped together, such as the shape of their tensors."""
+
+    @abstractmethod
+    def step(self, states: list[State]) -> list[State]:
+        """Return the states after one step, in order. The given ones must stay as they are: if this raises, each is stepped alone."""
+
+    @abstractmethod
+    def is_done(self, state: State) -> bool:
+        """Return whether no step is left."""
+
+    @abstractmethod
+    def finish(self, state: State) -> Any:
+        """Return the result's data."""
+
+    def progress(self, state: State) -> Any:
+        """Return what is streamed after a step, such as its number or a preview; ``None``: nothing."""
+        return None
+
+    # --- the scheduler contract ------------------------------------------------------------------------------------
+    def turn(self) -> bool:
+        if not self._states and not self._waiting:
+            first = self.inbox.get()
+            if first is None:
+                return False
+            self._take(first.request_id, first.data)
+        elif self.inbox.closed:
+            return False
+        for message in self.inbox.drain():
+            self._take(message.request_id, message.data)
+        self._drop_aborted()
+        while self._waiting and len(self._states) < self._max_running:
+            request_id = next(iter(self._waiting))
+            self._begin(request_id, self._waiting.pop(request_id))
+        self._step()
+        self._drop_aborted()
+        return True
+
+    def statistics(self) -> dict[str, float]:
+        """Return counters; ``stepped`` divided by ``steps`` is the mean size of a batch."""
+        return {
+            "waiting": float(len(self.inbox) + len(self._waiting)),
+            "running": float(len(self._states)),
+            "steps": float(self._steps),
+            "stepped": float(self._stepped),
+            "computed": float(self._computed),
+        }
+
+    def running_computes(self) -> dict[str, float]:
+        """Return the requests of the running step, with the ``time.monotonic()`` of its begin. From any thread."""
+        return self._computing
+
+    def _forget(self, request_id: str) -> None:
+        self._waiting.pop(request_id, None)
+        self._remove(request_id)
+
+    def _take(self, request_id: str, payload: Any) -> None:
+        if isinstance(payload, StagePayload) and not self._is_aborted(request_id):
+            self._waiting[request_id] = payload
+
+    def _begin(self, request_id: str, payload: StagePayload) -> None:
+        self._computing = {request_id: time.monotonic()}
+        try:
+            self._keep(request_id, self.begin(payload))
+        except BaseException as error:
+            self._fail(request_id, error)
+        self._computing = {}
+
+    def _step(self) -> None:
+        batch = self._batch()
+        if not batch:
+            return
+        failures: dict[str, BaseException] = {}
+        stepped = self._stepped_together(batch, failures) if len(batch) > 1 else None
+        if stepped is None:
+            stepped = {}
+            for request_id in batch:
+                if not self._is_aborted(request_id):
+                    stepped |= self._stepped_together([request_id], failures) or {}
+        for request_id in list(failures):  # no frame of an error's traceback may keep the error
+            self._fail(request_id, failures.pop(request_id))
+        while stepped:
+            request_id = next(iter(stepped))
+            self._after_step(request_id, stepped.pop(request_id))
+
+    def _batch(self) -> list[str]:
+        wanted = next(iter(self._keys.values()), None)
+        return list(islice((each for each, key in self._keys.items() if key == wanted), self._max_batch_size))
+
+    def _stepped_together(self, batch: list[str], failures: dict[str, BaseException]) -> dict[str, State] | None:
+        """Return the states of a batch after a step; ``None`` if it fails, with the error of a batch of one in ``failures``."""
+        self._computing = dict.fromkeys(batch, time.monotonic())
+        try:
+            states = self.step([self._states[request_id] for request_id in batch])
+            if len(states) != len(batch):
+                raise ValueError(f"step returned {len(states)} states for {len(batch)}")
+        except BaseException as error:
+            if len(batch) == 1:
+                failures[batch[0]] = error
+            return None
+        finally:
+            self._computing = {}
+        self._steps += 1
+        self._stepped += len(batch)
+        return dict(zip(batch, states, strict=True))
+
+    def _after_step(self, request_id: str, state: State) -> None:
+        if self._is_aborted(request_id):
+            return
+        try:
+            shown = self.progress(state)
+            if shown is not None:
+                self._put(OutgoingMessage(request_id, "stream", shown))
+            self._keep(request_id, state)
+        except BaseException as error:
+            self._fail(request_id, error)
+
+    def _keep(self, request_id: str, state: State) -> None:
+        """Keep a state for its next step, behind all others, or finish it."""
+        self._remove(request_id)
+        if not self.is_done(state):
+            self._keys[request_id], self._states[request_id] = self.key(state), state
+            return
+        result = self.finish(state)
+        self._computed += 1
+        self._put(OutgoingMessage(request_id, "result", result))
+
+    def _remove(self, request_id: str) -> None:
+        self._states.pop(request_id, None)
+        self._keys.pop(request_id, None)
+
+    def _fail(self, request_id: str, error: BaseException) -> None:
+        self._remove(request_id)
+        self._put(OutgoingMessage(request_id, "error", error))

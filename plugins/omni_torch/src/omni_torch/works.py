@@ -1,0 +1,176 @@
+"""The work of a stage in FLOPs, bytes and kernels, for estimates of its time on hardware that is not there. Plain arithmetic, no torch.
+
+A pipeline whose ``placement_fn`` is ``package.memory:place`` may have a function ``works`` beside it, ``package.memory:works``:
+``(PipelineConfig) -> PipelineWorks``. ``omni plan --optimize --devices`` asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attrs import field, frozen
+
+
+@frozen
+class Counts:
+    """The contents of a step.
+
+    Attributes:
+        decodes: requests that compute one position after their last token. prompts: requests of whose prompt a part is computed.
+        positions: of prompts, or the patches and frames of a network without a cache. context: cached positions that are read, over all
+            requests. pairs: over all positions, the positions that each attends to. A vocoder's streams are ``decodes`` too.
+    """
+
+    decodes: float = 0.0
+    prompts: float = 0.0
+    positions: float = 0.0
+    context: float = 0.0
+    pairs: float = 0.0
+
+
+@frozen
+class Demand:
+    """The demand of a step on one device. ``exchanged``: bytes that each rank sends to the others. ``exchanges``: how often."""
+
+    flops: float = 0.0
+    nbytes: float = 0.0
+    kernels: float = 0.0
+    exchanged: float = 0.0
+    exchanges: float = 0.0
+
+    def plus(self, other: Demand, times: float = 1.0) -> Demand:
+        """Return the sum with so many of another."""
+        return Demand(
+            self.flops + times * other.flops,
+            self.nbytes + times * other.nbytes,
+            self.kernels + times * other.kernels,
+            self.exchanged + times * other.exchanged,
+            self.exchanges + times * other.exchanges,
+        )
+
+
+@frozen
+class DecoderWork:
+    """The work of a decoder, in values.
+
+    Attributes:
+        layers, hidden_size: of it. shared: weights that every position is multiplied with. head: weights of the output layer, which the
+            last position of a request is multiplied with. expert: weights of one expert, all layers together.
+        experts, chosen: of each layer, and of them those that a position takes. cached: keys and values of a position.
+        heads: query heads times their size. kernels: of a layer.
+        inner: a decoder that makes ``inner_steps`` steps for every token, one after the other.
+    """
+
+    layers: int
+    hidden_size: int
+    shared: int
+    head: int
+    cached: int
+    heads: int
+    expert: int = 0
+    experts: int = 0
+    chosen: int = 0
+    kernels: int = 12
+    inner: DecoderWork | None = None
+    inner_steps: int = 0
+
+    def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
+        """Return what a step asks of each of so many ranks."""
+        tokens, rows = counts.decodes + counts.positions, counts.decodes + counts.prompts
+        weights = self.shared + self.head + self.expert * self.touched(tokens)
+        made = Demand(
+            (
+                2 * (self.shared + self.expert * self.chosen) * tokens
+                + 2 * self.head * rows
+                + 4 * self.layers * self.heads * counts.pairs
+            )
+            / ranks,
+            item_bytes * (weights + self.cached * (counts.context + tokens)) / ranks,
+            self.kernels * self.layers,
+            *(
+                (2 * self.layers * tokens * self.hidden_size * item_bytes * 2 * (ranks - 1) / ranks, 2 * self.layers)
+                if ranks > 1
+                else ()
+            ),
+        )
+        if self.inner is not None and rows:
+            half = self.inner_steps / 2
+            made = made.plus(
+                self.inner.demand(Counts(decodes=rows, context=rows * half, pairs=rows * half), item_bytes),
+                self.inner_steps,
+            )
+        return made
+
+    def touched(self, tokens: float) -> float:
+        """Return how many experts of a layer so many tokens use, if each takes its own at random."""
+        return self.experts * (1 - (1 - self.chosen / self.experts) ** tokens) if self.experts else 0.0
+
+
+@frozen
+class PassWork:
+    """The work of a network without a cache: an encoder, a vocoder.
+
+    Attributes:
+        weights: values read by a pass. flops: of one position, which is a patch, a mel frame or a codec frame. values: read and written for
+            it, beside the weights. kernels: of a pass. again: positions before its own that a pass computes again for each stream.
+    """
+
+    weights: int
+    flops: float
+    values: float = 0.0
+    kernels: int = 0
+    again: int = 0
+
+    def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
+        """Return what a pass asks of the device."""
+        positions = counts.positions + self.again * counts.decodes
+        return Demand(self.flops * positions, item_bytes * (self.weights + self.values * positions), self.kernels)
+
+
+Work = DecoderWork | PassWork
+
+
+@frozen
+class Ask:
+    """A request as far as its costs depend on it.
+
+    Attributes:
+        text: tokens of its text, the whole conversation before included. pixels: of its images. audio: seconds of its sound.
+        reply: tokens of the answer. speech: seconds of the answer's speech; 0: it is a text.
+    """
+
+    text: int = 200
+    pixels: int = 0
+    audio: float = 0.0
+    reply: int = 60
+    speech: float = 0.0
+
+
+@frozen
+class StageWork:
+    """The part that a stage has in a request.
+
+    Attributes:
+        positions: of its prompt, or its patches and frames. outputs: tokens. hidden: values that it hands on with each position or token.
+    """
+
+    positions: int = 0
+    outputs: int = 0
+    hidden: int = 0
+
+
+@frozen
+class PipelineWorks:
+    """The work of a pipeline.
+
+    Attributes:
+        stages: by name, of those with a network. visits: the stages that take part in a request, in the order of the config.
+        kinds: of stages without a network: ``function`` or ``stream``. vocoders: by stage, the seconds of sound of a frame.
+        admit_after: by stage, the messages of a request that come before it computes.
+    """
+
+    stages: Mapping[str, Work]
+    visits: Callable[[Ask], dict[str, StageWork]]
+    kinds: Mapping[str, str] = field(factory=dict)
+    vocoders: Mapping[str, float] = field(factory=dict)
+    admit_after: Mapping[str, int] = field(factory=dict)

@@ -1,0 +1,104 @@
+"""``omni run`` as omni-core alone has it: one message, one reply, in a process without omni-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from omni_core.cli.request import assign, set_at
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_deploy.writing import dump_json
+
+STAGES = """
+from omni_core.protocol.outputs import AudioResult, ImageResult, TextResult
+
+def reply(payload):
+    request = payload.request
+    (part,) = request.inputs["messages"][-1]["content"]
+    if part["text"] == "sing":
+        return AudioResult([0.0] * 8000, 8000, notices=["a notice"])
+    if part["text"] == "draw":
+        return ImageResult([[[[0, 0, 0]]]])
+    return TextResult(f"{part['text'][::-1]} {request.params} {request.metadata} {request.timeout}")
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    (tmp_path / "replying.py").write_text(STAGES)
+    stage = StageConfig(name="reply", process="all", factory="replying:reply", terminal=True)
+    path = tmp_path / "replying.json"
+    path.write_text(dump_json(PipelineConfig(model_path="none", stages=[stage])))
+    return path
+
+
+def run(
+    pipeline: Path, *arguments: str, stdin: int | None = None, said: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMNI_DISABLE_PLUGINS": "terminal", "PYTHONPATH": str(pipeline.parent)}
+    command = [sys.executable, "-m", "omni_core.cli", "run", str(pipeline), *arguments]
+    return subprocess.run(
+        command, env=environment, stdin=stdin, input=said, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_message_is_answered_with_its_parameters(pipeline: Path) -> None:
+    given = ("--param", "heat=1", "--param", "deep.est=x", "--metadata", "who=me", "--timeout", "9")
+    answer = run(pipeline, "--text", "hello", *given)
+    assert (answer.returncode, answer.stdout) == (0, "olleh {'heat': 1, 'deep': {'est': 'x'}} {'who': 'me'} 9.0\n"), (
+        answer
+    )
+    assert "reply: ready" in answer.stderr
+
+
+def test_json_is_one_document_and_the_message_may_come_from_standard_input(pipeline: Path) -> None:
+    answer = run(pipeline, "--json", said="hello\n")
+    document = json.loads(answer.stdout)
+    assert (document["text"], document["finish_reason"], document["audio_file"]) == ("olleh {} {} None", "stop", None)
+
+
+def test_speech_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:
+    answer = run(pipeline, "--text", "sing")
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert "a notice\n1.00 s of speech; to keep it, --out FILE comes with omni-terminal\n" in answer.stderr
+
+
+def test_an_image_is_told_of_and_how_to_keep_it(pipeline: Path) -> None:
+    answer = run(pipeline, "--text", "draw")
+    assert (answer.returncode, answer.stdout) == (0, "")
+    assert answer.stderr.endswith("\nan image; to keep it, --out FILE comes with omni-terminal\n")
+
+
+def test_flags_of_omni_terminal_are_told_to_be_its(pipeline: Path) -> None:
+    answer = run(pipeline, "--text", "x", "--image", "a.png")
+    assert answer.returncode == 2
+    assert "--image" in answer.stderr
+    assert "come with: pip install omni-terminal" in answer.stderr
+
+
+def test_a_chat_without_omni_terminal_says_what_to_install(pipeline: Path) -> None:
+    parent, child = pty.openpty()
+    try:
+        answer = run(pipeline, stdin=child)
+    finally:
+        os.close(parent)
+        os.close(child)
+    assert answer.returncode == 2
+    assert "pip install omni-terminal" in answer.stderr
+
+
+def test_what_is_given_twice_is_refused() -> None:
+    given: dict[str, object] = {"params": {"text": {"seed": 1}}, "metadata": {}}
+    assign(given, {"param": ["text.heat=0.5", "seed=3"], "metadata": ["who=me"]})
+    assert given == {"params": {"text": {"seed": 1, "heat": 0.5}, "seed": 3}, "metadata": {"who": "me"}}
+    with pytest.raises(click.UsageError, match=r"--param: text\.seed is given twice"):
+        assign(given, {"param": ["text.seed=2"], "metadata": []})
+    with pytest.raises(click.UsageError, match=r"--param: seed\.more is given twice"):
+        set_at(given, ("params", "seed", "more"), 1, "--param")

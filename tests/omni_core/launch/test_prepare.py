@@ -1,0 +1,60 @@
+"""Preparation of a run: what a spec says of ranks, arguments and environment, and what must be installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import ConfigError
+from omni_core.launch import prepare as preparation
+from omni_core.launch.prepare import ENVIRONMENT, prepare
+from omni_core.plugins import PluginRegistry
+
+REGISTRY = PluginRegistry([])
+
+
+def config(**fields: Any) -> PipelineConfig:
+    first = StageConfig(
+        name="first", factory="m:f", process="p", next="last", factory_args={"a": 1}, env=fields.get("env", {})
+    )
+    last = StageConfig(**{"name": "last", "factory": "m:g", "process": "p", "terminal": True, **fields})
+    return PipelineConfig(model_path="model", stages=[first, last], env_defaults={"X": "1"})
+
+
+def test_a_process_has_its_stages_with_their_arguments_and_its_environment() -> None:
+    (unit,) = prepare(config(env={"Y": "2"}), REGISTRY, "omni://r").units
+    (process,) = unit.processes
+    assert (unit.name, process.endpoint, process.coordinator_endpoint) == ("p", "omni://r/p", "omni://r")
+    assert process.stage_endpoints == {"first": {0: "omni://r/p"}, "last": {0: "omni://r/p"}}
+    first, last = process.stages
+    assert (first.factory, first.factory_args, first.next, first.terminal) == ("m:f", {"a": 1}, ["last"], False)
+    assert (last.injected["model_path"], last.injected["device"], last.injected["tp_size"]) == ("model", "cpu", 1)
+    assert process.env["X"] == "1"
+    assert ENVIRONMENT.items() <= process.env.items()
+    assert process.own_env == {"Y": "2"}
+
+
+def test_every_rank_is_a_process_of_one_unit_and_the_first_one_has_followers() -> None:
+    given = config(process="wide", tp_size=2)
+    units = {unit.name: unit for unit in prepare(given, REGISTRY_WITH_RELAY, "omni://r").units}
+    leader, follower = units["wide"].processes
+    assert (leader.rank, leader.followers) == (0, [follower.endpoint])
+    assert (follower.rank, follower.followers, follower.relays) == (1, [], {})
+    assert [each.stages[0].injected["tp_rank"] for each in (leader, follower)] == [0, 1]
+
+
+def test_ranks_need_omni_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "find_spec", lambda name: None)
+    prepare(config(), REGISTRY)
+    with pytest.raises(ConfigError, match=r"tp_size: .*: pip install omni-torch"):
+        prepare(config(process="wide", tp_size=2), REGISTRY_WITH_RELAY)
+
+
+class _Relays(PluginRegistry):
+    def resolve_reference(self, hook: str, value: str) -> str:
+        return "m:Relay" if hook == "omni_relays" else super().resolve_reference(hook, value)
+
+
+REGISTRY_WITH_RELAY = _Relays([])

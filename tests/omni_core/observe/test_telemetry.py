@@ -1,0 +1,40 @@
+"""OpenTelemetry spans are made only where an application uses it and omni-tracing is installed."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from omni_core.observe import telemetry
+
+
+class NoProvider:
+    """Stands for those of OpenTelemetry's API alone."""
+
+
+def api(provider: object) -> SimpleNamespace:
+    return SimpleNamespace(
+        get_tracer_provider=lambda: provider, NoOpTracerProvider=NoProvider, ProxyTracerProvider=NoProvider
+    )
+
+
+def test_no_spans_without_an_api_or_a_provider_that_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
+    assert telemetry.telemetry("p") is None
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", api(NoProvider()))  # type: ignore[arg-type]
+    assert telemetry.telemetry("p") is None
+
+
+def test_a_provider_without_omni_tracing_is_a_warning_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = SimpleNamespace(get_tracer=lambda name, version: object())
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", api(provider))  # type: ignore[arg-type]
+    assert type(telemetry.telemetry("p")).__name__ == "RequestSpans"
+    monkeypatch.setattr(telemetry, "TELEMETRY", "nowhere_to_be_found:Spans")
+    with caplog.at_level(logging.WARNING):
+        assert telemetry.telemetry("p") is None
+    assert "pip install omni-tracing" in caplog.text

@@ -1,0 +1,76 @@
+"""The folder of a run: private, with room for socket addresses, and gone when its owner is killed."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from omni_core.errors import ConfigError
+from omni_core.processes.run_directory import LONGEST_SOCKET_PATH, DirectoryCleaner, run_directory
+
+
+def test_it_is_private_and_in_the_base_path() -> None:
+    # not tmp_path: a checkout in a deep folder makes it too long for socket addresses
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        first, second = run_directory(folder), run_directory(folder)
+        assert first != second
+        assert first.parent == Path(folder)
+        assert stat.S_IMODE(first.stat().st_mode) == 0o700
+
+
+def test_a_base_path_that_is_too_long_or_not_there_is_an_error(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * LONGEST_SOCKET_PATH)
+    with pytest.raises(ConfigError, match=r"endpoints\.base_path: .* is too long for socket addresses"):
+        run_directory(str(long))
+    with pytest.raises(ConfigError, match=r"endpoints\.base_path: no folder can be made in /nowhere"):
+        run_directory("/nowhere")
+
+
+def test_a_long_tmpdir_is_left_for_a_short_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "x" * LONGEST_SOCKET_PATH)
+    folder = run_directory(None)
+    assert folder.parent == Path("/tmp")
+    folder.rmdir()
+
+
+def test_a_cleaner_that_is_dismissed_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "0.sock").touch()
+    DirectoryCleaner(folder).dismiss()
+    assert not folder.exists()
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from omni_core.processes.run_directory import DirectoryCleaner
+cleaner = DirectoryCleaner(Path(sys.argv[1]))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", ["run", "a b'c; $(x)"])
+def test_the_folder_of_an_owner_that_was_killed_is_removed(tmp_path: Path, name: str) -> None:
+    folder, other = tmp_path / name, tmp_path / "other"
+    for each in (folder, other):
+        each.mkdir()
+        (each / "0.sock").touch()
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "ready\n"
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    until = time.monotonic() + 10
+    while folder.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not folder.exists()
+    assert (other / "0.sock").exists()

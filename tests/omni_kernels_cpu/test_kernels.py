@@ -1,0 +1,330 @@
+"""Every kernel on every instruction set against its reference in float64; sizes that are multiples of nothing, poison, NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from omni_core.hookspecs import KernelComponent
+from omni_core.references import load
+from omni_kernels_cpu import decoder, rows
+from omni_kernels_cpu.plugin import omni_kernels
+from omni_torch import decoder_stack, operations
+from omni_torch.comparison import BOUNDS, relative_error
+from omni_torch.decoder_stack import DecoderStack, MixtureWeights
+from omni_torch.experts import experts
+from omni_torch.few_rows import Matrix, few_rows_linear
+from omni_torch.quantized_linear import quantized_int4
+
+COMPONENTS = [each for each in omni_kernels() if all(find_spec(name) for name in each.requires)]
+KERNELS = [(component, getattr(torch, name)) for component in COMPONENTS for name in component.dtypes]
+FLOATS = [torch.float32, torch.bfloat16]
+
+pytestmark = pytest.mark.usefixtures("instruction_set")
+
+
+def bound(dtype: torch.dtype) -> float:
+    return BOUNDS[str(dtype).removeprefix("torch.")]
+
+
+def generator(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=generator(seed)).to(dtype)
+
+
+def small(arguments: tuple[Any, ...]) -> bool:
+    return sum(each.numel() for each in arguments if isinstance(each, torch.Tensor)) < 1_500_000
+
+
+@pytest.mark.parametrize(("component", "dtype"), KERNELS, ids=lambda each: getattr(each, "name", str(each)))
+def test_a_kernel_agrees_with_its_reference(component: KernelComponent, dtype: torch.dtype) -> None:
+    assert component.reference is not None
+    operation = load(component.reference)
+    examples = [each for each in operation.examples(dtype, generator()) if small(each)]
+    assert len(examples) > 1
+    for arguments in examples:
+        assert relative_error(operation, load(component.target), arguments) <= bound(dtype)
+
+
+def test_the_bounds_detect_a_wrong_kernel() -> None:
+    def without_eps(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        return rows.rms_norm(x, weight, 0.0)
+
+    arguments = torch.full((2, 8), 1e-3), torch.ones(8), 1e-6
+    assert relative_error(operations.rms_norm, without_eps, arguments) > bound(torch.float32)
+    assert relative_error(operations.rms_norm, rows.rms_norm, arguments) <= bound(torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int8], ids=str)
+def test_products_of_every_width_and_number_of_rows(dtype: torch.dtype) -> None:
+    """Whatever is left over of vectors, of blocks of outputs and of blocks of rows; what lies beyond the matrices is NaN."""
+    wide = torch.float32 if dtype == torch.int8 else dtype
+    for size in (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100):
+        for count in (1, 2, 3, 4, 5, 7, 16):
+            out = size % 11 + 1
+            x = torch.cat([normal(count * size, dtype=wide), torch.full((64,), float("nan"), dtype=wide)])[
+                : count * size
+            ]
+            scales = None
+            if dtype == torch.int8:
+                flat = torch.full((out * size + 64,), -128, dtype=torch.int8)
+                flat[: out * size] = torch.randint(-127, 128, (out * size,), generator=generator(), dtype=torch.int8)
+                scales = torch.rand(out, generator=generator())
+            else:
+                flat = torch.cat(
+                    [normal(out * size, seed=2, dtype=dtype), torch.full((64,), float("nan"), dtype=dtype)]
+                )
+            weight = flat[: out * size].view(out, size)
+            error = relative_error(few_rows_linear, rows.few_rows_linear, (x.view(count, size), weight, scales, None))
+            assert error <= bound(wide), (size, count, out)
+
+
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 127, 129])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_norms_of_every_width(size: int, dtype: torch.dtype) -> None:
+    x, y, weight = (
+        normal(*shape, seed=seed, dtype=dtype) for seed, shape in enumerate([(5, size), (5, size), (size,)])
+    )
+    assert relative_error(operations.rms_norm, rows.rms_norm, (x, weight, 1e-6)) <= bound(dtype)
+    assert relative_error(operations.add_rms_norm, rows.add_rms_norm, (x, y, weight, 1e-6)) <= bound(dtype)
+    heads = normal(3, 6, 16, dtype=dtype)
+    for part in heads.split([3, 2, 1], dim=1):  # not contiguous
+        assert relative_error(operations.rms_norm, rows.rms_norm, (part, heads[0, 0], 1e-6)) <= bound(dtype)
+
+
+def test_nan_stays_in_its_row() -> None:
+    x, weight = normal(7, 70), normal(9, 70, seed=2)
+    right = rows.few_rows_linear(x, weight)
+    x[3, 69] = float("nan")
+    made = rows.few_rows_linear(x, weight)
+    assert made[3].isnan().all()
+    others = [0, 1, 2, 4, 5, 6]
+    assert torch.equal(made[others], right[others])
+    assert rows.rms_norm(x, normal(70), 1e-6).isnan().any(1).tolist() == [row == 3 for row in range(7)]
+    weight[2, 69] = float("nan")
+    assert rows.few_rows_linear(x, weight)[0].isnan().tolist() == [out == 2 for out in range(9)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_row_does_not_depend_on_the_batch_or_on_threads(dtype: torch.dtype, threads: None) -> None:
+    x, weight = normal(11, 90, dtype=dtype), normal(37, 90, seed=2, dtype=dtype)
+    gate_up, down = normal(6, 34, 90, seed=3, dtype=dtype), normal(6, 90, 17, seed=4, dtype=dtype)
+    chosen = torch.stack([torch.randperm(6, generator=generator(row))[:2] for row in range(11)])
+    shares = torch.rand(11, 2, generator=generator()).to(dtype)
+    torch.set_num_threads(1)
+    product, mixed = rows.few_rows_linear(x, weight), rows.experts(x, shares, chosen, gate_up, down)
+    assert relative_error(experts, rows.experts, (x, shares, chosen, gate_up, down)) <= bound(dtype)
+    for row in range(11):
+        one = slice(row, row + 1)
+        assert torch.equal(rows.few_rows_linear(x[one], weight), product[one])
+        assert torch.equal(rows.experts(x[one], shares[one], chosen[one], gate_up, down), mixed[one])
+    for count in (2, 3):
+        torch.set_num_threads(count)
+        assert torch.equal(rows.few_rows_linear(x, weight), product)
+        assert torch.equal(rows.experts(x, shares, chosen, gate_up, down), mixed)
+
+
+STACK: dict[str, Any] = {
+    "hidden": 50, "heads": 6, "kv_heads": 2, "head_dim": 18, "lengths": [1, 40, 7, 16, 17], "experts": 5, "shared": True, "bias": True,
+}  # fmt: skip
+
+
+def step(dtype: torch.dtype, seed: int = 1) -> list[Any]:
+    """Return arguments of ``decode_layers``; slots that are not read hold NaN."""
+    arguments = list(decoder_stack.example(dtype, generator(seed), **STACK))
+    for cache in (arguments[6], arguments[7]):
+        cache[cache == decoder_stack.POISON] = float("nan")
+    return arguments
+
+
+def copied(arguments: list[Any], rows: list[int] | None = None) -> list[Any]:
+    """Return a copy, of some rows only."""
+    made = [each.clone() if isinstance(each, torch.Tensor) else each for each in arguments]
+    if rows is not None:
+        made[:5] = [each[rows] for each in made[:5]]
+    return made
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_step_reads_nothing_else_and_a_row_depends_on_itself_only(dtype: torch.dtype, threads: None) -> None:
+    arguments = step(dtype)
+    torch.set_num_threads(1)
+    whole = copied(arguments)
+    hidden, captured = decoder.decode_layers(*whole)
+    assert hidden.isfinite().all(), "unread slots hold NaN"
+    assert captured.isfinite().all()
+    for row in range(len(hidden)):
+        alone, alone_captured = decoder.decode_layers(*copied(arguments, [row]))
+        assert torch.equal(alone[0], hidden[row])
+        assert torch.equal(alone_captured[0], captured[row])
+    for count in (2, 3):
+        torch.set_num_threads(count)
+        again = copied(arguments)
+        assert torch.equal(decoder.decode_layers(*again)[0], hidden)
+        assert all(torch.equal(again[each].nan_to_num(), whole[each].nan_to_num()) for each in (6, 7))
+    poisoned = copied(arguments)
+    poisoned[0][2, 0] = float("nan")
+    rows = decoder.decode_layers(*poisoned)[0]
+    others = [0, 1, 3, 4]
+    assert rows[2].isnan().all()
+    assert torch.equal(rows[others], hidden[others])
+
+
+def test_a_new_cache_may_begin_where_the_last_one_began() -> None:
+    """An allocator hands out an address again: the layers behind the first then lie elsewhere."""
+    arguments = step(torch.float32)
+    expected, given = decoder.decode_layers(*copied(arguments))[0], copied(arguments)
+    layers, slots, *sizes = arguments[6].shape
+    memory = [torch.empty(2 * each.numel()) for each in arguments[6:8]]
+    for larger in (1, 2):
+        caches = [each[: larger * layers * slots * sizes[0] * sizes[1]] for each in memory]
+        for place, flat in zip((6, 7), caches, strict=True):
+            given[place] = flat.view(layers, larger * slots, *sizes).fill_(float("nan"))
+            given[place][:, :slots] = arguments[place]
+        assert torch.equal(decoder.decode_layers(*given)[0], expected), larger
+
+
+PROMPTS: dict[str, Any] = {**STACK, "lengths": [40, 1, 19, 70, 6], "counts": [40, 1, 18, 33, 1]}
+
+
+def prompts(dtype: torch.dtype) -> list[Any]:
+    """Return arguments of ``prefill_layers`` of five requests, two of which decode; slots that are not read hold NaN."""
+    arguments = list(decoder_stack.example(dtype, generator(2), **PROMPTS))
+    for cache in (arguments[6], arguments[7]):
+        cache[cache == decoder_stack.POISON] = float("nan")
+    return arguments
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_prompts_read_nothing_else_and_do_not_depend_on_each_other(dtype: torch.dtype, threads: None) -> None:
+    """A request has the same results alone, in a batch, in two chunks and on several threads; NaN stays in its request."""
+    arguments = prompts(dtype)
+    torch.set_num_threads(1)
+    whole = copied(arguments)
+    hidden, captured = decoder.prefill_layers(*whole)
+    assert hidden.isfinite().all(), "unread slots hold NaN"
+    assert captured.isfinite().all()
+    ends = [0, *torch.tensor(PROMPTS["counts"]).cumsum(0).tolist()]
+    for begin, end in pairwise(ends):
+        alone, alone_captured = decoder.prefill_layers(*copied(arguments, list(range(begin, end))))
+        assert torch.equal(alone, hidden[begin:end])
+        assert torch.equal(alone_captured, captured[begin:end])
+    chunked = copied(arguments)
+    first = decoder.prefill_layers(*shared_cache(chunked, list(range(ends[3], ends[3] + 21))))[0]
+    second = decoder.prefill_layers(*shared_cache(chunked, list(range(ends[3] + 21, ends[4]))))[0]
+    assert torch.equal(torch.cat([first, second]), hidden[ends[3] : ends[4]])
+    for count in (2, 3):
+        torch.set_num_threads(count)
+        again = copied(arguments)
+        assert torch.equal(decoder.prefill_layers(*again)[0], hidden)
+        assert all(torch.equal(again[each].nan_to_num(), whole[each].nan_to_num()) for each in (6, 7))
+    poisoned = copied(arguments)
+    poisoned[0][ends[2] + 5, 0] = float("nan")
+    rows = decoder.prefill_layers(*poisoned)[0]
+    assert rows[ends[2] + 5 : ends[3]].isnan().all()
+    clean = [row for row in range(len(rows)) if not ends[2] <= row < ends[3]]
+    assert torch.equal(rows[clean], hidden[clean])
+
+
+@pytest.mark.parametrize("head_dim", [2, 16, 30, 32, 34, 80])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_prompts_of_odd_sizes(dtype: torch.dtype, head_dim: int) -> None:
+    """Every remainder of lanes, panels and pairs, in widths, heads and positions."""
+    for number, (hidden, heads, kv_heads, length, count) in enumerate(
+        [(33, 1, 1, 2, 2), (48, 6, 2, 31, 17), (62, 5, 1, 65, 33), (17, 2, 2, 33, 32)]
+    ):
+        given = decoder_stack.example(
+            dtype, generator(number), hidden=hidden, heads=heads, kv_heads=kv_heads, head_dim=head_dim,
+            lengths=[length, 3], counts=[count, 1], experts=3 * (number % 2), shared=number == 3, bias=number > 1,
+        )  # fmt: skip
+        assert relative_error(decoder_stack.prefill_layers, decoder.prefill_layers, given) <= bound(dtype), number
+
+
+def shared_cache(arguments: list[Any], rows: list[int]) -> list[Any]:
+    """Return some rows of a call on the same cache."""
+    return [*(each[rows] for each in arguments[:5]), *arguments[5:]]
+
+
+def int8(matrix: Matrix) -> Matrix:
+    scales = (matrix.weight.float().abs().amax(1) / 127).to(torch.bfloat16)
+    return Matrix((matrix.weight / scales.float().unsqueeze(1)).round().to(torch.int8), scales, matrix.bias)
+
+
+def int4(matrix: Matrix) -> Matrix:
+    return matrix if matrix.weight.shape[1] % 32 else Matrix(*quantized_int4(matrix.weight), matrix.bias)
+
+
+def with_zero_points(matrix: Matrix) -> Matrix:
+    """4-bit values as GPTQ's and AWQ's checkpoints have them: a zero point for each group."""
+    made = int4(matrix)
+    if made.scales is None:
+        return made
+    zeros = torch.randint(4, 12, made.scales.shape, generator=generator(5)).to(torch.bfloat16)
+    return Matrix(made.weight, torch.stack([made.scales, zeros], 1), made.bias)
+
+
+@pytest.mark.parametrize("narrow", [int8, int4, with_zero_points], ids=["int8", "int4", "int4 with zero points"])
+@pytest.mark.parametrize("prompt", [False, True], ids=["decode", "prompt"])
+def test_steps_with_quantised_weights(narrow: Callable[[Matrix], Matrix], prompt: bool, threads: None) -> None:
+    """Activations are float32, and rounded to bfloat16 for the products with narrow weights. Rows do not depend on each other.
+
+    Inputs are wider than what is widened at once for few rows.
+    """
+    sizes = {
+        **(PROMPTS if prompt else STACK),
+        "hidden": 300,
+        **({"hidden": 384, "head_dim": 32} if narrow is not int8 else {}),
+    }
+    arguments = list(decoder_stack.example(torch.float32, generator(3), **sizes))
+    stack: DecoderStack = arguments[8]
+    for layer in stack.layers:
+        layer.qkv, layer.output = narrow(layer.qkv), narrow(layer.output)
+        assert isinstance(layer.mixture, MixtureWeights)
+        assert layer.dense is not None
+        layer.mixture.experts = [(narrow(first), narrow(second)) for first, second in layer.mixture.experts]
+        layer.dense = narrow(layer.dense[0]), narrow(layer.dense[1])
+    assert stack.layers[0].qkv.scales is not None
+    operation = decoder_stack.prefill_layers if prompt else decoder_stack.decode_layers
+    kernel = decoder.prefill_layers if prompt else decoder.decode_layers
+    assert relative_error(operation, kernel, tuple(arguments)) < 2e-3
+    torch.set_num_threads(2)
+    whole = kernel(*copied(arguments))[0]
+    torch.set_num_threads(1)
+    assert torch.equal(kernel(*copied(arguments))[0], whole)
+    assert torch.equal(kernel(*copied(arguments, [0, 1] if prompt else [0]))[0], whole[: 2 if prompt else 1])
+
+
+def test_int4_products_read_nothing_beyond_the_matrix() -> None:
+    """Scales and values after the last are NaN and noise; every remainder of outputs and rows."""
+    for size in (32, 64, 96, 160):
+        for count, out in ((1, 1), (2, 15), (3, 16), (5, 17), (16, 31), (17, 33), (33, 50)):
+            values = torch.full((out * size // 2 + 64,), 255, dtype=torch.uint8)
+            values[: out * size // 2] = torch.randint(
+                0, 256, (out * size // 2,), generator=generator(), dtype=torch.uint8
+            )
+            scales = torch.full((out * size // 32 + 64,), float("nan")).to(torch.bfloat16)
+            scales[: out * size // 32] = torch.rand(out * size // 32, generator=generator()).to(torch.bfloat16)
+            weight, groups = values[: out * size // 2].view(out, -1), scales[: out * size // 32].view(out, -1)
+            x = torch.cat([normal(count * size), torch.full((64,), float("nan"))])[: count * size].view(count, size)
+            error = relative_error(few_rows_linear, rows.few_rows_linear, (x, weight, groups, normal(out)))
+            assert error <= 1e-5, (size, count, out)
+
+
+def finite(arguments: list[Any]) -> tuple[Any, ...]:
+    """Return the arguments from the cache on without NaN, which no comparison of writes can have."""
+    return arguments[6].nan_to_num(0.0), arguments[7].nan_to_num(0.0), *arguments[8:]
+
+
+def test_weights_that_the_library_cannot_read_go_to_the_reference() -> None:
+    arguments = step(torch.float32)
+    arguments[8].layers[1].qkv = Matrix(arguments[8].layers[1].qkv.weight.half(), None, arguments[8].layers[1].qkv.bias)
+    right = decoder_stack.decode_layers.reference(*copied(arguments))[0]
+    assert torch.equal(decoder.decode_layers(*copied(arguments))[0], right)

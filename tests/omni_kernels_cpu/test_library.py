@@ -1,0 +1,193 @@
+"""The library that is missing or does not fit, calls from several threads, calls after a fork, and the build without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from omni_core.plugins import load_plugins
+from omni_kernels_cpu import library, rows
+from omni_torch.few_rows import FewRowsLinear, few_rows_linear
+from omni_torch.installed_kernels import install
+from omni_torch.kernel_specs import kernel_specs
+from omni_torch.packed_linear import pack_decoder
+
+SOURCES = Path(__file__).parents[2] / "plugins/omni_kernels_cpu"
+
+needs_library = pytest.mark.skipif(library.problem() is not None, reason=str(library.problem()))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in which the library is looked for."""
+    monkeypatch.setattr(library, "_FOLDER", tmp_path)
+    monkeypatch.setattr(library, "PATH", tmp_path / library.PATH.name)
+    library.library.cache_clear()
+    yield tmp_path
+    library.library.cache_clear()
+
+
+def test_a_library_that_was_not_compiled_says_why(elsewhere: Path) -> None:
+    assert library.problem() == f"the library was not compiled: {library.PATH.name} is missing from the installation"
+    (elsewhere / "not_compiled.txt").write_text("no C++ compiler was found when it was built (apt install g++)\n")
+    assert str(library.problem()).endswith("no C++ compiler was found when it was built (apt install g++)")
+    library.PATH.write_bytes(b"no library")
+    assert "cannot be loaded" in str(library.problem())
+
+
+def test_without_the_library_the_reference_runs(elsewhere: Path) -> None:
+    install({name: some for name, some in kernel_specs(load_plugins()).items() if name == "few_rows_linear"})
+    x, weight = torch.randn(2, 8), torch.randn(3, 8)
+    try:
+        assert not few_rows_linear.replaced("cpu", torch.float32)
+        assert torch.equal(few_rows_linear(x, weight), torch.nn.functional.linear(x, weight))
+    finally:
+        install({})
+
+
+@needs_library
+def test_layers_keep_their_weights_where_the_kernel_is_installed() -> None:
+    install(kernel_specs(load_plugins()))
+    try:
+        weight = torch.randn(30, 20)
+        layer = pack_decoder(weight)
+        assert isinstance(layer, FewRowsLinear)
+        assert layer.matrix.weight.data_ptr() == weight.data_ptr(), "not a copy"
+        for count in (1, 16, 17, 40):
+            x = torch.randn(count, 20)
+            torch.testing.assert_close(layer(x), x @ weight.T)
+    finally:
+        install({})
+
+
+@needs_library
+def test_calls_from_several_threads_at_once() -> None:
+    """One pool serves all; a call that finds it busy computes alone."""
+    before = torch.get_num_threads()
+    weight, inputs = torch.randn(300, 200), [torch.randn(5, 200) for _ in range(8)]
+    right = [rows.few_rows_linear(each, weight) for each in inputs]
+
+    library.measure_threads(False)
+
+    def work(x: torch.Tensor) -> list[torch.Tensor]:
+        torch.set_num_threads(3)
+        return [rows.few_rows_linear(x, weight) for _ in range(60)]
+
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for made, expected in zip(pool.map(work, inputs), right, strict=True):
+                assert all(torch.equal(each, expected) for each in made)
+    finally:
+        library.measure_threads(True)
+        torch.set_num_threads(before)
+
+
+def teams(alone: list[float], together: list[float]) -> list[int]:
+    """Return 1 for each call of one load that a team computes, given the seconds of all calls both ways."""
+    times = [(ctypes.c_double * len(each))(*each) for each in (alone, together)]
+    made = (ctypes.c_int8 * len(alone))()
+    library.library().omni_cpu_choices(*times, len(alone), made)
+    return list(made)
+
+
+@needs_library
+def test_threads_are_chosen_by_measurement() -> None:
+    """The slower way is tried seldom, a single hiccup changes nothing for long, and what becomes slower is left."""
+    assert sum(teams([2.0] * 4000, [1.0] * 4000)[6:]) >= 3980
+    assert sum(teams([1.0] * 4000, [50.0] * 4000)[6:]) <= 10
+    assert teams([1.0] * 6, [2.0] * 6) == [1, 0, 1, 0, 1, 0], "both ways are tried at first"
+    cold = teams([2.0] * 200, [100.0, 100.0, 1.0] + [1.0] * 197)
+    assert sum(cold[6:]) >= 185, "the first calls, which read weights for the first time, do not decide"
+    hiccups = [1.0 if number % 50 else 100.0 for number in range(4000)]
+    assert sum(teams([2.0] * 4000, hiccups)[6:]) >= 3900
+    # Others need the processors from call 1,000 to call 2,000.
+    busy = teams([2.0] * 4000, [1.0] * 1000 + [9.0] * 1000 + [1.0] * 2000)
+    assert sum(busy[900:1000]) >= 99
+    assert sum(busy[1020:2000]) <= 20
+    assert sum(busy[3100:]) >= 890
+
+
+@needs_library
+def test_measured_calls_have_the_same_results() -> None:
+    before = torch.get_num_threads()
+    x, weight = torch.randn(3, 70), torch.randn(90, 70)
+    right = rows.few_rows_linear(x, weight)
+    try:
+        torch.set_num_threads(2)
+        assert all(torch.equal(rows.few_rows_linear(x, weight), right) for _ in range(60))
+    finally:
+        torch.set_num_threads(before)
+
+
+FORKED = """
+import os, torch
+from omni_kernels_cpu import library, rows
+library.measure_threads(False)
+torch.set_num_threads(3)
+x, weight = torch.ones(2, 64), torch.ones(50, 64)
+rows.few_rows_linear(x, weight)
+child = os.fork()
+good = bool((rows.few_rows_linear(x, weight) == 64).all())
+if child == 0:
+    os._exit(0 if good else 3)
+_, status = os.waitpid(child, 0)
+print(good, os.waitstatus_to_exitcode(status))
+"""
+
+
+@needs_library
+def test_a_process_that_was_forked_makes_threads_of_its_own() -> None:
+    said = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.split() == ["True", "0"], said.stderr
+
+
+def build_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("compile_omni_kernels_cpu", SOURCES / "compile.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_build_without_a_compiler_goes_on_and_leaves_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = build_script()
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not script.compile_library(tmp_path)
+    assert "apt install g++" in (tmp_path / "not_compiled.txt").read_text()
+    failing = tmp_path / "failing"
+    failing.write_text("#!/bin/sh\necho 'this compiler is too old' >&2\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setenv("CXX", str(failing))
+    monkeypatch.setenv("PATH", os.defpath)
+    assert not script.compile_library(tmp_path)
+    assert (tmp_path / "not_compiled.txt").read_text() == f"{failing} failed: this compiler is too old\n"
+    assert not (tmp_path / library.PATH.name).exists()
+
+
+@needs_library
+def test_a_compiler_that_lacks_an_instruction_set_leaves_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = build_script()
+    monkeypatch.setattr(script, "FLAGS", [flag for flag in script.FLAGS if flag != "-O3"])
+    monkeypatch.setattr(script, "INSTRUCTION_SETS", {"portable": [], "amx": ["-mno-such-instructions"]})
+    assert script.compile_library(tmp_path)
+    assert "leaves out amx" in capsys.readouterr().err
+    made = ctypes.CDLL(str(tmp_path / library.PATH.name))
+    made.omni_cpu_use.argtypes = (ctypes.c_char_p,)
+    assert made.omni_cpu_use(b"portable")
+    assert not made.omni_cpu_use(b"amx")

@@ -1,0 +1,116 @@
+"""A running pipeline is measured: what its stages do is found, and a simulation of it does the same."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import omni_core
+from omni_core.cli.main import omni
+from omni_core.client.messages import chat_request
+from omni_planner.calibrate import calibrate
+from omni_planner.profile import CLIENT, Hardware, PipelineProfile
+from omni_planner.requests import closed_loop, draw
+from omni_planner.simulate import simulate
+
+
+async def test_the_demo_is_measured_and_simulated() -> None:
+    async with omni_core.open_async("demo") as pipe:
+        spoken = await chat_request(pipe.interface, pipe.media, "What is your name?")
+        written = await chat_request(pipe.interface, pipe.media, "Say hello.", modalities=["text"])
+        profile = await calibrate(pipe, {"speech": [spoken], "text": [written]}, [3], rounds=2)
+        own = Counter([event.stage async for event in pipe.stream(spoken)])
+    kinds = {name: stage.kind for name, stage in profile.stages.items()}
+    assert kinds == {
+        "preprocessing": "function",
+        "mm_aggregate": "function",
+        "thinker": "engine",
+        "decode": "stream",
+        "talker_ar": "engine",
+        "code2wav": "vocoder",
+    }
+    assert profile.stages["talker_ar"].admit_after == 2, "the beginning of the text, and its first row"
+    assert profile.stages["talker_ar"].costs["speech"].coefficients()["turns"] > 0
+    assert profile.stages["code2wav"].costs["speech"].coefficients()["frames"] > 0
+    assert profile.stages["code2wav"].frame_seconds == pytest.approx(0.08, rel=0.02)
+    if Path("/proc/self/task").exists():
+        message, wake = profile.transfer("talker_ar", "speech")
+        assert 0 < message + wake < 0.1
+        assert profile.client.keys() == {"speech", "text"}
+        assert 0.05 < profile.stages["talker_ar"].recorded["speech"] < 20, (
+            "turns of a trace cost about as much as the thread used"
+        )
+    [sample, *more] = profile.kinds["speech"]
+    assert len(more) == 1
+    assert sample["preprocessing"].sources == [CLIENT]
+    assert sample["thinker"].outputs > 2
+    assert sample["talker_ar"].chunks["code2wav"] == sample["talker_ar"].outputs - 1, "its last token ends the speech"
+    assert "talker_ar" not in profile.kinds["text"][0]
+    outcome = simulate(pipe.config, profile, closed_loop(draw(profile.kinds, {"speech": 1.0}, 0), 4), in_flight=2)
+    for flight in outcome.flights:
+        assert Counter(stage for _, stage, _ in flight.events) == own
+        assert sum(seconds for _, seconds in flight.sound) == pytest.approx(
+            0.08 * sample["talker_ar"].chunks["code2wav"], rel=0.05
+        )
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    path, lines = tmp_path / "demo.json", tmp_path / "lines.jsonl"
+    lines.write_text('{"kind": "text", "message": "Say hello.", "modalities": ["text"]}\n')
+    runner = CliRunner()
+    options = ["--requests", str(lines), "--rounds", "1", "--concurrency", "2", "--restarts"]
+    made = runner.invoke(omni, ["calibrate", "demo", *options, "--out", str(path)], catch_exceptions=False)
+    assert made.exit_code == 0, made.output
+    assert "thinker: " in made.output
+    assert list(PipelineProfile.load(path).kinds) == ["text"]
+    asked = ["simulate", "demo", "--profile", str(path), "--requests", "50", "--json"]
+    slow = json.loads(runner.invoke(omni, [*asked, "--rate", "1"], catch_exceptions=False).stdout)
+    fast = json.loads(runner.invoke(omni, [*asked, "--concurrency", "16"], catch_exceptions=False).stdout)
+    assert fast["requests"] == 50
+    assert fast["per_second"] > slow["per_second"]
+    assert fast["done"]["p95"] > slow["done"]["p95"] > 0
+    assert PipelineProfile.load(path).starts.keys() >= {"preprocessing", "thinker", "decode"}
+    failing = [*asked, "--rate", "20", "--fail", "thinker@1"]  # more than one in twenty comes during the start
+    struck = json.loads(runner.invoke(omni, failing, catch_exceptions=False).stdout)
+    assert struck["deaths"] == 1
+    assert struck["done"]["p95"] > slow["done"]["p95"], "requests wait for the start"
+    lines.write_text('{"at": 0, "kind": "chat", "tokens": 30}\n{"at": 1, "kind": "chat", "tokens": 3}\n')
+    traced = [*asked, "--trace", str(lines), "--trace-kind", "chat=text"]
+    assert json.loads(runner.invoke(omni, traced, catch_exceptions=False).stdout)["requests"] == 2
+    bursts = json.loads(runner.invoke(omni, [*asked, "--rate", "20", "--arrivals", "bursts:1,9"]).stdout)
+    assert bursts["done"]["p95"] > slow["done"]["p95"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--rate", "1", "--concurrency", "2"], "either --concurrency or --rate or --trace"),
+        (["--rate", "1", "--mix", "sounds=1"], "no such kind of request; it has text"),
+        (["--rate", "1", "--mix", "text=none"], "must be KIND=WEIGHT"),
+        (["--rate", "1", "--mix", "text=-1"], "must be greater than 0"),
+        (["--concurrency", "1", "--arrivals", "gamma:2"], "--arrivals is for --rate"),
+        (["--concurrency", "1", "--mtbf", "2"], "--mtbf needs a load with a duration"),
+        (["--rate", "1", "--trace-run", "2"], "are for --trace"),
+        (["--rate", "1", "--devices", "1xh100"], "either --profile (measured) or --devices"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path: Path, arguments: list[str], problem: str) -> None:
+    path = tmp_path / "p.json"
+    profile = PipelineProfile("demo", Hardware.here())
+    profile.kinds["text"] = [{}]
+    profile.save(path)
+    found = CliRunner().invoke(omni, ["simulate", "demo", "--profile", str(path), *arguments])
+    assert found.exit_code == 2
+    assert problem in " ".join(found.output.split())
+
+
+def test_lines_that_are_no_requests_are_named(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"message": "Say hello.", "modalities": ["text"]}\n{"kind": "text"}\n')
+    found = CliRunner().invoke(omni, ["calibrate", "demo", "--requests", str(lines), "--out", str(tmp_path / "p")])
+    assert found.exit_code == 1
+    assert f"{lines}:2" in str(found.exception or "") + found.output

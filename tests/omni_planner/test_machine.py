@@ -1,0 +1,88 @@
+"""Processes get processors in slices, messages go before turns, and devices are shared equally."""
+
+from __future__ import annotations
+
+import pytest
+
+from omni_planner.machine import Clock, Device, Process
+
+
+def test_three_processes_on_two_processors_get_equal_shares() -> None:
+    clock, ends = Clock([2], tick=0.001), dict[str, float]()
+    for name, seconds in (("a", 1.0), ("b", 2.0), ("c", 3.0)):
+        Process(clock.machines[0]).compute(seconds, lambda name=name: ends.setdefault(name, clock.now))  # type: ignore[misc]
+    clock.run()
+    # Each gets 2/3 of a processor until a has had 1 s, at 1.5 s; then b and c have one each.
+    assert ends == pytest.approx({"a": 1.5, "b": 2.5, "c": 3.5}, abs=0.003)
+    assert clock.busy[0] == pytest.approx(6.0)
+
+
+def test_a_process_that_wakes_waits_for_the_end_of_a_slice() -> None:
+    clock, ends = Clock([1], tick=0.01), dict[str, float]()
+    cores = clock.machines[0]
+    Process(cores).compute(0.1, lambda: ends.setdefault("long", clock.now))
+    clock.after(0.043, lambda: Process(cores).compute(0.001, lambda: ends.setdefault("short", clock.now)))
+    clock.run()
+    assert ends == pytest.approx({"short": 0.051, "long": 0.101}), "the tick after 43 ms is at 50 ms"
+
+
+def test_the_process_that_has_used_least_is_next() -> None:
+    clock, ends = Clock([1], tick=0.01), dict[str, float]()
+    for name in ("a", "b"):
+        Process(clock.machines[0]).compute(0.1, lambda name=name: ends.setdefault(name, clock.now))  # type: ignore[misc]
+    clock.run()
+    assert sorted(ends.values()) == pytest.approx([0.19, 0.2]), "slice by slice in turn"
+
+
+def test_messages_of_a_process_interrupt_its_turns() -> None:
+    clock, ends = Clock([2], tick=0.01), dict[str, float]()
+    process = Process(clock.machines[0])
+    process.compute(0.05, lambda: ends.setdefault("turn", clock.now))
+    clock.after(0.021, lambda: process.do(0.002, lambda: ends.setdefault("message", clock.now)))
+    clock.run()
+    assert ends == pytest.approx({"message": 0.023, "turn": 0.052}), "one thread of a process runs at a time"
+
+
+def test_two_turns_of_a_process_share_one_processor() -> None:
+    clock, ends = Clock([2], tick=0.001), dict[str, float]()
+    process = Process(clock.machines[0])
+    process.compute(0.1, lambda: ends.setdefault("a", clock.now))
+    process.compute(0.1, lambda: ends.setdefault("b", clock.now))
+    clock.run()
+    assert max(ends.values()) == pytest.approx(0.2)
+    assert min(ends.values()) == pytest.approx(0.199, abs=0.002)
+
+
+def test_a_killed_process_gives_its_processor_to_the_next() -> None:
+    clock, ends = Clock([1], tick=0.01), dict[str, float]()
+    first, second = (Process(clock.machines[0]) for _ in range(2))
+    first.compute(1.0, lambda: ends.setdefault("first", clock.now))
+    second.compute(0.1, lambda: ends.setdefault("second", clock.now))
+    clock.after(0.045, first.kill)
+    clock.run()
+    first.compute(1.0, lambda: ends.setdefault("first", clock.now))
+    clock.run()
+    assert list(ends) == ["second"]
+    assert ends["second"] == pytest.approx(0.125, abs=0.006)
+
+
+def test_jobs_share_a_device_equally_and_can_be_dropped() -> None:
+    clock, ends = Clock([], devices=1), dict[str, float]()
+    device: Device = clock.devices[0]
+    device.compute(1.0, lambda: ends.setdefault("a", clock.now))
+    device.compute(2.0, lambda: ends.setdefault("b", clock.now))
+    dropped = device.compute(3.0, lambda: ends.setdefault("c", clock.now))
+    clock.after(1.5, lambda: device.drop({dropped}))
+    clock.run()
+    # Each has had half a second when c is dropped; then a and b share.
+    assert ends == pytest.approx({"a": 2.5, "b": 3.5})
+    assert clock.busy[0] == pytest.approx(3.5)
+
+
+def test_it_stops_at_a_time() -> None:
+    clock, seen = Clock([1]), list[float]()
+    Process(clock.machines[0]).compute(2.0, lambda: seen.append(clock.now))
+    clock.run(until=1.0)
+    assert (clock.now, seen) == (1.0, [])
+    clock.run()
+    assert seen == [2.0]

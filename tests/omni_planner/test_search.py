@@ -1,0 +1,129 @@
+"""The search finds the placement that is known to be the best, and says what saturates in the others."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.errors import ConfigError
+from omni_planner.devices import Accelerator, Fleet, Rates
+from omni_planner.estimate import Device, EstimatedProfile, estimate
+from omni_planner.fleet import plan_fleet
+from omni_planner.objectives import Objectives
+from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile, Visit
+from omni_planner.search import Search, reason
+from omni_planner.shapes import shapes
+from omni_planner.trials import Load
+from omni_torch.works import Ask, Counts, DecoderWork, PassWork, PipelineWorks, StageWork
+
+GPU = Accelerator("test", 10 * 2**30, flops=100e12, bandwidth=1e12, link=100e9)
+RATES = Rates(
+    flops_share=1.0, bandwidth_share=1.0, kernel=1e-9, step=1e-6, row=1e-9, message=1e-6, latency=1e-6, function=1e-6
+)
+DECODER = DecoderWork(layers=2, hidden_size=64, shared=500_000_000, head=0, cached=256, heads=64)
+"""A step reads a gigabyte: 1 ms."""
+
+
+def line(**changes: Any) -> PipelineConfig:
+    stages = [
+        StageConfig(
+            name="encode", factory="omni_core.references:load", process="encode", next="speak", gpu=0, gpu_memory=0.1
+        ),
+        StageConfig(
+            name="speak",
+            factory="omni_core.references:load",
+            process="speak",
+            terminal=True,
+            gpu=0,
+            gpu_memory=0.4,
+            **changes,
+        ),
+    ]
+    return PipelineConfig(name="line", model_path="", stages=stages, max_in_flight=10_000)
+
+
+def works() -> PipelineWorks:
+    return PipelineWorks(
+        stages={"encode": PassWork(1000, 1e9), "speak": DECODER},
+        visits=lambda ask: {"encode": StageWork(ask.text), "speak": StageWork(ask.text, ask.reply)},
+    )
+
+
+def profile(reply: int = 100) -> EstimatedProfile:
+    return estimate(line(), Device(GPU, RATES), {"text": Ask(text=10, reply=reply)}, works())
+
+
+def test_a_step_takes_as_long_as_its_bytes_or_its_arithmetic() -> None:
+    device = Device(GPU, RATES)
+    assert device.seconds(DECODER.demand(Counts(decodes=1), 2)) == pytest.approx(1e-3, rel=0.01)
+    assert device.seconds(DECODER.demand(Counts(positions=1000, prompts=1), 2)) == pytest.approx(1e-2, rel=0.01)
+    exchanged = device.seconds(DECODER.demand(Counts(decodes=1), 2, 2)) - 0.5e-3
+    assert exchanged == pytest.approx(4 * RATES.exchange, rel=0.1)
+
+
+def test_the_estimated_cache_is_what_the_budget_leaves() -> None:
+    stage = line(factory_args={"dtype": "bfloat16", "max_batch_tokens": 1, "max_running": 1}).stage("speak")
+    blocks = profile().stages["speak"].settings(stage)["kv_blocks"]
+    left = 0.4 * GPU.memory - 2 * DECODER.shared
+    assert blocks * 16 * 2 * (256 + 128) == pytest.approx(left, rel=0.05)
+
+
+def test_shapes_are_ranked_by_the_busiest_gpu() -> None:
+    ranked = shapes(profile(), line(), {"text": 1.0}, 10.0, 2)
+    assert [each.work for each in ranked] == sorted(each.work for each in ranked)
+    assert any("tp 2" in each.text for each in ranked)
+    apart = next(each for each in ranked if each.text == "speak on 1; encode on 1")
+    assert apart.settings["speak.gpu"] == 0
+    assert apart.settings["encode.gpu"] == 1
+
+
+def test_the_front_has_more_gpus_only_where_they_help() -> None:
+    """One step of 1 ms for each of 100 tokens: 0.1 s alone, and half of it on two GPUs that share the weights."""
+    load = Load({"text": 1.0}, 60, rate=2.0)
+    search = Search(line(), profile(), load, Objectives.parse("done=0.2"))
+    front = search.on_gpus(Fleet(1, 2, GPU))
+    assert front[0].cost == 1
+    assert front[0].excess == 0
+    assert front[0].figures["done"].p95 == pytest.approx(0.12, abs=0.06)
+    for before, after in pairwise(front):
+        assert after.figures["done"].p95 < before.figures["done"].p95
+    assert "speak" in reason(front[0])
+    strict = Search(line(), profile(), load, Objectives.parse("done=0.01")).on_gpus(Fleet(1, 2, GPU))
+    assert all(each.excess for each in strict)
+
+
+def test_a_fleet_has_as_many_cells_as_the_load_needs() -> None:
+    """A conversation is 0.1 s of work and 0.9 s of pause. A step costs as much for many as for one, until it misses the objective."""
+    load = Load({"text": 1.0}, 50, in_flight=80, pause=0.9)
+    fleet = Fleet(50, 2, GPU)
+    found = plan_fleet(line(), profile(), load, Objectives.parse("done=0.11"), fleet, spare=1)
+    assert found.cells == found.hosts * (2 // found.cell.gpus)
+    assert found.usual.excess == found.degraded.excess == 0
+    assert (found.cells - 2 // found.cell.gpus) * found.cell.most >= 1 - 1e-9, "also after the loss of a host"
+    with pytest.raises(ConfigError, match=r"needs \d+ hosts, 1 of them spare; --devices has 1"):
+        plan_fleet(line(), profile(), load, Objectives.parse("done=0.11"), Fleet(1, 2, GPU), spare=1)
+    with pytest.raises(ConfigError, match="misses the objectives even with"):
+        plan_fleet(line(), profile(), load, Objectives.parse("done=0.001"), fleet)
+
+
+def test_on_processors_the_busiest_stage_is_replicated() -> None:
+    """The second of two functions takes 50 ms: 30 requests a second need two of it, on two processors."""
+    config = evolve(line(), stages=[evolve(each, gpu=None, gpu_memory=None) for each in line().stages])
+    measured = PipelineProfile("line", Hardware("test", 4))
+    for name, seconds in (("encode", 0.001), ("speak", 0.05)):
+        measured.stages[name] = StageProfile("function")
+        measured.stages[name].cost("text").observe({"turns": 1.0, "requests": 1.0}, seconds)
+    measured.kinds["text"] = [{"encode": Visit([CLIENT], ["speak"]), "speak": Visit(["encode"], [CLIENT])}]
+    search = Search(config, measured, Load({"text": 1.0}, 200, rate=30.0), Objectives.parse("done=0.3"), budget=40)
+    front = search.on_cores(3)
+    best = next(each for each in front if not each.excess)
+    assert best.cost == 2, "one processor cannot keep up, a third is not needed"
+    assert best.config.stage("speak").replicas >= 2
+    assert best.config.stage("speak").balance == "least_busy"
+    alone = next(each for each in search.trials if not each.settings)
+    assert alone.saturated == "speak"
+    assert "saturates: speak" in reason(alone)

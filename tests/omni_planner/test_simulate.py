@@ -1,0 +1,86 @@
+"""Simulated pipelines against what queueing theory says, and against hand-made schedules."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from planner_lines import pipeline, profile
+
+from omni_core.errors import ConfigError
+from omni_planner.arrivals import open_loop
+from omni_planner.requests import closed_loop, draw
+from omni_planner.simulate import simulate
+
+
+def test_one_server_with_random_arrivals_waits_as_long_as_theory_says() -> None:
+    """M/D/1: the mean time in the system is s + s * load / (2 * (1 - load))."""
+    service, load = 0.01, 0.7
+    arrivals = open_loop(draw(profile("a", seconds=service).kinds, {"text": 1.0}, 1), load / service, 300.0, 2)
+    outcome = simulate(pipeline("a"), profile("a", seconds=service), arrivals)
+    times = [each.ended - each.arrived for each in outcome.flights if each.ended is not None]
+    assert len(times) == len(arrivals) > 20_000
+    assert statistics.mean(times) == pytest.approx(service + service * load / (2 * (1 - load)), rel=0.05)
+    assert outcome.busy[0] == pytest.approx(load, rel=0.02)
+    assert outcome.stages["a"] == pytest.approx(load, rel=0.02)
+
+
+@pytest.mark.parametrize(("cores", "rate"), [(1, 50.0), (2, 100.0)])
+def test_a_closed_loop_fills_the_processors(cores: int, rate: float) -> None:
+    measured = profile("a", "b", seconds=0.01, cores=cores)
+    outcome = simulate(
+        pipeline("a", "b"), measured, closed_loop(draw(measured.kinds, {"text": 1.0}, 1), 200), in_flight=8
+    )
+    assert 200 / outcome.seconds == pytest.approx(rate, rel=0.03)
+    assert {each.ended is not None for each in outcome.flights} == {True}
+
+
+def test_replicas_take_turns_and_share_the_work() -> None:
+    config, measured = pipeline("a", replicas=2), profile("a", seconds=0.01, cores=2)
+    outcome = simulate(config, measured, closed_loop(draw(measured.kinds, {"text": 1.0}, 1), 100), in_flight=4)
+    assert [each.placement["a"] for each in outcome.flights] == [0, 1] * 50
+    assert 100 / outcome.seconds == pytest.approx(200.0, rel=0.05)
+
+
+def test_messages_cost_time_at_both_ends_and_none_inside_a_process() -> None:
+    measured = profile("a", "b", seconds=0.0, message=0.001)
+    for process, ends in ((None, 6), ("both", 4)):
+        outcome = simulate(
+            pipeline("a", "b", process=process),
+            measured,
+            closed_loop(draw(measured.kinds, {"text": 1.0}, 1), 1),
+        )
+        assert outcome.seconds == pytest.approx(ends * 0.001)
+
+
+def test_requests_above_the_limit_are_refused() -> None:
+    config, measured = evolve(pipeline("a"), max_in_flight=3), profile("a", seconds=1.0)
+    arrivals = open_loop(draw(measured.kinds, {"text": 1.0}, 1), 100.0, 0.2, 1)
+    outcome = simulate(config, measured, arrivals)
+    assert [each.refused for each in outcome.flights] == [False] * 3 + [True] * (len(arrivals) - 3)
+
+
+def test_a_stage_that_was_not_measured_is_named() -> None:
+    measured = profile("a", "b", seconds=0.01)
+    del measured.stages["b"]
+    with pytest.raises(ConfigError, match="no stage 'b'"):
+        simulate(pipeline("a", "b"), measured, closed_loop(draw(measured.kinds, {"text": 1.0}, 1), 1))
+
+
+def test_the_kind_of_a_request_does_not_follow_from_when_it_comes() -> None:
+    measured = profile("a", seconds=0.01)
+    measured.kinds["speech"] = measured.kinds["text"]
+    arrivals = open_loop(draw(measured.kinds, {"text": 1.0, "speech": 1.0}, 3), 100.0, 50.0, 3)
+    gaps: dict[str, list[float]] = {"text": [], "speech": []}
+    for before, each in pairwise(arrivals):
+        assert each.seconds is not None
+        assert before.seconds is not None
+        gaps[each.kind].append(each.seconds - before.seconds)
+    assert statistics.mean(gaps["text"]) == pytest.approx(statistics.mean(gaps["speech"]), rel=0.15)

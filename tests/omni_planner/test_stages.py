@@ -1,0 +1,153 @@
+"""Simulated stages decide as the runtime's schedulers do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "omni_engine"))
+
+from toy_model import POISON_TOKEN, ToyModel, ToyRunner
+
+from omni_core.config.schema import StageConfig
+from omni_core.model_runner import SamplingParams
+from omni_core.protocol.messages import OmniRequest
+from omni_core.scheduling.base import IncomingMessage
+from omni_engine.batching import Batcher, Plan
+from omni_engine.scheduler import EngineScheduler
+from omni_planner.profile import CLIENT, Costing, Seconds, StageProfile, Visit
+from omni_planner.requests import Arrival, Flight
+from omni_planner.stages import CHUNK, DONE, PAYLOAD, EngineStage, Message, StreamStage, VocoderStage, streamed
+
+
+def free(kind: str, counts: Mapping[str, float]) -> Seconds:
+    """Let turns cost nothing."""
+    return 0.0, 0.0
+
+
+def costing_of(profile: StageProfile) -> Costing:
+    return profile.costing(StageConfig(name="any", factory="m:f"))
+
+
+def flight(name: str, **sample: Visit) -> Flight:
+    return Flight(name, Arrival(0.0, "kind", sample), 0.0)
+
+
+requests = st.lists(
+    st.tuples(st.integers(0, 12), st.integers(1, 60), st.integers(1, 12)),  # turn of arrival, prompt, outputs
+    min_size=1,
+    max_size=9,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    requests,
+    st.integers(1, 4),
+    st.sampled_from([9, 14, 40]),
+    st.sampled_from([8, 24, 64]),
+    st.sampled_from([None, "omni_torch.deadlines:Deadlines"]),
+)
+def test_an_engine_plans_the_same_steps(
+    asked: list[tuple[int, int, int]], max_running: int, kv_blocks: int, max_batch_tokens: int, policy: str | None
+) -> None:
+    """Thousands of steps, with preemptions: the same requests compute as many positions in the same order in each."""
+    options: dict[str, Any] = {
+        "max_running": max_running, "kv_blocks": kv_blocks, "max_batch_tokens": max_batch_tokens,
+        "chunk_size": 16, "block_size": 8, "patience": 5 if policy is None else None, "policy": policy,
+    }  # fmt: skip
+    real = EngineScheduler(ToyRunner(ToyModel()), prefix_cache=False, max_context=256, **options)
+    simulated = EngineStage("engine", StageProfile("engine"), free, options)
+    plans: dict[int, list[list[tuple[str, int]]]] = {id(real.batcher): [], id(simulated.batcher): []}
+    original = Batcher.plan
+    real.clock = simulated.now = lambda: 0.3 * turn  # a step takes no time on it, and listeners are late between them
+
+    def noted(batcher: Batcher, can_step: Any, now: float) -> Plan:
+        made = original(batcher, can_step, now)
+        plans[id(batcher)].append([(request.request_id, count) for request, count in made.work])
+        return made
+
+    arrivals = sorted((turn, index) for index, (turn, _, _) in enumerate(asked))
+    turn = 0
+    with torch.inference_mode(), patch.object(Batcher, "plan", noted):
+        while arrivals or real.loop.pending:
+            while arrivals and (arrivals[0][0] <= turn or not real.loop.pending):
+                _, index = arrivals.pop(0)
+                _, prompt, outputs = asked[index]
+                sampling = SamplingParams(max_new_tokens=outputs, suppressed_ids=frozenset({POISON_TOKEN}))
+                data = {"prompt": [1 + index] * prompt, "sampling": sampling}
+                real.inbox.put(IncomingMessage(str(index), PAYLOAD, data, None, None, OmniRequest()))
+                visit = Visit([CLIENT], [CLIENT], {}, prompt, outputs)
+                simulated.inbox.append(Message(flight(str(index), engine=visit), PAYLOAD, CLIENT))
+                real.loop._receive(real.inbox.drain()[0])
+            assert real.loop.turn()
+            simulated.turn()
+            turn += 1
+    assert plans[id(simulated.batcher)] == plans[id(real.batcher)]
+    assert real.batcher.preemptions == simulated.batcher.preemptions
+    real.stop()
+
+
+def test_an_engine_that_is_fed_by_a_stream_waits_for_it() -> None:
+    profile = StageProfile("engine", admit_after=2)
+    stage = EngineStage("talker", profile, free, {})
+    visits = {"thinker": Visit(chunks={"talker": 3}), "talker": Visit(["thinker"], [CLIENT], {CLIENT: 4}, 5, 4)}
+    made = flight("a", **visits)
+
+    def outputs() -> list[str]:
+        return [what for _, outputs in stage.turn() for _, what, *_ in outputs]
+
+    stage.inbox.append(Message(made, CHUNK, "thinker"))
+    assert outputs() == []
+    stage.inbox.append(Message(made, CHUNK, "thinker"))
+    assert outputs() == [CHUNK]
+    assert outputs() == []
+    stage.inbox.append(Message(made, CHUNK, "thinker"))
+    assert outputs() == [CHUNK]
+    stage.inbox.append(Message(made, DONE, "thinker"))
+    assert [outputs(), outputs(), outputs()] == [[CHUNK], [CHUNK, PAYLOAD], []]
+
+
+def test_a_vocoder_makes_the_passes_of_the_runtime() -> None:
+    profile = StageProfile("vocoder")
+    profile.cost("").observe({"frames": 1.0}, 0.001)
+    stage = VocoderStage("vocoder", profile, costing_of(profile), {"initial_chunk": 2, "chunk": 3})
+    visits = {
+        "talker": Visit(targets=["vocoder"], chunks={"vocoder": 6}),
+        "vocoder": Visit(["talker"], [CLIENT], {CLIENT: 3}),
+    }
+    made = flight("a", **visits)
+    for _ in range(6):
+        stage.inbox.append(Message(made, CHUNK, "talker"))
+    for frames in (2, 3):
+        steps = stage.turn()
+        assert [round(seconds * 1000) for (seconds, _), _ in steps] == [0, frames]
+        assert [[what for _, what, *_ in outputs] for _, outputs in steps] == [[], [CHUNK]]
+    assert stage.turn() == []
+    stage.inbox.append(Message(made, DONE, "talker"))
+    stage.inbox.append(Message(made, PAYLOAD, "talker"))
+    steps = stage.turn()
+    assert [round(seconds * 1000) for (seconds, _), _ in steps] == [0, 1]
+    assert [what for _, what, *_ in steps[-1][1]] == [CHUNK, PAYLOAD]
+    assert stage.turn() == []
+
+
+def test_a_stream_stage_hands_on_as_many_chunks_as_were_measured() -> None:
+    stage = StreamStage("decode", StageProfile("stream"), free)
+    visits = {
+        "thinker": Visit(targets=["decode"], chunks={"decode": 6}),
+        "decode": Visit(["thinker"], [CLIENT], {CLIENT: 4}),
+    }
+    made, sent = flight("a", **visits), list[str]()
+    for what in [*[CHUNK] * 6, PAYLOAD, DONE]:
+        stage.inbox.append(Message(made, what, "thinker"))
+        sent += [each for _, outputs in stage.turn() for _, each, *_ in outputs]
+    assert sent == [*[CHUNK] * 4, PAYLOAD]
+    assert sum(streamed(4, 6, made) for made in range(1, 7)) == 4

@@ -1,0 +1,55 @@
+"""The encoders and the vocoder of a checkpoint, in transformers' networks and in ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.models.qwen3_omni_moe import configuration_qwen3_omni_moe as configs
+from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as models
+
+from omni_qwen3.audio_network import AudioEncoder
+from omni_qwen3.checkpoint import Checkpoint, load_module
+from omni_qwen3.code2wav_network import Code2Wav, Window
+from omni_qwen3.config import read_config
+from omni_qwen3.vision_network import VisionEncoder
+
+PREFIXES = {"vision": "thinker.visual.", "audio": "thinker.audio_tower.", "vocoder": "code2wav."}
+
+
+def reference(folder: Path, part: str, dtype: torch.dtype = torch.float32) -> Any:
+    """transformers' network."""
+    raw = read_config(folder).raw
+    model, config, section = {
+        "vision": (models.Qwen3OmniMoeVisionEncoder, configs.Qwen3OmniMoeVisionEncoderConfig, "vision_config"),
+        "audio": (models.Qwen3OmniMoeAudioEncoder, configs.Qwen3OmniMoeAudioEncoderConfig, "audio_config"),
+        "vocoder": (models.Qwen3OmniMoeCode2Wav, configs.Qwen3OmniMoeCode2WavConfig, "code2wav_config"),
+    }[part]
+    values = raw[section] if part == "vocoder" else raw["thinker_config"][section]
+    return _loaded(model._from_config(config(**values)), folder, part, dtype)
+
+
+def own(folder: Path, part: str, dtype: torch.dtype = torch.float32) -> Any:
+    """Our network."""
+    config = read_config(folder)
+    assert config.vocoder is not None
+    with torch.device("meta"):
+        made: nn.Module = {
+            "vision": lambda: VisionEncoder(config.vision),
+            "audio": lambda: AudioEncoder(config.audio),
+            "vocoder": lambda: Code2Wav(config.vocoder),  # type: ignore[arg-type]
+        }[part]()
+    return _loaded(made, folder, part, dtype)
+
+
+def _loaded(network: nn.Module, folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
+    return load_module(network, Checkpoint(folder), {"": PREFIXES[part]}, dtype=dtype)
+
+
+def one_shot(network: Code2Wav, codes: torch.Tensor) -> torch.Tensor:
+    """Decode ``[B, codebooks, T]`` at once, as transformers' network does: ``[B, 1, samples]``."""
+    frames = [each.T for each in codes]
+    hidden = network.transform(frames, [Window() for _ in frames])
+    return network.synthesize(torch.stack(hidden).transpose(1, 2)).unsqueeze(1)

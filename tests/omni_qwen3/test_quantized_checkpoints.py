@@ -1,0 +1,214 @@
+"""Checkpoints in GPTQ's and AWQ's formats: the weights that they define, in our layers, or an error that names what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+
+from omni_core.errors import ConfigError
+from omni_core.model_runner import ForwardBatch
+from omni_qwen3.checkpoint import open_checkpoint
+from omni_qwen3.config import read_config
+from omni_qwen3.layers import Experts
+from omni_qwen3.thinker_network import Thinker, load_thinker
+from omni_testing.quantized_checkpoints import write_quantized
+from omni_torch.few_rows import widened
+from omni_torch.quantized_linear import Int4WeightLinear
+from omni_torch.tensor_parallel import TensorParallel
+from omni_torch.weights import Checkpoint
+
+LAYERS = r"^thinker\.model\.layers\.\d+\.(self_attn|mlp\.experts)\..*_proj\.weight$"
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "gptq": {"group": 32},
+    "gptq with zero points": {"group": 32, "symmetric": False},
+    "gptq version 2": {"group": 32, "symmetric": False, "version": 2},
+    "gptq with reordered inputs": {"group": 32, "symmetric": False, "reordered": True},
+    "gptq, a scale per output": {"group": -1},
+    "awq": {"group": 32, "method": "awq", "symmetric": False},
+    "awq without zero points": {"group": 32, "method": "awq"},
+}
+
+
+def attend(
+    layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None = None
+) -> torch.Tensor:
+    q, k, v = (each.transpose(0, 1).unsqueeze(0) for each in (query, key, value))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+
+
+@torch.inference_mode()
+def logits_of(model: Thinker) -> torch.Tensor:
+    ids = torch.arange(40) * 7 % model.vocab_size
+    batch = ForwardBatch(
+        requests=[], starts=[0], lengths=[len(ids)], input_ids=ids, input_embeds=model.embed(ids), attention=attend,
+        positions=torch.arange(len(ids)).expand(3, -1), sample_rows=torch.arange(len(ids)), sampled=[],
+    )  # fmt: skip
+    return model.compute_logits(model(batch).hidden).double()
+
+
+def load(folder: Path) -> Thinker:
+    return load_thinker(str(folder), read_config(folder))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_logits_are_those_of_the_weights_that_the_format_defines(
+    tiny: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    write_quantized(tiny["a"], tmp_path / "narrow", LAYERS, plain=tmp_path / "plain", **FORMATS[name])
+    rounded, model = load(tmp_path / "plain"), load(tmp_path / "narrow")
+    made, exact, plain = logits_of(model), logits_of(rounded), logits_of(load(tiny["a"]))
+    narrow = {part: each for part, each in model.named_modules() if isinstance(each, Int4WeightLinear)}
+    if name == "gptq with reordered inputs":
+        assert not narrow
+        torch.testing.assert_close(made, exact, atol=1e-4, rtol=0)
+        return
+    assert len(narrow) == 4 * (2 + 2 * 8), "queries, keys and values; outputs; two layers of each expert"
+    assert not any(each.gate_up_proj.numel() for each in model.modules() if isinstance(each, Experts))
+    parts = dict(rounded.named_modules())
+    for part, layer in narrow.items():
+        block, _, number = part.partition(".packed.")
+        owner = parts[block]
+        if isinstance(owner, Experts):
+            wide = (owner.down_proj if int(number) % 2 else owner.gate_up_proj)[int(number) // 2]
+        else:
+            wide = owner.weight
+        assert layer.matrix.scales is not None
+        # The scale and its product are rounded to bfloat16: twice 2^-8.
+        found = widened(layer.matrix.weight, layer.matrix.scales, torch.float32)
+        torch.testing.assert_close(found, wide.detach(), rtol=2**-7, atol=0)
+    # Some rows have other experts after rounding, in every layer of random weights.
+    assert errors(made, exact).median() < 0.02
+    assert errors(plain, exact).median() > 0.1, "the weights are not rounded to 4 bits"
+
+
+def errors(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Return the relative error of each row."""
+    relative: torch.Tensor = (made - exact).norm(dim=-1) / exact.norm(dim=-1)
+    return relative
+
+
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("method", ["gptq", "awq"])
+def test_every_value_is_the_one_of_the_format(tmp_path: Path, method: str, group: int) -> None:
+    weight = torch.randn(24, 256, generator=torch.Generator().manual_seed(group))
+    (tmp_path / "source").mkdir()
+    save_file({"layer.weight": weight}, tmp_path / "source" / "model.safetensors")
+    (tmp_path / "source" / "config.json").write_text("{}")
+    for symmetric in (False, True):
+        target, plain = tmp_path / f"{symmetric}", tmp_path / f"plain {symmetric}"
+        write_quantized(
+            tmp_path / "source", target, "weight", method=method, group=group, symmetric=symmetric, plain=plain
+        )
+        exact = load_file(plain / "model.safetensors")["layer.weight"]
+        checkpoint = open_checkpoint(target)
+        assert checkpoint.narrow(["layer.weight"]) is not symmetric
+        read = checkpoint.read(["layer.weight", "layer._weight", "layer._scales"])
+        assert torch.equal(read["layer.weight"], exact)
+        narrow = widened(read["layer._weight"], read["layer._scales"], torch.float32)
+        torch.testing.assert_close(narrow, exact, rtol=2**-7, atol=0)
+        assert read["layer._scales"].shape == ((24, 8) if symmetric else (24, 2, 8))
+        assert torch.equal(checkpoint.read(["layer.weight"], lambda name: None)["layer.weight"], exact)
+
+
+def test_some_layers_may_be_plain(tiny: dict[str, Path], tmp_path: Path) -> None:
+    pattern = r"^thinker\.model\.layers\.[12]\.(self_attn\.[qk]_proj|mlp\.experts\.[0-4]\..*)\.weight$"
+    write_quantized(tiny["a"], tmp_path / "narrow", pattern, group=32, plain=tmp_path / "plain")
+    model = load(tmp_path / "narrow")
+    assert not [each for each in model.modules() if isinstance(each, Int4WeightLinear)]
+    torch.testing.assert_close(logits_of(model), logits_of(load(tmp_path / "plain")), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["gptq with zero points", "gptq with reordered inputs", "awq"])
+def test_ranks_have_exactly_the_weights_that_the_format_defines(
+    tiny: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    write_quantized(tiny["a"], tmp_path / "narrow", LAYERS, plain=tmp_path / "plain", **FORMATS[name])
+    for rank in range(2):
+        parallel = TensorParallel(rank, 2)
+        made, exact = (
+            load_thinker(str(folder), read_config(folder), parallel=parallel).state_dict()
+            for folder in (tmp_path / "narrow", tmp_path / "plain")
+        )
+        assert made.keys() == exact.keys()
+        assert not [each for each in made if not torch.equal(made[each], exact[each])]
+
+
+def test_orders_of_inputs_are_read_together(
+    tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_quantized(tiny["a"], tmp_path / "narrow", LAYERS, group=32, reordered=True)
+    reads = []
+    plain_read = Checkpoint.read
+
+    def counted(self: Checkpoint, names: Iterable[str], *rest: Any) -> dict[str, torch.Tensor]:
+        reads.append(names := list(names))
+        return plain_read(self, names, *rest)
+
+    monkeypatch.setattr(Checkpoint, "read", counted)
+    load(tmp_path / "narrow")
+    (orders,) = (names for names in reads if names and all(name.endswith(".g_idx") for name in names))
+    assert len(orders) == 4 * (4 + 3 * 8), "all layers of both kinds"
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("narrow") / "checkpoint"
+    write_quantized(tiny["a"], target, LAYERS, group=32, symmetric=False)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"quant_method": "fp8"}, r"quant_method is 'fp8', which cannot be read; there are: gptq, awq"),
+        ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'"),
+        ({"bits": 8}, r"quantization_config.bits is 8, which cannot be read; there are: 4"),
+        ({"quant_method": "awq", "version": "gemv"}, "version is 'gemv'"),
+        ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+        ({"group_size": 0}, "group_size is 0"),
+        ({"quant_method": "auto-round", "packing_format": "other"}, "packing_format is 'other'"),
+        ({"group_size": 64}, r"experts.0.gate_proj.scales.*asks for \[1, 32\]; compare bits and group_size"),
+    ],
+)
+def test_other_ways_of_quantisation_are_named(
+    narrow: Path, tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    config["quantization_config"] |= changed
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=message) as raised:
+        load(copy)
+    assert str(copy) in str(raised.value)
+
+
+def test_missing_and_wrong_tensors_are_named(narrow: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy"))
+    tensors = load_file(copy / "model.safetensors")
+    layer = "thinker.model.layers.1.mlp.experts.3.up_proj"
+    for part, change, message in [
+        ("qzeros", None, rf"lacks the tensor '{layer}.qzeros'"),
+        ("scales", lambda each: each[:, :-1], rf"tensor '{layer}.scales' is torch.float16 \[2, 31\]"),
+        ("qweight", lambda each: each.float(), rf"tensor '{layer}.qweight' is torch.float32"),
+        (
+            "g_idx",
+            lambda each: each.flip(0),
+            rf"tensor '{layer}.g_idx' reorders inputs, but config.json says desc_act is false",
+        ),
+    ]:
+        changed = {
+            **tensors,
+            f"{layer}.{part}": None if change is None else change(tensors[f"{layer}.{part}"]).contiguous(),
+        }
+        save_file({name: each for name, each in changed.items() if each is not None}, copy / "model.safetensors")
+        with pytest.raises(ConfigError, match=message):
+            load(copy)

@@ -1,0 +1,154 @@
+"""The thinker, the talker and the code predictor by omni-kernels-cpu, beside the same stages without kernels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("omni_kernels_cpu")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from qwen_stages import create_talker, create_thinker
+from stage_answers import SAMPLING, answers, assert_same
+
+from omni_core.plugins import load_plugins
+from omni_engine.scheduler import EngineScheduler
+from omni_kernels_cpu.library import problem
+from omni_qwen3.config import read_config
+from omni_qwen3.conformance import TalkerConformance, ThinkerConformance, tiny_checkpoint
+from omni_qwen3.talker_feedback import chooser
+from omni_qwen3.talker_network import load_talker
+from omni_torch.code_frames import CodeChoice
+from omni_torch.installed_kernels import install
+from omni_torch.kernel_specs import kernel_specs
+from omni_torch.packed_linear import pack_decoder, pack_linears
+
+pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
+
+
+@pytest.fixture(scope="module")
+def conformance_checkpoint() -> str:
+    return str(tiny_checkpoint())
+
+
+@pytest.fixture
+def kernels() -> Iterator[dict[str, Any]]:
+    specs = kernel_specs(load_plugins())
+    yield {name: [each for each in some if each.device == "cpu"] for name, some in specs.items()}
+    install({})
+
+
+def with_and_without(
+    make: Any, messages: list[Any], kernels: dict[str, Any], **options: Any
+) -> tuple[EngineScheduler, dict[str, Any], dict[str, Any]]:
+    """Return the stage with kernels, its answers, and those of one without."""
+    install({})
+    plain = make(**options)
+    expected = answers(plain, messages)
+    assert plain.statistics()["kernel_steps"] == 0
+    install(kernels)
+    stage: EngineScheduler = make(**options)
+    return stage, answers(stage, messages), expected
+
+
+def assert_same_answers(made: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert made.keys() == expected.keys()
+    for name, sent in made.items():
+        assert [(each.type, each.target) for each in sent] == [(each.type, each.target) for each in expected[name]]
+        for each, right in zip(sent, expected[name], strict=True):
+            assert_same(each.data, right.data)
+
+
+@pytest.mark.parametrize("options", [{"kv_blocks": 64}, {"kv_blocks": 9, "block_size": 4, "chunk_size": 4}], ids=str)
+def test_the_thinker_in_float32(options: dict[str, Any], conformance_checkpoint: str, kernels: dict[str, Any]) -> None:
+    """With images' features, and with the hidden states that the talker reads; in a cache that is too small for all, too."""
+    cases = ThinkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING)]
+    make = partial(create_thinker, conformance_checkpoint)
+    stage, made, expected = with_and_without(make, messages, kernels, **options)
+    assert_same_answers(made, expected)
+    state = stage.statistics()
+    assert 5 < state["kernel_steps"] < state["steps"], "prompts with features of images are computed layer by layer"
+    assert (state["preemptions"] > 0) == (options["kv_blocks"] == 9)
+
+
+def test_the_talker_and_its_code_predictor_in_float32(conformance_checkpoint: str, kernels: dict[str, Any]) -> None:
+    cases = TalkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING[:3])]
+    stage, made, expected = with_and_without(
+        partial(create_talker, conformance_checkpoint), messages, kernels, kv_blocks=64
+    )
+    assert_same_answers(made, expected)
+    assert stage.statistics()["kernel_steps"] > 5
+
+
+@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "int8_weight_only"}], ids=str)
+def test_narrow_weights_are_computed_alone_as_in_a_batch(
+    options: dict[str, Any], conformance_checkpoint: str, kernels: dict[str, Any]
+) -> None:
+    install(kernels)
+    cases = ThinkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING[:3])]
+    together = create_thinker(conformance_checkpoint, kv_blocks=64, **options)
+    batch = answers(together, messages)
+    assert together.statistics()["kernel_steps"] > 5
+    for number, sampling in enumerate(SAMPLING[:3]):
+        stage = create_thinker(conformance_checkpoint, kv_blocks=64, **options)
+        alone = answers(stage, [cases.messages(f"r{number}", number, sampling)])[f"r{number}"]
+        assert alone[-1].data["token_ids"] == batch[f"r{number}"][-1].data["token_ids"]
+
+
+def test_the_option_that_turns_them_off(conformance_checkpoint: str, kernels: dict[str, Any]) -> None:
+    install(kernels)
+    cases = ThinkerConformance()
+    messages = [cases.messages("r0", 0, SAMPLING[0])]
+    states = []
+    for wanted in (True, False):
+        stage = create_thinker(conformance_checkpoint, kv_blocks=64, step_kernels=wanted)
+        answers(stage, messages)
+        states.append(stage.statistics()["kernel_steps"])
+    assert states[0] > 5
+    assert states[1] == 0
+
+
+def test_frames_by_calls_of_steps_and_by_one_call(
+    tiny: dict[str, Path], kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of the code predictor by PyTorch, by one call, by kernels of steps where its codes are chosen otherwise, and by PyTorch
+    because there are too many.
+    """
+    config = read_config(tiny["a"])
+    hidden = torch.randn(3, config.talker.predictor.hidden_size, generator=torch.Generator().manual_seed(0))
+    uniforms = torch.rand(
+        3, config.talker.code_groups - 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    choices: list[Any] = [
+        chooser(None, None),
+        chooser(torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64), uniforms),
+        lambda logits, group: logits.argmax(-1),
+    ]
+    made = []
+    for some, most in (({}, 32), (kernels, 32), (kernels, 2)):
+        install(some)
+        for module in ("decoder_step", "code_predictor"):
+            monkeypatch.setattr(f"omni_qwen3.{module}.MOST_ROWS", most)
+        predictor = load_talker(str(tiny["a"]), config).code_predictor
+        pack_linears(predictor, pack_decoder)
+        codes = []
+        for choose in choices:
+            predictor._state = None
+            with torch.inference_mode():
+                codes.append(predictor(hidden, hidden.flip(0), choose)[0])
+            one_call = some == kernels and most == 32 and isinstance(choose, CodeChoice)
+            assert (predictor._state is None) == one_call
+            assert one_call or (predictor._state.tables is not None) == (some == kernels and most == 32)
+        made.append(codes)
+    assert not torch.equal(made[0][0], made[0][1])
+    for codes in made[1:]:
+        assert all(torch.equal(each, right) for each, right in zip(codes, made[0], strict=True))

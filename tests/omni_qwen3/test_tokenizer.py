@@ -1,0 +1,136 @@
+"""The tokenizer of preprocessing: ids, special tokens and prompts are those of transformers' tokenizer."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, Qwen2Tokenizer
+
+from omni_core.errors import ConfigError, InvalidRequestError
+from omni_qwen3.chat_template import ChatTemplate
+from omni_qwen3.config import read_config
+from omni_qwen3.tokenizer import ChatTokenizer, load_chat_tokenizer, load_tokenizer
+
+TEXTS = [
+    "What is in the picture, and what do you hear?",
+    "It's 12345 o'clock; WE'LL see   what\tthey'd say\r\n\r\n  \n end ",
+    "Grüße, Ångström, 世界 🦊! e\u0301 A\u030a ﬁ ½ ١٢٣ 한국어 \u00a0\u2003\u200b",
+    "<|im_start|>user\nhello<|im_end|>\n<|audio_pad|><tts_pad> <|im_start|",
+    "",
+    " ",
+    "\x00\x07\ufffd",
+]
+
+
+def own(folder: Path) -> ChatTokenizer:
+    return load_chat_tokenizer(str(folder), read_config(folder))
+
+
+def test_ids_are_those_of_the_reference(tiny: dict[str, Path]) -> None:
+    tokenizer, reference = own(tiny["a"]), AutoTokenizer.from_pretrained(tiny["a"])
+    draw = random.Random(0)
+    letters = [*"ab Z.,'-\n\t019éß世🦊", "e\u0301", "'ll", "<|im_end|>", "  "]
+    drawn = ["".join(draw.choices(letters, k=draw.randint(1, 40))) for _ in range(300)]
+    for text in [*TEXTS, *drawn]:
+        assert tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"], repr(text)
+    assert set(tokenizer.special_tokens) == set(reference.all_special_tokens)
+    assert tokenizer.token(tokenizer.encode("<|audio_pad|>")[0]) == "<|audio_pad|>"
+    with pytest.raises(ConfigError, match="no token of the id 999999"):
+        tokenizer.token(999_999)
+
+
+TEMPLATES = {
+    "that of the tiny checkpoint": None,
+    "loop controls": "{% for message in messages %}{% if loop.index > 2 %}{% break %}{% endif %}{{ message.role }}\n{% endfor %}",
+    "json": "{{ messages | tojson }} {{ messages[0] | tojson(indent=2) }}",
+    "blocks\n": "  {% if tools is none and documents is none %}\nno tools\n  {% endif %}\n{{ eos_token }}{{ bos_token }}|{{ audio_token }}",
+    "an undefined name": "{{ messages[0].name }}{% if enable_thinking is defined %}x{% endif %}{{ add_generation_prompt }}",
+    "a date": "{{ strftime_now('%Y') | length }}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_prompts_are_those_of_the_reference(tiny: dict[str, Path], tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
+    if (template := TEMPLATES[name]) is not None:
+        (folder / "chat_template.jinja").write_text(template)
+    parts = [{"type": "text", "text": "<b>Grüße</b> {{ 1 }}"}, {"type": "image"}, {"type": "audio"}, {"type": "video"}]
+    turns = [("system", "Be kind.\n"), ("user", "Hello"), ("assistant", " Hi. ")]
+    messages: list[dict[str, Any]] = [
+        *({"role": role, "content": [{"type": "text", "text": text}]} for role, text in turns),
+        {"role": "user", "content": parts},
+    ]
+    reference = AutoTokenizer.from_pretrained(folder)
+    expected = reference.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert own(folder).render(messages) == expected
+
+
+def test_a_template_may_be_in_the_tokenizer_s_config(tiny: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    assert own(folder).render(messages) == own(tiny["a"]).render(messages)
+    assert type(own(folder)) is type(own(tiny["a"]))
+
+
+def test_the_layout_of_the_released_checkpoint_is_read(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """``vocab.json`` and ``merges.txt`` in place of ``tokenizer.json``."""
+    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
+    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, whole["model"]["merges"])) + "\n")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    added = {str(each["id"]): {k: v for k, v in each.items() if k != "id"} for each in whole["added_tokens"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "added_tokens_decoder": added}))
+    older, newer = own(folder), own(tiny["a"])
+    assert type(older) is not type(newer)
+    messages = [{"role": "user", "content": [{"type": "text", "text": "It's 2026. Grüße, 世界!"}, {"type": "audio"}]}]
+    assert older.render(messages) == newer.render(messages)
+    for text in TEXTS:
+        assert older.encode(text) == newer.encode(text)
+    assert set(older.special_tokens) == set(newer.special_tokens)
+    ids = newer.encode("Grüße")
+    config = read_config(folder)
+    assert (
+        load_tokenizer(str(folder), config).decode(ids) == load_tokenizer(str(tiny["a"]), config).decode(ids) == "Grüße"
+    )
+
+
+def test_another_kind_of_tokenizer_is_left_to_transformers(tiny: dict[str, Path], tmp_path: Path) -> None:
+    """A class that divides text in another way must not be given this one's rule."""
+    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    reference = AutoTokenizer.from_pretrained(folder)
+    assert not isinstance(reference, Qwen2Tokenizer)
+    for text in TEXTS:
+        assert own(folder).encode(text) == reference(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ raise_exception('only one system message') }}", "refuses them: only one system message"),
+        ("{{ messages.clear() }}", "template refuses them"),
+        ("{{ ''.__class__.__mro__ }}", "template refuses them"),
+        ("{{ nobody.name }}", "'nobody' is undefined"),
+    ],
+)
+def test_a_template_can_refuse_messages_and_do_nothing_else(source: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        ChatTemplate(source, {}, "x").render([{"role": "user", "content": "Hello"}])
+
+
+def test_a_broken_template_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"the chat template of /there cannot be read: Expected an expression"):
+        ChatTemplate("{% for %}{% endfor %}", {}, "/there")

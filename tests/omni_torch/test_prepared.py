@@ -1,0 +1,252 @@
+"""Prepared weights: a later start maps what the first one wrote, and everything that could make it wrong makes it new."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from omni_core.errors import ConfigError
+from omni_torch import prepared, weight_cache, weight_files
+from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.prepared import load_prepared
+from omni_torch.quantized_linear import QUANTIZATIONS, _works, quantize_for
+from omni_torch.weights import Checkpoint, load_module
+
+MINE = [None, *(name for name, each in QUANTIZATIONS.items() if _works(each))]
+
+
+class Network(nn.Module):
+    """Two joined projections, a norm, and a head that is the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Linear(128, 192)
+        self.norm = nn.Parameter(torch.empty(7))
+        self.embedding = nn.Parameter(torch.empty(192, 64))
+        self.head = nn.Parameter(torch.empty(192, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.both(x) @ self.head * self.norm.sum()
+        return made
+
+
+def drawn(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def write(folder: Path, seed: int = 0) -> Path:
+    folder.mkdir(exist_ok=True)
+    tensors = {
+        "a.weight": drawn(64, 128, seed=seed), "b.weight": drawn(128, 128, seed=seed + 1), "a.bias": drawn(64, seed=seed + 2),
+        "b.bias": drawn(128, seed=seed + 3), "norm": drawn(7, seed=seed + 4), "embedding": drawn(192, 64, seed=seed + 5),
+    }  # fmt: skip
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def sources(name: str, shape: torch.Size) -> list[tuple[str, tuple[int, ...] | None]]:
+    if name.startswith("both."):
+        return [(f"{each}.{name.removeprefix('both.')}", None) for each in "ab"]
+    return [("embedding" if name == "head" else name, tuple(shape))]
+
+
+def load(
+    checkpoint: Path, quantization: str | None = None, dtype: torch.dtype = torch.float32, read: list[Any] | None = None
+) -> Network:
+    """Load the network; ``read`` gets an entry if the checkpoint is read."""
+
+    def make() -> Network:
+        with torch.device("meta"):
+            return Network()
+
+    def fill(module: Network) -> Network:
+        if read is not None:
+            read.append(threading.get_ident())
+        return load_module(module, Checkpoint(checkpoint), sources, dtype=dtype)
+
+    options = {"quantization": quantization}
+    quantize = quantize_for(quantization, "cpu")
+    made = load_prepared(make, fill, checkpoint, network="test", dtype=dtype, options=options, quantize=quantize)
+    pack_linears(made, pack_decoder)
+    return made
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(weight_cache.VARIABLE, raising=False)
+    monkeypatch.setattr(prepared, "LEAST_BYTES", 0)
+    return write(tmp_path / "checkpoint")
+
+
+def files() -> list[Path]:
+    return sorted(weight_cache.folder().glob("*"))
+
+
+@pytest.mark.parametrize("quantization", MINE)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_later_start_maps_the_same_weights(
+    checkpoint: Path, quantization: str | None, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(weight_cache.VARIABLE, "off")
+    x = drawn(3, 128, seed=9).to(dtype)
+    exact = load(checkpoint, quantization, dtype)(x)
+    assert files() == []
+    monkeypatch.delenv(weight_cache.VARIABLE)
+    read: list[Any] = []
+    for _ in range(3):
+        assert torch.equal(load(checkpoint, quantization, dtype, read)(x), exact)
+    assert len(read) == 1
+    assert len(files()) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="reads /proc")
+def test_weights_are_pages_of_the_file(checkpoint: Path) -> None:
+    made = [load(checkpoint), load(checkpoint)]
+    ranges = [
+        [int(each, 16) for each in line.split()[0].split("-")]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if str(files()[0]) in line
+    ]
+    for network in made:
+        for name, tensor in network.state_dict().items():
+            assert any(low <= tensor.data_ptr() < high for low, high in ranges), name
+            assert tensor.data_ptr() % 4 == 0, name
+        assert network.head.data_ptr() == network.embedding.data_ptr()
+        assert network.head.data_ptr() % weight_files.ALIGNMENT == 0
+    made[0].head.zero_()
+    assert made[1].head.abs().max() > 0
+    assert load(checkpoint).head.abs().max() > 0, "a write reached the file"
+
+
+def test_the_file_is_one_of_the_format(checkpoint: Path) -> None:
+    made = load(checkpoint)
+    for name, tensor in load_file(files()[0]).items():
+        assert torch.equal(made.state_dict()[name], tensor)
+
+
+def test_other_weights_options_and_code_have_other_files(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(checkpoint).norm.clone()
+    (checkpoint / "model.safetensors").unlink()
+    write(checkpoint, seed=20)  # of the same sizes and names
+    read: list[Any] = []
+    assert not torch.equal(load(checkpoint, read=read).norm, first)
+    load(checkpoint, dtype=torch.bfloat16, read=read)
+    (checkpoint / "config.json").write_text('{"changed": true}')
+    load(checkpoint, read=read)
+    monkeypatch.setattr(prepared, "_files_of", lambda package: [checkpoint / "config.json"])
+    load(checkpoint, read=read)
+    assert len(read) == 4
+    assert len(files()) == 5
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _no_header(path: Path) -> None:
+    path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+def _of_another_network(path: Path) -> None:
+    key = path.name.removesuffix(weight_cache.SUFFIX)
+    weight_files.write_tensors(path, {"norm": torch.zeros(7)}, {"key": key})
+
+
+def _of_another_key(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(path.name[:32].encode(), b"0" * 32))
+
+
+@pytest.mark.parametrize("damage", [_cut, _empty, _no_header, _of_another_network, _of_another_key])
+def test_a_damaged_file_is_made_anew(
+    checkpoint: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    exact = {name: tensor.clone() for name, tensor in load(checkpoint).state_dict().items()}
+    path = files()[0]
+    damage(path)
+    read: list[Any] = []
+    for _ in range(2):
+        made = load(checkpoint, read=read).state_dict()
+        assert all(torch.equal(made[name], tensor) for name, tensor in exact.items())
+    assert len(read) == 1
+    assert [record.getMessage() for record in caplog.records if "made anew" in record.getMessage()]
+    assert len(caplog.records) == 1
+
+
+def test_without_a_folder_or_a_free_disk_weights_are_read(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    exact = load(checkpoint).state_dict()
+    weight_cache.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        assert torch.equal(load(checkpoint).norm, exact["norm"])
+    assert files() == [], "a part of a file is left"
+    weight_cache.folder().rmdir()
+    weight_cache.folder().write_text("no folder")
+    assert torch.equal(load(checkpoint).norm, exact["norm"])
+    assert ["No space left" in caplog.records[0].getMessage(), len(caplog.records)] == [True, 2]
+
+
+def test_two_starts_at_once_do_not_disturb_one_another(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together, made, write_tensors = threading.Barrier(2, timeout=20), [], weight_files.write_tensors
+
+    def at_once(*given: Any) -> None:
+        together.wait()
+        write_tensors(*given)
+
+    monkeypatch.setattr(prepared, "write_tensors", at_once)
+    threads = [threading.Thread(target=lambda: made.append(load(checkpoint))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    one, other = (each.state_dict() for each in made)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert len(files()) == 1
+
+
+def test_the_folder_is_bounded_and_forgets_what_was_used_longest_ago(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = load(checkpoint)
+    nbytes = files()[0].stat().st_size
+    monkeypatch.setenv(weight_cache.VARIABLE, str(2 * nbytes + 1000))
+    os.utime(files()[0], (time.time() - 100,) * 2)
+    load(checkpoint, dtype=torch.bfloat16)
+    for path in files():
+        os.utime(path, (path.stat().st_mtime - 50,) * 2)
+    load(checkpoint)  # used again, so that the other one is the oldest
+    (checkpoint / "config.json").write_text('{"changed": true}')
+    load(checkpoint)
+    read: list[Any] = []
+    (checkpoint / "config.json").write_text("{}")
+    load(checkpoint, read=read)
+    assert not read
+    assert sum(each.stat().st_size for each in files()) <= 2 * nbytes + 1000
+    weight_cache.clear()
+    assert first.head.abs().max() > 0, "a process keeps what it has mapped"
+    monkeypatch.setenv(weight_cache.VARIABLE, "1KiB")
+    load(checkpoint)
+    assert "are not kept" in caplog.records[-1].getMessage()
+    monkeypatch.setenv(weight_cache.VARIABLE, "much")
+    with pytest.raises(ConfigError, match="OMNI_WEIGHTS_CACHE: must be a size such as 20GiB"):
+        load(checkpoint)

@@ -1,0 +1,144 @@
+"""A vocoder under more load than it can bear, in simulated time: nobody starves, and sound that is being heard is in time."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from attrs import define, field
+from hearing import end, frame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from omni_torch.vocoder import VocoderScheduler
+
+FRAME_SECONDS, RATE = 0.08, 25
+"""Of sound in a frame, which is two samples."""
+
+
+@define
+class Slow:
+    """A vocoder whose passes take simulated time, and a listener of every request."""
+
+    seconds_per_frame: float
+    now: float = 0.0
+    passes: list[list[int]] = field(factory=list)
+    device, sample_rate, codebooks, codebook_size = torch.device("cpu"), RATE, 1, 64
+
+    def begin(self) -> None:
+        """Keep nothing of a stream."""
+
+    def decode(self, work: list[tuple[None, torch.Tensor]]) -> list[torch.Tensor]:
+        self.passes.append([len(frames) for _, frames in work])
+        self.now += 0.002 + self.seconds_per_frame * sum(self.passes[-1])
+        return [torch.zeros(2 * len(frames)) for _, frames in work]
+
+
+@define
+class Talk:
+    """A vocoder's scheduler that gets whole requests at given moments."""
+
+    vocoder: Slow
+    scheduler: VocoderScheduler[None]
+    heard: dict[str, list[tuple[float, float]]] = field(factory=dict)
+    ended: list[str] = field(factory=list)
+
+    @classmethod
+    def of(cls, seconds_per_frame: float, policy: str | None = "omni_torch.deadlines:Deadlines") -> Talk:
+        vocoder = Slow(seconds_per_frame)
+        scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=24, policy=policy)
+        scheduler.clock = lambda: vocoder.now
+        return cls(vocoder, scheduler)
+
+    def give(self, name: str, frames: int, *, whole: bool = True) -> None:
+        for _ in range(frames):
+            self.scheduler.inbox.put(frame(name, torch.zeros(1, dtype=torch.int64)))
+        for message in end(name) if whole else []:
+            self.scheduler.inbox.put(message)
+
+    def run(self, until: float = math.inf) -> None:
+        """Make turns until a moment, or until only a message can bring more."""
+        while self.vocoder.now < until and (len(self.scheduler.inbox) or self.scheduler.unfinished):
+            waits = 0.0 if len(self.scheduler.inbox) else self.scheduler.wait
+            assert waits is not None, "there is work, and the next turn would wait for a message"
+            self.vocoder.now += waits
+            self.scheduler.wait = 0.0
+            self.scheduler.turn()
+            for message in self.scheduler.outbox.drain():
+                if message.type == "stream":
+                    seconds = len(message.data.samples) / RATE
+                    self.heard.setdefault(message.request_id, []).append((self.vocoder.now, seconds))
+                else:
+                    assert message.type == "result"
+                    self.ended.append(message.request_id)
+        if until < math.inf:
+            self.vocoder.now = max(self.vocoder.now, until)
+
+    def late(self) -> float:
+        """Return the share of the sound that came when nothing was left to play."""
+        late = total = 0.0
+        for pieces in self.heard.values():
+            played = pieces[0][0]
+            for arrival, seconds in pieces:
+                late += seconds * (arrival > played)
+                played = max(played, arrival) + seconds
+                total += seconds
+        return late / total
+
+
+def load(talk: Talk) -> Talk:
+    """Give 60 requests of 3 s in 9 s to a vocoder that needs 13 s for them."""
+    for number in range(60):
+        talk.give(str(number), 38)
+        talk.run(0.15 * (number + 1))
+    talk.run()
+    assert sorted(talk.ended, key=int) == [str(number) for number in range(60)]
+    return talk
+
+
+def test_sound_that_is_heard_is_in_time_where_the_order_of_arrival_makes_it_late() -> None:
+    in_order, ours = load(Talk.of(0.0055, None)), load(Talk.of(0.0055))
+    assert in_order.late() > 0.1
+    assert ours.late() < in_order.late() / 5
+    assert ours.vocoder.now < in_order.vocoder.now / 0.95
+
+
+def test_the_one_that_runs_dry_first_is_first() -> None:
+    talk = Talk.of(0.005)
+    for name, frames in (("early", 28), ("late", 4)):
+        talk.give(name, frames, whole=False)
+        talk.run()
+    talk.heard.clear()
+    for name in ("early", "late"):
+        talk.give(name, 24, whole=False)
+    talk.run()
+    assert list(talk.heard) == ["late", "early"], "early has two seconds in hand"
+
+
+def test_a_stream_whose_frames_do_not_come_holds_up_nobody() -> None:
+    talk = Talk.of(0.01)
+    talk.give("stuck", 4, whole=False)
+    talk.run(0.05)
+    for number in range(5):
+        talk.give(str(number), 60)
+    talk.run()
+    assert sorted(talk.ended) == ["0", "1", "2", "3", "4"]
+
+
+REQUEST = st.tuples(st.integers(0, 70), st.floats(0.0, 0.5), st.booleans())
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(REQUEST, max_size=12), st.sampled_from([0.0, 0.003, 0.02, 0.1]))
+def test_every_request_that_has_come_whole_ends(requests: list[tuple[int, float, bool]], cost: float) -> None:
+    """Whatever the load, and although others stop in the middle; each with all of its sound, the frames in order."""
+    talk = Talk.of(cost)
+    for number, (frames, gap, whole) in enumerate(requests):
+        talk.give(str(number), frames, whole=whole)
+        talk.run(talk.vocoder.now + gap)
+    talk.run()
+    assert sorted(talk.ended, key=int) == [str(number) for number, each in enumerate(requests) if each[2]]
+    for number, (frames, _, whole) in enumerate(requests):
+        if whole:
+            sound = sum(seconds for _, seconds in talk.heard.get(str(number), []))
+            assert abs(sound - frames * FRAME_SECONDS) < 1e-6
