@@ -1,0 +1,58 @@
+"""What benchmarks import is there: nothing else runs them when the code they measure moves."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(BENCHMARKS.glob("*.py"))
+ELSEWHERE = {"omni_launcher_ray", "omni_sglang"}
+"""Installed in environments of their own."""
+
+
+@cache
+def missing(module: str, name: str) -> bool:
+    """Return whether ``from module import name`` fails."""
+    found = importlib.import_module(module)
+    if hasattr(found, name):
+        return False
+    try:
+        importlib.import_module(f"{module}.{name}")
+    except ModuleNotFoundError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_is_there(script: Path) -> None:
+    wrong = []
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            package = node.module.partition(".")[0]
+            if package.startswith("omni_") and package not in ELSEWHERE:
+                wrong += [f"{node.module}.{each.name}" for each in node.names if missing(node.module, each.name)]
+            elif (BENCHMARKS / f"{package}.py").exists():
+                names = defined(BENCHMARKS / f"{package}.py")
+                wrong += [f"{node.module}.{each.name}" for each in node.names if each.name not in names]
+    assert not wrong
+
+
+@cache
+def defined(script: Path) -> set[str]:
+    """Return the names that a script defines at its top level, without running it."""
+    names: set[str] = set()
+    for node in ast.parse(script.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {each.asname or each.name for each in node.names}
+    return names
