@@ -24,10 +24,10 @@ from report import compare, json_option, publish, quick_option
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_core.stage.groups import Groups
+from omni_diffusion.parts import parts
 from omni_qwen_image.decoder import create_decoder
 from omni_qwen_image.denoiser import create_denoiser
 from omni_qwen_image.encoder import create_encoder
-from omni_qwen_image.parts import parts
 from omni_qwen_image.tiny_checkpoint import write_tiny_checkpoint
 
 STEPS = [4, 12, 6, 20, 4, 8, 12, 6]
