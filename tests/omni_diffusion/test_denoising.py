@@ -108,10 +108,40 @@ def served(model: Wave, *requests: dict[str, Any], size: int = 8) -> list[Outgoi
 def test_requests_of_one_size_and_adapter_share_steps() -> None:
     model = Wave()
     served(model, *({"seed": seed, "steps": 2} for seed in range(3)), {"seed": 3, "steps": 2, "width": 4})
-    assert model.rows == [3, 1, 3, 1]
+    assert model.rows == [3, 3, 1, 1], "the larger image, which is more work, comes after them"
     model = Wave()
     served(model, *({"seed": 1, "steps": 1, "adapter": name} for name in (None, "sketch", None)))
     assert (model.rows, model.adapters) == ([2, 1], [None, "sketch"])
+
+
+def ended_in_order(*requests: tuple[int, dict[str, Any]]) -> list[str]:
+    """Return the names of requests in the order of their ends; each arrives after a number of turns, and no two share a step."""
+    scheduler, due, ended, turns = DenoisingScheduler(Wave(), 1), list(requests), [], 0
+    while len(ended) < len(requests):
+        while due and due[0][0] <= turns:
+            name = f"r{len(requests) - len(due)}"
+            scheduler.inbox.put(
+                IncomingMessage(name, "new_request", StagePayload(name, OmniRequest(), due.pop(0)[1] | {"seed": 1}))
+            )
+        assert scheduler.turn()
+        turns += 1
+        ended += [each.request_id for each in scheduler.outbox.drain()]
+    return ended
+
+
+def test_short_requests_end_first_and_equal_ones_in_the_order_in_which_they_came() -> None:
+    assert ended_in_order((0, {"steps": 9}), (0, {"steps": 2}), (0, {"steps": 5}), (0, {"steps": 2})) == [
+        "r1", "r3", "r2", "r0",
+    ]  # fmt: skip
+    guided_too = {"steps": 4, "words": {"positive": 2, "negative": 5}}
+    assert ended_in_order((0, guided_too), (0, {"steps": 6})) == ["r1", "r0"], "a step with guidance is twice the work"
+
+
+def test_a_long_request_is_overtaken_until_it_is_due() -> None:
+    """Two more steps of others arrive in every second turn, so that without the bound the long one would end last."""
+    others = [(2 * number, {"steps": 2}) for number in range(30)]
+    order = ended_in_order((0, {"steps": 8}), *others)
+    assert 4 <= order.index("r0") <= 16, "16 turns after it began it is due"
 
 
 def test_guidance_is_a_row_more_and_conditions_of_one_length_share_a_batch() -> None:

@@ -12,6 +12,7 @@ from diffusers import QwenImagePipeline
 from stages_in_turn import Stages
 
 from omni_core.errors import InvalidRequestError
+from omni_torch import packed_linear
 
 REQUESTS: list[dict[str, Any]] = [
     {"prompt": "a red circle left of a blue square", "width": 64, "height": 64, "steps": 4, "seed": 1},
@@ -66,7 +67,7 @@ def pixels_of(checkpoint: Path, latents: torch.Tensor, request: dict[str, Any]) 
 
 
 def test_latents_equal_those_of_diffusers_alone_and_together(checkpoint: Path) -> None:
-    stages = Stages(checkpoint)
+    stages = Stages(checkpoint, max_batch_size=8)
     together = stages.run(*REQUESTS)
     assert stages.denoise.statistics()["stepped"] > 1.5 * stages.denoise.statistics()["steps"]
     for request, (latents, pixels) in zip(REQUESTS, together, strict=True):
@@ -76,6 +77,19 @@ def test_latents_equal_those_of_diffusers_alone_and_together(checkpoint: Path) -
         assert torch.allclose(alone, expected, rtol=1e-5, atol=1e-5), request
         assert np.abs(pixels.astype(int) - pixels_of(checkpoint, expected, request).astype(int)).max() <= 1
         assert pixels.std() > 1, "an image of one colour shows nothing"
+
+
+def test_packed_weights_compute_the_same(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the tiny shapes are too small to be packed otherwise."""
+    monkeypatch.setattr(packed_linear, "LEAST_VALUES", 1)
+    stages = Stages(small)
+    if packed_linear.packed(torch.ones(8, 8)) is None:
+        pytest.skip("this build of PyTorch has no such kernels")
+    kinds = {type(each) for each in stages.denoise._model.network.modules()}  # type: ignore[attr-defined]
+    assert packed_linear.PackedLinear in kinds
+    assert torch.nn.Linear not in kinds
+    [(latents, _)] = stages.run(REQUESTS[0])
+    assert torch.allclose(latents, reference(small, REQUESTS[0]), rtol=1e-5, atol=1e-5)
 
 
 def test_a_seed_gives_the_same_again_and_others_differ(small: Path) -> None:

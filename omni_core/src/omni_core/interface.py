@@ -158,7 +158,7 @@ class Interface:
         roles: the stage of each role; see :data:`TEXT`, :data:`SPEECH`, :data:`VOCODER`.
         inputs: kinds of message parts that it takes (``text``, ``image``, ``audio``, ``video``), and ``reference`` if it can speak with
             the voice of a recording.
-        outputs: the modalities that it can answer in: ``text``, ``audio``.
+        outputs: the modalities that it can answer in: ``text``, ``audio``, ``image``, ``video``.
         groups: request parameters by stage. Those of the text role (of the speech role where there is no text) may also be
             given at the top level of ``params``.
         params: parameters of the whole request, at the top level of ``params``.

@@ -43,7 +43,7 @@ async def receive(pipe: Any, request: OmniRequest, screen: Screen, sinks: Sequen
             else:
                 screen.text(piece.text)
     reply = collector.reply()
-    for name in reply.outputs.keys() - {"text", "audio", "image"}:
+    for name in reply.outputs.keys() - {"text", "audio", "image", "video"}:
         screen.text(f"{reply.outputs[name]}\n")
     return reply
 
@@ -55,7 +55,7 @@ def seconds_of(reply: Reply) -> float | None:
 
 def document(reply: Reply, audio_file: str | None = None) -> dict[str, Any]:
     """Return a reply as ``--json`` prints it."""
-    others = {name: data for name, data in reply.outputs.items() if name not in ("text", "audio", "image")}
+    others = {name: data for name, data in reply.outputs.items() if name not in ("text", "audio", "image", "video")}
     return {
         "text": reply.text,
         "audio_seconds": seconds_of(reply),

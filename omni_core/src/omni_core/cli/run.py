@@ -88,6 +88,6 @@ async def _answer(config: PipelineConfig, request: OmniRequest, *, as_json: bool
     if reply.text and not reply.text.endswith("\n"):
         click.echo()
     speech = [f"{seconds:.2f} s of speech"] if (seconds := seconds_of(reply)) else []
-    kept = [*speech, *["an image"] * ("image" in reply.outputs)]
+    kept = [*speech, *(each for each in ("an image", "a video") if each.split()[1] in reply.outputs)]
     for line in [*reply.notices, *(f"{each}; to keep it, --out FILE comes with omni-terminal" for each in kept)]:
         click.echo(line, err=True)

@@ -120,7 +120,8 @@ class Reply:
         finish_reason: ``stop`` or ``length``.
         notices: remarks of the pipeline about this request.
         request_id: the name of the request in logs and traces.
-        outputs: the results of the terminal stages: ``text``, ``audio``, and others by the role of their stage, else by its name.
+        outputs: the results of the terminal stages: ``text``, ``audio``, ``image``, ``video``, and others by the role of their stage,
+            else by its name.
     """
 
     text: str
@@ -192,7 +193,7 @@ def _kind(data: Any) -> str | None:
     if isinstance(data, TextChunk | TextResult | str):
         return "text"
     if isinstance(data, ImageChunk | ImageResult):
-        return "image"
+        return "video" if getattr(data, "frames_per_second", 0) else "image"
     return "audio" if isinstance(data, AudioChunk | AudioResult) else None
 
 

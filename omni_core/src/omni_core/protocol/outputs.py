@@ -68,7 +68,8 @@ class ImageChunk:
 class ImageResult:
     """Images of one size, or the frames of a video: uint8 ``pixels`` of shape ``[n, height, width, 3]``, red, green, blue.
 
-    ``frames_per_second`` is that of a video; 0: the images are separate. With ``seeds``, one per image, they can be made again.
+    ``frames_per_second`` is that of a video, which a reply has as ``video``; 0: the images are separate. With ``seeds``, one per image,
+    they can be made again.
     """
 
     pixels: Any

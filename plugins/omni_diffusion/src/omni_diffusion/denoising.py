@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
@@ -85,7 +86,8 @@ class DenoisingScheduler(StepScheduler[Latents]):
     """Denoises the requests of one model.
 
     A batch holds requests of equal shapes with one adapter; steps, numbers of steps, guidance and the lengths of prompts may differ. With
-    guidance a request is twice as many rows.
+    guidance a request is twice as many rows. Where more requests run than a batch holds, those that are short for their age are the batch
+    (:meth:`~omni_torch.steps.StepScheduler.work`).
 
     Args:
         max_batch_size: requests that share a step at most. max_running: requests that are denoised at once.
@@ -120,6 +122,11 @@ class DenoisingScheduler(StepScheduler[Latents]):
 
     def is_done(self, state: Latents) -> bool:
         return state.step >= state.schedule.steps
+
+    def work(self, state: Latents) -> float:
+        """Return steps times positions of all rows."""
+        positions = sum(math.prod(shape) for shape in state.shapes)
+        return (state.schedule.steps - state.step) * len(state.sample) * len(state.conditions) * positions
 
     def progress(self, state: Latents) -> Any:
         if not state.wants_progress:

@@ -8,6 +8,7 @@ import torch
 
 from omni_diffusion.decoding import DecodingScheduler, split
 from omni_diffusion.pixels import to_bytes, unpack
+from omni_qwen_image.autoencoder import Autoencoder
 from omni_qwen_image.checkpoint import Checkpoint, dtype_of
 
 LATENT = 8
@@ -19,22 +20,13 @@ class Decoder(DecodingScheduler):
 
     def __init__(self, checkpoint: Checkpoint, device: str, dtype: torch.dtype | None) -> None:
         super().__init__()
-        from diffusers import AutoencoderKLQwenImage
-
-        kind = {} if dtype is None else {"torch_dtype": dtype}
-        self._vae = checkpoint.network("vae", AutoencoderKLQwenImage, device, **kind)
-        self._device = device
+        self._autoencoder, self._device = Autoencoder(checkpoint, device, dtype, "decoder"), device
 
     @torch.inference_mode()
     def pixels(self, found: list[Any]) -> list[Any]:
-        config, first = self._vae.config, found[0]
-        packed = torch.cat([each["latents"] for each in found]).to(self._device, self._vae.dtype)
-        latents = unpack(packed, first["height"] // LATENT, first["width"] // LATENT)
-        mean, std = (
-            torch.tensor(each).view(1, -1, 1, 1).to(latents) for each in (config.latents_mean, config.latents_std)
-        )
-        images = self._vae.decode((latents * std + mean)[:, :, None], return_dict=False)[0][:, :, 0]
-        return split(to_bytes(images).numpy(), found)
+        packed = torch.cat([each["latents"] for each in found]).to(self._device, self._autoencoder.dtype)
+        latents = unpack(packed, found[0]["height"] // LATENT, found[0]["width"] // LATENT)
+        return split(to_bytes(self._autoencoder.decode(latents)).numpy(), found)
 
 
 def create_decoder(model_path: str, device: str = "cpu", dtype: str | None = None) -> Decoder:

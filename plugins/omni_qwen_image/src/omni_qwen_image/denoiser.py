@@ -15,6 +15,7 @@ from omni_diffusion.denoising import DenoisingScheduler, Latents
 from omni_diffusion.pixels import pack
 from omni_diffusion.schedule import Schedules
 from omni_qwen_image.checkpoint import Checkpoint, dtype_of
+from omni_torch.packed_linear import pack_linears
 
 PIXELS = 16
 """Pixels of a position, in each direction."""
@@ -45,6 +46,8 @@ class QwenImageModel:
             self._load_adapter(name, path)
         if self._adapters:
             self.network.disable_adapters()
+        else:
+            pack_linears(self.network)  # adapters read the weights, which packed layers do not have
 
     def begin(self, payload: StagePayload) -> Latents:
         parts, params = payload.data, payload.request.params
@@ -128,10 +131,12 @@ def create_denoiser(
     model_path: str,
     device: str = "cpu",
     dtype: str | None = None,
-    max_batch_size: int = 8,
+    max_batch_size: int | None = None,
     max_running: int | None = None,
     adapters: dict[str, str] | None = None,
 ) -> DenoisingScheduler:
     """Build the stage. See :data:`omni_qwen_image.interface.OPTIONS`."""
     model = QwenImageModel(Checkpoint.open(model_path), device, dtype_of(dtype, device), adapters)
-    return DenoisingScheduler(model, max_batch_size, max_running)
+    if max_batch_size is None:
+        max_batch_size = 2 if torch.device(device).type == "cpu" else 8
+    return DenoisingScheduler(model, max_batch_size, 32 if max_running is None else max_running)

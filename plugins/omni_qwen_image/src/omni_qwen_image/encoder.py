@@ -14,6 +14,7 @@ from omni_core.protocol.messages import StagePayload
 from omni_diffusion.content_cache import ContentCache, digest
 from omni_diffusion.pixels import pack
 from omni_diffusion.source_image import content_of, read_image
+from omni_qwen_image.autoencoder import Autoencoder
 from omni_qwen_image.checkpoint import Checkpoint, dtype_of
 
 TEMPLATES = {
@@ -61,13 +62,12 @@ class Encoder:
             cache_bytes, lambda value: sum(each.nbytes for each in value.values() if isinstance(each, torch.Tensor))
         )
         if checkpoint.edits:
-            from diffusers import AutoencoderKLQwenImage
             from diffusers.image_processor import VaeImageProcessor
             from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
             self._patches = checkpoint.load("processor", Qwen2VLImageProcessorPil)
-            self._vae = checkpoint.network("vae", AutoencoderKLQwenImage, device, torch_dtype=self._dtype)
-            self._images = VaeImageProcessor(vae_scale_factor=2 ** (len(self._vae.temperal_downsample) + 1))
+            self._autoencoder = Autoencoder(checkpoint, device, self._dtype, "encoder")
+            self._images = VaeImageProcessor(vae_scale_factor=self._autoencoder.scale)
         self._tokenizer = checkpoint.load("tokenizer", AutoTokenizer)
 
     @torch.inference_mode()
@@ -124,18 +124,14 @@ class Encoder:
             )
             # As diffusers 0.42 does, the positions of an image count like those of words: it passes no mm_token_type_ids.
             hidden = self._hidden(input_ids=ids, attention_mask=torch.ones_like(ids), **patches)
-            pixels = self._images.preprocess(image, height, width).unsqueeze(2).to(self._device, self._dtype)
+            pixels = self._images.preprocess(image, height, width).to(self._device, self._dtype)
             made[key] = {"embeds": hidden[0].clone(), **self._latents(pixels)}
         return made
 
     def _latents(self, pixels: torch.Tensor) -> dict[str, Any]:
-        config = self._vae.config
-        latents = self._vae.encode(pixels).latent_dist.mode()[:, :, 0]
-        mean, std = (
-            torch.tensor(each).view(1, -1, 1, 1).to(latents) for each in (config.latents_mean, config.latents_std)
-        )
+        latents = self._autoencoder.encode(pixels)
         height, width = latents.shape[-2:]
-        return {"given": pack((latents - mean) / std), "shape": [1, height // 2, width // 2]}
+        return {"given": pack(latents), "shape": [1, height // 2, width // 2]}
 
     def _hidden(self, **inputs: Any) -> torch.Tensor:
         output = self._network.model(**inputs, use_cache=False)

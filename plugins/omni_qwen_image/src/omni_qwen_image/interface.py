@@ -13,8 +13,8 @@ OPTIONS = {
     "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
     "dtype": "weights of every stage: auto (default: the checkpoint's; on a CPU float32), float32, bfloat16, float16",
     "gpu": "the number of a GPU for every stage, or none (default)",
-    "max_batch_size": "requests that share a denoising step at most (default 8)",
-    "max_running": "requests that are denoised at once (default 4 batches)",
+    "max_batch_size": "requests that share a denoising step at most (default 8; on a CPU 2)",
+    "max_running": "requests that are denoised at once (default 32)",
     "prompt_cache": "memory for encoded prompts, such as 256MiB (default); 0 keeps none",
     "adapters": "LoRA adapters by name: a mapping of names to files or folders",
 }

@@ -160,7 +160,7 @@ class _ImageCall(Call):
     """A call whose pieces are previews, and the images."""
 
     def _piece(self, data: Any) -> Any:
-        if isinstance(data, ImageResult):
+        if isinstance(data, ImageResult) and not data.frames_per_second:
             self.notices += data.notices
             self.server.metrics.images.inc(len(data.pixels))
             return data

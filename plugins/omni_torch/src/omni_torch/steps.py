@@ -18,12 +18,17 @@ from omni_core.scheduling.loop import LoopScheduler
 
 State = TypeVar("State")
 
+OVERTAKEN_BY = 2
+"""A request may be overtaken by work that begins while the stage does this many times the request's own."""
+
 
 class StepScheduler(LoopScheduler, Generic[State]):
     """``begin -> step, step, ... -> finish`` for each request, with the steps of several requests in one call.
 
-    The state that has waited longest for a step chooses the next batch: itself and others with an equal :meth:`key`, in the order of
-    their last steps. So requests of every key make progress, and none waits for more than the others that run.
+    The state that is due first chooses the next batch: itself and others with an equal :meth:`key`, in that order. Where a subclass
+    says how much :meth:`work` a request is, a request is due when the stage has done :data:`OVERTAKEN_BY` times as much since it began:
+    short ones end first, which keeps the mean wait short, and a long one is overtaken by those alone that begin before it is due. Without
+    it, the first is the state that has waited longest for a step: requests of every key make progress, and take turns.
 
     Args:
         max_batch_size: states that one call of :meth:`step` gets at most.
@@ -43,6 +48,9 @@ class StepScheduler(LoopScheduler, Generic[State]):
         self._waiting: dict[str, StagePayload] = {}
         self._states: dict[str, State] = {}
         self._keys: dict[str, Hashable] = {}
+        self._due: dict[str, tuple[float, int]] = {}
+        self._done_work = 0.0
+        self._begun = 0
         self._computing: dict[str, float] = {}
         self._steps = self._stepped = self._computed = 0
 
@@ -66,6 +74,10 @@ class StepScheduler(LoopScheduler, Generic[State]):
     @abstractmethod
     def finish(self, state: State) -> Any:
         """Return the result's data."""
+
+    def work(self, state: State) -> float:
+        """Return the work that is left, in any unit, such as steps times positions; 0: requests take turns."""
+        return 0.0
 
     def progress(self, state: State) -> Any:
         """Return what is streamed after a step, such as its number or a preview; ``None``: nothing."""
@@ -115,7 +127,10 @@ class StepScheduler(LoopScheduler, Generic[State]):
     def _begin(self, request_id: str, payload: StagePayload) -> None:
         self._computing = {request_id: time.monotonic()}
         try:
-            self._keep(request_id, self.begin(payload))
+            state = self.begin(payload)
+            work, self._begun = self.work(state), self._begun + 1
+            self._due[request_id] = (self._done_work + OVERTAKEN_BY * work, self._begun) if work else (0.0, 0)
+            self._keep(request_id, state)
         except BaseException as error:
             self._fail(request_id, error)
         self._computing = {}
@@ -138,16 +153,19 @@ class StepScheduler(LoopScheduler, Generic[State]):
             self._after_step(request_id, stepped.pop(request_id))
 
     def _batch(self) -> list[str]:
-        wanted = next(iter(self._keys.values()), None)
-        return list(islice((each for each, key in self._keys.items() if key == wanted), self._max_batch_size))
+        by_time = sorted(self._keys, key=self._due.__getitem__)  # without work: in the order of their last steps
+        same = (each for each in by_time if self._keys[each] == self._keys[by_time[0]])
+        return list(islice(same, self._max_batch_size))
 
     def _stepped_together(self, batch: list[str], failures: dict[str, BaseException]) -> dict[str, State] | None:
         """Return the states of a batch after a step; ``None`` if it fails, with the error of a batch of one in ``failures``."""
         self._computing = dict.fromkeys(batch, time.monotonic())
         try:
-            states = self.step([self._states[request_id] for request_id in batch])
+            before = [self._states[request_id] for request_id in batch]
+            states = self.step(before)
             if len(states) != len(batch):
                 raise ValueError(f"step returned {len(states)} states for {len(batch)}")
+            done = sum(map(self.work, before)) - sum(map(self.work, states))
         except BaseException as error:
             if len(batch) == 1:
                 failures[batch[0]] = error
@@ -156,6 +174,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
             self._computing = {}
         self._steps += 1
         self._stepped += len(batch)
+        self._done_work += done
         return dict(zip(batch, states, strict=True))
 
     def _after_step(self, request_id: str, state: State) -> None:
@@ -170,11 +189,12 @@ class StepScheduler(LoopScheduler, Generic[State]):
             self._fail(request_id, error)
 
     def _keep(self, request_id: str, state: State) -> None:
-        """Keep a state for its next step, behind all others, or finish it."""
-        self._remove(request_id)
+        """Keep a state for its next step, behind others that take turns with it, or finish it."""
+        self._keys.pop(request_id, None)
         if not self.is_done(state):
             self._keys[request_id], self._states[request_id] = self.key(state), state
             return
+        self._remove(request_id)
         result = self.finish(state)
         self._computed += 1
         self._put(OutgoingMessage(request_id, "result", result))
@@ -182,6 +202,7 @@ class StepScheduler(LoopScheduler, Generic[State]):
     def _remove(self, request_id: str) -> None:
         self._states.pop(request_id, None)
         self._keys.pop(request_id, None)
+        self._due.pop(request_id, None)
 
     def _fail(self, request_id: str, error: BaseException) -> None:
         self._remove(request_id)

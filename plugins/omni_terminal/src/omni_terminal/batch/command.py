@@ -66,10 +66,11 @@ def batch(context: click.Context, /, source: Path, target: Path, audio_dir: Path
                 f"for more, add --set max_in_flight={options['at_once']}"
             )
         admission(config, load_plugins())(request.request([]))  # a wrong value fails before the stages start
-        if config.interface is not None and "image" in config.interface.outputs:
-            raise click.UsageError(
-                f"{pipeline.name} answers with images, which a batch does not keep; use omni run --out, or Python"
-            )
+        for kind in ("image", "video"):
+            if config.interface is not None and kind in config.interface.outputs:
+                raise click.UsageError(
+                    f"{pipeline.name} answers with {kind}s, which a batch does not keep; use omni run --out, or Python"
+                )
         journal = Journal(target)
         try:
             left = journal.resume(read_lines(source))

@@ -257,6 +257,8 @@ class Session:
                 self._screen.warning(line)
             if "image" in reply.outputs:
                 self._screen.warning("The reply is an image, which a chat does not show: omni run ... --out image.png")
+            if "video" in reply.outputs:
+                self._screen.warning("The reply is a video, which a chat does not show: omni run ... --out video.mp4")
             self._say_about_speech(seconds_of(reply), path)
             if player is not None:
                 self._screen.status("playing; Ctrl-C stops")

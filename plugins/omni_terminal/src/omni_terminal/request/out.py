@@ -1,4 +1,4 @@
-"""``--out``: the file that speech or an image is written to; for speech, or standard output."""
+"""``--out``: the file that speech, an image or a video is written to; for speech, or standard output."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ import click
 
 STANDARD_OUTPUT = Path("-")
 IMAGE_FORMATS = (".png", ".jpg", ".jpeg", ".webp")
+VIDEO_FORMATS = (".mp4",)
+
+
+def written_to(path: Path | None) -> str:
+    """Return the kind of output that a file of this name holds: ``image``, ``video`` or ``audio``."""
+    suffix = "" if path is None else path.suffix.lower()
+    return "image" if suffix in IMAGE_FORMATS else "video" if suffix in VIDEO_FORMATS else "audio"
 
 
 def check_out(path: Path, *, no_speech: bool = False) -> None:
@@ -51,6 +58,23 @@ def check_image_out(path: Path) -> None:
         raise click.UsageError(f"--out {path} exists and is no image; choose another name or delete it first")
 
 
+def check_video_out(path: Path) -> None:
+    """Refuse a ``--out`` that a video cannot or must not be written to.
+
+    Raises:
+        click.UsageError: another format, a folder that cannot be written, or a file that holds something else.
+    """
+    if path.suffix.lower() not in VIDEO_FORMATS:
+        raise click.UsageError(f"--out {path}: videos are written as {', '.join(VIDEO_FORMATS)}")
+    if find_spec("av") is None or find_spec("numpy") is None:
+        raise click.UsageError("--out needs PyAV and NumPy for videos: pip install av numpy")
+    check_folder("--out", path)
+    if path.is_dir():
+        raise click.UsageError(f"--out {path} is a folder; name a file in it")
+    if path.is_file() and not is_mp4(path):
+        raise click.UsageError(f"--out {path} exists and is no MP4 file; choose another name or delete it first")
+
+
 def check_folder(option: str, path: Path) -> None:
     """Raise ``click.UsageError`` if no file can be made at ``path``."""
     folder = path.absolute().parent
@@ -70,3 +94,10 @@ def is_image(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(12)
     return not head or head.startswith((b"\x89PNG", b"\xff\xd8\xff")) or (head[:4] == b"RIFF" and head[8:] == b"WEBP")
+
+
+def is_mp4(path: Path) -> bool:
+    """Return whether the file is empty or begins as an MP4 file does."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    return not head or head[4:] == b"ftyp"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,17 @@ from omni_terminal.request.command import (
     with_request,
 )
 from omni_terminal.request.media import MediaFile
-from omni_terminal.request.out import IMAGE_FORMATS, STANDARD_OUTPUT, check_folder, check_image_out, check_out
+from omni_terminal.request.out import (
+    STANDARD_OUTPUT,
+    check_folder,
+    check_image_out,
+    check_out,
+    check_video_out,
+    written_to,
+)
+
+CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": check_video_out}
+"""What refuses a file of a kind of output."""
 
 
 @click.command(cls=RequestCommand)
@@ -39,7 +50,7 @@ from omni_terminal.request.out import IMAGE_FORMATS, STANDARD_OUTPUT, check_fold
     REPLY,
     "--out",
     type=click.Path(path_type=Path),
-    help="Write the speech to this WAV file (- is standard output), or the image to this PNG, JPEG or WebP file.",
+    help="Write the speech to this WAV file (- is standard output), the image to this PNG, JPEG or WebP file, the video to this MP4.",
 )
 @section_option(REPLY, "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, not text.")
 @section_option(REPLY, "--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write a trace to this file.")
@@ -58,9 +69,12 @@ def run(context: click.Context, /, **options: Any) -> None:
         if options[flag]:
             pipe = "; pipe the speech of one reply into a player: --out - | aplay -" if flag == "play" else ""
             raise click.UsageError(f"--{flag} is for a chat, which begins without a message{pipe}")
-    is_image = out is not None and out.suffix.lower() in IMAGE_FORMATS
+    written = written_to(out)
     if out is not None:
-        check_image_out(out) if is_image else check_out(out, no_speech=options["no_speech"])
+        if written == "audio":
+            check_out(out, no_speech=options["no_speech"])
+        else:
+            CHECKS[written](out)
         if out == STANDARD_OUTPUT and as_json:
             raise click.UsageError("--json and --out - both write to standard output; name a file with --out")
     if trace is not None:
@@ -77,11 +91,10 @@ def run(context: click.Context, /, **options: Any) -> None:
         resolved = source.resolve()
         config = resolved.config
         outputs = config.interface.outputs if config.interface is not None else []
-        written = "image" if is_image else "audio"
         if out is not None and outputs and written not in outputs:
-            if "image" in outputs:
-                check_image_out(out)
-            what = "an image" if is_image else "speech"
+            for kind in CHECKS.keys() & outputs:  # says which files it writes
+                CHECKS[kind](out)
+            what = {"image": "an image", "video": "a video"}.get(written, "speech")
             raise click.UsageError(f"--out {out} writes {what}; {source.name} answers in {', '.join(outputs)} only")
         from omni_core.coordinator.admission import admission
         from omni_terminal.request.session import one_reply  # the runtime is imported only when something runs

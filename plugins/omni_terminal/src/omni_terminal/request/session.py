@@ -15,7 +15,9 @@ from omni_core.config.schema import PipelineConfig
 from omni_terminal.request.display import Display
 from omni_terminal.request.generation import Generation
 from omni_terminal.request.images import StepsShown, as_document, save_images
-from omni_terminal.request.out import IMAGE_FORMATS, STANDARD_OUTPUT
+from omni_terminal.request.out import STANDARD_OUTPUT, written_to
+from omni_terminal.request.videos import as_document as video_document
+from omni_terminal.request.videos import save_video
 from omni_terminal.request.wav import WavWriter
 
 
@@ -30,8 +32,8 @@ async def one_reply(
     as_json: bool,
 ) -> None:
     """Run the pipeline for one request: ``omni run``."""
-    is_image = out is not None and out.suffix.lower() in IMAGE_FORMATS
-    writer = WavWriter(sys.stdout.buffer if out == STANDARD_OUTPUT else out) if out and not is_image else None
+    sound = out if written_to(out) == "audio" else None
+    writer = WavWriter(sys.stdout.buffer if sound == STANDARD_OUTPUT else sound) if sound else None
     with Display(quiet=as_json, text_to=sys.stderr if out == STANDARD_OUTPUT else None) as display:
         for notice in notices:
             display.notice(notice)
@@ -48,14 +50,21 @@ async def one_reply(
                     writer.close()
                 if trace is not None:
                     summary = await pipe.stop_profile(trace)
-            for line in [*reply.notices, *_about_speech(seconds_of(reply), out), *_about_image(reply, out)]:
+            for line in [
+                *reply.notices,
+                *_about_speech(seconds_of(reply), out),
+                *_about_image(reply, out),
+                *_about_video(reply, out),
+            ]:
                 display.notice(line)
             if trace is not None:
                 display.notice(f"{summary.events} events in {trace}; open it at https://ui.perfetto.dev")
     if as_json:
-        found = document(reply, str(out) if out and not is_image else None)
+        found = document(reply, str(sound) if sound else None)
         if "image" in reply.outputs:
             found["image"] = as_document(reply.outputs["image"])
+        if "video" in reply.outputs:
+            found["video"] = video_document(reply.outputs["video"])
         click.echo(json.dumps(found, default=str))
 
 
@@ -63,12 +72,29 @@ def _about_image(reply: Reply, out: Path | None) -> list[str]:
     """Save the image, if there is one, and say where, and how it can be made again."""
     image = reply.outputs.get("image")
     if image is None:
-        return []
+        return _missing("image", out)
     _, height, width, _ = image.pixels.shape
     seed = f" (seed {', '.join(map(str, image.seeds))})" if image.seeds else ""
-    if out is None:
+    if out is None or written_to(out) != "image":
         return [f"An image of {width} x {height} pixels{seed}; --out FILE.png keeps it."]
     return [f"{width} x {height} pixels in {each}{seed}" for each in save_images(image.pixels, out)]
+
+
+def _about_video(reply: Reply, out: Path | None) -> list[str]:
+    """Save the video, if there is one, and say where."""
+    video = reply.outputs.get("video")
+    if video is None:
+        return _missing("video", out)
+    frames, height, width, _ = video.pixels.shape
+    what = f"{frames / video.frames_per_second:.2f} s of {width} x {height} pixels"
+    if out is None or written_to(out) != "video":
+        return [f"A video: {what}; --out FILE.mp4 keeps it."]
+    save_video(video, out)
+    return [f"{what} in {out}"]
+
+
+def _missing(kind: str, out: Path | None) -> list[str]:
+    return [f"The reply has no {kind}; {out} is not written."] if written_to(out) == kind else []
 
 
 def _about_speech(seconds: float | None, out: Path | None) -> list[str]:
