@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
 
 from omni_core.coordinator import Coordinator
+from omni_core.coordinator.machine import RequestMachine
 from omni_core.errors import CodecError, InvalidRequestError, RequestFailedError, RequestTimeoutError, StageFailedError
 from omni_core.protocol.codec import decode, encode_whole
 from omni_core.protocol.messages import (
@@ -59,8 +61,11 @@ class Stages:
 
 
 def coordinator(stages: Stages, **options: Any) -> Coordinator:
-    defaults = {"entry_stage": "in", "terminal_stages": ["out"], "terminal_stages_fn": None}
-    return Coordinator(**{**defaults, **options}, submit_to_stage=stages.submit, broadcast=stages.broadcast)
+    of_machine = {name: options.pop(name) for name in ("place", "retries") if name in options}
+    machine = partial(RequestMachine, terminal_stages=["out"], **of_machine)
+    return Coordinator(
+        entry_stage="in", machine=machine, submit_to_stage=stages.submit, broadcast=stages.broadcast, **options
+    )
 
 
 def complete(name: str, data: Any) -> CompleteMessage:

@@ -286,6 +286,8 @@ class PipelineConfig:
         launcher: what provides machines. By default ``hosts`` if a stage has a ``host``, otherwise ``local``.
         capsules: requests that fail or are slow leave a file from which a stage can be run again, such as
             ``{folder: /var/lib/omni/capsules, slow: 10, inputs: true}``; nothing is recorded without it (needs omni-capsules).
+        admission: objectives, such as ``{ttfa: 0.5}``: requests that would miss them wait for their turn or are refused; without it
+            every request is admitted up to ``max_in_flight`` (needs omni-planner).
     """
 
     model_path: str
@@ -312,6 +314,7 @@ class PipelineConfig:
     server: dict[str, Any] = field(factory=dict)
     launcher: LauncherConfig | None = None
     capsules: dict[str, Any] = field(factory=dict)
+    admission: dict[str, Any] = field(factory=dict)
 
     @property
     def resolved_name(self) -> str:

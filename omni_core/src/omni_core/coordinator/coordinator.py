@@ -38,7 +38,6 @@ from omni_core.protocol.messages import (
     WaitingReport,
     WaitingRequest,
 )
-from omni_core.references import load
 
 logger = logging.getLogger(__name__)
 
@@ -47,15 +46,12 @@ class Coordinator:
     """Serves the requests of one pipeline. All methods are called from one event loop.
 
     Args:
-        entry_stage, terminal_stages: names.
-        terminal_stages_fn: reference of ``(request) -> subset of terminal_stages | None``.
+        entry_stage: its name.
+        machine: makes the :class:`RequestMachine`, or a subclass of it, out of ``left`` and ``digest``.
         submit_to_stage: queues the message that starts a request for the process that hosts its entry stage.
         broadcast: sends a message to every process, and returns how many there are.
-        place: chooses the replicas for an attempt of a request: stage name to replica number, for replicated stages.
         left: called when a running attempt has ended.
         admit: checks a request before it is admitted, and returns it with its parameters in their places.
-        max_in_flight: requests held at once; more are refused with :class:`~omni_core.errors.OverloadedError`.
-        retries: deaths of its process that a request survives (see :mod:`omni_core.coordinator.suspects`).
         telemetry: makes an OpenTelemetry span of every request and stage.
         on_busy: called when the first request arrives at an idle pipeline.
     """
@@ -64,31 +60,18 @@ class Coordinator:
         self,
         *,
         entry_stage: str,
-        terminal_stages: list[str],
-        terminal_stages_fn: str | None,
+        machine: Callable[..., RequestMachine],
         submit_to_stage: Callable[[SubmitMessage, OmniRequest], None],
         broadcast: Callable[[Any], int],
-        place: Callable[[str, OmniRequest], dict[str, int]] = lambda attempt_id, request: {},
         left: Callable[[str], None] = lambda attempt_id: None,
         admit: Callable[[OmniRequest], OmniRequest] = lambda request: request,
-        max_in_flight: int = 256,
-        retries: int = 0,
         on_busy: Callable[[], None] = lambda: None,
         telemetry: Telemetry | None = None,
     ) -> None:
-        self._machine = RequestMachine(
-            terminal_stages=terminal_stages,
-            terminal_stages_fn=load(terminal_stages_fn) if terminal_stages_fn else None,
-            place=place,
-            left=self._has_left,
-            max_in_flight=max_in_flight,
-            retries=retries,
-            digest=_digest,
-        )
+        self._machine = machine(left=self._has_left, digest=_digest)
         self._left = left
         self._draining: list[asyncio.Future[None]] = []
         self._entry_stage = entry_stage
-        self._keeps_inputs = retries > 0
         self._check = admit
         self._submit_to_stage = submit_to_stage
         self._broadcast = broadcast
@@ -112,7 +95,7 @@ class Coordinator:
         """Run a request and return the results of its terminal stages by name. Cancelling the call aborts the request.
 
         Raises:
-            OverloadedError: the pipeline is full. InvalidRequestError: the request itself is at fault.
+            OverloadedError: the pipeline is full, or would miss its objectives. InvalidRequestError: the request itself is at fault.
             RequestTimeoutError: it was not finished in time. RequestFailedError: it failed in a stage.
             RequestAbortedError: it was aborted.
         """
@@ -278,7 +261,7 @@ class Coordinator:
         if self.recorder is not None:
             flow = ("client", self._entry_stage, None)
             self.recorder.slice(f"submit to {self._entry_stage}", begin, attempt, flow, starts=True)
-        if not self._keeps_inputs:
+        if tracked.original is None:  # it will not run again
             tracked.request = request.without_inputs()
 
     def _withdraw(self, action: Withdraw) -> None:

@@ -25,7 +25,7 @@ from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.errors import OmniError, StageFailedError, StartupError
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline, prepare
-from omni_core.launch.running import RequestRecorder, Running, RunningOperations, operations_of, recorder_of
+from omni_core.launch.running import RequestRecorder, Running, RunningOperations, machine_of, operations_of, recorder_of
 from omni_core.machines import Launcher, Placing, make_launcher, needs
 from omni_core.machines.placing import coordinator_address
 from omni_core.observe.telemetry import telemetry
@@ -38,6 +38,7 @@ from omni_core.processes.unit import UnitState
 from omni_core.protocol import messages
 from omni_core.protocol.operations import OperationCancel, OperationDone, OperationRequest
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.references import load
 
 logger = logging.getLogger(__name__)
 
@@ -213,17 +214,20 @@ class MultiProcessPipelineRunner:
         self._heartbeat = Heartbeat(self._units, lambda: self.coordinator.in_flight > 0)
         return Coordinator(
             entry_stage=config.resolved_entry_stage,
-            terminal_stages=config.terminal_stages,
-            terminal_stages_fn=prepared.terminal_stages_fn,
+            machine=partial(
+                machine_of(config),
+                terminal_stages=config.terminal_stages,
+                terminal_stages_fn=load(prepared.terminal_stages_fn) if prepared.terminal_stages_fn else None,
+                place=choice.place,
+                max_in_flight=config.max_in_flight,
+                retries=config.retries,
+            ),
             submit_to_stage=lambda message, request: self.control.send(
                 entry[request.placement.get(message.stage, 0)], message, (message.request_id, message.stage)
             ),
             broadcast=self._broadcast,
-            place=choice.place,
             left=choice.left,
-            max_in_flight=config.max_in_flight,
             admit=admission(config, self._registry or load_plugins()),
-            retries=config.retries,
             on_busy=self._begin_work,
             telemetry=telemetry(config.resolved_name),
         )

@@ -10,6 +10,7 @@ from attrs import define
 from omni_core.config.schema import PipelineConfig
 from omni_core.control.plane import ControlPlane
 from omni_core.coordinator.coordinator import Coordinator
+from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import ReplicaChoice
 from omni_core.launch.observation import Observation
 from omni_core.launch.prepare import PreparedPipeline
@@ -20,6 +21,7 @@ from omni_core.protocol.operations import Change
 from omni_core.references import load_plugin
 
 OPERATIONS, CAPSULES = "omni_operations.operations:Operations", "omni_capsules.pipeline:Capsules"
+ADMISSION = "omni_planner.admission:machine_of"
 
 
 @define(eq=False, kw_only=True)
@@ -107,4 +109,16 @@ def recorder_of(running: Running) -> RequestRecorder:
         PluginError: it is not installed. ConfigError: a setting in ``capsules`` is wrong.
     """
     made: RequestRecorder = load_plugin(CAPSULES, "capsules need: pip install omni-capsules")(running)
+    return made
+
+
+def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
+    """Return what makes the state machine of the requests: the core's own, or one with objectives of ``admission``.
+
+    Raises:
+        PluginError: it is not installed. ConfigError: a setting in ``admission`` is wrong.
+    """
+    if not config.admission:
+        return RequestMachine
+    made: Callable[..., RequestMachine] = load_plugin(ADMISSION, "admission needs: pip install omni-planner")(config)
     return made

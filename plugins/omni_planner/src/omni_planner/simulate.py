@@ -19,6 +19,7 @@ from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import BALANCES, ReplicaChoice, ReplicatedGroup
 from omni_core.coordinator.requests import TrackedRequest
 from omni_core.errors import ConfigError, OverloadedError
+from omni_core.launch.running import machine_of
 from omni_core.processes.unit import Unit, UnitState
 from omni_core.protocol.messages import OmniRequest
 from omni_core.references import load
@@ -106,7 +107,7 @@ class _Simulation:
         self._client = self._loop(None)
         terminals = [stage.name for stage in config.stages if stage.terminal]
         self._flights: dict[str, Flight] = {}
-        self.machine = RequestMachine(
+        self.machine: RequestMachine = machine_of(config)(
             terminal_stages=terminals,
             terminal_stages_fn=lambda request: [
                 each for each in terminals if each in self._flights[request.inputs].sample
@@ -231,11 +232,14 @@ class _Simulation:
         try:
             _, actions = self.machine.submit(request, flight.name, wants_partial=True, now=self.clock.now)
         except OverloadedError:
-            flight.refused, flight.ended = True, self.clock.now
-            if arrival.seconds is None:  # its client tries something else a second later
-                self.clock.after(max(1.0, self._pause or 0.0), self._go_on)
-            return
-        self._perform(actions)
+            self._refused(flight)
+        else:
+            self._perform(actions)
+
+    def _refused(self, flight: Flight) -> None:
+        flight.refused, flight.ended = True, self.clock.now
+        if flight.arrival.seconds is None:  # its client tries something else a second later
+            self.clock.after(max(1.0, self._pause or 0.0), self._go_on)
 
     def _perform(self, actions: Iterable[Any]) -> None:
         """Carry out what the machine says, and set its timer."""
@@ -280,6 +284,9 @@ class _Simulation:
 
     def _ended(self, tracked: TrackedRequest) -> None:
         flight = self._flights[tracked.request_id]
+        if isinstance(tracked.error, OverloadedError):
+            self._refused(flight)
+            return
         flight.ended, flight.failed = self.clock.now, tracked.error is not None
         if self._pause is None:
             self._go_on()

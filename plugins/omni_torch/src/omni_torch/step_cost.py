@@ -20,10 +20,12 @@ class StepCost:
 
     Args:
         counts: how many numbers describe a step, such as its rows and its positions.
+        ridge: pulls the cost of a count to 0 unless the squares of that count, over the steps that are remembered, sum up to more.
     """
 
-    def __init__(self, counts: int) -> None:
+    def __init__(self, counts: int, ridge: float = 0.0) -> None:
         size = counts + 1
+        self._ridge = np.array([0.0, *[ridge] * counts])
         self._gram, self._moment = np.zeros((size, size)), np.zeros(size)
         self._steps = 0
         self._coefficients: list[float] | None = [0.0] * size
@@ -57,7 +59,7 @@ class StepCost:
         found = np.zeros(len(self._moment))
         while used:
             gram = self._gram[np.ix_(used, used)]
-            scale = 1e-6 * np.diag(np.diag(gram))  # counts that never differ share the time
+            scale = np.diag(1e-6 * np.diag(gram) + self._ridge[used])  # counts that never differ share the time
             solution = np.linalg.solve(gram + scale, self._moment[used])
             if solution.min() >= 0:
                 found[used] = solution

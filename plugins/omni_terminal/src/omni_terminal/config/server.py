@@ -1,4 +1,4 @@
-"""The sections of a deploy file that other distributions read: ``server``, for ``omni serve``, and ``capsules``."""
+"""The sections of a deploy file that other distributions read: ``server``, for ``omni serve``, ``capsules`` and ``admission``."""
 
 from __future__ import annotations
 
@@ -41,5 +41,16 @@ def capsule_problems(config: PipelineConfig) -> Iterator[str]:
     if config.capsules:
         try:
             load_plugin("omni_capsules.options:Options", "capsules need: pip install omni-capsules").of(config.capsules)
+        except OmniError as error:
+            yield str(error)
+
+
+def admission_problems(config: PipelineConfig) -> Iterator[str]:
+    """Yield a line for the first problem of the section ``admission``."""
+    if config.admission:
+        try:
+            load_plugin("omni_planner.admission.options:Options", "admission needs: pip install omni-planner").of(
+                config
+            )
         except OmniError as error:
             yield str(error)

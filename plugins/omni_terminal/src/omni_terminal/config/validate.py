@@ -23,7 +23,7 @@ from omni_deploy.platforms import platform
 from omni_terminal.config.command import placed_here
 from omni_terminal.config.components import component_problems, unchecked
 from omni_terminal.config.lenient import resolved
-from omni_terminal.config.server import capsule_problems, serve_command, server_problems
+from omni_terminal.config.server import admission_problems, capsule_problems, serve_command, server_problems
 
 
 @click.command()
@@ -34,7 +34,12 @@ def validate(context: click.Context, /, **options: Any) -> None:
     arguments that they are given. Nothing is started.
     """
     registry = load_plugins()
-    rules = (partial(server_problems, serve=serve_command(context)), capsule_problems, shared_devices)
+    rules = (
+        partial(server_problems, serve=serve_command(context)),
+        capsule_problems,
+        admission_problems,
+        shared_devices,
+    )
     components = partial(component_problems, registry=registry)
     source, here = source_of(options), platform()
     deploy = source.files(registry)

@@ -1,0 +1,129 @@
+"""The state machine of the requests with an admission policy: they wait for their turn in the order in which they came."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from omni_core.config.schema import PipelineConfig
+from omni_core.coordinator.actions import Action
+from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.requests import RequestState, TrackedRequest
+from omni_core.errors import ConfigError, OmniError, OverloadedError, message_of
+from omni_core.references import load
+from omni_planner.admission.options import Options
+from omni_planner.admission.policy import AdmissionPolicy
+
+_SHORTEST, _LONGEST = 0.1, 60.0
+"""Bounds of a hint when to retry, in seconds."""
+
+_LATER = 1e-6
+"""Seconds by which a timer rings late, so that rounding does not make it ring again."""
+
+
+class AdmittingMachine(RequestMachine):
+    """Requests from admission to their end; each begins when a policy says so.
+
+    A request that is held is pending: it has its id, counts as in flight, can be aborted and times out. One that came first begins first;
+    one that is refused ends with :class:`~omni_core.errors.OverloadedError`, at once or when its time has come.
+    """
+
+    def __init__(self, *, policy: AdmissionPolicy, **options: Any) -> None:
+        super().__init__(**options)
+        self._policy = policy
+        self._queue: deque[tuple[TrackedRequest, frozenset[str]]] = deque()
+        self._heard: dict[str, set[str]] = {}
+        self._is_releasing = False
+
+    def result(self, attempt_id: str, stage: str, data: Any, *, final: bool, now: float) -> list[Action]:
+        """See the base class."""
+        tracked = self._attempts.get(attempt_id)
+        if tracked is None or not self._takes(tracked, stage, final) or stage in self._heard[tracked.request_id]:
+            return super().result(attempt_id, stage, data, final=final, now=now)
+        self._heard[tracked.request_id].add(stage)
+        self._policy.heard(tracked.request_id, stage, now)
+        return [*super().result(attempt_id, stage, data, final=final, now=now), *self._release(now)]
+
+    def _start(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        stages = frozenset(tracked.terminals)
+        if tracked.attempts:  # it runs again, and has had its turn
+            self._policy.ended(tracked.request_id, now)
+            return self._begin(tracked, stages, now)
+        begins = self._policy.begins(stages, tracked.since, now)
+        latest = self._policy.latest(stages, tracked.since)
+        if begins <= now and (not self._queue or math.isinf(latest)):
+            return self._begin(tracked, stages, now)
+        if latest <= now or (begins > latest and not math.isinf(begins)):
+            return self._refuse(tracked, begins - now, now)
+        self._queue.append((tracked, stages))
+        if not math.isinf(latest):
+            self._set_timer(latest + _LATER, tracked.request_id, self._give_up)
+        if len(self._queue) == 1:
+            self._ask_again(tracked, begins)
+        return []
+
+    def _begin(self, tracked: TrackedRequest, stages: frozenset[str], now: float) -> list[Action]:
+        self._heard[tracked.request_id] = set()
+        self._policy.begun(tracked.request_id, stages, tracked.since, now, is_heard=tracked.wants_partial)
+        return super()._start(tracked, now)
+
+    def _end(self, tracked: TrackedRequest, state: RequestState, error: OmniError | None, now: float) -> list[Action]:
+        self._policy.ended(tracked.request_id, now)
+        self._heard.pop(tracked.request_id, None)
+        return [*super()._end(tracked, state, error, now), *self._release(now)]
+
+    # --- the queue -----------------------------------------------------------------------------------------------------
+    def _release(self, now: float) -> list[Action]:
+        """Begin those whose turn has come."""
+        actions: list[Action] = []
+        if self._is_releasing:
+            return actions
+        self._is_releasing = True
+        while self._queue:
+            tracked, stages = self._queue[0]
+            if not tracked.is_over:
+                begins = self._policy.begins(stages, tracked.since, now)
+                if begins > now:
+                    self._ask_again(tracked, begins)
+                    break
+                actions += self._begin(tracked, stages, now)
+            self._queue.popleft()
+        self._is_releasing = False
+        return actions
+
+    def _ask_again(self, tracked: TrackedRequest, when: float) -> None:
+        if not math.isinf(when):
+            self._set_timer(when + _LATER, tracked.request_id, lambda _, now: self._release(now))
+
+    def _give_up(self, tracked: TrackedRequest, now: float) -> list[Action]:
+        """Refuse a request that has waited for its turn as long as it may."""
+        return [] if tracked.attempts else [*self._refuse(tracked, _SHORTEST, now), *self._release(now)]
+
+    def _refuse(self, tracked: TrackedRequest, seconds: float, now: float) -> list[Action]:
+        after = min(max(self._typical_seconds if math.isinf(seconds) else seconds, _SHORTEST), _LONGEST)
+        held = f"{self.in_flight - 1} requests are in flight, with which its first output would be later than the objective"
+        error = OverloadedError(f"{held}; retry after {after:.1f} s", after)
+        actions = super()._end(tracked, RequestState.FAILED, error, now)
+        self._ended.pop(tracked.request_id)  # it may be asked again under its name
+        for name, more in (("admitted", -1), ("failed", -1), ("refused", 1)):
+            self.counts[name] += more
+        return actions
+
+
+def machine_of(config: PipelineConfig) -> Callable[..., RequestMachine]:
+    """Return what makes the state machine of the requests of a pipeline with ``admission``.
+
+    Raises:
+        ConfigError: a setting is wrong, or its policy cannot be made.
+    """
+    options = Options.of(config)
+    try:
+        policy: AdmissionPolicy = load(options.policy)(options)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"admission.policy: {options.policy!r}: {message_of(error, with_type=True)}") from error
+    return partial(AdmittingMachine, policy=policy)
