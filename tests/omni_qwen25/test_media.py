@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -23,14 +26,36 @@ CLIP = RANDOM.normal(0, 0.2, 16_000 * 2).astype(np.float32)
 FRAMES = RANDOM.integers(0, 256, (12, 56, 56, 3), dtype=np.uint8)
 
 
-def request(*content: dict[str, Any]) -> OmniRequest:
+def write_video(path: Path, seconds: int, sound: float) -> Path:
+    """Write a video of random pictures, two per second, with a track of so many seconds of noise. Nothing in it is compressed with loss."""
+    draw = np.random.default_rng(seconds)
+    with av.open(str(path), "w") as container:
+        pictures = container.add_stream("ffv1", rate=2)
+        pictures.width, pictures.height, pictures.pix_fmt = 56, 56, "bgr0"
+        track = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+        for index in range(2 * seconds):
+            frame = av.VideoFrame.from_ndarray(draw.integers(0, 256, (56, 56, 3), dtype=np.uint8), format="rgb24")
+            frame.pts, frame.time_base = index, Fraction(1, 2)
+            container.mux(pictures.encode(frame))
+        container.mux(pictures.encode(None))
+        samples = draw.integers(-9000, 9000, (1, int(16_000 * sound)), dtype=np.int16)
+        heard = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        heard.sample_rate, heard.pts, heard.time_base = 16_000, 0, Fraction(1, 16_000)
+        container.mux(track.encode(heard))
+        container.mux(track.encode(None))
+    return path
+
+
+def request(*content: dict[str, Any], **metadata: Any) -> OmniRequest:
     params = {
         "thinker": {"max_new_tokens": 6},
         "talker": {"temperature": 0.0, "max_new_tokens": 10},
         "token2wav": {"seed": 1},
     }
     return OmniRequest(
-        {"messages": [{"role": "user", "content": [*content, {"type": "text", "text": "Well?"}]}]}, params
+        {"messages": [{"role": "user", "content": [*content, {"type": "text", "text": "Well?"}]}]},
+        params,
+        metadata=metadata,
     )
 
 
@@ -39,7 +64,7 @@ def stages(tiny: dict[str, Path]) -> Stages:
     return Stages(tiny["a"])
 
 
-def expected(tiny: dict[str, Path], prompt: dict[str, Any]) -> Any:
+def expected(folder: Path, prompt: dict[str, Any], **options: Any) -> Any:
     """Return the reference's answer to the ids and the features of our preprocessing."""
     inputs: dict[str, Any] = {"input_ids": prompt["input_ids"][None]}
     if "audio" in prompt:
@@ -52,7 +77,7 @@ def expected(tiny: dict[str, Path], prompt: dict[str, Any]) -> Any:
             inputs[f"thinker_{name}" if "pixel" in name else name] = prompt["image"][name]
     if "video_grid_thw" in inputs:
         inputs["video_second_per_grid"] = torch.ones(len(inputs["video_grid_thw"]))
-    return answer(tiny["a"], inputs, tokens=6, codes=10, seed=1)
+    return answer(folder, inputs, tokens=6, codes=10, seed=1, **options)
 
 
 def test_images_and_clips(tiny: dict[str, Path], stages: Stages) -> None:
@@ -62,7 +87,7 @@ def test_images_and_clips(tiny: dict[str, Path], stages: Stages) -> None:
     small = {"type": "image", "image": IMAGE[:30, :30]}
     asked = [request(image, clip, small), request(clip, short), request(image)]
     for reply in stages.run(*asked):
-        other = expected(tiny, reply.prompt)
+        other = expected(tiny["a"], reply.prompt)
         assert (reply.ids, reply.codes) == (other.ids, other.codes)
         assert (torch.from_numpy(reply.samples) - other.samples).abs().max() < 1e-4
 
@@ -70,8 +95,48 @@ def test_images_and_clips(tiny: dict[str, Path], stages: Stages) -> None:
 def test_videos(tiny: dict[str, Path], stages: Stages) -> None:
     video = {"type": "video", "frames": FRAMES}
     [reply] = stages.run(request(video))
-    other = expected(tiny, reply.prompt)
+    other = expected(tiny["a"], reply.prompt)
     assert (reply.ids, reply.codes) == (other.ids, other.codes)
+
+
+def with_sound(folder: Path, prompt: dict[str, Any]) -> list[str]:
+    """Return the placeholders of the reference's processor for the videos of a prompt, all of which have sound."""
+    processor = object.__new__(Qwen2_5OmniProcessor)
+    processor.video_processor = SimpleNamespace(merge_size=2)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for name in ("video_token", "audio_token", "audio_bos_token", "audio_eos_token"):
+        setattr(processor, name, getattr(tokenizer, name))
+    grids = prompt["image"]["video_grid_thw"]
+    videos = {"video_grid_thw": grids, "video_second_per_grid": [1.0] * len(grids)}
+    sound = {"num_audio_tokens": prompt["audio"]["clip_tokens"]}
+    settings = {"position_id_per_seconds": 25, "seconds_per_chunk": 2.0}
+    return [
+        processor.replace_video_with_audio_token(videos, index, sound, index, **settings) for index in range(len(grids))
+    ]
+
+
+@pytest.mark.parametrize("shape", ["a", "c"])
+def test_videos_with_sound(tiny: dict[str, Path], tmp_path: Path, shape: str) -> None:
+    """Videos whose sound is shorter and longer than their pictures, beside a clip and an image; several at a time."""
+    short = {"type": "video", "path": write_video(tmp_path / "short.mkv", 5, 3.3)}
+    long = {"type": "video", "path": write_video(tmp_path / "long.mkv", 3, 5.1)}
+    clip = {"type": "audio", "samples": CLIP[:9000], "sample_rate": 16_000}
+    image = {"type": "image", "image": IMAGE}
+    asked = [
+        request(short, use_audio_in_video=True),
+        request(image, long, clip, use_audio_in_video=True),
+        request(short, long, use_audio_in_video=True),
+    ]
+    replies = Stages(tiny[shape]).run(*asked)
+    assert [len(reply.prompt["audio"]["clip_tokens"]) for reply in replies] == [1, 2, 2]
+    for reply in replies:
+        other = expected(tiny[shape], reply.prompt, use_audio_in_video=True)
+        assert (reply.ids, reply.codes) == (other.ids, other.codes)
+        assert (torch.from_numpy(reply.samples) - other.samples).abs().max() < 1e-4
+        text = AutoTokenizer.from_pretrained(tiny[shape]).decode(reply.prompt["input_ids"])
+        for placeholders in with_sound(tiny[shape], reply.prompt):
+            assert text.count(f"<|vision_bos|>{placeholders}<|vision_eos|>") == 1
+    assert len({tuple(reply.ids) for reply in replies}) > 1, "the media made no difference"
 
 
 def test_prompts_equal_those_of_the_processor(tiny: dict[str, Path], stages: Stages) -> None:

@@ -32,9 +32,9 @@ from omni_torch.checkpoints import Section, read_json
 
 MODEL = "Qwen3-Omni"
 
-BY_ROWS = ("q_proj.weight", "gate_proj.weight", "up_proj.weight")
+BY_ROWS = ("q_proj.weight", "q_proj.bias", "gate_proj.weight", "up_proj.weight")
 BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
-KEYS_AND_VALUES = ("k_proj.weight", "v_proj.weight")
+KEYS_AND_VALUES = ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias")
 """Ends of the names of tensors that tensor parallel ranks split; see :mod:`omni_qwen3.sharding`."""
 
 

@@ -16,8 +16,8 @@ from omni_torch.works import PipelineWorks
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 """The checkpoint files that are read, and downloaded."""
 
-_PATCHES = 16_384
-_FRAMES = 30_000
+PATCHES = 16_384
+FRAMES = 30_000
 _CHUNK_FRAMES = 64
 """The largest usual inputs of a pass: patches of pictures (4 megapixels), mel frames (5 minutes), codec frames."""
 
@@ -45,24 +45,30 @@ def networks_of(config: QwenConfig, *, speaks: bool = True) -> dict[str, Network
     thinker, talker = config.thinker, config.talker.text
     vision, audio = config.vision.hidden_size, config.audio.hidden_size
     networks = {
-        "thinker": Network(
-            ("thinker.model.", "thinker.lm_head."),
-            cache=_cache(thinker, thinker.hidden_size if speaks else 0),
-            ranks=tuple(ranks for ranks in (1, 2, 4, 8, 16) if _can_share(thinker, ranks)),
-            parts=partial(_parts, thinker),
-        ),
-        "image_encoder": Network(("thinker.visual.",), partial(_working, _PATCHES, vision)),
-        "audio_encoder": Network(("thinker.audio_tower.",), partial(_working, _FRAMES // 2, audio)),
+        "thinker": thinker_network(thinker, speaks=speaks),
+        "image_encoder": Network(("thinker.visual.",), partial(working, PATCHES, vision)),
+        "audio_encoder": Network(("thinker.audio_tower.",), partial(working, FRAMES // 2, audio)),
     }
     if speaks:
-        networks["talker_ar"] = Network(("talker.",), cache=_cache(talker, 0))
+        networks["talker_ar"] = Network(("talker.",), cache=cache_shape(talker))
         width = 1536 if config.vocoder is None else config.vocoder.decoder_size
         samples = _CHUNK_FRAMES * 1920 // 4  # at the last but one level, a quarter of the samples in 1/8 of the width
-        networks["code2wav"] = Network(("code2wav.",), partial(_working, samples, width // 8))
+        networks["code2wav"] = Network(("code2wav.",), partial(working, samples, width // 8))
     return networks
 
 
-def _cache(decoder: DecoderConfig, kept_width: int) -> CacheShape:
+def thinker_network(decoder: DecoderConfig, *, speaks: bool) -> Network:
+    """Return what a thinker loads; it keeps a hidden state per position if it ``speaks``."""
+    return Network(
+        ("thinker.model.", "thinker.lm_head."),
+        cache=cache_shape(decoder, decoder.hidden_size if speaks else 0),
+        ranks=tuple(ranks for ranks in (1, 2, 4, 8, 16) if _can_share(decoder, ranks)),
+        parts=partial(_parts, decoder),
+    )
+
+
+def cache_shape(decoder: DecoderConfig, kept_width: int = 0) -> CacheShape:
+    """Return the KV cache of a decoder."""
     return CacheShape(
         decoder.layers,
         decoder.kv_heads,
@@ -88,6 +94,6 @@ def _parts(decoder: DecoderConfig, name: str, ranks: int) -> int:
     return min(ranks, decoder.kv_heads) if name.endswith(KEYS_AND_VALUES) else 1
 
 
-def _working(rows: int, width: int, item_bytes: int) -> int:
+def working(rows: int, width: int, item_bytes: int) -> int:
     """Return the working memory of a pass: 16 times its rows (a feed-forward of four widths, attention, residuals)."""
     return rows * width * item_bytes * 16 + LIBRARIES

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
+
+from attrs import frozen
 
 from omni_core.config.placement import AUTO
 from omni_core.config.schema import PipelineConfig, StageConfig
@@ -17,14 +20,15 @@ from omni_torch.placement import device_of
 _ROUTING = "omni_qwen3.routing"
 _THINKER = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint"
 
-_LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
+LIMITS = ("max_image_pixels", "max_audio_seconds", "max_video_seconds", "max_context")
+"""The options that are limits of requests."""
 
 
 def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """Text, images, audio and video in; text and speech out. ``options``: see :data:`omni_qwen3.interface.OPTIONS`."""
-    given = _Options({**options})
+    given = GivenOptions({**options})
     stages = [
-        *_front(given),
+        *front(given),
         StageConfig(
             name="thinker",
             model_runner=_THINKER,
@@ -35,7 +39,7 @@ def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
             stream_done_to_fn=f"{_ROUTING}:route_thinker",
             **given.place("thinker"),
         ),
-        _decode(given),
+        decode(given),
         StageConfig(
             name="talker_ar",
             model_runner="omni_qwen3.talker:TalkerRunner.from_checkpoint",
@@ -58,9 +62,9 @@ def qwen3_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
 
 def qwen3_omni_text(model_path: str, **options: Unpack[TextOptions]) -> PipelineConfig:
     """The same without speech: no talker and no vocoder are loaded."""
-    given = _Options({**options})
+    given = GivenOptions({**options})
     stages = [
-        *_front(given),
+        *front(given),
         StageConfig(
             name="thinker",
             model_runner=_THINKER,
@@ -69,17 +73,38 @@ def qwen3_omni_text(model_path: str, **options: Unpack[TextOptions]) -> Pipeline
             stream_to=["decode"],
             **given.place("thinker"),
         ),
-        _decode(given),
+        decode(given),
     ]
     return given.pipeline(model_path, "qwen3-omni-text", stages, None, TEXT_INTERFACE)
 
 
-class _Options:
-    """The validated options of a pipeline, and their effect on its stages."""
+@frozen
+class Distribution:
+    """What differs between the models whose pipelines begin with these stages.
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        check_options(options, OPTIONS, dtype=(AUTO, *DTYPES), processes=("separate", "one"))
-        self._options = options
+    Attributes:
+        package: the import package of its stages. options: that its pipelines know.
+        interface_of: see :func:`omni_qwen3.interface.interface_of`.
+    """
+
+    package: str
+    options: Mapping[str, str]
+    interface_of: Callable[[str, Interface, dict[str, Any]], Interface]
+
+
+QWEN3 = Distribution("omni_qwen3", OPTIONS, interface_of)
+
+
+class GivenOptions:
+    """The validated options of a pipeline, and their effect on its stages.
+
+    Raises:
+        ConfigError: an unknown option, or a value that it cannot have.
+    """
+
+    def __init__(self, options: dict[str, Any], distribution: Distribution = QWEN3) -> None:
+        check_options(options, distribution.options, dtype=(AUTO, *DTYPES), processes=("separate", "one"))
+        self.distribution, self._options = distribution, options
         self._processes = options.get("processes", "separate")
         self._gpu = device_of(options.get("gpu", AUTO))
         self.network = {} if options.get("dtype", AUTO) == AUTO else self.take("dtype")
@@ -96,25 +121,26 @@ class _Options:
     def pipeline(
         self, model_path: str, name: str, stages: list[StageConfig], terminals: str | None, interface: Interface
     ) -> PipelineConfig:
-        folder = config_folder(model_path)
+        folder, package = config_folder(model_path), self.distribution.package
         return PipelineConfig(
             model_path=folder if Path(model_path).expanduser().is_dir() else model_path,
             name=name,
             stages=stages,
             terminal_stages_fn=terminals,
-            placement_fn="omni_qwen3.memory:place",
-            fetch_fn="omni_qwen3.memory:fetch",
-            interface=interface_of(folder, interface, self.take(*_LIMITS)),
+            placement_fn=f"{package}.memory:place",
+            fetch_fn=f"{package}.memory:fetch",
+            interface=self.distribution.interface_of(folder, interface, self.take(*LIMITS)),
         )
 
 
-def _front(given: _Options) -> list[StageConfig]:
-    """Preprocessing, the two encoders, and their fan-in."""
+def front(given: GivenOptions) -> list[StageConfig]:
+    """Return preprocessing, the two encoders, and their fan-in."""
+    package = given.distribution.package
     return [
         StageConfig(
             name="preprocessing",
-            factory="omni_qwen3.preprocessing:create_preprocessing",
-            factory_args=given.take(*_LIMITS),
+            factory=f"{package}.preprocessing:create_preprocessing",
+            factory_args=given.take(*LIMITS),
             next=["image_encoder", "audio_encoder", "mm_aggregate"],
             route_fn=f"{_ROUTING}:route_preprocessing",
             project_payload={
@@ -126,21 +152,21 @@ def _front(given: _Options) -> list[StageConfig]:
         ),
         StageConfig(
             name="image_encoder",
-            factory="omni_qwen3.encoders:create_image_encoder",
+            factory=f"{package}.encoders:create_image_encoder",
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("image_encoder"),
         ),
         StageConfig(
             name="audio_encoder",
-            factory="omni_qwen3.encoders:create_audio_encoder",
+            factory=f"{package}.encoders:create_audio_encoder",
             factory_args=given.network,
             next="mm_aggregate",
             **given.place("audio_encoder"),
         ),
         StageConfig(
             name="mm_aggregate",
-            factory="omni_qwen3.aggregate:create_aggregate",
+            factory=f"{package}.aggregate:create_aggregate",
             wait_for=["preprocessing", "image_encoder", "audio_encoder"],
             wait_for_fn=f"{_ROUTING}:wait_for_encoders",
             merge_fn="omni_qwen3.aggregate:merge_for_thinker",
@@ -150,7 +176,11 @@ def _front(given: _Options) -> list[StageConfig]:
     ]
 
 
-def _decode(given: _Options) -> StageConfig:
+def decode(given: GivenOptions) -> StageConfig:
+    """Return the stage that makes text of ids."""
     return StageConfig(
-        name="decode", factory="omni_qwen3.decode:create_decode", terminal=True, **given.place("decode", network=False)
+        name="decode",
+        factory=f"{given.distribution.package}.decode:create_decode",
+        terminal=True,
+        **given.place("decode", network=False),
     )

@@ -18,8 +18,8 @@ def local_config(config: DecoderConfig, parallel: TensorParallel) -> DecoderConf
     """Return the config of the decoder that one rank computes.
 
     Raises:
-        ConfigError: ``tp_size`` does not divide the heads or a feed-forward size, or the projections have a bias (each rank would add
-            its own).
+        ConfigError: ``tp_size`` does not divide the heads or a feed-forward size, or the output projection has a bias (each rank would
+            add its own).
     """
     if parallel.size > 1 and config.attention_bias:
         raise ConfigError("tp_size: a checkpoint with attention_bias cannot be split over ranks; use tp_size 1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from functools import partial
 from typing import Self
@@ -11,7 +10,7 @@ import torch
 from attrs import define, field
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner import ARModel, ARRequest, ContentSpan, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.model_runner import ARModel, ARRequest, ContentSpan, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.decode import text_decoder
@@ -26,7 +25,7 @@ from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.sampling import sampling_from
 from omni_torch.stop_strings import StopTokens
-from omni_torch.tensor_parallel import TensorParallel
+from omni_torch.tensor_parallel import TensorParallel, random_of
 
 
 @define(eq=False)
@@ -138,7 +137,7 @@ class ThinkerRunner(ARModelRunner):
             prompt_embeds=embeds,
             prompt_positions=inputs["positions"],
             position_delta=inputs["position_delta"],
-            random=self._random(sampling.seed, message.request_id),
+            random=random_of(sampling.seed, message.request_id, self._ranks),
             state=_State(
                 inputs=inputs,
                 embeds=embeds,
@@ -152,11 +151,6 @@ class ThinkerRunner(ARModelRunner):
             ),
             content=_content(inputs),
         )
-
-    def _random(self, seed: int | None, request_id: str) -> RandomStream:
-        if seed is None and self._ranks > 1:  # every rank must derive the same seed
-            seed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest(), "little")
-        return RandomStream(seed)
 
     def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:
         if request.state.hidden is not None:

@@ -17,6 +17,7 @@ from omni_core.protocol.messages import StagePayload
 from omni_qwen25.config import read_config
 from omni_qwen25.dit import MelNetwork, runge_kutta, step_times
 from omni_qwen25.interface import TOKEN2WAV_DEFAULTS
+from omni_qwen25.networks import check_dtype
 from omni_qwen25.payloads import Mel, TalkerResult, token2wav_params
 from omni_qwen25.voices import Voice, load_voices, voice_of
 from omni_torch.steps import StepScheduler
@@ -115,13 +116,18 @@ class MelScheduler(StepScheduler[Speech]):
 
 
 def create_code2mel(
-    model_path: str, device: str = "cpu", max_batch_size: int = 8, max_running: int | None = None
+    model_path: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    max_batch_size: int = 8,
+    max_running: int | None = None,
 ) -> MelScheduler:
     """Make the code2mel stage. See :class:`MelScheduler`.
 
     Raises:
-        ConfigError: the checkpoint has no speech, or its network or voices cannot be read.
+        ConfigError: the checkpoint has no speech, its network or voices cannot be read, or ``dtype`` is not float32.
     """
+    check_dtype(dtype)
     config = read_config(model_path)
     if config.talker is None:
         raise ConfigError("config.json.enable_audio_output: false; this checkpoint does not speak: use qwen25-text")

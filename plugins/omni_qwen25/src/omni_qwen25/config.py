@@ -11,29 +11,13 @@ from typing import Any
 from attrs import frozen
 
 from omni_core.errors import ConfigError
+from omni_qwen3.config import DecoderConfig
 from omni_torch.checkpoints import Section, load_checked, read_json
 
 MODEL = "Qwen2.5-Omni"
 
 LAYERS, HEADS, WIDTH, INNER, VOCABULARY, POSITIONS = 1024, 1024, 2**17, 2**20, 2**24, 2**24
 """Upper bounds on the dimensions of a config: far above any known model, and low enough that startup stays fast."""
-
-
-@frozen
-class DecoderConfig:
-    """A Qwen2 decoder: the thinker's or the talker's."""
-
-    vocab_size: int
-    hidden_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    norm_eps: float
-    rope_theta: float
-    mrope_section: tuple[int, ...]
-    max_positions: int
 
 
 @frozen

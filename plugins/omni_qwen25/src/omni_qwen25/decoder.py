@@ -10,9 +10,11 @@ import torch
 from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout, PagedAttention
+from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import MLP, RMSNorm
-from omni_qwen25.config import DecoderConfig
+from omni_qwen3.sharding import local_config
 from omni_torch.operations import rotary
+from omni_torch.tensor_parallel import ALONE, TensorParallel
 from omni_torch.weights import embedding
 
 
@@ -59,36 +61,48 @@ class Attention(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Attention and feed-forward, each behind a norm and around a residual."""
+    """Attention and feed-forward, each behind a norm and around a residual.
 
-    def __init__(self, config: DecoderConfig, layer: int) -> None:
+    Sharded (``parallel``, with the config of :func:`omni_qwen3.sharding.local_config`), each rank has some of the heads and a slice of
+    the feed-forward, and both sums are taken over the ranks.
+    """
+
+    def __init__(self, config: DecoderConfig, layer: int, parallel: TensorParallel = ALONE) -> None:
         super().__init__()
+        self._parallel = parallel
         self.self_attn = Attention(config, layer)
         self.mlp = MLP(config.hidden_size, config.intermediate_size, "silu")
         self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
-        x, normed = self.post_attention_layernorm.add(x, self.self_attn(self.input_layernorm(x), cos, sin, attention))
-        return x + self.mlp(normed)
+        mixed = self._parallel.all_reduce(self.self_attn(self.input_layernorm(x), cos, sin, attention))
+        x, normed = self.post_attention_layernorm.add(x, mixed)
+        return x + self._parallel.all_reduce(self.mlp(normed))
 
 
 class Decoder(nn.Module):
     """Embedding, layers, norm. ``embedding_size``: the width of the embedding, by default the decoder's."""
 
-    def __init__(self, config: DecoderConfig, embedding_size: int | None = None) -> None:
+    def __init__(self, config: DecoderConfig, embedding_size: int | None, parallel: TensorParallel) -> None:
         super().__init__()
         self.embed_tokens = embedding(config.vocab_size, embedding_size or config.hidden_size)
-        self.layers = nn.ModuleList([DecoderLayer(config, layer) for layer in range(config.layers)])
+        self.layers = nn.ModuleList([DecoderLayer(config, layer, parallel) for layer in range(config.layers)])
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
 
 
 class DecoderModel(nn.Module):
-    """An :class:`omni_core.model_runner.ARModel` without its head: what the thinker and the talker share."""
+    """An :class:`omni_core.model_runner.ARModel` without its head: what the thinker and the talker share.
 
-    def __init__(self, config: DecoderConfig, embedding_size: int | None = None) -> None:
+    Sharded, every rank has the whole embedding, so that hidden states are the same everywhere.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, embedding_size: int | None = None, parallel: TensorParallel = ALONE
+    ) -> None:
         super().__init__()
-        self.model = Decoder(config, embedding_size)
+        config = local_config(config, parallel)
+        self.model = Decoder(config, embedding_size, parallel)
         self.rotary = Rotary(config)
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads

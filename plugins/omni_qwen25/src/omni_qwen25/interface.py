@@ -9,19 +9,16 @@ from attrs import asdict, evolve
 
 from omni_core.errors import ConfigError
 from omni_core.interface import SEED, SPEECH, TEXT, VOCODER, Interface, Parameter, ParameterGroup
+from omni_qwen3.interface import OPTIONS as QWEN3_OPTIONS
 from omni_qwen3.media import Limits
 from omni_torch.sampling_parameters import sampling_parameters
 
 ARCHITECTURES = ("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "qwen2_5_omni")
 
-OPTIONS = {
-    "processes": "'separate' (a process per stage, the default) or 'one' (all stages in one process)",
-    "dtype": "weights of the encoders, the thinker and the talker: float32 (default), bfloat16, float16; token2wav computes in float32",
-    "gpu": "the number of a GPU for every network stage, or none (default)",
-    "max_image_pixels": "largest image, in pixels",
+OPTIONS = {name: text for name, text in QWEN3_OPTIONS.items() if "chunk" not in name} | {
+    "dtype": "weights of the encoders, the thinker and the talker: auto (default: the checkpoint's; on a CPU without bfloat16 float32), "
+    "float32, bfloat16, float16; token2wav computes in float32",
     "max_audio_seconds": "longest audio clip; the processor's is 300",
-    "max_video_seconds": "longest video",
-    "max_context": "maximum number of tokens in a prompt",
 }
 """Options of both pipelines, each with the line that ``omni pipelines`` prints."""
 

@@ -17,7 +17,7 @@ from omni_core.protocol.messages import StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_qwen25.config import read_config
-from omni_qwen25.networks import load_part
+from omni_qwen25.networks import check_dtype, load_part
 from omni_qwen25.payloads import Mel
 
 SAMPLE_RATE = 24_000
@@ -82,6 +82,7 @@ def reach(config: Any) -> int:
     return math.ceil(found + (ACTIVATION_REACH + 3) / rate)
 
 
-def create_mel2wav(model_path: str, device: str = "cpu", chunk: int = 300) -> SimpleScheduler:
-    """Make the mel2wav stage. ``chunk``: mel frames (10 ms each) in a piece of sound."""
+def create_mel2wav(model_path: str, device: str = "cpu", dtype: str = "float32", chunk: int = 300) -> SimpleScheduler:
+    """Make the mel2wav stage. ``chunk``: mel frames (10 ms each) in a piece of sound. ``dtype``: float32."""
+    check_dtype(dtype)
     return SimpleScheduler(Vocoder(model_path, device, chunk))

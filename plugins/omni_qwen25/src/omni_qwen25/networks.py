@@ -11,17 +11,23 @@ from typing import Any
 import torch
 from torch import nn
 
+from omni_core.errors import ConfigError
 from omni_qwen3.checkpoint import load_module, open_checkpoint
-from omni_qwen25.config import DecoderConfig, OmniConfig, TalkerConfig, part_config
+from omni_qwen3.config import DecoderConfig
+from omni_qwen3.sharding import part_of
+from omni_qwen25.config import OmniConfig, TalkerConfig, part_config
 from omni_qwen25.decoder import DecoderModel
 from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.prepared import load_prepared
+from omni_torch.quantized_linear import quantize_for
+from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 
 class Thinker(DecoderModel):
     """The thinker: text in the form of ids and encoder features, text out."""
 
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: DecoderConfig, parallel: TensorParallel = ALONE) -> None:
+        super().__init__(config, parallel=parallel)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
@@ -55,21 +61,73 @@ class Talker(DecoderModel):
         return self.codec_head(hidden).float()
 
 
-def load_thinker(model_path: str, config: OmniConfig, *, dtype: str = "float32", device: str = "cpu") -> Thinker:
-    """Load the thinker's decoder. Raises ConfigError if a tensor is missing or of another shape."""
-    with torch.device("meta"):
-        model = Thinker(config.thinker)
-    names = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
-    load_module(model, open_checkpoint(model_path), names, dtype=getattr(torch, dtype), device=device)
+def load_thinker(
+    model_path: str,
+    config: OmniConfig,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    parallel: TensorParallel = ALONE,
+    quantization: str | None = None,
+) -> Thinker:
+    """Load the thinker's decoder, or a rank's slices of it, with the weights of ``quantization``, kept for later starts.
+
+    Raises:
+        ConfigError: a tensor is missing or of another shape; or the ranks or this machine cannot compute it so.
+    """
+
+    def make() -> Thinker:
+        with torch.device("meta"):
+            return Thinker(config.thinker, parallel)
+
+    def fill(model: Thinker) -> Thinker:
+        names = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
+        parts = part_of(config.thinker, parallel)
+        kind = getattr(torch, dtype)
+        return load_module(model, open_checkpoint(model_path), names, dtype=kind, device=device, part_of=parts)
+
+    model = load_prepared(
+        make,
+        fill,
+        model_path,
+        network="thinker",
+        dtype=getattr(torch, dtype),
+        options={"quantization": quantization, "rank": f"{parallel.rank} of {parallel.size}"},
+        quantize=quantize_for(quantization, device),
+        device=device,
+    )
     pack_linears(model, pack_decoder)
     return model
 
 
-def load_talker(model_path: str, config: TalkerConfig, *, dtype: str = "float32", device: str = "cpu") -> Talker:
-    """Load the talker. Raises ConfigError if a tensor is missing or of another shape."""
-    with torch.device("meta"):
-        model = Talker(config)
-    load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=getattr(torch, dtype), device=device)
+def load_talker(
+    model_path: str,
+    config: TalkerConfig,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    quantization: str | None = None,
+) -> Talker:
+    """Load the talker as :func:`load_thinker` loads the thinker."""
+
+    def make() -> Talker:
+        with torch.device("meta"):
+            return Talker(config)
+
+    def fill(model: Talker) -> Talker:
+        kind = getattr(torch, dtype)
+        return load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=kind, device=device)
+
+    model = load_prepared(
+        make,
+        fill,
+        model_path,
+        network="talker",
+        dtype=getattr(torch, dtype),
+        options={"quantization": quantization},
+        quantize=quantize_for(quantization, device),
+        device=device,
+    )
     pack_linears(model, pack_decoder)
     return model
 
@@ -117,3 +175,13 @@ def load_part(model_path: str, config: OmniConfig, name: str, *, dtype: torch.dt
             with torch.no_grad():
                 network._init_weights(module)
     return network
+
+
+def check_dtype(dtype: str) -> None:
+    """Refuse another dtype for token2wav than the reference computes it in.
+
+    Raises:
+        ConfigError: it is not float32.
+    """
+    if dtype != "float32":
+        raise ConfigError(f"dtype: token2wav computes in float32, as in the reference, not in {dtype}")

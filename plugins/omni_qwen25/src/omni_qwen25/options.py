@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from omni_qwen3.options import TextOptions
 
+__all__ = ["Options"]
 
-class Options(TypedDict, total=False):
-    """Options of both pipelines."""
-
-    processes: Literal["separate", "one"]
-    dtype: Literal["float32", "bfloat16", "float16"]
-    gpu: int | None
-    max_image_pixels: int
-    max_audio_seconds: float
-    max_video_seconds: float
-    max_context: int
+Options = TextOptions

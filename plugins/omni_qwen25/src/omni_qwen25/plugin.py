@@ -21,6 +21,7 @@ def omni_pipelines() -> list[PipelineComponent]:
             architectures=ARCHITECTURES,
             interface=SPEECH_INTERFACE,
             config_folder_fn="omni_torch.hub:config_folder",
+            presets="omni_qwen25:presets",
             conformance=f"{_SUITES}:SpeechConformance",
         ),
         PipelineComponent(

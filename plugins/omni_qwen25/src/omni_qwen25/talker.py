@@ -27,6 +27,7 @@ from omni_qwen25.networks import Talker, load_talker, read_text_rows
 from omni_qwen25.payloads import TalkerResult, TalkerStart, talker_params
 from omni_qwen25.voices import load_voices, voice_of
 from omni_torch.model_runner import FeedbackARModelRunner
+from omni_torch.quantized_linear import quantize_for
 from omni_torch.sampling import sampling_from
 
 
@@ -104,20 +105,27 @@ class TalkerRunner(FeedbackARModelRunner):
 
     @classmethod
     def from_checkpoint(
-        cls, model_path: str, feedback: FeedbackStrategy, device: str = "cpu", dtype: str = "float32"
+        cls,
+        model_path: str,
+        feedback: FeedbackStrategy,
+        device: str = "cpu",
+        dtype: str = "float32",
+        quantization: str | None = None,
     ) -> Self:
         """Load the talker.
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
+            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
 
         Raises:
             ConfigError: the checkpoint has no speech, or its voices cannot be read.
         """
+        quantize_for(quantization, device)  # errors come before anything is read
         config = read_config(model_path).talker
         if config is None:
             raise ConfigError("config.json.enable_audio_output: false; this checkpoint does not speak: use qwen25-text")
-        model = load_talker(model_path, config, dtype=dtype, device=device)
+        model = load_talker(model_path, config, dtype=dtype, device=device, quantization=quantization)
         voices = load_voices(model_path)
         tokens = [config.text_end, config.text_pad, *(voice.token for voice in voices.values())]
         return cls(model, config, read_text_rows(model_path, tokens), voices, feedback, device)

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from attrs import define, field
 
-from omni_core.model_runner import ARRequest, ContentSpan, ForwardBatch, ForwardOutput, RandomStream
+from omni_core.model_runner import ARRequest, ContentSpan, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_qwen3.routing import wants_audio
 from omni_qwen25.config import OmniConfig, read_config
@@ -18,8 +18,10 @@ from omni_qwen25.interface import CODE_SECONDS, THINKER_DEFAULTS
 from omni_qwen25.networks import Thinker, load_thinker
 from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
 from omni_torch.model_runner import ARModelRunner
+from omni_torch.quantized_linear import quantize_for
 from omni_torch.sampling import sampling_from
 from omni_torch.stop_strings import StopTokens
+from omni_torch.tensor_parallel import TensorParallel, random_of
 
 
 @define(eq=False)
@@ -46,10 +48,18 @@ class ThinkerRunner(ARModelRunner):
     model: Thinker
 
     def __init__(
-        self, model: Thinker, config: OmniConfig, folder: str, *, speech_enabled: bool, device: str = "cpu"
+        self,
+        model: Thinker,
+        config: OmniConfig,
+        folder: str,
+        *,
+        speech_enabled: bool,
+        device: str = "cpu",
+        ranks: int = 1,
     ) -> None:
-        """``folder``: the checkpoint's, for its tokenizer."""
+        """``folder``: the checkpoint's, for its tokenizer. ``ranks``: that compute each step together."""
         super().__init__(model, device)
+        self._ranks = ranks
         self._config, self._folder = config, folder
         self._speech_enabled = speech_enabled and config.talker is not None
         self._end = end_ids(folder, config)
@@ -59,17 +69,30 @@ class ThinkerRunner(ARModelRunner):
 
     @classmethod
     def from_checkpoint(
-        cls, model_path: str, device: str = "cpu", dtype: str = "float32", speech_enabled: bool = True
+        cls,
+        model_path: str,
+        device: str = "cpu",
+        dtype: str = "float32",
+        speech_enabled: bool = True,
+        quantization: str | None = None,
+        tp_rank: int = 0,
+        tp_size: int = 1,
+        tp_rendezvous: str | None = None,
     ) -> Self:
-        """Load the thinker.
+        """Load the thinker, or one tensor parallel rank of it.
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
+            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
         """
+        quantize_for(quantization, device)  # errors come before the ranks connect
         config = read_config(model_path)
-        model = load_thinker(model_path, config, dtype=dtype, device=device)
-        return cls(model, config, model_path, speech_enabled=speech_enabled, device=device)
+        parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, device)
+        model = load_thinker(
+            model_path, config, dtype=dtype, device=device, parallel=parallel, quantization=quantization
+        )
+        return cls(model, config, model_path, speech_enabled=speech_enabled, device=device, ranks=tp_size)
 
     # --- per request -------------------------------------------------------------------------------------------------
     def receive(self, message: IncomingMessage) -> ARRequest | None:
@@ -101,7 +124,7 @@ class ThinkerRunner(ARModelRunner):
             prompt_embeds=embeds,
             prompt_positions=inputs["positions"],
             position_delta=inputs["position_delta"],
-            random=RandomStream(sampling.seed),
+            random=random_of(sampling.seed, message.request_id, self._ranks),
             state=_State(
                 inputs=inputs,
                 text=text,

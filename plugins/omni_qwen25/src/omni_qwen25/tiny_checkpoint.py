@@ -26,7 +26,7 @@ def default_model() -> tuple[str, str]:
         "No --model given: using a tiny checkpoint with RANDOM weights. "
         "Its text and speech are noise; pass --model with a Qwen2.5-Omni checkpoint for answers."
     )
-    return written_once("qwen25-omni-tiny-1", write_tiny_checkpoint), notice
+    return written_once("qwen25-omni-tiny-2", write_tiny_checkpoint), notice
 
 
 def write_tiny_checkpoint(directory: str | Path, *, seed: int = 0, shape: str = "a", dtype: str = "float32") -> Path:
@@ -108,7 +108,11 @@ def _redraw(model: Any, ids: dict[str, int], dims: Shape) -> None:
         markers = codec_ids(dims)
         head = model.talker.codec_head.weight
         head[dims.codes :] *= 0.0
-        head[markers["tts_codec_end_token_id"]].normal_(0.0, 3.0 * dims.stop_gain / head.shape[1] ** 0.5)
+        end = head[markers["tts_codec_end_token_id"]].normal_(0.0, 3.0 * dims.stop_gain / head.shape[1] ** 0.5)
+        # The end is likelier behind the text, where each input has the embedding of padding in it.
+        padding = model.thinker.model.language_model.embed_tokens.weight[ids["<tts_pad>"]]
+        direction = model.talker.thinker_to_talker_proj.weight @ padding
+        end += dims.end_of_text_gain * direction / direction.norm()
         model.thinker.lm_head.weight[ids["<|im_end|>"]] *= dims.end_gain
 
 

@@ -36,6 +36,7 @@ class Shape:
     wav_channels: int = 64
     end_gain: float = 0.5
     stop_gain: float = 1.4
+    end_of_text_gain: float = 0.0
 
     @property
     def head_dim(self) -> int:
@@ -44,7 +45,7 @@ class Shape:
 
 
 SHAPES = {
-    "a": Shape(),
+    "a": Shape(end_of_text_gain=1.2),
     "b": Shape(
         merges=100, hidden=48, layers=4, heads=6, kv_heads=1, mrope_section=(2, 1, 1), intermediate=80, vision_depth=4, talker_hidden=64,
         talker_layers=3, talker_heads=4, talker_kv_heads=2, codes=96, dit_hidden=48, dit_layers=3, dit_heads=3, block=6, mel=20, voice=8,

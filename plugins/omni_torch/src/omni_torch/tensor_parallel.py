@@ -7,6 +7,7 @@ The runtime starts one process per rank of a stage with ``tp_size > 1`` and give
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 from contextlib import suppress
@@ -20,6 +21,7 @@ from attrs import frozen
 
 from omni_core.config.addresses import split_address
 from omni_core.errors import ConfigError
+from omni_core.model_runner import RandomStream
 
 COLLECTIVE_SECONDS = 300.0
 """The time limit of one collective. The parent notices a dead rank earlier."""
@@ -49,6 +51,13 @@ class Part:
         step = length // self.count
         begin = self.index * step
         return (*(slice(None) for _ in range(self.dim)), slice(begin, begin + step))
+
+
+def random_of(seed: int | None, request_id: str, ranks: int, stream: int = 0) -> RandomStream:
+    """Return the random numbers of a request, which are the same on every rank, also without a seed."""
+    if seed is None and ranks > 1:
+        seed = int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8).digest(), "little")
+    return RandomStream(seed, stream)
 
 
 class TensorParallel:
