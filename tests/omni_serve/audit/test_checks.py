@@ -7,9 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner
 from faulty_server import KEY, Small
+from image_stages import drawing_pipeline
 from omni_serve_clients import running_server
 
-from omni_core import AsyncPipe
+from omni_core import AsyncPipe, open_async
 from omni_serve import Settings, create_app
 from omni_serve.audit.checks import CHECKS, Check, Result, run_check
 from omni_serve.audit.checks import audit as run_audit
@@ -18,6 +19,7 @@ from omni_serve.audit.subject import Subject
 from omni_serve.remote import Remote, UnreachableError
 
 OTHERS = [check for check in CHECKS if not check.name.startswith("realtime")]
+IMAGES = [check.name for check in CHECKS if check.name.startswith("image")]
 REALTIME = [check for check in CHECKS if check.name.startswith("realtime")]
 
 
@@ -36,8 +38,23 @@ async def test_our_server_passes(pipe: AsyncPipe) -> None:
     app = create_app(pipe, Settings(keys={"mine": KEY}))
     async with running_server(app) as address:
         found = await results_of(address, KEY, "one two three four", 10.0)
-    assert {name: each.why for name, each in found.items() if each.verdict != "pass"} == {}
+    others = {name: each.verdict for name, each in found.items() if each.verdict != "pass"}
+    assert others == dict.fromkeys(IMAGES, "not offered"), found
     assert found["audio-clicks"].why == "3 borders between events"
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_our_server_of_images_passes(pipe: AsyncPipe) -> None:
+    """``pipe`` has made the stages importable."""
+    async with (
+        open_async(drawing_pipeline()) as drawing,
+        running_server(create_app(drawing, Settings(keys={"mine": KEY}))) as address,
+    ):
+        found = await results_of(address, KEY, "grey", 10.0)
+    assert {name: each.why for name, each in found.items() if each.verdict == "fail"} == {}
+    assert {name for name, each in found.items() if each.verdict == "pass"} >= {*IMAGES, "error-missing", "disconnects"}
+    assert found["image-order"].why == "2 previews, and the image"
+    assert found["image-edit"].why.startswith("png, 32x32; ")
 
 
 @pytest.mark.asyncio(loop_scope="session")
@@ -81,6 +98,26 @@ async def test_each_mistake_is_found_by_its_own_check(mistake: str) -> None:
             task.cancel()
     assert {name for name, each in found.items() if each.verdict == "fail"} == MISTAKES[mistake]
     assert all(each.why for each in found.values())
+
+
+IMAGE_MISTAKES = {
+    "none": set(),
+    "timeless": {"whole"},
+    "no image": {"whole", "formats", "order", "edit"},
+    "always png": {"formats"},
+    "late preview": {"order"},
+    "any size": {"refusals"},
+    "edits nothing": {"edit"},
+}
+
+
+@pytest.mark.parametrize("mistake", IMAGE_MISTAKES)
+async def test_each_mistake_of_images_is_found_by_its_own_check(mistake: str) -> None:
+    async with running_server(Small(mistake).app()) as address, Remote(f"http://{address}", KEY, 20) as remote:
+        subject = Subject(remote, "small", "alloy", "grey", images=None)
+        found = [await run_check(check, subject, 5) for check in CHECKS if check.name in IMAGES]
+    failed = {each.name.removeprefix("image-"): each.why for each in found if each.verdict != "pass"}
+    assert set(failed) == IMAGE_MISTAKES[mistake], failed
 
 
 REALTIME_MISTAKES = {

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import pytest_asyncio
+from image_stages import drawing_pipeline
 from omni_serve_clients import running_server
 
-from omni_core import AsyncPipe
+from omni_core import AsyncPipe, open_async
 from omni_serve import Settings, create_app
 
 pytest.importorskip("playwright", reason="playwright is not installed; `nox -s site` has it")
@@ -241,6 +242,64 @@ async def test_a_stage_that_restarts_is_named(page: Page) -> None:
     await page.wait_for_selector("#state:not(.ready):has-text('speak: restarting')")
     await page.unroute("**/v1/omni/pipeline")
     await page.wait_for_selector("#state.ready")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def studio(browser: Browser, pipe: AsyncPipe) -> AsyncIterator[Page]:
+    """The page of a pipeline that draws; ``pipe`` has made its stages importable."""
+    async with open_async(drawing_pipeline()) as drawing, running_server(create_app(drawing, Settings())) as address:
+        page = await browser.new_page(viewport={"width": 390, "height": 844})
+        page.set_default_timeout(60_000)
+        found: list[str] = []
+        page.on("console", lambda message: found.append(message.text))
+        page.on("pageerror", lambda error: found.append(str(error)))
+        await page.goto(f"http://{address}/")
+        await page.wait_for_selector("#state.ready")
+        yield page
+        await page.close()
+        assert [each for each in found if "status of 400" not in each] == []  # Chromium logs an answer that refuses
+
+
+SHADES = """() => {
+    window.shades = [];
+    new MutationObserver(async () => {
+        const image = document.querySelector(".assistant:last-child img");
+        if (!image?.src || image.src === window.shades.at(-1)) return;
+        window.shades.push(image.src);
+    }).observe(document.getElementById("messages"), { subtree: true, childList: true, attributes: true });
+}"""
+SHADE = """(image) => {
+    const canvas = document.createElement("canvas");
+    canvas.getContext("2d").drawImage(image, 0, 0);
+    return [...canvas.getContext("2d").getImageData(3, 3, 1, 1).data.slice(0, 3)];
+}"""
+
+
+async def test_a_picture_is_shown_with_its_previews_and_edited(studio: Page) -> None:
+    assert "Describe a picture" in await studio.inner_text("#empty")
+    assert not await studio.is_visible("#speak-label")
+
+    async def seeded(route: Route) -> None:
+        assert route.request.post_data_json["partial_images"] == 3
+        await route.continue_(post_data={**route.request.post_data_json, "seed": 80})
+
+    await studio.route("**/v1/images/generations", seeded)
+    await studio.evaluate(SHADES)
+    await send(studio, "grey")
+    await studio.wait_for_selector(DONE)
+    assert await studio.inner_text(".assistant .note") == "32 x 32, seed 80"
+    assert await studio.eval_on_selector(".assistant img", SHADE) == [80, 80, 80]
+    assert len(await studio.evaluate("window.shades")) == 2, "the previews, which are equal, and the picture"
+    assert await studio.evaluate(WIDE) <= 0
+
+    await studio.click(".assistant button:has-text('Edit')")
+    await studio.wait_for_selector(".attachment img")
+    await send(studio, "darker")
+    await studio.wait_for_function("() => document.querySelectorAll('.assistant:not(.running) button').length === 2")
+    assert await studio.eval_on_selector(".assistant:last-child img", SHADE) == [40, 40, 40]
+    await send(studio, "refuse")
+    await studio.wait_for_selector(".assistant.failed")
+    assert "messages: refused" in await studio.inner_text(".assistant.failed .error")
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import random
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from faulty_realtime import SmallRealtime
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -20,10 +22,11 @@ from starlette.websockets import WebSocket
 from omni_serve.encoders import wav_header
 
 KEY = "the-key-of-the-small-server"
+MODEL = {"id": "small", "object": "model", "capabilities": {"outputs": ["text", "audio", "image"]}}
 WORDS = ["Hello", " there,", " who", " is", " it?"]
 PIECE = 2400
 KNOWN = {"model", "messages", "stream", "stream_options", "modalities", "audio", "seed", "temperature", "input", "voice",
-    "response_format", "stream_format"}  # fmt: skip
+    "response_format", "stream_format", "prompt", "size", "n", "output_format", "partial_images"}  # fmt: skip
 
 
 def error(status: int, message: str, param: str | None = None, code: str | None = None) -> JSONResponse:
@@ -145,11 +148,41 @@ class Small:
         if self.mistake != "no end":
             yield event({"type": "speech.audio.done", "usage": usage})
 
+    def picture(self, kind: str) -> dict[str, str]:
+        file = io.BytesIO()
+        Image.new("RGB", (16, 8)).save(file, "png" if self.mistake == "always png" else kind)
+        return {"b64_json": base64.b64encode(b"none" if self.mistake == "no image" else file.getvalue()).decode()}
+
+    async def images(self, request: Request) -> Response:
+        body = await self.check(request, "prompt")
+        if isinstance(body, Response):
+            return body
+        for name, right in (("size", body.get("size", "16x8") == "16x8"), ("n", body.get("n", 1) > 0)):
+            if not right and self.mistake != "any size":
+                return error(400, f"{name}: {body[name]} cannot be", name)
+        made = self.picture(body.get("output_format", "png"))
+        if not body.get("stream"):
+            return JSONResponse({"created": "now" if self.mistake == "timeless" else 1, "data": [made], "size": "16x8"})
+        kind = "image_generation."
+        events = [{"type": f"{kind}partial_image", "partial_image_index": index, **made} for index in range(2)]
+        events.append({"type": f"{kind}completed", **made})
+        if self.mistake == "late preview":
+            events.reverse()
+        return StreamingResponse((event(each) for each in events), media_type="text/event-stream")
+
+    async def edits(self, request: Request) -> Response:
+        async with request.form() as form:
+            file = form.get("image")
+            data = b"" if file is None or isinstance(file, str) else await file.read()
+        if data[:4] != b"\x89PNG" and self.mistake != "edits nothing":
+            return error(400, "image: a file is needed", "image")
+        return JSONResponse({"created": 1, "data": [self.picture("png")]})
+
     def app(self) -> Any:
         """Return the ASGI application, behind its key."""
 
         async def models(request: Request) -> Response:
-            return JSONResponse({"object": "list", "data": [{"id": "small", "object": "model"}]})
+            return JSONResponse({"object": "list", "data": [MODEL]})
 
         async def secret(request: Request) -> Response:
             return JSONResponse({})
@@ -168,6 +201,8 @@ class Small:
                 Route("/v1/models", models),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/audio/speech", self.speech, methods=["POST"]),
+                Route("/v1/images/generations", self.images, methods=["POST"]),
+                Route("/v1/images/edits", self.edits, methods=["POST"]),
                 Route("/flush/{cache}", secret, methods=["POST"]),
                 Route("/openapi.json", openapi),
             ],

@@ -39,7 +39,7 @@ class DrawerModel:
         params, patch = payload.request.params, self.dims.patch
         height, width = params.get("height", 32), params.get("width", 32)
         seed = params.get("seed")
-        seed = secrets.randbits(63) if seed is None else seed
+        seed = secrets.randbits(53) if seed is None else seed
         noise = torch.randn((height, width, 3), generator=torch.Generator().manual_seed(seed))
         frame = (1, height // patch, width // patch)
         return Sketch(

@@ -71,7 +71,7 @@ class Model:
     def begin(self, payload: StagePayload) -> Latents:
         parts, params = payload.data, payload.request.params
         grid, seed = self._shape.grid, params.get("seed")
-        seed = secrets.randbits(63) if seed is None else seed
+        seed = secrets.randbits(53) if seed is None else seed  # as many bits as a number of JSON keeps
         steps, previews, images = params.get("steps", STEPS), params.get("partial_images", 0), params.get("images", 1)
         given, frame = parts["positive"].get("given"), (1, grid, grid)
         noise = torch.randn((images, grid**2, self._shape.channels), generator=torch.Generator().manual_seed(seed))

@@ -56,7 +56,7 @@ class QwenImageModel:
         height, width = params.get("height", size[0]), params.get("width", size[1])
         frame = (1, height // PIXELS, width // PIXELS)
         seed = params.get("seed")
-        seed = secrets.randbits(63) if seed is None else seed
+        seed = secrets.randbits(53) if seed is None else seed  # as many bits as a number of JSON keeps
         generator = torch.Generator().manual_seed(seed)
         images = params.get("images", 1)
         noise = torch.randn(

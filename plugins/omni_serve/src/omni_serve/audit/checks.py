@@ -9,7 +9,7 @@ from typing import Literal
 import httpx2
 from attrs import frozen
 
-from omni_serve.audit import chat, disconnects, errors, keys, realtime, speech
+from omni_serve.audit import chat, disconnects, errors, images, keys, realtime, speech
 from omni_serve.audit.subject import Fault, NotOffered, Subject
 from omni_serve.remote import BadStreamError
 
@@ -58,6 +58,11 @@ CHECKS = [
     Check("speech-equal", "Speech in events equals bytes", speech.equal),
     Check("speech-seed", "A seed repeats speech", speech.repeats),
     Check("speech-clicks", "No clicks in speech", speech.borders),
+    Check("image-whole", "An image is what the answer says", images.whole),
+    Check("image-formats", "Formats of images are what they say", images.formats),
+    Check("image-order", "Previews come before the image", images.order),
+    Check("image-refusals", "Sizes that are none are 400 and named", images.refusals),
+    Check("image-edit", "An edit needs an image", images.edit),
     Check("realtime-session", "A session describes itself", realtime.session),
     Check("realtime-order", "Order of a session's events", realtime.order),
     Check("realtime-turn", "The server finds a spoken turn", realtime.turn),

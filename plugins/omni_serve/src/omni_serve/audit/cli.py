@@ -30,7 +30,7 @@ def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None
 @click.option("--api-key", envvar=["OMNI_API_KEY", "OPENAI_API_KEY"], show_envvar=True, help="The key to send.")
 @click.option("--model", help="The model's name. By default the first that the server lists.")
 @click.option("--voice", help="The voice of speech. By default the first that the server lists, or alloy.")
-@click.option("--prompt", default="Say hello.", show_default=True, help="What is asked, and spoken.")
+@click.option("--prompt", default="Say hello.", show_default=True, help="What is asked, spoken, or drawn.")
 @click.option("--only", multiple=True, metavar="CHECK", help="Run this check; may be repeated.")
 @click.option(
     "--list", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the checks and end."
@@ -45,7 +45,7 @@ def _list(context: click.Context, option: click.Parameter, wanted: bool) -> None
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0, min_open=True), help="Of a check.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def audit(url: str, **options: Any) -> None:
-    """Check the OpenAI-compatible server at URL: its errors, keys, streams, formats, speech and conversations.
+    """Check the OpenAI-compatible server at URL: its errors, keys, streams, formats, speech, images and conversations.
 
     Each check passes, fails or is not offered. The exit code is 1 if one fails. The check of keys calls every documented route
     without a key: audit servers that are yours.

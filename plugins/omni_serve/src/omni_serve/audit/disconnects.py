@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from omni_serve.audit.subject import CHAT, SPEECH, Fault, Subject
+from omni_serve.audit.subject import CHAT, IMAGES, SPEECH, Fault, Subject
 
 _CLIENTS = 8
 _LONG = "Please tell me a very long story about the sea, the ships, the people on them and what they found. " * 8
@@ -45,4 +45,6 @@ def _long(subject: Subject, *, stream: bool) -> tuple[str, dict[str, Any]]:
     path, body = subject.any_request()
     if path == SPEECH:
         return path, {**body, "input": _LONG[:1500]}
+    if path == IMAGES:
+        return path, {**body, "stream": stream}
     return CHAT, {**body, "messages": [{"role": "user", "content": _LONG}], "stream": stream}

@@ -6,9 +6,12 @@ from typing import Any
 
 import httpx2
 
-from omni_serve.audit.subject import CHAT, Fault, NotOffered, Subject, message_of
+from omni_serve.audit.subject import CHAT, IMAGES, SPEECH, Fault, NotOffered, Subject, message_of
 
 NO_SUCH = "omni-audit-no-such-name"
+
+_NEEDED = {CHAT: "messages", SPEECH: "input", IMAGES: "prompt"}
+"""The key without which there is no request, by path."""
 
 
 def in_form(answer: httpx2.Response, status: int, *, names: str | None = None, code: bool = False) -> dict[str, Any]:
@@ -46,7 +49,7 @@ async def unknown_model(subject: Subject) -> str:
 async def missing_key(subject: Subject) -> str:
     """Leave out what a request needs."""
     path, body = subject.any_request()
-    name = "messages" if path == CHAT else "input"
+    name = _NEEDED[path]
     error = in_form(await subject.remote.http.post(path, json={"model": body["model"]}), 400, names=name)
     return f"400, param {error['param']!r}, code {error['code']!r}"
 
@@ -54,7 +57,8 @@ async def missing_key(subject: Subject) -> str:
 async def wrong_type(subject: Subject) -> str:
     """Send a text where a list or an object belongs."""
     path, body = subject.any_request()
-    name, value = ("messages", "not a list") if path == CHAT else ("input", {"not": "a text"})
+    name = _NEEDED[path]
+    value: Any = "not a list" if path == CHAT else {"not": "a text"}
     error = in_form(await subject.remote.http.post(path, json={**body, name: value}), 400, names=name)
     return f"400, param {error['param']!r}, code {error['code']!r}"
 

@@ -18,6 +18,7 @@ from omni_serve.remote import DONE, Remote, UnreachableError, events
 Samples = npt.NDArray[np.float32]
 
 CHAT, SPEECH = "/v1/chat/completions", "/v1/audio/speech"
+IMAGES, EDITS = "/v1/images/generations", "/v1/images/edits"
 
 _FIXED: dict[str, Any] = {"seed": 7, "temperature": 0}
 _TOLERANCE = 0.005
@@ -33,13 +34,13 @@ class NotOffered(Exception):
 
 @frozen
 class Refusal:
-    """An answer that is not 200."""
+    """An answer that is not 200. ``status`` 0: there was no need to ask."""
 
     status: int
     message: str
 
     def __str__(self) -> str:
-        return f"{self.status}: {self.message}"
+        return f"{self.status}: {self.message}" if self.status else self.message
 
 
 @define
@@ -49,7 +50,8 @@ class Subject:
     Attributes:
         remote, model, voice, prompt: what is asked, and whom.
         grace: seconds that a probe may take beyond its usual time after clients went away.
-        chat, chat_audio, speech: ``None`` if it is offered, else the answer that refused it.
+        chat, chat_audio, speech, images: ``None`` if it is offered, else the answer that refused it. Images, which take long or cost
+            money, are asked for only where the server lists them, or offers nothing else.
         chat_fixed, speech_fixed: the sampling parameters that it accepts of a seed and temperature 0.
     """
 
@@ -61,6 +63,7 @@ class Subject:
     chat: Refusal | None = None
     chat_audio: Refusal | None = None
     speech: Refusal | None = None
+    images: Refusal | None = Refusal(0, "the model lists none among its outputs")
     chat_fixed: dict[str, Any] = field(factory=dict)
     speech_fixed: dict[str, Any] = field(factory=dict)
 
@@ -72,13 +75,19 @@ class Subject:
             UnreachableError: nobody is there, the key is refused, or nothing is offered.
         """
         found = await remote.model(model)
-        voices = (found.get("capabilities") or {}).get("voices") or ["alloy"]
+        capabilities = found.get("capabilities") or {}
+        voices = capabilities.get("voices") or ["alloy"]
         subject = cls(remote, found["id"], voice or str(voices[0]), prompt, grace)
         subject.chat = await subject._try(CHAT, subject.chat_body())
         subject.chat_audio = await subject._try(CHAT, subject.chat_body(sound=True))
         subject.speech = await subject._try(SPEECH, subject.speech_body())
-        if None not in (subject.chat, subject.chat_audio, subject.speech):
-            raise UnreachableError(f"{remote.url}: serves neither chats nor speech: {CHAT} answers {subject.chat}")
+        nothing_else = None not in (subject.chat, subject.chat_audio, subject.speech)
+        if nothing_else or "image" in capabilities.get("outputs", ()):
+            subject.images = await subject._try(IMAGES, subject.image_body())
+        if nothing_else and subject.images is not None:
+            raise UnreachableError(
+                f"{remote.url}: serves neither chats nor speech nor images: {CHAT} answers {subject.chat}, {IMAGES} {subject.images}"
+            )
         for path, fixed in ((CHAT, subject.chat_fixed), (SPEECH, subject.speech_fixed)):
             body = subject.chat_body() if path == CHAT else subject.speech_body()
             if (subject.chat if path == CHAT else subject.speech) is None:
@@ -100,6 +109,10 @@ class Subject:
         body = {"model": self.model, "input": self.prompt, "voice": self.voice, "response_format": "pcm"}
         return {**body, **more}
 
+    def image_body(self, **more: Any) -> dict[str, Any]:
+        """Return the body of a prompt for an image."""
+        return {"model": self.model, "prompt": self.prompt, **more}
+
     # --- what is offered -----------------------------------------------------------------------------------------------
     def need_chat(self, *, sound: bool = False) -> None:
         """Raise :class:`NotOffered` if there are no chats, or none with speech."""
@@ -112,11 +125,18 @@ class Subject:
         if self.speech is not None:
             raise NotOffered(f"{SPEECH} is refused with {self.speech}")
 
+    def need_images(self) -> None:
+        """Raise :class:`NotOffered` if no images are made."""
+        if self.images is not None:
+            raise NotOffered(f"images: {self.images}")
+
     def any_request(self) -> tuple[str, dict[str, Any]]:
-        """Return the path and the body of a request that succeeds: a chat, one with speech, or a text to speak."""
+        """Return the path and the body of a request that succeeds: a chat, one with speech, a text to speak, or a prompt for an image."""
         if self.chat is None:
             return CHAT, self.chat_body()
-        return (CHAT, self.chat_body(sound=True)) if self.chat_audio is None else (SPEECH, self.speech_body())
+        if self.chat_audio is None:
+            return CHAT, self.chat_body(sound=True)
+        return (SPEECH, self.speech_body()) if self.speech is None else (IMAGES, self.image_body())
 
     # --- asking --------------------------------------------------------------------------------------------------------
     async def _try(self, path: str, body: Mapping[str, Any]) -> Refusal | None:
@@ -199,7 +219,7 @@ def decoded(text: Any) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        raise Fault(f"a piece of sound is not valid base64: {str(text)[:40]!r}") from None
+        raise Fault(f"what should be base64 is not: {str(text)[:40]!r}") from None
 
 
 def samples(data: bytes) -> Samples:

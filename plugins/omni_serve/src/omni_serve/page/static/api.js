@@ -57,6 +57,29 @@ export async function* chat(body, signal) {
   }
 }
 
+// Yields the events of images: of a prompt, or of files and an instruction.
+export async function* imageEvents(body, files, signal) {
+  const form = new FormData();
+  if (files.length) {
+    for (const [name, value] of Object.entries(body)) form.append(name, String(value));
+    for (const file of files) form.append("image[]", file);
+  }
+  const answer = await checked(
+    await fetch(files.length ? "v1/images/edits" : "v1/images/generations", {
+      method: "POST",
+      headers: headers(files.length ? {} : { "content-type": "application/json" }),
+      body: files.length ? form : JSON.stringify(body),
+      signal,
+    }),
+  );
+  for await (const data of events(answer.body)) {
+    if (data === "[DONE]") return;
+    const event = JSON.parse(data);
+    if (event.error) throw new ServerError(500, event.error);
+    yield event;
+  }
+}
+
 // Yields the data of server-sent events. The server writes each event as one line.
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
@@ -82,7 +105,7 @@ export function realtimeSocket(model) {
 
 // Returns float samples of base64 PCM16.
 export function samplesOf(base64) {
-  const bytes = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
+  const bytes = bytesOf(base64);
   const view = new DataView(bytes.buffer);
   const samples = new Float32Array(bytes.length >> 1);
   for (let index = 0; index < samples.length; index++) samples[index] = view.getInt16(2 * index, true) / 32768;
@@ -93,6 +116,10 @@ export function pcm16(samples) {
   const made = new DataView(new ArrayBuffer(2 * samples.length));
   samples.forEach((value, index) => made.setInt16(2 * index, Math.round(Math.max(-1, Math.min(1, value)) * 32767), true));
   return new Uint8Array(made.buffer);
+}
+
+export function bytesOf(base64) {
+  return Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
 }
 
 export function base64Of(bytes) {

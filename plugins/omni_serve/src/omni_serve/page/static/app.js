@@ -2,6 +2,7 @@
 
 import { base64Of, chat, getJson, keepKey, samplesOf } from "./api.js";
 import { Graph } from "./graph.js";
+import { draw, draws, EXAMPLES as PICTURES } from "./images.js";
 import { Messages, element, preview } from "./messages.js";
 import { meter, Microphone, wav } from "./microphone.js";
 import { Player } from "./player.js";
@@ -53,6 +54,14 @@ function offer({ id, capabilities }) {
   $("speak-label").hidden = !speaks;
   $("speak").checked = speaks;
   const voices = capabilities.voices || [];
+  if (draws(model)) {
+    const [lead, about] = messages.empty.children;
+    lead.textContent = "Describe a picture.";
+    about.textContent = `The picture arrives with previews of it${
+      capabilities.image_edits ? "; attach one, and say what is to be changed" : ""
+    }.`;
+    examples(PICTURES);
+  }
   $("voice").hidden = !speaks || voices.length < 2;
   $("voice").replaceChildren(...voices.map((each) => new Option(each)));
 }
@@ -141,7 +150,8 @@ async function send() {
   if (speech) body.audio = { format: "pcm16", ...(!$("voice").hidden && { voice: $("voice").value }) };
   let said = "";
   try {
-    for await (const chunk of chat(body, abort.signal)) {
+    if (draws(model)) await draw({ model, text, media, answer, signal: abort.signal, edit: attach });
+    else for await (const chunk of chat(body, abort.signal)) {
       const delta = chunk.choices[0]?.delta ?? {};
       const piece = delta.content || delta.audio?.transcript;
       if (piece) {
@@ -211,7 +221,7 @@ async function attach(blob, name) {
   const url = `data:${blob.type};base64,${data}`;
   const format = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3" }[blob.type];
   const part = format ? { type: "input_audio", input_audio: { data, format } } : { type: `${kind}_url`, [`${kind}_url`]: { url } };
-  attached = [...attached, { kind, name, part, url: URL.createObjectURL(blob) }];
+  attached = [...attached, { kind, name, part, blob, url: URL.createObjectURL(blob) }];
   showAttached();
   $("text").focus();
 }
@@ -354,15 +364,17 @@ $("theme").addEventListener("click", () => {
   theme(dark ? "light" : "dark");
 });
 
-$("examples").append(
-  ...EXAMPLES.map((text) => {
+function examples(texts) {
+  const buttons = texts.map((text) => {
     const button = element("button", { type: "button", className: "example", textContent: text });
     button.addEventListener("click", () => {
       $("text").value = text;
       send();
     });
     return button;
-  }),
-);
+  });
+  messages.empty.querySelector("#examples").replaceChildren(...buttons);
+}
+examples(EXAMPLES);
 buttons();
 connect();

@@ -38,7 +38,7 @@ export class Messages {
     return this.add("user", ...shown, ...(text ? [element("p", { textContent: text })] : []));
   }
 
-  // Returns an answer with `text`, `note` and `fail`.
+  // Returns an answer with `text`, `note`, `fail`, `end`, and `show`, which brings its end into sight.
   answer() {
     const words = element("p", { className: "words" });
     const note = element("div", { className: "note" });
@@ -54,6 +54,7 @@ export class Messages {
         note.textContent = text;
         this.scroll();
       },
+      show: () => this.scroll(true),
       end: () => message.classList.remove("running"),
       fail: (text) => {
         message.classList.remove("running");
