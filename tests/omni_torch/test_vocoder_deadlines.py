@@ -115,6 +115,21 @@ def test_the_one_that_runs_dry_first_is_first() -> None:
     assert list(talk.heard) == ["late", "early"], "early has two seconds in hand"
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.01, 0.2]), st.integers(1, 60)), min_size=1, max_size=6))
+def test_passes_are_those_of_the_order_of_arrival_while_nobody_runs_dry(requests: list[tuple[float, int]]) -> None:
+    passes = []
+    for policy in (None, "omni_torch.deadlines:Deadlines"):
+        talk = Talk.of(0.0005, policy)
+        for number, (gap, frames) in enumerate(requests):
+            talk.give(str(number), frames)
+            talk.run(talk.vocoder.now + gap)
+        talk.run()
+        assert talk.late() == 0.0
+        passes.append([sorted(each) for each in talk.vocoder.passes])
+    assert passes[0] == passes[1]
+
+
 def test_a_stream_whose_frames_do_not_come_holds_up_nobody() -> None:
     talk = Talk.of(0.01)
     talk.give("stuck", 4, whole=False)

@@ -8,8 +8,8 @@ from typing import Any
 
 from omni_core.config.placement import process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_planner.building import settings_of
 from omni_planner.profile import PipelineProfile
-from omni_planner.simulate import settings_of
 from omni_planner.trials import Trial
 from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
 

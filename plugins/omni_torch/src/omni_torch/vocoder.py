@@ -20,7 +20,7 @@ from omni_torch.step_cost import StepCost
 
 Stream = TypeVar("Stream")
 
-SHORT_PASS, LONG_PASS = 0.05, 0.15
+SHORT_PASS, LONG_PASS = 0.05, 0.3
 """Seconds of a pass that may be shared: the shorter one where somebody would run out of sound meanwhile."""
 
 
@@ -71,9 +71,10 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     Its input is a stream of frames, ``[codebooks]`` int64 each. The payload only marks the end of speech; its request's
     ``params["return_codes"]`` asks for the frames beside the sound.
 
-    A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, those whose listeners run out of sound first
-    come first, and no more of them share a pass than can wait for all of its sound. A request that nobody hears yet begins when, as far
-    as passes can be predicted, those that are being heard stay in time.
+    A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, passes are the same while all who listen
+    stay in time by that. Otherwise those whose listeners run out of sound first come first, and no more of them share a pass than can
+    wait for all of its sound; a request that nobody hears yet begins when, as far as passes can be predicted, those that are being heard
+    stay in time.
 
     Args:
         initial_chunk: frames of the first chunk: small, so that sound starts soon.
@@ -201,6 +202,9 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         if policy is None:
             return list(due)[: self._max_running], now
         moments = {name: policy.due(name, now) for name in due}
+        together = list(due)[: self._max_running]
+        if self._is_calm(together, due, moments, now):
+            return sorted(together, key=moments.__getitem__), now
         chosen: list[str] = []
         frames, latest, held_until = 0, now, math.inf
         for name in sorted(due, key=moments.__getitem__):
@@ -219,9 +223,19 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             frames += wanted
         return chosen, held_until
 
+    def _is_calm(
+        self, together: list[str], due: dict[str, _Sound[Stream]], moments: dict[str, float], now: float
+    ) -> bool:
+        """Return whether all that are heard stay in time if the next pass is that of the order of arrival: the larger passes are, the
+        less they cost, here and in the stages before, whose requests stay together.
+        """
+        end = now + self._cost.seconds(len(together), sum(self._frames_due(name, due[name]) for name in together))
+        in_time = all(moments[name] >= end for name in together if name in self._heard)
+        return in_time and self._threatened(together, due, end, now) == math.inf
+
     def _threatened(self, together: list[str], due: dict[str, _Sound[Stream]], end: float, now: float) -> float:
         """Return the first deadline that is missed if a pass of ``together``, some of which nobody has heard yet, is next; infinity if
-        passes of one request each, in the order of their deadlines, are in time for all that are heard then.
+        passes in the order of their deadlines are in time for all that are heard then.
 
         ``end``: when that pass is over. A chunk that is late because its frames have not come is not waited for.
         """
@@ -236,10 +250,11 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         ]
         first = end + self._initial_chunk * self._frame_seconds
         jobs += [(first, self._left(name, due[name], self._initial_chunk)) for name in begun]
+        streams = total = 0
         for moment, (frames, are_here) in sorted(jobs):
             if frames and (are_here or moment > now):
-                end += self._cost.seconds(1, frames)
-                if end > moment:
+                streams, total = streams + 1, total + frames
+                if end + self._cost.seconds(streams, total) > moment:
                     return max(moment, now)
         return math.inf
 

@@ -1,0 +1,130 @@
+"""The messages of a simulation: what the processes of both ends spend on each, and the time in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from omni_core.errors import ConfigError
+from omni_planner.machine import Clock
+from omni_planner.profile import CLIENT, PipelineProfile
+from omni_planner.replica import Loop, Replica
+from omni_planner.requests import Flight
+from omni_planner.stages import DONE, PAYLOAD, Output
+from omni_planner.units import Restarts, SimulatedUnit, sent
+
+Letter = tuple[Flight, str, str, int]
+"""A message under way: of what request, what, to which stage, and the frames of sound in it."""
+
+Heard = Callable[[Flight, str, str, int], None]
+"""Called with what a client reads: the request, what, of which stage, and the frames of sound in it."""
+
+
+class Deliveries:
+    """Takes what stages send to where it goes.
+
+    Attributes:
+        client: the process of the client. serving: the replicas by stage and number, with their units. restarts: of a pipeline that can
+            fail.
+    """
+
+    def __init__(self, clock: Clock, profile: PipelineProfile, client: Loop, heard: Heard) -> None:
+        self.clock, self._profile, self.client, self._heard = clock, profile, client, heard
+        self.serving: dict[tuple[str, int], tuple[SimulatedUnit, Replica]] = {}
+        self.restarts: Restarts | None = None
+        ends = (CLIENT, *profile.stages)
+        self._transfers = {(name, kind): profile.transfer(name, kind) for name in ends for kind in profile.kinds}
+
+    def begin(self, flight: Flight) -> None:
+        """Send a request to its first stage."""
+        entry = next(name for name, visit in flight.sample.items() if CLIENT in visit.sources)
+        message, waking = self._transfers[CLIENT, flight.arrival.kind]
+        self.client.do(message, partial(self._receive, flight, PAYLOAD, CLIENT, entry), waking)
+
+    def at(self, flight: Flight, stage: str) -> tuple[SimulatedUnit, Replica]:
+        found = self.serving.get((stage, flight.placement.get(stage, 0)))
+        if found is None:
+            raise ConfigError(
+                f"the profile has no stage {stage!r} of this pipeline; calibrate with requests that reach it"
+            )
+        return found
+
+    def send(self, sender: Replica, outputs: list[Output]) -> None:
+        source, loop = sender.stage.name, sender.loop
+        for flight, what, targets, frames in outputs:
+            for target in targets:
+                if target != CLIENT:
+                    unit, replica = self.at(flight, target)
+                    if unit.loop is loop:
+                        if self.restarts is not None:
+                            flight.reached.add(target)
+                        replica.deliver(flight, what, source)
+                        continue
+                message, waking = self._transfers[source, flight.arrival.kind]
+                # The end of a stream is no transfer of its own in a profile.
+                seconds = 0.0 if what == DONE else message
+                loop.do(seconds, partial(self._receive, flight, what, source, target, frames), waking)
+
+    def _receive(self, flight: Flight, what: str, source: str, target: str, frames: int = 0) -> None:
+        if target == CLIENT:
+            loop, then = self.client, partial(self._heard, flight, what, source, frames)
+        else:
+            unit, replica = self.at(flight, target)
+            if self.restarts is not None:
+                send = partial(self._receive, flight, what, source, target)
+                if flight.is_withdrawn or self.restarts.must_wait(unit, flight, target, send):
+                    return
+                sent(flight, what, source, target)
+            loop, then = unit.loop, partial(replica.deliver, flight, what, source)
+        delay = self._profile.delay(source, flight.sample, what == PAYLOAD)
+        message, waking = self._transfers[target, flight.arrival.kind]
+        self.clock.after(delay, partial(loop.do, 0.0 if what == DONE else message, then, waking))
+
+    def send_together(self, sender: Replica, outputs: list[Output]) -> None:
+        """Send what goes to one process in one event: the last message arrives when it would, the others with it."""
+        groups = dict[tuple[SimulatedUnit | None, Loop], list[Letter]]()
+        for flight, what, targets, frames in outputs:
+            for target in targets:
+                unit = None if target == CLIENT else self.at(flight, target)[0]
+                place = unit, self.client if unit is None else unit.loop
+                groups.setdefault(place, []).append((flight, what, target, frames))
+        for (unit, loop), letters in groups.items():
+            if loop is sender.loop:
+                self._arrived(unit, loop, sender.stage.name, letters)
+            else:
+                cost = sum(self._cost(what) for _, what, _, _ in letters)
+                sender.loop.do(cost, partial(self._post, unit, sender.stage.name, letters))
+
+    def _post(self, unit: SimulatedUnit | None, source: str, letters: list[Letter]) -> None:
+        """Let messages go to a process that is another one by now if the first has died."""
+        if unit is not None and self.restarts is not None:
+            kept = []
+            for letter in letters:
+                flight, what, target, _ = letter
+                again = partial(self._post, unit, source, [letter])
+                if not flight.is_withdrawn and not self.restarts.must_wait(unit, flight, target, again):
+                    sent(flight, what, source, target)
+                    kept.append(letter)
+            letters = kept
+        if letters:
+            loop = self.client if unit is None else unit.loop
+            cost = sum(self._cost(what) for _, what, _, _ in letters)
+            delay = max(self._profile.delay(source, flight.sample, what == PAYLOAD) for flight, what, _, _ in letters)
+            self.clock.after(delay, partial(loop.do, cost, partial(self._arrived, unit, loop, source, letters)))
+
+    def _arrived(self, unit: SimulatedUnit | None, loop: Loop, source: str, letters: list[Letter]) -> None:
+        woken: dict[Replica, None] = {}
+        for flight, what, target, frames in letters:
+            if unit is None:
+                self._heard(flight, what, source, frames)
+            elif unit.loop is loop:
+                flight.reached.add(target)
+                replica = unit.replicas[target]
+                replica.put(flight, what, source)
+                woken[replica] = None
+        for replica in woken:
+            replica.wake()
+
+    def _cost(self, what: str) -> float:
+        """Return the processor seconds of a message at one end. The end of a stream is no transfer of its own in a profile."""
+        return 0.0 if what == DONE else self._profile.message

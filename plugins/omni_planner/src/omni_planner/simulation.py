@@ -1,0 +1,295 @@
+"""A simulated pipeline: the coordinator's own decisions for the requests of a load, in simulated time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
+from typing import Any
+
+from attrs import field, frozen
+
+from omni_core.config.placement import plan as planned_processes
+from omni_core.config.schema import PipelineConfig
+from omni_core.coordinator.actions import AskWaiting, Ended, Start, Withdraw
+from omni_core.coordinator.machine import RequestMachine
+from omni_core.coordinator.replicas import BALANCES, ReplicaChoice, ReplicatedGroup
+from omni_core.coordinator.requests import TrackedRequest
+from omni_core.errors import OverloadedError
+from omni_core.launch.running import machine_of
+from omni_core.processes.unit import Unit, UnitState
+from omni_core.protocol.messages import OmniRequest
+from omni_planner.building import simulated
+from omni_planner.deliveries import Deliveries
+from omni_planner.failures import Failure, check_names
+from omni_planner.machine import NEVER, Clock, Process
+from omni_planner.profile import CLIENT, PipelineProfile
+from omni_planner.replica import Loop, OwnThread, Replica
+from omni_planner.requests import Arrival, Flight
+from omni_planner.stages import PAYLOAD
+from omni_planner.summary import played
+from omni_planner.units import Restarts, SimulatedUnit
+
+
+@frozen
+class Outcome:
+    """The result of a simulation.
+
+    Attributes:
+        flights: the requests, in the order of their arrival. seconds: until the last one ended.
+        busy: processors of each machine that worked, on average. stages: share of the time that each replica of a stage
+            was making a turn, by ``stage`` or ``stage.replica``. devices: share of the time that each device computed, by ``gpu`` or
+            ``host:gpu``. messages: share of the time that the client's process sent and received. deaths: of units.
+    """
+
+    flights: list[Flight]
+    seconds: float
+    busy: list[float]
+    stages: dict[str, float] = field(factory=dict)
+    devices: dict[str, float] = field(factory=dict)
+    messages: float = 0.0
+    deaths: int = 0
+
+
+class Simulation:
+    """A pipeline, its machines, and the requests of a load.
+
+    Attributes:
+        clock: the simulated time. machine: the coordinator's. units: what starts and dies together. flights: the requests so far.
+        restarts: of a simulation with failures.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        profile: PipelineProfile,
+        cores: int | None,
+        in_flight: int | None,
+        pause: float | None,
+        failures: Sequence[Failure] = (),
+    ) -> None:
+        processes = planned_processes(config)
+        self._hosts = [None, *sorted({each.host for each in processes if each.host is not None})]
+        places = sorted({(each.host or "", gpu) for each in processes for gpu in each.gpus.values()})
+        self.clock = Clock([cores or profile.hardware.cores] * len(self._hosts), len(places), profile.hardware.tick)
+        self._devices = dict(zip(places, self.clock.devices, strict=True))
+        self._config, self._profile, self._in_flight, self._pause = config, profile, in_flight, pause
+        self._deliveries = Deliveries(self.clock, profile, self._loop(None), self._heard)
+        self.units: list[SimulatedUnit] = []
+        self._computed: dict[tuple[str, int], float] = {}
+        groups: dict[str, ReplicatedGroup] = {}
+        for process in processes:
+            if process.rank:
+                continue
+            names = [each.name for each in process.stages]
+            life = Unit(
+                process.name, [process.name], config.restart, max(each.startup_timeout for each in process.stages)
+            )
+            unit = SimulatedUnit(process.name, process.replica, process.host, process.group, process.stages, life)
+            unit.places = [each for each in processes if (each.group, each.replica) == (process.group, process.replica)]
+            self.units.append(unit)
+            self._build(unit)
+            first = process.stages[0]
+            if first.replicas > 1:
+                group = ReplicatedGroup(process.group, names, first.affinity_key, BALANCES.get(first.balance))
+                groups.setdefault(process.group, group)
+        choice = ReplicaChoice(list(groups.values()), self._available)
+        terminals = [stage.name for stage in config.stages if stage.terminal]
+        self._flights: dict[str, Flight] = {}
+        self.machine: RequestMachine = machine_of(config)(
+            terminal_stages=terminals,
+            terminal_stages_fn=lambda request: [
+                each for each in terminals if each in self._flights[request.inputs].sample
+            ],
+            place=choice.place,
+            left=choice.left,
+            max_in_flight=config.max_in_flight,
+            retries=config.retries,
+        )
+        self._numbers = count()
+        self._closed: deque[Arrival] = deque()
+        self.flights: list[Flight] = []
+        self.restarts: Restarts | None = None
+        self._timer = NEVER
+        if failures:
+            check_names(
+                failures, [each.name for each in self.units], [each for each in self._hosts if each is not None]
+            )
+            for each in self.units:
+                if any(each.name == failure.name or each.host == failure.name for failure in failures):
+                    profile.start_seconds([stage.name for stage in each.stages])
+            self.restarts = Restarts(
+                self.clock,
+                self.units,
+                self.machine,
+                self._flights,
+                self._perform,
+                self._build,
+                self._end_unit,
+                self._start_unit,
+            )
+            self._deliveries.restarts = self.restarts
+            self.restarts.begin(failures)
+
+    # --- units ---------------------------------------------------------------------------------------------------------
+    def _loop(self, host: str | None) -> Loop:
+        if self._profile.is_estimate:
+            return OwnThread(self.clock)
+        return Process(self.clock.machines[self._hosts.index(host)])
+
+    def _build(self, unit: SimulatedUnit) -> None:
+        """Make the replicas of a unit."""
+        unit.loop = self._loop(unit.host)
+        deliveries = self._deliveries
+        send = deliveries.send_together if self._profile.is_estimate else deliveries.send
+        for stage in unit.stages:
+            made = simulated(stage, self._profile)
+            if made is None:
+                continue  # no measured request came by; one that does is an error
+            devices = [
+                self._devices[each.host or "", each.gpus[stage.name]] for each in unit.places if stage.name in each.gpus
+            ]
+            replica = Replica(made, self.clock, devices, unit.loop, send)
+            unit.replicas[stage.name] = replica
+            self._deliveries.serving[stage.name, unit.number] = unit, replica
+
+    def _end_unit(self, unit: SimulatedUnit) -> None:
+        for name, replica in unit.replicas.items():
+            self._computed[name, unit.number] = self._computed.get((name, unit.number), 0.0) + replica.computing
+            replica.kill()
+        unit.replicas.clear()
+        unit.loop.kill()
+
+    def _start_unit(self, unit: SimulatedUnit, then: Callable[[], None]) -> None:
+        seconds = self._profile.start_seconds([each.name for each in unit.stages])
+        unit.loop = self._loop(unit.host)
+        unit.loop.do(seconds, then)
+
+    def _available(self, group: str) -> dict[int, int]:
+        """Return the replicas that may be chosen, as the runner does: those that serve, else those that will, else all."""
+        units = [each for each in self.units if each.group == group]
+        if self.restarts is not None:
+            ready = [each for each in units if each.life.state is UnitState.READY]
+            units = ready or [each for each in units if each.life.state is not UnitState.FAILED] or units
+        return {each.number: each.number for each in units}
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+    def begin(self, arrivals: Sequence[Arrival]) -> None:
+        self._closed = deque(each for each in arrivals if each.seconds is None)
+        for each in arrivals:
+            if each.seconds is not None:
+                self.clock.after(each.seconds, partial(self._submit, each))
+        begun = min(self._in_flight or 1, len(self._closed))
+        cycle = (self._pause or 0.0) + max(map(self._spoken, self._closed), default=0.0)
+        for number in range(begun):
+            if self._pause is None:
+                self._submit(self._closed.popleft())
+            else:  # conversations are not in step
+                self.clock.after(cycle * number / begun, self._go_on)
+
+    def _spoken(self, arrival: Arrival) -> float:
+        """Return the seconds of sound that a request is answered with."""
+        chunks = [each for visit in arrival.sample.values() for each in visit.chunks.items() if each[0] != CLIENT]
+        return sum(self._profile.stages[name].frame_seconds * frames for name, frames in chunks)
+
+    def _go_on(self) -> None:
+        if self._closed:
+            self._submit(self._closed.popleft())
+
+    def _submit(self, arrival: Arrival) -> None:
+        flight = Flight(str(next(self._numbers)), arrival, self.clock.now)
+        self.flights.append(flight)
+        self._flights[flight.name] = flight
+        request = OmniRequest(flight.name, stream=True, timeout=self._config.request_timeout)
+        try:
+            _, actions = self.machine.submit(request, flight.name, wants_partial=True, now=self.clock.now)
+        except OverloadedError:
+            self._refused(flight)
+        else:
+            self._perform(actions)
+
+    def _refused(self, flight: Flight) -> None:
+        flight.refused, flight.ended = True, self.clock.now
+        if flight.arrival.seconds is None:  # its client tries something else a second later
+            self.clock.after(max(1.0, self._pause or 0.0), self._go_on)
+
+    def _perform(self, actions: Iterable[Any]) -> None:
+        """Carry out what the machine says, and set its timer."""
+        for action in actions:
+            if isinstance(action, Start):
+                self._start(action.request)
+            elif isinstance(action, Ended):
+                self._ended(action.request)
+            elif isinstance(action, Withdraw):
+                self._withdraw(action.attempt_id)
+            elif isinstance(action, AskWaiting):
+                self._perform(self.machine.asked(action.attempt_id, 0, self.clock.now))
+        due = self.machine.next_timer()
+        if due is not None and due < self._timer:
+            self._timer = due
+            self.clock.after(due - self.clock.now, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = NEVER
+        self._perform(self.machine.clock(self.clock.now + 1e-9))
+
+    def _start(self, tracked: TrackedRequest) -> None:
+        flight = self._flights[tracked.request_id]
+        if tracked.attempts > 1:
+            flight.attempts = tracked.attempts
+            flight = Flight(
+                tracked.attempt_id, flight.arrival, flight.arrived, events=flight.events, sound=flight.sound
+            )
+            self._flights[flight.name] = flight
+        flight.placement = tracked.request.placement
+        self._deliveries.begin(flight)
+
+    def _withdraw(self, attempt: str) -> None:
+        flight = self._flights[attempt]
+        flight.is_withdrawn = True
+        for name in flight.sample:
+            _, replica = self._deliveries.serving.get((name, flight.placement.get(name, 0)), (None, None))
+            if replica is not None:
+                replica.drop(flight)
+
+    def _ended(self, tracked: TrackedRequest) -> None:
+        flight = self._flights[tracked.request_id]
+        if isinstance(tracked.error, OverloadedError):
+            self._refused(flight)
+            return
+        flight.ended, flight.failed = self.clock.now, tracked.error is not None
+        if self._pause is None:
+            self._go_on()
+        else:
+            self.clock.after(max(0.0, played(flight.sound) - self.clock.now) + self._pause, self._go_on)
+
+    def _heard(self, flight: Flight, what: str, stage: str, frames: int) -> None:
+        tracked = self.machine.attempt(flight.name)
+        if tracked is None:
+            return  # it has failed, or runs again
+        final = what == PAYLOAD
+        seconds = frames * self._profile.stages[stage].frame_seconds
+        if seconds:  # a profile of before knows no seconds of frames
+            flight.sound.append((self.clock.now, seconds))
+        flight.events.append((self.clock.now, stage, final))
+        tracked.was_read = True
+        self._perform(self.machine.result(flight.name, stage, None, final=final, now=self.clock.now))
+
+    @property
+    def client(self) -> Loop:
+        """The part of the client's process that sends and receives."""
+        return self._deliveries.client
+
+    def outcome(self) -> Outcome:
+        seconds = max((each.ended or 0.0 for each in self.flights), default=0.0)
+        lasted = seconds or 1.0
+        shares = {}
+        for (name, number), (unit, replica) in self._deliveries.serving.items():
+            key = name if sum(each == name for each, _ in self._deliveries.serving) == 1 else f"{name}.{number}"
+            before = self._computed.get((name, number), 0.0)
+            shares[key] = (before + (replica.computing if unit.replicas else 0.0)) / lasted
+        hosts = [each.busy / lasted for each in self.clock.machines]
+        devices = {f"{host}:{gpu}".lstrip(":"): each.busy / lasted for (host, gpu), each in self._devices.items()}
+        deaths = self.restarts.deaths if self.restarts is not None else 0
+        return Outcome(self.flights, seconds, hosts, shares, devices, self._deliveries.client.worked / lasted, deaths)
