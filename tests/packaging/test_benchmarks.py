@@ -1,4 +1,4 @@
-"""What benchmarks import is there: nothing else runs them when the code they measure moves."""
+"""Imports of benchmarks, all of which must be there: nothing else runs them when the code they measure moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the first output of a request takes, learnt from those that had theirs while others were in flight."""
+"""Estimates of how long the first output of a request takes, learnt from those that had theirs while others were in flight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Group = frozenset[str]
 """The terminal stages that answer a request: requests of one group are taken to be alike."""
 
 _RIDGE = 0.05
-"""What was learnt of company fades when requests are alone for long, some three hundred of them: then others are tried again."""
+"""Factor by which what was learnt of company fades with each request that is alone: after some three hundred, others are tried again."""
 
 _SHARE = 0.95
 """The share of requests that are to have their first output within the estimate."""
