@@ -12,7 +12,7 @@ Group = frozenset[str]
 """The terminal stages that answer a request: requests of one group are taken to be alike."""
 
 _RIDGE = 0.05
-"""Factor by which what was learnt of company fades with each request that is alone: after some three hundred, others are tried again."""
+"""Pull of the costs of company towards 0: what was learnt fades when some three hundred requests were alone, and company is tried anew."""
 
 _SHARE = 0.95
 """The share of requests that are to have their first output within the estimate."""
