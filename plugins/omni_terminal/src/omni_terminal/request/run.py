@@ -36,7 +36,7 @@ from omni_terminal.request.out import (
 )
 
 CHECKS: dict[str, Callable[[Path], None]] = {"image": check_image_out, "video": check_video_out}
-"""Checks that refuse a file for each kind of output."""
+"""Checks of the file for each kind of output."""
 
 
 @click.command(cls=RequestCommand)
