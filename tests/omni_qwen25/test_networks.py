@@ -106,6 +106,7 @@ def test_a_speech_that_is_too_long_fails_alone(tiny: dict[str, Path], tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(raw))
     with pytest.raises(InvalidRequestError, match="16 codes of speech are 32 mel frames; token2wav holds 30"):
         through(create_code2mel(str(tmp_path)), {"a": spoken("a", 16)})
+    assert read_config(tmp_path).talker.most_codes == 15  # type: ignore[union-attr]
     assert through(create_code2mel(str(tmp_path)), {"b": spoken("b", 15)})[0]["b"].data["mel"].shape == (8, 30)
 
 

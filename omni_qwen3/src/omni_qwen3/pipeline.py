@@ -80,7 +80,7 @@ def qwen3_omni_text(model_path: str, **options: Unpack[TextOptions]) -> Pipeline
 
 @frozen
 class Distribution:
-    """What differs between the models whose pipelines begin with these stages.
+    """Names of what differs between the models whose pipelines begin with these stages.
 
     Attributes:
         package: the import package of its stages. options: that its pipelines know.
