@@ -17,8 +17,10 @@ from transformers import AutoTokenizer, WhisperFeatureExtractor
 from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen25.positions import Piece, alternating, chunks
+from omni_qwen25.preprocessing import create_preprocessing
 
 RANDOM = np.random.default_rng(0)
 IMAGE = RANDOM.integers(0, 256, (60, 90, 3), dtype=np.uint8)
@@ -90,6 +92,11 @@ def test_images_and_clips(tiny: dict[str, Path], stages: Stages) -> None:
         other = expected(tiny["a"], reply.prompt)
         assert (reply.ids, reply.codes) == (other.ids, other.codes)
         assert (torch.from_numpy(reply.samples) - other.samples).abs().max() < 1e-4
+
+
+def test_clips_are_not_allowed_to_be_longer_than_the_extractor_reads(tiny: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="max_audio_seconds: 301 is more than the model's extractor reads, 300"):
+        create_preprocessing(str(tiny["a"]), max_audio_seconds=301)
 
 
 def test_videos(tiny: dict[str, Path], stages: Stages) -> None:

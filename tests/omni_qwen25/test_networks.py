@@ -16,8 +16,10 @@ from qwen25_stages import through
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_qwen3.checkpoint import sources
+from omni_qwen25.block_attention import NAME, NEIGHBOURS
 from omni_qwen25.code2mel import create_code2mel
 from omni_qwen25.config import parse_config, read_config
+from omni_qwen25.dit import MelNetwork
 from omni_qwen25.mel2wav import Vocoder
 from omni_qwen25.networks import PARTS, Talker, Thinker, describe_part
 from omni_qwen25.voices import load_voices, voice_names, voice_of
@@ -74,6 +76,27 @@ def test_speeches_of_mixed_steps_lengths_and_guidance_are_as_alone(tiny: dict[st
     assert not torch.allclose(together["c"].data["mel"], together["f"].data["mel"], atol=1e-2)
 
 
+@pytest.mark.parametrize("shape", ["a", "b", "c"])
+@pytest.mark.parametrize("frames", [1, 5, 24, 50])  # less than a block; blocks of 8, 6 and 4 that are full, and not
+def test_attention_among_blocks_equals_that_of_all_masked_pairs(tiny: dict[str, Path], shape: str, frames: int) -> None:
+    network = MelNetwork(str(tiny[shape]), read_config(tiny[shape]))
+    draw = torch.Generator().manual_seed(frames)
+    x = torch.randn(2, frames, network._network.hidden_size, generator=draw)
+    moment = torch.randn(2, network._network.hidden_size, generator=draw)
+    turns = network._network.rotary_embed(x, torch.arange(frames).expand(2, -1))
+    seen = set()
+    for block in network._network.transformer_blocks:
+        seen.add((block.look_backward_block, block.look_ahead_block))
+        config = block.attn.config
+        assert config._attn_implementation == NAME
+        ours = block(x, moment, position_embeddings=turns, block_diff=NEIGHBOURS)
+        config._attn_implementation = "sdpa"
+        pairs = network._network._create_block_diff(x)
+        assert torch.allclose(ours, block(x, moment, position_embeddings=turns, block_diff=pairs), atol=1e-5)
+        config._attn_implementation = NAME
+    assert seen >= {(1, 0), (0, 1)}
+
+
 def test_a_speech_that_is_too_long_fails_alone(tiny: dict[str, Path], tmp_path: Path) -> None:
     for path in tiny["c"].iterdir():
         (tmp_path / path.name).symlink_to(path)
@@ -83,6 +106,7 @@ def test_a_speech_that_is_too_long_fails_alone(tiny: dict[str, Path], tmp_path: 
     (tmp_path / "config.json").write_text(json.dumps(raw))
     with pytest.raises(InvalidRequestError, match="16 codes of speech are 32 mel frames; token2wav holds 30"):
         through(create_code2mel(str(tmp_path)), {"a": spoken("a", 16)})
+    assert read_config(tmp_path).talker.most_codes == 15  # type: ignore[union-attr]
     assert through(create_code2mel(str(tmp_path)), {"b": spoken("b", 15)})[0]["b"].data["mel"].shape == (8, 30)
 
 

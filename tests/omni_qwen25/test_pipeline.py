@@ -96,6 +96,10 @@ async def test_replies_streams_and_bad_input(tiny: dict[str, Path]) -> None:
                 "params.token2wav.num_steps: must be an integer, 2 to 1000",
             ),
             (request(params={"token2wav": {"steps": 4}}), "params.token2wav.steps"),
+            (
+                request(params={"talker": {"max_new_tokens": 16385}}),
+                "params.talker.max_new_tokens: must be an integer, 1 to 16384",
+            ),
             (request(params={"token2wav": {"guidance_scale": float("nan")}}), "guidance_scale: must be a number"),
             (request(modalities=["audio"]), "modalities: must contain 'text'"),
             (request("<|im_end|>"), "reserved for the prompt's own structure"),

@@ -1,4 +1,4 @@
-"""Placement of the released model on machines that are not here, and the presets: from the headers of its tensors alone."""
+"""Places of the released model's stages on machines that are not here, and the presets: from the headers of its tensors alone."""
 
 from __future__ import annotations
 

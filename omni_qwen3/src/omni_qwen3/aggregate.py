@@ -8,7 +8,7 @@ import torch
 
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
-from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.config import read_config
 from omni_qwen3.payloads import ThinkerInputs
 
 
@@ -25,10 +25,14 @@ def merge_for_thinker(payloads: dict[str, StagePayload]) -> dict[str, Any]:
 
 
 class Aggregator:
-    """Orders features by prompt position and marks the multimodal and the visual positions."""
+    """Orders features by prompt position and marks the multimodal positions; with deepstack features the visual ones too.
 
-    def __init__(self, config: QwenConfig) -> None:
-        self._tokens = {"image": config.image_token, "video": config.video_token, "audio": config.audio_token}
+    Args:
+        image, video, audio: ids of the placeholders.
+    """
+
+    def __init__(self, image: int, video: int, audio: int) -> None:
+        self._tokens = {"image": image, "video": video, "audio": audio}
 
     def __call__(self, payload: StagePayload) -> ThinkerInputs:
         data: dict[str, Any] = payload.data
@@ -45,7 +49,7 @@ class Aggregator:
                 raise ValueError(f"{len(by_kind[kind])} {kind} features for {int(mask.sum())} {kind} positions")
         placed: dict[str, Any] = {"feature_mask": _any(masks.values())}
         placed["features"] = _ordered(placed["feature_mask"], {kind: (masks[kind], by_kind[kind]) for kind in masks})
-        visual = {kind: mask for kind, mask in masks.items() if kind != "audio"}
+        visual = {kind: mask for kind, mask in masks.items() if f"{kind}_deepstack" in by_kind}
         if visual:
             placed["visual_mask"] = _any(visual.values())
             levels = len(next(by_kind[f"{kind}_deepstack"] for kind in visual))
@@ -74,4 +78,5 @@ def _ordered(mask: torch.Tensor, parts: dict[str, tuple[torch.Tensor, torch.Tens
 
 def create_aggregate(model_path: str) -> SimpleScheduler:
     """Return the scheduler of the aggregation stage."""
-    return SimpleScheduler(Aggregator(read_config(model_path)))
+    config = read_config(model_path)
+    return SimpleScheduler(Aggregator(config.image_token, config.video_token, config.audio_token))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+
+from omni_core.model_runner import ContentSpan
 
 
 def digest_of(kind: str, values: torch.Tensor) -> bytes:
@@ -23,3 +27,14 @@ def runs(positions: list[int]) -> list[tuple[int, int]]:
         else:
             found.append((position, position + 1))
     return found
+
+
+def content_spans(inputs: Mapping[str, Any]) -> list[ContentSpan] | None:
+    """Return the digests of a prompt's media runs; ``None`` if some features came without a digest.
+
+    Args:
+        inputs: of a thinker.
+    """
+    if "content" not in inputs:
+        return None if "features" in inputs else []
+    return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -94,10 +94,18 @@ class AudioEncoder:
         return {"audio": torch.cat([clip for (clip,) in clips])}
 
 
+class Encoder(Protocol):
+    """An encoder that keeps its outputs."""
+
+    cache: EncoderCache[tuple[torch.Tensor, ...]]
+
+    def __call__(self, payload: StagePayload, /) -> dict[str, Any]: ...
+
+
 class EncoderScheduler(SimpleScheduler):
     """A :class:`SimpleScheduler` whose statistics include those of its encoder's cache."""
 
-    def __init__(self, encoder: ImageEncoder | AudioEncoder) -> None:
+    def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
         self._cache = encoder.cache
 

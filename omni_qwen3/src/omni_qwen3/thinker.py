@@ -10,9 +10,10 @@ import torch
 from attrs import define, field
 
 from omni_core.errors import ConfigError
-from omni_core.model_runner import ARModel, ARRequest, ContentSpan, ForwardBatch, ForwardOutput
+from omni_core.model_runner import ARModel, ARRequest, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.content import content_spans
 from omni_qwen3.decode import text_decoder
 from omni_qwen3.external_decoder import load_external
 from omni_qwen3.interface import FRAME_SECONDS, THINKER_DEFAULTS
@@ -149,7 +150,7 @@ class ThinkerRunner(ARModelRunner):
                 calls=StopTokens([mark], decoder) if mark else None,
                 silent=mark == "",
             ),
-            content=_content(inputs),
+            content=content_spans(inputs),
         )
 
     def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:
@@ -241,13 +242,6 @@ class ThinkerRunner(ARModelRunner):
             embeds = self.model.embed(torch.tensor([token for _, token in speaking], device=self.device)).cpu()
             for (state, _), row in zip(speaking, embeds.split(1), strict=True):
                 state.spoken = row.clone()  # a copy: a view would keep the other rows in memory, or send them along
-
-
-def _content(inputs: ThinkerInputs) -> list[ContentSpan] | None:
-    """Return the digests of the prompt's media runs; ``None`` if some features came without a digest."""
-    if "content" not in inputs:
-        return None if "features" in inputs else []
-    return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]
 
 
 def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:

@@ -27,8 +27,8 @@ LEAST_GUIDANCE = 1e-5
 
 
 @frozen(eq=False)
-class Speech:
-    """A request on its way from noise to mel frames. Nothing in it is changed in place.
+class Denoising:
+    """A speech on its way from noise to mel frames. Nothing in it is changed in place.
 
     Attributes:
         sample: ``[frames, mel_bins]``. times: ``[steps + 1]``. step: how many steps are done.
@@ -44,7 +44,7 @@ class Speech:
     step: int = 0
 
 
-class MelScheduler(StepScheduler[Speech]):
+class MelScheduler(StepScheduler[Denoising]):
     """Denoises the mel frames of requests.
 
     Args:
@@ -57,7 +57,7 @@ class MelScheduler(StepScheduler[Speech]):
         super().__init__(max_batch_size, max_running)
         self._network, self._voices = network, voices
 
-    def begin(self, payload: StagePayload) -> Speech:
+    def begin(self, payload: StagePayload) -> Denoising:
         spoken: TalkerResult = payload.data
         codes, request = spoken["codes"], payload.request
         params = {**TOKEN2WAV_DEFAULTS, **token2wav_params(request.params)}
@@ -74,17 +74,17 @@ class MelScheduler(StepScheduler[Speech]):
         noise = torch.randn(frames, self._network.mel_bins, generator=generator)
         times = step_times(params["num_steps"], params["sway_coefficient"])
         if not frames:
-            return Speech(noise, times[:1], noise, guidance, codes)
+            return Denoising(noise, times[:1], noise, guidance, codes)
         condition = self._network.condition(codes, voice, guided=guidance >= LEAST_GUIDANCE)
         device = self._network.device
         wanted = codes if request.params.get("return_codes") else None
-        return Speech(noise.to(device), times.to(device), condition.rows, guidance, wanted)
+        return Denoising(noise.to(device), times.to(device), condition.rows, guidance, wanted)
 
-    def key(self, state: Speech) -> Hashable:
+    def key(self, state: Denoising) -> Hashable:
         return len(state.sample)
 
     @torch.inference_mode()
-    def step(self, states: list[Speech]) -> list[Speech]:
+    def step(self, states: list[Denoising]) -> list[Denoising]:
         samples = torch.stack([state.sample for state in states])
         begin, end = (torch.stack([state.times[state.step + later] for state in states]) for later in (0, 1))
         rows = torch.cat([state.rows for state in states])
@@ -106,10 +106,10 @@ class MelScheduler(StepScheduler[Speech]):
             evolve(state, sample=sample, step=state.step + 1) for state, sample in zip(states, stepped, strict=True)
         ]
 
-    def is_done(self, state: Speech) -> bool:
+    def is_done(self, state: Denoising) -> bool:
         return state.step >= len(state.times) - 1
 
-    def finish(self, state: Speech) -> Mel:
+    def finish(self, state: Denoising) -> Mel:
         if not bool(torch.isfinite(state.sample).all()):
             raise OmniError("the mel frames are not finite: token2wav overflowed; check for NaN in its weights")
         return Mel(mel=state.sample.T.contiguous().cpu(), codes=state.codes)

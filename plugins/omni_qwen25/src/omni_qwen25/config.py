@@ -28,7 +28,7 @@ class TalkerConfig:
         embedding_size: the width of its inputs, the thinker's.
         text_end, text_pad: ids of the thinker's vocabulary that follow the text.
         codec_start, codec_end, codec_pad, codec_mask: ids of its own vocabulary.
-        codes: ids below this are codes of speech, which token2wav can read.
+        codes: ids below this are codes of speech, which token2wav can read. most_codes: of one speech, by its frames.
     """
 
     decoder: DecoderConfig
@@ -40,6 +40,7 @@ class TalkerConfig:
     codec_pad: int
     codec_mask: int
     codes: int
+    most_codes: int
 
 
 @frozen
@@ -163,6 +164,7 @@ def _talker(root: Section, thinker: DecoderConfig) -> TalkerConfig:
         codec_pad=section.integer("tts_codec_pad_token_id", 0, last, 8292),
         codec_mask=section.integer("tts_codec_mask_token_id", 0, last, 8296),
         codes=dit.integer("num_embeds", 1, VOCABULARY, 8193) + 1,
+        most_codes=dit.integer("max_position_embeddings", 1, POSITIONS, 32768) // dit.integer("repeats", 1, 1024, 2),
     )
 
 

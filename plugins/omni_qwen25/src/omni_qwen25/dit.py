@@ -1,7 +1,8 @@
 """The flow matching network of token2wav with what is constant over the steps of a request computed once.
 
 The network is transformers' ``Qwen2_5OmniToken2WavDiTModel``; an evaluation of it runs the encoder of the voice's recording and embeds
-the codes, which do not depend on the time. :meth:`MelNetwork.condition` keeps their share of the input projection.
+the codes, which do not depend on the time. :meth:`MelNetwork.condition` keeps their share of the input projection. Attention is that of
+:mod:`omni_qwen25.block_attention`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from attrs import frozen
 
+from omni_qwen25 import block_attention
 from omni_qwen25.config import OmniConfig
 from omni_qwen25.networks import load_part
 from omni_qwen25.voices import Voice
@@ -34,6 +36,7 @@ class MelNetwork:
 
     def __init__(self, model_path: str, config: OmniConfig, device: str = "cpu") -> None:
         network = load_part(model_path, config, "dit", dtype=torch.float32, device=device)
+        network.config._attn_implementation = block_attention.NAME
         self._network, self.device = network, torch.device(device)
         self.mel_bins: int = network.mel_dim
         self.repeats: int = network.repeats
@@ -74,9 +77,9 @@ class MelNetwork:
         x = F.linear(samples, self._sample_weight) + rows
         moment = network.time_embed(times)
         positions = torch.arange(x.shape[1], device=x.device).expand(len(x), -1)
-        turns, blocks = network.rotary_embed(x, positions), network._create_block_diff(x)
+        turns = network.rotary_embed(x, positions)
         for block in network.transformer_blocks:
-            x = block(x, moment, position_embeddings=turns, block_diff=blocks)
+            x = block(x, moment, position_embeddings=turns, block_diff=block_attention.NEIGHBOURS)
         return network.proj_out(network.norm_out(x, moment))
 
     def _embedded(self, codes: torch.Tensor) -> torch.Tensor:

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from omni_core.protocol.messages import StagePayload
-from omni_core.scheduling.simple import SimpleScheduler
+from omni_qwen3.encoders import EncoderScheduler
+from omni_qwen3.payloads import AudioInputs, ImageInputs
 from omni_qwen25.config import read_config
 from omni_qwen25.networks import load_part
-from omni_qwen25.payloads import AudioInputs, ImageInputs
 from omni_torch.encoder_cache import EncoderCache
 
 
@@ -68,21 +68,6 @@ class AudioEncoder:
 
         clips = self.cache.encode(inputs["audio_digests"], missing)
         return {"audio": torch.cat([clip for (clip,) in clips])}
-
-
-class EncoderScheduler(SimpleScheduler):
-    """A :class:`SimpleScheduler` whose statistics include those of its encoder's cache."""
-
-    def __init__(self, encoder: ImageEncoder | AudioEncoder) -> None:
-        super().__init__(encoder)
-        self._cache = encoder.cache
-
-    def statistics(self) -> dict[str, float]:
-        return {**super().statistics(), **self._cache.statistics()}
-
-    def flush_caches(self) -> None:
-        """Forget what was encoded before. From any thread."""
-        self._cache.clear()
 
 
 def create_image_encoder(

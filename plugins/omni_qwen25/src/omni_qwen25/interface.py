@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from attrs import asdict, evolve
@@ -116,23 +115,35 @@ SPEECH_INTERFACE = evolve(
 
 
 def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> Interface:
-    """Return a declaration with what a checkpoint adds: the voices, and the size of the context.
+    """Return a declaration with what a checkpoint adds: the voices, the size of the context, and the longest speech.
 
     Args:
         limits: those that the options of the pipeline set.
     """
     # Not above: the plugin's module imports this one, and must take no time.
+    from omni_qwen25.config import read_config
     from omni_qwen25.voices import voice_names
-    from omni_torch.checkpoints import read_json
 
     try:
-        raw = read_json(Path(folder) / "config.json")
-        context = raw["thinker_config"]["text_config"].get("max_position_embeddings", 32768)
-    except (ConfigError, KeyError, TypeError, AttributeError):  # the stages report errors in this file
+        config = read_config(folder)
+    except ConfigError:  # the stages report errors in this file
         return declared
-    declared = evolve(declared, limits={**declared.limits, "max_context": context, **limits})
+    declared = evolve(declared, limits={**declared.limits, "max_context": config.thinker.max_positions, **limits})
+    if config.talker is None:
+        return declared
+    groups = [each if each.name != "talker" else _bounded(each, config.talker.most_codes) for each in declared.groups]
+    declared = evolve(declared, groups=groups)
     voices = voice_names(folder) if declared.sample_rate else None
     if voices is None:
         return declared
     known = [each if each.name != "speaker" else evolve(each, choices=voices) for each in declared.metadata]
     return evolve(declared, metadata=known, voices=voices, voices_from=None)
+
+
+def _bounded(group: ParameterGroup, most: int) -> ParameterGroup:
+    """Return the talker's parameters with the number of codes that token2wav can hold as a bound."""
+    bounded = [
+        each if each.name != "max_new_tokens" else evolve(each, maximum=most, default=min(each.default, most))
+        for each in group.parameters
+    ]
+    return evolve(group, parameters=bounded)

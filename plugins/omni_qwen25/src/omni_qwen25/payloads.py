@@ -7,26 +7,6 @@ from typing import Any, TypedDict
 import torch
 
 
-class ImageInputs(TypedDict, total=False):
-    """preprocessing -> image_encoder. Patches of images and of videos in the processor's layout."""
-
-    pixel_values: torch.Tensor  # [patches, channels * temporal * patch * patch] float32
-    image_grid_thw: torch.Tensor  # [images, 3] int64
-    pixel_values_videos: torch.Tensor  # [patches, ...] float32
-    video_grid_thw: torch.Tensor  # [videos, 3] int64
-    image_digests: list[bytes]  # per image: a hash of its patches and grid
-    video_digests: list[bytes]
-
-
-class AudioInputs(TypedDict):
-    """preprocessing -> audio_encoder. Log-mel features, one row of frames per clip, padded."""
-
-    input_features: torch.Tensor  # [clips, mel_bins, frames] float32
-    feature_lengths: torch.Tensor  # [clips] int64, valid frames
-    clip_tokens: list[int]  # per clip: how many positions it takes in the prompt
-    audio_digests: list[bytes]  # per clip: a hash of its valid frames
-
-
 class ThinkerInputs(TypedDict, total=False):
     """mm_aggregate -> thinker."""
 
@@ -77,16 +57,6 @@ class Mel(TypedDict):
 
     mel: torch.Tensor  # [mel_bins, frames] float32, log amplitudes
     codes: torch.Tensor | None  # [n] int64, if the request asks for them
-
-
-def thinker_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the thinker's generation parameters of a request: ``params["thinker"]`` plus the request's seed."""
-    return {"seed": params.get("seed"), **params.get("thinker", {})}
-
-
-def talker_params(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the talker's generation parameters of a request: ``params["talker"]`` plus the request's seed."""
-    return {"seed": params.get("seed"), **params.get("talker", {})}
 
 
 def token2wav_params(params: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from attrs import define, field
 
-from omni_core.errors import InvalidRequestError
+from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import StagePayload
 from omni_core.scheduling.simple import SimpleScheduler
 from omni_qwen3.chat import replace_in_order
@@ -19,10 +19,10 @@ from omni_qwen3.media.image import load_image
 from omni_qwen3.media.video import load_video
 from omni_qwen3.mel_features import MelFeatures, MelSettings
 from omni_qwen3.patches import PatchSettings, image_patches, video_patches
+from omni_qwen3.payloads import AudioInputs, ImageInputs
 from omni_qwen3.routing import wants_audio
 from omni_qwen25.config import part_config, read_config
 from omni_qwen25.interface import LIMITS
-from omni_qwen25.payloads import AudioInputs, ImageInputs
 from omni_qwen25.positions import Piece, alternating, rope_index
 from omni_qwen25.prompts import Prompts
 
@@ -219,6 +219,13 @@ def create_preprocessing(
     Args:
         video_fps: frames taken per second of video. max_context: bound on the prompt in tokens, by default the checkpoint's. The
             others: see :class:`omni_qwen3.media.Limits`.
+
+    Raises:
+        ConfigError: the checkpoint cannot be read, or ``max_audio_seconds`` is above the extractor's.
     """
+    if max_audio_seconds > LIMITS.max_audio_seconds:
+        raise ConfigError(
+            f"max_audio_seconds: {max_audio_seconds:g} is more than the model's extractor reads, {LIMITS.max_audio_seconds:g}"
+        )
     limits = Limits(max_image_pixels, max_audio_seconds, max_video_seconds, max_video_frames, max_file_mb)
     return SimpleScheduler(Preprocessor(model_path, limits, video_fps=video_fps, max_context=max_context))

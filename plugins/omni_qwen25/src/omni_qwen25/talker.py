@@ -21,10 +21,11 @@ from omni_core.model_runner import (
 )
 from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_qwen3.payloads import talker_params
 from omni_qwen25.config import TalkerConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TALKER_DEFAULTS
 from omni_qwen25.networks import Talker, load_talker, read_text_rows
-from omni_qwen25.payloads import TalkerResult, TalkerStart, talker_params
+from omni_qwen25.payloads import TalkerResult, TalkerStart
 from omni_qwen25.voices import load_voices, voice_of
 from omni_torch.model_runner import FeedbackARModelRunner
 from omni_torch.quantized_linear import quantize_for
@@ -170,7 +171,8 @@ class TalkerRunner(FeedbackARModelRunner):
         ends = {config.codec_pad, config.codec_end}
         # Beyond the reference, which suppresses the start marker only: ids that token2wav cannot read.
         suppressed = ({config.codec_start} | set(range(config.codes, vocabulary))) - ends
-        given = {**TALKER_DEFAULTS, **talker_params(request.params)}
+        most = min(TALKER_DEFAULTS["max_new_tokens"], config.most_codes)
+        given = {**TALKER_DEFAULTS, "max_new_tokens": most, **talker_params(request.params)}
         return sampling_from(given, "params.talker", stop_ids=ends, suppressed_ids=suppressed)
 
     def _admit(self, request_id: str, speech: Speech, start: TalkerStart) -> ARRequest:

@@ -9,14 +9,16 @@ from typing import Self
 import torch
 from attrs import define, field
 
-from omni_core.model_runner import ARRequest, ContentSpan, ForwardBatch, ForwardOutput
+from omni_core.model_runner import ARRequest, ForwardBatch, ForwardOutput
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
+from omni_qwen3.content import content_spans
+from omni_qwen3.payloads import thinker_params
 from omni_qwen3.routing import wants_audio
 from omni_qwen25.config import OmniConfig, read_config
 from omni_qwen25.decode import end_ids, text_decoder
 from omni_qwen25.interface import CODE_SECONDS, THINKER_DEFAULTS
 from omni_qwen25.networks import Thinker, load_thinker
-from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult, thinker_params
+from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult
 from omni_torch.model_runner import ARModelRunner
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.sampling import sampling_from
@@ -131,7 +133,7 @@ class ThinkerRunner(ARModelRunner):
                 hidden=None if text is None else torch.zeros_like(text),
                 stops=StopTokens(stops, decoder) if stops else None,
             ),
-            content=_content(inputs),
+            content=content_spans(inputs),
         )
 
     def reuse(self, request: ARRequest, rows: torch.Tensor) -> None:
@@ -204,10 +206,3 @@ class ThinkerRunner(ARModelRunner):
                 request.state.fresh = (
                     each.clone()
                 )  # a copy: a view would keep the other rows in memory, or send them along
-
-
-def _content(inputs: ThinkerInputs) -> list[ContentSpan] | None:
-    """Return the digests of the prompt's media runs; ``None`` if some features came without a digest."""
-    if "content" not in inputs:
-        return None if "features" in inputs else []
-    return [ContentSpan(start, end, bytes(digest)) for start, end, digest in inputs["content"]]
