@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -246,10 +247,11 @@ class EngineStage(SimulatedStage):
         decodes = total = context = 0
         pairs = 0.0
         for request, count in plan.work:
+            computed = request.computed
             decodes += count == 1 and bool(request.output_ids)
             total += count
-            context += request.computed
-            pairs += count * (request.computed + count / 2)
+            context += computed
+            pairs += count * (computed + count / 2)
         prompts = len(plan.work) - decodes
         cost = self._seconds(
             kind,
@@ -309,7 +311,9 @@ class EngineStage(SimulatedStage):
         made = len(request.output_ids)
         outputs: list[Output] = []
         for target, total in visit.chunks.items():
-            outputs += [(flight, CHUNK, [target], 0)] * streamed(total, visit.outputs, made)
+            chunks = streamed(total, visit.outputs, made)
+            if chunks:
+                outputs += [(flight, CHUNK, [target], 0)] * chunks
         if made >= visit.outputs:
             self.batcher.remove(request)
             if self._pace is not None:
@@ -333,7 +337,13 @@ class _Silence:
 
     def decode(self, work: list[tuple[None, torch.Tensor]]) -> list[torch.Tensor]:
         self._passed(len(work), sum(len(frames) for _, frames in work))
-        return [torch.zeros(2 * len(frames)) for _, frames in work]
+        return [_wave(2 * len(frames)) for _, frames in work]
+
+
+@cache
+def _wave(samples: int) -> torch.Tensor:
+    """Return silence, which nobody writes to."""
+    return torch.zeros(samples)
 
 
 _FRAME = torch.zeros(1, dtype=torch.int64)
