@@ -22,9 +22,11 @@ from omni_core.protocol.messages import OmniRequest
 from omni_core.scheduling.base import IncomingMessage
 from omni_engine.batching import Batcher, Plan
 from omni_engine.scheduler import EngineScheduler
+from omni_planner.engine_stage import EngineStage
 from omni_planner.profile import CLIENT, Costing, Seconds, StageProfile, Visit
 from omni_planner.requests import Arrival, Flight
-from omni_planner.stages import CHUNK, DONE, PAYLOAD, EngineStage, Message, StreamStage, VocoderStage, streamed
+from omni_planner.stages import CHUNK, DONE, PAYLOAD, Message, StreamStage, streamed
+from omni_planner.vocoder_stage import VocoderStage
 
 
 def free(kind: str, counts: Mapping[str, float]) -> Seconds:

@@ -36,7 +36,9 @@ def drawn(seed: int, *shape: int) -> torch.Tensor:
 def check(found: torch.Tensor, expected: torch.Tensor) -> None:
     assert found.dtype == expected.dtype
     assert expected.float().std() > 0.05, "equal outputs of almost nothing would say nothing"
-    torch.testing.assert_close(found, expected, atol=TOLERANCES[found.dtype], rtol=0)
+    # Processors round the last bit of bfloat16 differently.
+    rounding = 0 if found.dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(found, expected, atol=TOLERANCES[found.dtype], rtol=rounding)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)

@@ -20,7 +20,7 @@ from omni_capsules.worker import folder_of
 from omni_core.config.requests import with_parts
 from omni_core.control.lanes import Tasks
 from omni_core.coordinator.requests import RequestState
-from omni_core.errors import CodecError, ConfigError, InvalidRequestInStageError, RequestFailedError
+from omni_core.errors import CodecError, ConfigError, InvalidRequestInStageError, OverloadedError, RequestFailedError
 from omni_core.interface import SEED, Interface, Parameter
 from omni_core.launch.running import Running
 from omni_core.protocol.messages import OmniRequest, StageSpan
@@ -125,7 +125,9 @@ class Capsules:
         self._tasks.start(self._collect(capsule, collection))
 
     def _reason(self, state: str, error: BaseException | None, seconds: float) -> str:
-        """Return why a request leaves a capsule; empty if it does not. A request that is itself at fault leaves none."""
+        """Return why a request leaves a capsule; empty if it does not. A request that is itself at fault, or refused, leaves none."""
+        if isinstance(error, OverloadedError):
+            return ""
         at_fault = isinstance(error, InvalidRequestInStageError)
         if state == RequestState.FAILED.value and self._options.failed and not at_fault:
             return "failed"

@@ -138,13 +138,14 @@ class Batcher:
     def _with_room(self, can_step: CanStep) -> list[ARRequest]:
         """Return the running requests that can compute something now. The highest ranks are given blocks first."""
         ready: list[ARRequest] = []
+        count = len(self.running)
         for request in sorted(self.running, key=self._worth, reverse=True):
-            if request not in self.running:
+            if len(self.running) < count and request not in self.running:
                 continue  # it was preempted for a higher one, or failed
             # The blocks of a prompt are allocated at its admission, but not those of one that was extended since.
             if (not _is_decode(request) or can_step(request)) and self._make_room(request):
                 ready.append(request)
-        return [request for request in ready if request in self.running]
+        return ready if len(self.running) == count else [request for request in ready if request in self.running]
 
     def _make_room(self, request: ARRequest) -> bool:
         """Allocate what a request needs, preempting the lowest ones if necessary; ``False`` if it was preempted itself."""
@@ -246,8 +247,10 @@ class Batcher:
 
     def _urgency(self, request: ARRequest) -> int:
         """Return the priority plus one for every ``patience`` steps without service."""
-        patience = self.patience if self.pace is None else self.pace.patience
-        return request.priority + int((self._time - self._entry(request).served) // patience)
+        pace, served = self.pace, self._entry(request).served
+        if pace is None:
+            return request.priority + int((self._step - served) // self.patience)
+        return request.priority + int((self._now - served) // pace.patience)
 
     def _due(self, request: ARRequest) -> float:
         return 0.0 if self.pace is None else self.pace.policy.due(request.request_id, self._now)

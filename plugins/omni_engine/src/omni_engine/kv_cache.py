@@ -206,7 +206,11 @@ class KVCache:
 
     def reserve(self, request_id: str, positions: int) -> bool:
         """Allocate what a request's first ``positions`` positions need; ``False``, and nothing changed, if that is not free."""
-        table = self._tables.setdefault(request_id, _Table())
+        table = self._tables.get(request_id)
+        if table is None:
+            table = self._tables[request_id] = _Table()
+        elif positions <= len(table.blocks) * self.block_size:
+            return True  # nearly always: a block holds several steps
         taken = self.pool.take(max(0, self.blocks_for(positions) - len(table.blocks)))
         if taken is None:
             return False

@@ -7,15 +7,10 @@ import inspect
 from omni_core.config.schema import StageConfig
 from omni_core.errors import ConfigError
 from omni_core.references import load
+from omni_planner.engine_stage import EngineStage
 from omni_planner.profile import PipelineProfile
-from omni_planner.stages import (
-    EngineStage,
-    FunctionStage,
-    Settings,
-    SimulatedStage,
-    StreamStage,
-    VocoderStage,
-)
+from omni_planner.stages import FunctionStage, Settings, SimulatedStage, StreamStage
+from omni_planner.vocoder_stage import VocoderStage
 
 
 def simulated(stage: StageConfig, profile: PipelineProfile) -> SimulatedStage | None:

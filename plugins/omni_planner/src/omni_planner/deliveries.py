@@ -76,7 +76,8 @@ class Deliveries:
                     return
                 sent(flight, what, source, target)
             loop, then = unit.loop, partial(replica.deliver, flight, what, source)
-        delay = self._profile.delay(source, flight.sample, what == PAYLOAD)
+        profile = self._profile
+        delay = profile.delay(source, flight.sample, what == PAYLOAD) if profile.is_estimate else profile.latency
         message, waking = self._transfers[target, flight.arrival.kind]
         self.clock.after(delay, partial(loop.do, 0.0 if what == DONE else message, then, waking))
 

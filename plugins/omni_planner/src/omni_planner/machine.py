@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 Action = Callable[[], None]
@@ -86,18 +87,19 @@ class Process:
     Attributes:
         worked: processor seconds that it was given. wakes: how often the thread of its messages woke. used: the seconds that it has had,
             or would have had if it had waited for them as long as others.
+        urgent: the jobs of messages, turns: those of schedulers.
         core: the processor that it has; -1: none. current: the job that runs there, since ``began``.
         slice_end: when another process may get its processor.
     """
 
     __slots__ = (
-        "_cores", "_turns", "_urgent", "began", "core", "current", "is_dead", "slice_end", "used", "wakes", "worked",
+        "_cores", "began", "core", "current", "is_dead", "slice_end", "turns", "urgent", "used", "wakes", "worked",
     )  # fmt: skip
 
     def __init__(self, cores: Cores) -> None:
         self._cores = cores
-        self._urgent: deque[_Job] = deque()
-        self._turns: deque[_Job] = deque()
+        self.urgent: deque[_Job] = deque()
+        self.turns: deque[_Job] = deque()
         self.current: _Job | None = None
         self.core = -1
         self.wakes = 0
@@ -109,7 +111,7 @@ class Process:
 
         ``waking``: what it needs beside that if it has nothing to do before.
         """
-        urgent = self._urgent
+        urgent = self.urgent
         if self.is_dead:
             return
         if not urgent:
@@ -122,7 +124,7 @@ class Process:
         urgent.append(_Job(seconds, then))
         if len(urgent) == 1:
             if self.core < 0:
-                if not self._turns:
+                if not self.turns:
                     self._cores.wake(self)
             elif self.current is not None:
                 self._cores.interrupt(self)
@@ -132,9 +134,9 @@ class Process:
         if self.is_dead:
             return
         self.worked += seconds
-        self._turns.append(_Job(seconds, then))
+        self.turns.append(_Job(seconds, then))
         if self.core < 0:
-            if len(self._turns) == 1 and not self._urgent:
+            if len(self.turns) == 1 and not self.urgent:
                 self._cores.wake(self)
         elif self.current is not None:
             self._cores.expect(self, self.current)  # from now on they take turns
@@ -142,36 +144,26 @@ class Process:
     def kill(self) -> None:
         """End it: nothing that it was given goes on, and it is given nothing more."""
         self.is_dead = True
-        self._urgent.clear()
-        self._turns.clear()
+        self.urgent.clear()
+        self.turns.clear()
         self._cores.forget(self)
 
     @property
     def takes_turns(self) -> bool:
         """True if several of its schedulers have something to do."""
-        return len(self._turns) > 1
+        return len(self.turns) > 1
 
     def choose(self, *, is_new_slice: bool) -> _Job | None:
         """Choose what it runs now; schedulers take turns with every slice."""
-        if self._urgent:
-            self.current = self._urgent[0]
-        elif self._turns:
+        if self.urgent:
+            self.current = self.urgent[0]
+        elif self.turns:
             if is_new_slice:
-                self._turns.rotate(-1)
-            self.current = self._turns[0]
+                self.turns.rotate(-1)
+            self.current = self.turns[0]
         else:
             self.current = None
         return self.current
-
-    def ended(self) -> Action:
-        """Remove the current job, which is done; return what follows."""
-        job, self.current = self.current, None
-        assert job is not None
-        if self._urgent and self._urgent[0] is job:
-            self._urgent.popleft()
-        else:
-            self._turns.remove(job)
-        return job.then
 
 
 class Cores:
@@ -214,23 +206,50 @@ class Cores:
 
     def due(self, core: int) -> None:
         """The job on a processor is done, or its slice is over."""
-        process = self._running[core]
+        process, waiting, clock = self._running[core], self._waiting, self._clock
         assert process is not None
-        is_over = self._clock.now >= process.slice_end and bool(self._waiting or process.takes_turns)
-        left = self._stop(process)
-        if left <= _DONE:
-            self._clock.ends[self._first + core] = NEVER
-            process.ended()()
+        urgent, turns, now = process.urgent, process.turns, clock.now
+        is_over = now >= process.slice_end and bool(waiting or len(turns) > 1)
+        # From here to the call as in `_stop`, and then as in `choose` and `expect`: most of a simulation's time is spent here.
+        job = process.current
+        assert job is not None
+        elapsed = now - process.began
+        process.began = now
+        process.used += elapsed
+        self.busy += elapsed
+        job.left -= elapsed
+        if job.left <= _DONE:
+            clock.ends[self._first + core] = NEVER
+            process.current = None
+            if urgent and urgent[0] is job:
+                urgent.popleft()
+            elif turns[0] is job:
+                turns.popleft()
+            else:
+                turns.remove(job)
+            job.then()
             if self._running[core] is not process:
                 return  # it was killed
-        job = process.choose(is_new_slice=is_over)
-        if is_over and job is not None and self._waiting and self._waiting[0][0] <= process.used:
-            heapq.heappush(self._waiting, (process.used, self._clock.number(), process))
-            job = None
-        if job is None:
-            self._leave(process)
+            waiting = self._waiting
+        if urgent:
+            job = urgent[0]
+        elif turns:
+            if is_over:
+                turns.rotate(-1)
+            job = turns[0]
         else:
-            self.expect(process, job)
+            process.current = None
+            self._leave(process)
+            return
+        process.current = job
+        if waiting or len(turns) > 1:
+            if is_over and waiting and waiting[0][0] <= process.used:
+                heapq.heappush(waiting, (process.used, clock.number(), process))
+                self._leave(process)
+            else:
+                self.expect(process, job)
+        else:
+            clock.ends[self._first + core] = process.began + job.left
 
     def forget(self, process: Process) -> None:
         """Take a process away that was killed."""
@@ -300,13 +319,13 @@ class Clock:
         self.ends = [NEVER] * (sum(machines) + devices)
         self.number = count(1).__next__
         self.machines: list[Cores] = []
-        self._places: list[tuple[Callable[..., None], tuple[int, ...]]] = []
+        self._places: list[Action] = []
         for cores in machines:
             made = Cores(self, len(self._places), cores, tick)
-            self._places += [(made.due, (core,)) for core in range(cores)]
+            self._places += [partial(made.due, core) for core in range(cores)]
             self.machines.append(made)
         self.devices = [Device(self, len(self._places) + number) for number in range(devices)]
-        self._places += [(device.due, ()) for device in self.devices]
+        self._places += [device.due for device in self.devices]
         self._timers: list[tuple[float, int, Action]] = []
 
     @property
@@ -320,18 +339,17 @@ class Clock:
 
     def run(self, until: float = NEVER) -> None:
         """Go on until nothing is left to happen, or to a time."""
-        timers, ends, places = self._timers, self.ends, self._places
+        timers, ends, places, pop = self._timers, self.ends, self._places, heapq.heappop
         while True:
-            end = min(ends, default=NEVER)
+            end = min(ends) if ends else NEVER
             if timers and timers[0][0] < end:
                 if timers[0][0] > until:
                     break
-                self.now, _, action = heapq.heappop(timers)
+                self.now, _, action = pop(timers)
                 action()
             elif end <= until and end != NEVER:
                 self.now = end
-                due, arguments = places[ends.index(end)]
-                due(*arguments)
+                places[ends.index(end)]()
             else:
                 break
         if until != NEVER:

@@ -98,10 +98,15 @@ class StageProfile:
         coefficients = {kind: [*cost.coefficients().items()] for kind, cost in self.costs.items()}
         usual = next(iter(coefficients.values()), [])
         for kind, measured in coefficients.items():
-            coefficients[kind] = [(name, each / self.recorded.get(kind, 1.0)) for name, each in measured]
+            coefficients[kind] = [(name, each / self.recorded.get(kind, 1.0)) for name, each in measured if each]
 
         def seconds(kind: str, counts: Mapping[str, float]) -> Seconds:
-            return sum(each * counts.get(name, 0.0) for name, each in coefficients.get(kind, usual)), 0.0
+            found = 0.0
+            for name, each in coefficients.get(kind, usual):
+                count = counts.get(name)
+                if count:
+                    found += each * count
+            return found, 0.0
 
         return seconds
 

@@ -1,4 +1,4 @@
-"""Estimates of how long the first output of a request takes, learnt from those that had theirs while others were in flight."""
+"""Estimates of the time to the first output of a request, learnt from those that had theirs while others were in flight."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ Group = frozenset[str]
 """The terminal stages that answer a request: requests of one group are taken to be alike."""
 
 _RIDGE = 0.05
-"""Pull of the costs of company towards 0: what was learnt fades when some three hundred requests were alone, and company is tried anew."""
+"""The pull to 0 of what others cost. When requests are alone for long, some three hundred of them, what was learnt of others fades: they
+are tried again.
+"""
 
 _SHARE = 0.95
 """The share of requests that are to have their first output within the estimate."""

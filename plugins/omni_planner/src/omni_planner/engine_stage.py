@@ -1,0 +1,154 @@
+"""An engine in simulated time: its steps are planned by the engine's own :class:`omni_engine.batching.Batcher`."""
+
+from __future__ import annotations
+
+import torch
+from attrs import define, field
+
+from omni_core.model_runner import ARRequest, SamplingParams
+from omni_core.model_runner.types import KVLayout
+from omni_core.protocol.messages import OmniRequest
+from omni_engine.batching import Batcher
+from omni_engine.kv_cache import KVCache
+from omni_engine.pace import Pace
+from omni_planner.profile import Costing, StageProfile
+from omni_planner.requests import Flight
+from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, Watch, streamed
+from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
+from omni_torch.deadlines import TEXT_SECONDS, policy_of
+
+
+@define(eq=False)
+class _Running:
+    """An engine's request."""
+
+    flight: Flight
+    inputs: Inputs = field(factory=Inputs)
+    request: ARRequest | None = None
+
+
+class EngineStage(SimulatedStage):
+    """An autoregressive stage: takes all that has come, then computes a step that the engine's batcher plans.
+
+    Args:
+        settings: the stage's ``factory_args``; those that the engine has are used.
+        output_seconds: the same of its model runner.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        profile: StageProfile,
+        costing: Costing,
+        settings: Settings,
+        output_seconds: float | None = None,
+    ) -> None:
+        super().__init__(name, profile, costing)
+        policy = policy_of(settings.get("policy"))
+        self._pace = None if policy is None else Pace(policy, output_seconds or TEXT_SECONDS)
+        self._watch = Watch()
+        self._kind = ""
+        layout = KVLayout(0, 1, 1, torch.float32)
+        block = int(settings.get("block_size", 16))
+        cache = KVCache(layout, int(settings.get("kv_blocks") or 100_000), block, torch.device("cpu"))
+        self.batcher = Batcher(
+            cache,
+            int(settings.get("max_running") or MAX_RUNNING),
+            int(settings.get("max_batch_tokens") or MAX_BATCH_TOKENS),
+            int(settings.get("chunk_size") or 512),
+            share_prefixes=False,  # a sample's prompt is what was computed of it
+            patience=int(settings.get("patience") or 64),
+            pace=self._pace,
+        )
+        self._running: dict[str, _Running] = {}
+        self._ended: set[str] = set()
+
+    def turn(self) -> list[Step]:
+        taken, now = len(self.inbox), self.now()
+        if taken:
+            self._kind = self.inbox[0].flight.arrival.kind
+        self._watch.turn(now)
+        while self.inbox:
+            self._take(self.inbox.popleft())
+        plan = self.batcher.plan(self._can_step, now)
+        if not plan.work:
+            return [(self._seconds(self._kind, taken=taken, woken=self.woken), [])] if taken else []
+        kind = plan.work[0][0].state.flight.arrival.kind
+        decodes = total = context = 0
+        pairs = 0.0
+        for request, count in plan.work:
+            computed = request.computed
+            decodes += count == 1 and bool(request.output_ids)
+            total += count
+            context += computed
+            pairs += count * (computed + count / 2)
+        prompts = len(plan.work) - decodes
+        cost = self._seconds(
+            kind,
+            turns=bool(decodes) + bool(prompts),
+            decodes=decodes,
+            prompts=prompts,
+            positions=total - decodes,
+            taken=taken,
+            woken=self.woken,
+            context=context,
+            pairs=pairs,
+        )
+        self.batcher.computed(plan)
+        self._watch.spend(sum(cost))
+        if self._pace is not None:
+            self._pace.computed(decodes, total - decodes, self._watch.elapsed)
+        return [(cost, [each for request, _ in plan.work for each in self._sampled(request)])]
+
+    def drop(self, flight: Flight) -> None:
+        running = self._running.pop(flight.name, None)
+        if running is not None and running.request is not None:
+            self.batcher.remove(running.request)
+            if self._pace is not None:
+                self._pace.policy.end(flight.name)
+
+    def _take(self, message: Message) -> None:
+        flight = message.flight
+        if flight.name in self._ended:
+            return  # its stream goes on
+        running = self._running.setdefault(flight.name, _Running(flight))
+        running.inputs.take(message)
+        if running.request is None and running.inputs.messages >= self._profile.admit_after:
+            visit = flight.sample[self.name]
+            sampling = SamplingParams(max_new_tokens=max(1, visit.outputs))
+            running.request = ARRequest(flight.name, OmniRequest(), [0] * max(1, visit.prompt), sampling, state=running)
+            if self._pace is not None:
+                self._pace.policy.begin(flight.name, running.request.request, self.now())
+            self.batcher.add(running.request, self.now())
+
+    def _can_step(self, request: ARRequest) -> bool:
+        running: _Running = request.state
+        before = self._profile.admit_after
+        if before == 1 or not request.output_ids or running.inputs.done:
+            return True
+        return len(request.output_ids) < running.inputs.chunks - before + 1
+
+    def _sampled(self, request: ARRequest) -> list[Output]:
+        """Return the outputs of a request after a step that computed for it: of a token, if it was not a part of its prompt."""
+        if request.computed < request.length:
+            return []
+        running: _Running = request.state
+        flight = running.flight
+        visit = flight.sample[self.name]
+        request.output_ids.append(0)
+        if self._pace is not None:
+            self._pace.emitted(flight.name, self.now() + self._watch.elapsed)
+        made = len(request.output_ids)
+        outputs: list[Output] = []
+        for target, total in visit.chunks.items():
+            chunks = streamed(total, visit.outputs, made)
+            if chunks:
+                outputs += [(flight, CHUNK, [target], 0)] * chunks
+        if made >= visit.outputs:
+            self.batcher.remove(request)
+            if self._pace is not None:
+                self._pace.policy.end(flight.name)
+            del self._running[flight.name]
+            self._ended.add(flight.name)
+            outputs += self._result(flight)
+        return outputs
