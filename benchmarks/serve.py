@@ -4,7 +4,8 @@
 
 Every server is a process of its own, and runs in rounds that are interleaved. ``http``: our server over a pipeline that is a
 function call, so that the figure is HTTP's alone. ``noop``: over a pipeline whose stage, in a process of its own, does nothing.
-``chain``: over three such processes, as the peer had.
+``chain``: over three such processes, as the peer had. ``together``: over three such stages in one process, as omni runs stages that
+need none of their own. *added by HTTP* is the time of a request over a no-op less that of the pipeline without HTTP, beside the echo's.
 """
 
 from __future__ import annotations
@@ -168,19 +169,21 @@ async def first_sounds(port: int, count: int) -> tuple[float, float]:
 def main(quick: bool, json_path: Path | None) -> None:
     """Measure, and print the table."""
     os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
-    rounds, seconds = (3, 1.0) if quick else (7, 3.0)
+    rounds, seconds = (3, 0.4) if quick else (7, 3.0)
     rows: list[Row] = []
     with (
         server("echo") as echo,
         server("http") as http,
         server("noop") as noop,
         server("chain") as chain,
+        server("together") as together,
         server("speech") as speech,
     ):
         for concurrency in (1, 64):
-            rates: dict[str, list[float]] = {"echo": [], "http": [], "noop": [], "chain": [], "pipeline": []}
+            ports = {"echo": echo, "http": http, "noop": noop, "chain": chain, "together": together}
+            rates: dict[str, list[float]] = {name: [] for name in [*ports, "pipeline"]}
             for _ in range(rounds):
-                for name, port in (("echo", echo), ("http", http), ("noop", noop), ("chain", chain)):
+                for name, port in ports.items():
                     rates[name].append(asyncio.run(rate(port, concurrency, seconds)))
                 rates["pipeline"].append(asyncio.run(pipeline_rate(concurrency, seconds)))
             rates["peer"] = [PEER[concurrency]] * rounds
@@ -188,10 +191,18 @@ def main(quick: bool, json_path: Path | None) -> None:
                 ("HTTP alone", "http", "echo", "FastAPI echo"),
                 ("over a no-op", "noop", "echo", "FastAPI echo"),
                 ("over a no-op", "noop", "pipeline", "without HTTP"),
+                ("over a no-op", "noop", "peer", "sglang-omni 0.1.9"),
+                ("over three in one process", "together", "peer", "sglang-omni 0.1.9"),
                 ("over three no-ops", "chain", "peer", "sglang-omni 0.1.9"),
             ):
                 name = f"chat, concurrency {concurrency}: {what}"
                 rows.append(compare(name, "1/s", rates[ours], rates[other], named, higher_is_better=True))
+            added = [
+                1000 / noops - 1000 / without for noops, without in zip(rates["noop"], rates["pipeline"], strict=True)
+            ]
+            echoed = [1000 / each for each in rates["echo"]]
+            name = f"chat, concurrency {concurrency}: added by HTTP"
+            rows.append(compare(name, "ms", added, echoed, "FastAPI echo", higher_is_better=False))
         sounds = [asyncio.run(first_sounds(speech, 20 if quick else 100)) for _ in range(rounds)]
     rows.append(
         alone("first sound over HTTP, after the pipeline's", "ms", [1000 * (over - direct) for over, direct in sounds])

@@ -58,13 +58,13 @@ def pipeline(stage: str, interface: Interface) -> PipelineConfig:
     )
 
 
-def chain() -> PipelineConfig:
-    """Three processes without work, as the peer's pipeline had."""
+def chain(process: str | None = None) -> PipelineConfig:
+    """Three stages without work: each in a process of its own, as the peer's pipeline had, or all in one."""
     first, second = (
-        StageConfig(name=name, process=name, factory="serve_apps:hand_on", next=[after])
+        StageConfig(name=name, process=process or name, factory="serve_apps:hand_on", next=[after])
         for name, after in (("first", "second"), ("second", "write"))
     )
-    last = StageConfig(name="write", process="write", factory="serve_apps:write", terminal=True)
+    last = StageConfig(name="write", process=process or "write", factory="serve_apps:write", terminal=True)
     return PipelineConfig(model_path="none", name="noop", stages=[first, second, last], interface=WRITES)
 
 
@@ -133,7 +133,12 @@ async def main(name: str) -> None:
     elif name == "http":
         await serve(create_app(NoPipeline(), settings))  # type: ignore[arg-type]
     else:
-        configs = {"noop": pipeline("write", WRITES), "chain": chain(), "speech": pipeline("speak", SPEAKS)}
+        configs = {
+            "noop": pipeline("write", WRITES),
+            "chain": chain(),
+            "together": chain("p"),
+            "speech": pipeline("speak", SPEAKS),
+        }
         async with open_async(configs[name]) as pipe:
             await serve(create_app(pipe, settings))
 
