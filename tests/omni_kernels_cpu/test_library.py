@@ -93,8 +93,8 @@ def test_calls_from_several_threads_at_once() -> None:
 
 
 def teams(alone: list[float], together: list[float]) -> list[int]:
-    """Return 1 for each call of one load that a team computes, given the seconds of all calls both ways."""
-    times = [(ctypes.c_double * len(each))(*each) for each in (alone, together)]
+    """Return 1 for each call of one load that a team computes, given the milliseconds of all calls both ways."""
+    times = [(ctypes.c_double * len(each))(*(one / 1000 for one in each)) for each in (alone, together)]
     made = (ctypes.c_int8 * len(alone))()
     library.library().omni_cpu_choices(*times, len(alone), made)
     return list(made)
@@ -104,17 +104,25 @@ def teams(alone: list[float], together: list[float]) -> list[int]:
 def test_threads_are_chosen_by_measurement() -> None:
     """The slower way is tried seldom, a single hiccup changes nothing for long, and what becomes slower is left."""
     assert sum(teams([2.0] * 4000, [1.0] * 4000)[6:]) >= 3980
-    assert sum(teams([1.0] * 4000, [50.0] * 4000)[6:]) <= 10
+    assert sum(teams([1.0] * 4000, [15.0] * 4000)[6:]) <= 10
     assert teams([1.0] * 6, [2.0] * 6) == [1, 0, 1, 0, 1, 0], "both ways are tried at first"
-    cold = teams([2.0] * 200, [100.0, 100.0, 1.0] + [1.0] * 197)
+    cold = teams([2.0] * 200, [15.0, 15.0, 1.0] + [1.0] * 197)
     assert sum(cold[6:]) >= 185, "the first calls, which read weights for the first time, do not decide"
-    hiccups = [1.0 if number % 50 else 100.0 for number in range(4000)]
+    hiccups = [1.0 if number % 50 else 100.0 for number in range(1, 4001)]
     assert sum(teams([2.0] * 4000, hiccups)[6:]) >= 3900
     # Others need the processors from call 1,000 to call 2,000.
     busy = teams([2.0] * 4000, [1.0] * 1000 + [9.0] * 1000 + [1.0] * 2000)
     assert sum(busy[900:1000]) >= 99
     assert sum(busy[1020:2000]) <= 20
     assert sum(busy[3100:]) >= 890
+
+
+@needs_library
+def test_long_calls_are_tried_less() -> None:
+    """A prompt that takes half a second alone is computed so once before a team is known to be faster."""
+    assert teams([500.0] * 12, [300.0] * 12) == [1, 1, 0] + [1] * 9
+    assert teams([500.0] * 12, [900.0] + [300.0] * 11) == [1, 1, 0] + [1] * 9, "the first call reads weights"
+    assert sum(teams([300.0] * 4000, [500.0] * 4000)) <= 12
 
 
 @needs_library

@@ -5,20 +5,22 @@
 
 // The durations of one kind of calls both ways, and which way is next.
 struct Choice {
-  static constexpr int TRIES = 3;         // of each way at first, of which the shortest counts
+  static constexpr uint32_t TRIES = 3;    // of each way at first, of which the shortest counts
+  static constexpr double LONG = 0.02;    // seconds of a call, such as a prompt's, that loses too much by tries: two together, then one alone
   static constexpr uint32_t OFTEN = 16;   // calls between two tries of the slower way; doubled while it stays slower
   static constexpr uint32_t SELDOM = 1024;
   static constexpr uint32_t AGAIN = 2;  // after a try that was faster
 
   double seconds[2] = {0, 0};  // alone, together
   uint32_t tries[2] = {0, 0}, between = OFTEN, left = OFTEN;
-  bool trying = false;
+  bool trying = false, is_long = false;
 
   bool faster() const { return seconds[1] < seconds[0]; }
+  uint32_t wanted(bool together) const { return is_long ? 1 + together : TRIES; }
 
   // True: together.
   bool next() {
-    if (tries[0] < TRIES || tries[1] < TRIES) return tries[1] <= tries[0];
+    if (tries[0] < wanted(false) || tries[1] < wanted(true)) return is_long ? tries[1] < wanted(true) : tries[1] <= tries[0];
     if (left) left--;  // a try that found the pool busy is repeated
     trying = left == 0;
     return trying ? !faster() : faster();
@@ -26,7 +28,8 @@ struct Choice {
 
   void took(bool together, double duration) {
     double &known = seconds[together];
-    if (tries[together] < TRIES) {
+    if (!tries[0] && !tries[1]) is_long = duration > LONG;
+    if (tries[together] < wanted(together)) {
       known = tries[together]++ ? (duration < known ? duration : known) : duration;
       return;
     }
