@@ -85,7 +85,8 @@ __attribute__((noinline)) void block(const void *w, int64_t size, const void *co
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       const Weight *from = (const Weight *)w + r * size + i;
-      if (R > 1) __builtin_prefetch(from + R * size);  // the same place of the next block, which this order hides from the processor
+      // The next block's weights in the order of the memory, which the rows of this one hide from the processor.
+      if (R > 1) __builtin_prefetch((const Weight *)w + R * size + R * i + r * L::STEP);
       typename L::Vector weights = L::weight(from);
 #pragma GCC unroll 4
       for (int m = 0; m < M; m++) sums[r * M + m] = L::add(sums[r * M + m], weights, inputs[m]);
