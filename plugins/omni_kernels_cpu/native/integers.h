@@ -133,7 +133,7 @@ inline __attribute__((always_inline)) void unit_sums(const Outputs &a, int64_t u
 #pragma GCC unroll 4
   for (int o = 0; o < OUTS; o++) {
     const uint8_t *from = a.weights[o] + unit * 64;
-    __builtin_prefetch(from + AHEAD);
+    __builtin_prefetch(a.weights[0] + AHEAD + 64 * (OUTS * unit + o));  // in the order of the memory: outputs follow each other
     __m512i bytes = groups == 4 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(some, from);
     first[o] = _mm512_and_si512(bytes, low);
     second[o] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
@@ -176,7 +176,7 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
     __m512i weights[OUTS];
 #pragma GCC unroll 4
     for (int o = 0; o < OUTS; o++) {
-      __builtin_prefetch(a.weights[o] + i + AHEAD);
+      __builtin_prefetch(a.weights[0] + AHEAD + OUTS * i + 64 * o);
       weights[o] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(some, a.weights[o] + i), sign);
     }
 #pragma GCC unroll 8
