@@ -74,7 +74,7 @@ class VocoderStage(SimulatedStage):
     def turn(self) -> list[Step]:
         taken = bool(self.inbox)
         self._watch.turn(self.now())
-        if not taken and not self._scheduler.unfinished:
+        if not taken and not self._scheduler.unfinished and self._scheduler.wait is None:
             self.wait = None
             return []
         self._scheduler.wait = 0.0
@@ -92,7 +92,7 @@ class VocoderStage(SimulatedStage):
         self._scheduler.turn()
         self._scheduler.outbox.drain()
         self.wait = self._scheduler.wait
-        return self._steps if taken or len(self._steps) > 1 else []
+        return self._steps if taken or len(self._steps) > 1 or self._steps[0][1] else []
 
     def drop(self, flight: Flight) -> None:
         if self._flights.pop(flight.name, None) is not None:

@@ -49,6 +49,15 @@ class Policy(Protocol):
         """Return whether the request may be held back for others: nothing of it has gone out, and it has not waited too long."""
         ...
 
+    def starts(self, request_id: str, made: float, needed: float, now: float) -> float:
+        """Return the moment from which the first sound of a request may go out; asked again until it has come.
+
+        Args:
+            made: when it was ready. needed: seconds after that at which who begins to play hears no pause, as the stage predicts from
+                the requests before it; negative where there is time left over.
+        """
+        ...
+
     def end(self, request_id: str) -> None:
         """Forget a request; an unknown one is ignored."""
         ...
@@ -75,12 +84,15 @@ class Deadlines:
 
     A text request may have ``metadata["deadline"]``: the seconds from its arrival by which all of its reply is wanted.
 
+    The first sound is kept for as long as a pause is to be expected after it, and for ``slack`` seconds more; but not beyond ``patience``.
+
     Args:
-        margin: seconds. patience: seconds.
+        margin: seconds. patience: seconds. slack: seconds.
     """
 
     margin: float = 0.25
     patience: float = 30.0
+    slack: float = 0.05
     _playbacks: dict[str, _Playback] = field(factory=dict)
 
     def begin(self, request_id: str, request: OmniRequest, now: float) -> None:
@@ -107,6 +119,11 @@ class Deadlines:
         """See :class:`Policy`."""
         playback = self._playbacks[request_id]
         return playback.until is None and now < playback.came + self.patience
+
+    def starts(self, request_id: str, made: float, needed: float, now: float) -> float:
+        """See :class:`Policy`."""
+        latest = self._playbacks[request_id].came + self.patience
+        return min(made + max(0.0, needed + self.slack), max(made, latest))
 
     def end(self, request_id: str) -> None:
         """See :class:`Policy`."""

@@ -16,6 +16,7 @@ from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.protocol.outputs import AudioChunk, AudioResult
 from omni_core.scheduling.streaming import StreamingScheduler
 from omni_torch.deadlines import policy_of
+from omni_torch.playout import Playout
 from omni_torch.step_cost import StepCost
 
 Stream = TypeVar("Stream")
@@ -110,6 +111,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         self._max_running = max_running
         self._policy = policy_of(policy)
         self._cost = StepCost(2)
+        self._playout: Playout[AudioChunk] | None = None if self._policy is None else Playout(self._policy)
+        self._starts = math.inf  # when the first sound of another request goes out
         self._heard: dict[str, _Sound[Stream]] = {}
         self._held: set[str] = set()
         self._held_until = 0.0
@@ -155,20 +158,31 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         self.unfinished = {name: None for name, state in states.items() if self._frames_due(name, state)}
         due = {name: states[name] for name in self.unfinished if not self._is_aborted(name)}
         now = self.clock()
+        if now >= self._starts:
+            self._start(now)
         if due and due.keys() == self._held and now < self._held_until:
-            self.wait = self._held_until - now
+            self.wait = min(self._held_until, self._starts) - now
             return failures
         chosen, self._held_until = self._chosen(due, now)
         if chosen:
             self._decode({name: due[name] for name in chosen}, failures)
             waited = [*(name for name in due if name not in chosen), *chosen]  # those of this pass take their turn last
             self.unfinished = {name: None for name in waited if name in failures or self._frames_due(name, due[name])}
+            now = self.clock()
+            self._start(now)
         self._held = set() if chosen else set(due)
         if due and self.unfinished:
-            self.wait = 0.0 if chosen else max(0.0, self._held_until - now)
+            self.wait = 0.0 if chosen else max(0.0, min(self._held_until, self._starts) - now)
+        elif self._starts < math.inf:
+            self.wait = max(0.0, self._starts - now)
         return failures
 
     def finish(self, request_id: str, state: _Sound[Stream]) -> AudioResult:
+        if self._playout is not None:
+            now = self.clock()
+            for piece in self._playout.flush(request_id, now):
+                self._send(request_id, state, piece, now)
+            self._playout.end(request_id)
         samples = torch.cat(state.waves) if state.waves else torch.empty(0)
         empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
         codes = torch.cat(state.decoded) if state.decoded else empty
@@ -177,7 +191,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     def _forget(self, request_id: str) -> None:
         super()._forget(request_id)
         self._heard.pop(request_id, None)
-        if self._policy is not None:
+        if self._policy is not None and self._playout is not None:
+            self._playout.forget(request_id)
             self._policy.end(request_id)
 
     # --- choice --------------------------------------------------------------------------------------------------------
@@ -187,11 +202,6 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         if len(state.waiting) >= wanted:
             return wanted
         return len(state.waiting) if state.waiting and self.is_whole(request_id) else 0
-
-    @property
-    def _frame_seconds(self) -> float:
-        """The seconds of sound of one frame, as far as it is known."""
-        return self._samples / self._vocoder.sample_rate / max(1, self._decoded_frames)
 
     def _wanted(self, state: _Sound[Stream]) -> int:
         return self._chunk if state.decoded else self._initial_chunk
@@ -234,22 +244,17 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         return in_time and self._threatened(together, due, end, now) == math.inf
 
     def _threatened(self, together: list[str], due: dict[str, _Sound[Stream]], end: float, now: float) -> float:
-        """Return the first deadline that is missed if a pass of ``together``, some of which nobody has heard yet, is next; infinity if
-        passes in the order of their deadlines are in time for all that are heard then.
+        """Return the first deadline that is missed if a pass of ``together`` is next; infinity if passes in the order of their deadlines
+        are in time for all others that are heard.
 
         ``end``: when that pass is over. A chunk that is late because its frames have not come is not waited for.
         """
         assert self._policy is not None
-        begun = [name for name in together if name not in self._heard]
-        if not self._heard and len(begun) == 1:
-            return math.inf
         jobs = [
-            (self._policy.due(name, now), self._left(name, state, 0))
+            (self._policy.due(name, now), self._left(name, state))
             for name, state in self._heard.items()
             if name not in together
         ]
-        first = end + self._initial_chunk * self._frame_seconds
-        jobs += [(first, self._left(name, due[name], self._initial_chunk)) for name in begun]
         streams = total = 0
         for moment, (frames, are_here) in sorted(jobs):
             if frames and (are_here or moment > now):
@@ -258,11 +263,11 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
                     return max(moment, now)
         return math.inf
 
-    def _left(self, request_id: str, state: _Sound[Stream], first: int) -> tuple[int, bool]:
-        """Return the frames of a request's next chunk, after its ``first`` waiting ones, and whether they have come."""
-        here = len(state.waiting) - first
+    def _left(self, request_id: str, state: _Sound[Stream]) -> tuple[int, bool]:
+        """Return the frames of a request's next chunk, and whether they have come."""
+        here = len(state.waiting)
         if here < self._chunk and self.is_whole(request_id):
-            return max(0, here), True
+            return here, True
         return self._chunk, here >= self._chunk
 
     # --- passes --------------------------------------------------------------------------------------------------------
@@ -310,14 +315,30 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         state.waves.append(wave)
         self._samples += len(wave)
         if len(wave):
-            now = self.clock()
-            if state.until is not None:
-                self._late += max(0.0, now - state.until)
-            state.until = max(now, state.until or now) + len(wave) / self._vocoder.sample_rate
-            if self._policy is not None:
-                self._heard[request_id] = state
-                self._policy.emitted(request_id, len(wave) / self._vocoder.sample_rate, self.clock())
-            self.emit(request_id, AudioChunk(_samples(wave), self._vocoder.sample_rate))
+            now, piece = self.clock(), AudioChunk(_samples(wave), self._vocoder.sample_rate)
+            pieces = [piece]
+            if self._playout is not None:
+                seconds = len(wave) / self._vocoder.sample_rate
+                pieces = self._playout.add(request_id, piece, seconds, len(self._requests), now)
+            for each in pieces:
+                self._send(request_id, state, each, now)
+
+    # --- sound that goes out -------------------------------------------------------------------------------------------
+    def _start(self, now: float) -> None:
+        """Send the first sound of the requests whose time has come."""
+        if self._playout is None:
+            return
+        ready, self._starts = self._playout.due(len(self._requests), now)
+        for name, piece in ready:
+            self._send(name, self._requests[name].state, piece, now)
+
+    def _send(self, request_id: str, state: _Sound[Stream], piece: AudioChunk, now: float) -> None:
+        if state.until is not None:
+            self._late += max(0.0, now - state.until)
+        state.until = max(now, state.until or now) + len(piece.samples) / piece.sample_rate
+        if self._policy is not None:
+            self._heard[request_id] = state
+        self.emit(request_id, piece)
 
 
 def _samples(wave: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
