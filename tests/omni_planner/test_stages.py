@@ -27,6 +27,7 @@ from omni_planner.profile import CLIENT, Costing, Seconds, StageProfile, Visit
 from omni_planner.requests import Arrival, Flight
 from omni_planner.stages import CHUNK, DONE, PAYLOAD, Message, StreamStage, streamed
 from omni_planner.vocoder_stage import VocoderStage
+from omni_torch.deadlines import Deadlines
 
 
 def free(kind: str, counts: Mapping[str, float]) -> Seconds:
@@ -139,6 +140,35 @@ def test_a_vocoder_makes_the_passes_of_the_runtime() -> None:
     assert [round(seconds * 1000) for (seconds, _), _ in steps] == [0, 1]
     assert [what for _, what, *_ in steps[-1][1]] == [CHUNK, PAYLOAD]
     assert stage.turn() == []
+
+
+class OneSecondLater(Deadlines):
+    """A policy whose first sound goes out a second after it is ready."""
+
+    def starts(self, request_id: str, made: float, needed: float, now: float) -> float:
+        return made + 1.0
+
+
+def test_a_vocoder_sends_the_first_sound_when_its_policy_says() -> None:
+    settings = {"initial_chunk": 2, "chunk": 3, "policy": f"{__name__}:OneSecondLater"}
+    stage = VocoderStage("vocoder", StageProfile("vocoder"), free, settings)
+    now = 5.0
+    stage.now = lambda: now
+    visits = {
+        "talker": Visit(targets=["vocoder"], chunks={"vocoder": 6}),
+        "vocoder": Visit(["talker"], [CLIENT], {CLIENT: 3}),
+    }
+    made = flight("a", **visits)
+    for _ in range(2):
+        stage.inbox.append(Message(made, CHUNK, "talker"))
+    assert [outputs for _, outputs in stage.turn()] == [[], []]
+    assert stage.turn() == []
+    assert stage.wait == 1.0
+    now = 6.0
+    [(_, outputs)] = stage.turn()
+    assert [what for _, what, *_ in outputs] == [CHUNK]
+    assert stage.turn() == []
+    assert stage.wait is None
 
 
 def test_a_stream_stage_hands_on_as_many_chunks_as_were_measured() -> None:

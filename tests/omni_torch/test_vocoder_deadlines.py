@@ -10,6 +10,7 @@ from hearing import end, frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omni_core.protocol.messages import OmniRequest
 from omni_torch.vocoder import VocoderScheduler
 
 FRAME_SECONDS, RATE = 0.08, 25
@@ -58,7 +59,9 @@ class Talk:
 
     def run(self, until: float = math.inf) -> None:
         """Make turns until a moment, or until only a message can bring more."""
-        while self.vocoder.now < until and (len(self.scheduler.inbox) or self.scheduler.unfinished):
+        while self.vocoder.now < until and (
+            len(self.scheduler.inbox) or self.scheduler.unfinished or self.scheduler.wait is not None
+        ):
             waits = 0.0 if len(self.scheduler.inbox) else self.scheduler.wait
             assert waits is not None, "there is work, and the next turn would wait for a message"
             self.vocoder.now += waits
@@ -157,3 +160,74 @@ def test_every_request_that_has_come_whole_ends(requests: list[tuple[int, float,
         if whole:
             sound = sum(seconds for _, seconds in talk.heard.get(str(number), []))
             assert abs(sound - frames * FRAME_SECONDS) < 1e-6
+
+
+def gusts(talk: Talk) -> Talk:
+    """Give 24 streams at once, again and again. The second pass of each takes longer than the sound of the first one plays."""
+    for gust in range(8):
+        names = [f"{gust}.{number}" for number in range(24)]
+        for name in names:
+            talk.give(name, 4, whole=False)
+        talk.run(talk.vocoder.now + 0.001)
+        for name in names:
+            talk.give(name, 16)
+        talk.run()
+    assert len(talk.ended) == 8 * 24
+    return talk
+
+
+def test_the_first_sound_is_kept_instead_of_smaller_passes() -> None:
+    in_order, ours = gusts(Talk.of(0.0015, None)), gusts(Talk.of(0.0015))
+    assert in_order.late() > 0.5
+    assert ours.late() < in_order.late() / 5, "only what came before anything was known"
+    assert [sorted(each) for each in ours.vocoder.passes[2:]] == [sorted(each) for each in in_order.vocoder.passes[2:]]
+
+
+@define
+class Never:
+    """A policy that lets no first sound go out, and holds nothing back."""
+
+    def begin(self, request_id: str, request: OmniRequest, now: float) -> None: ...
+    def emitted(self, request_id: str, seconds: float, now: float) -> None: ...
+    def end(self, request_id: str) -> None: ...
+    def due(self, request_id: str, now: float) -> float:
+        return now
+
+    def may_wait(self, request_id: str, now: float) -> bool:
+        return False
+
+    def starts(self, request_id: str, made: float, needed: float, now: float) -> float:
+        return math.inf
+
+
+def test_a_policy_of_somebody_else_keeps_sound_until_the_request_has_come_whole() -> None:
+    talk = Talk.of(0.001, f"{__name__}:Never")
+    talk.give("a", 30, whole=False)
+    talk.run()
+    assert not talk.heard
+    talk.give("a", 1)
+    talk.run()
+    assert [round(seconds / FRAME_SECONDS) for _, seconds in talk.heard["a"]] == [4, 24, 3]
+    assert talk.ended == ["a"]
+
+
+def test_sound_of_a_request_that_stops_goes_out_after_the_patience_at_the_latest() -> None:
+    talk = gusts(Talk.of(0.0015))
+    begun = talk.vocoder.now
+    for number in range(24):
+        talk.give(f"stuck {number}", 4, whole=False)
+    talk.run()
+    assert all(f"stuck {number}" in talk.heard for number in range(24))
+    assert talk.vocoder.now <= begun + 31.0
+
+
+def test_an_aborted_request_sends_nothing_of_what_was_kept() -> None:
+    talk = Talk.of(0.001, f"{__name__}:Never")
+    talk.give("a", 30, whole=False)
+    talk.run()
+    talk.scheduler.abort("a")
+    talk.run()
+    assert not talk.heard
+    talk.give("a", 4)
+    talk.run()
+    assert len(talk.heard["a"]) == 1

@@ -82,9 +82,9 @@ class Playout(Generic[Piece]):
     _lines: dict[str, _Line[Piece]] = field(factory=dict)
     _kept: dict[str, _Line[Piece]] = field(factory=dict)
 
-    def is_heard(self, request_id: str) -> bool:
-        """Return whether sound of a request has gone out."""
-        return request_id in self._lines and request_id not in self._kept
+    def is_kept(self, request_id: str) -> bool:
+        """Return whether a request has sound of which nothing has gone out."""
+        return request_id in self._kept
 
     def add(self, request_id: str, piece: Piece, seconds: float, requests: int, now: float) -> list[Piece]:
         """Take in a piece that is ready. Returns it if it goes out at once.

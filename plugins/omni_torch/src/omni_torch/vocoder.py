@@ -17,12 +17,9 @@ from omni_core.protocol.outputs import AudioChunk, AudioResult
 from omni_core.scheduling.streaming import StreamingScheduler
 from omni_torch.deadlines import policy_of
 from omni_torch.playout import Playout
-from omni_torch.step_cost import StepCost
+from omni_torch.vocoder_passes import NextChunk, Passes
 
 Stream = TypeVar("Stream")
-
-SHORT_PASS, LONG_PASS = 0.05, 0.3
-"""Seconds of a pass that may be shared: the shorter one where somebody would run out of sound meanwhile."""
 
 
 class Vocoder(Protocol[Stream]):
@@ -72,10 +69,10 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     Its input is a stream of frames, ``[codebooks]`` int64 each. The payload only marks the end of speech; its request's
     ``params["return_codes"]`` asks for the frames beside the sound.
 
-    A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, passes are the same while all who listen
-    stay in time by that. Otherwise those whose listeners run out of sound first come first, and no more of them share a pass than can
-    wait for all of its sound; a request that nobody hears yet begins when, as far as passes can be predicted, those that are being heard
-    stay in time.
+    A turn is one pass, in which requests take turns if they do not all fit. With a ``policy``, the first sound of a request is kept until
+    what comes after it will be in time (:mod:`omni_torch.playout`), and passes are the same while all who listen stay in time by that.
+    Otherwise those whose listeners run out of sound first come first, and no more of them share a pass than can wait for all of its
+    sound; a request of which nothing is decoded begins when, as far as passes can be predicted, those that are being heard stay in time.
 
     Args:
         initial_chunk: frames of the first chunk: small, so that sound starts soon.
@@ -110,7 +107,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         self._vocoder, self._initial_chunk, self._chunk = vocoder, initial_chunk, chunk
         self._max_running = max_running
         self._policy = policy_of(policy)
-        self._cost = StepCost(2)
+        self._order = Passes(max_running)
         self._playout: Playout[AudioChunk] | None = None if self._policy is None else Playout(self._policy)
         self._starts = math.inf  # when the first sound of another request goes out
         self._heard: dict[str, _Sound[Stream]] = {}
@@ -208,67 +205,16 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
 
     def _chosen(self, due: dict[str, _Sound[Stream]], now: float) -> tuple[list[str], float]:
         """Return the requests of the next pass, and when to look again if there are none because all are held back for others."""
-        policy = self._policy
-        if policy is None:
+        policy, playout = self._policy, self._playout
+        if policy is None or playout is None:
             return list(due)[: self._max_running], now
-        moments = {name: policy.due(name, now) for name in due}
-        together = list(due)[: self._max_running]
-        if self._is_calm(together, due, moments, now):
-            return sorted(together, key=moments.__getitem__), now
-        chosen: list[str] = []
-        frames, latest, held_until = 0, now, math.inf
-        for name in sorted(due, key=moments.__getitem__):
-            wanted = self._frames_due(name, due[name])
-            end = now + self._cost.seconds(len(chosen) + 1, frames + wanted)
-            if chosen and (len(chosen) == self._max_running or end > latest):
-                break
-            if policy.may_wait(name, now):
-                if held_until == math.inf:
-                    held_until = self._threatened([*chosen, name], due, end, now)
-                if held_until < math.inf:
-                    continue  # nor does one behind it begin
-            if not chosen:
-                latest = min(max(moments[name], now + SHORT_PASS), now + LONG_PASS)
-            chosen.append(name)
-            frames += wanted
-        return chosen, held_until
-
-    def _is_calm(
-        self, together: list[str], due: dict[str, _Sound[Stream]], moments: dict[str, float], now: float
-    ) -> bool:
-        """Return whether all that are heard stay in time if the next pass is that of the order of arrival: the larger passes are, the
-        less they cost, here and in the stages before, whose requests stay together.
-        """
-        end = now + self._cost.seconds(len(together), sum(self._frames_due(name, due[name]) for name in together))
-        in_time = all(moments[name] >= end for name in together if name in self._heard)
-        return in_time and self._threatened(together, due, end, now) == math.inf
-
-    def _threatened(self, together: list[str], due: dict[str, _Sound[Stream]], end: float, now: float) -> float:
-        """Return the first deadline that is missed if a pass of ``together`` is next; infinity if passes in the order of their deadlines
-        are in time for all others that are heard.
-
-        ``end``: when that pass is over. A chunk that is late because its frames have not come is not waited for.
-        """
-        assert self._policy is not None
-        jobs = [
-            (self._policy.due(name, now), self._left(name, state))
-            for name, state in self._heard.items()
-            if name not in together
-        ]
-        streams = total = 0
-        for moment, (frames, are_here) in sorted(jobs):
-            if frames and (are_here or moment > now):
-                streams, total = streams + 1, total + frames
-                if end + self._cost.seconds(streams, total) > moment:
-                    return max(moment, now)
-        return math.inf
-
-    def _left(self, request_id: str, state: _Sound[Stream]) -> tuple[int, bool]:
-        """Return the frames of a request's next chunk, and whether they have come."""
-        here = len(state.waiting)
-        if here < self._chunk and self.is_whole(request_id):
-            return here, True
-        return self._chunk, here >= self._chunk
+        chunks: dict[str, NextChunk] = {}
+        for name, state in {**due, **self._heard}.items():
+            is_heard = name in self._heard
+            may_wait = not is_heard and not playout.is_kept(name) and policy.may_wait(name, now)
+            frames = self._frames_due(name, state) or (0 if self.is_whole(name) else self._chunk)
+            chunks[name] = NextChunk(policy.due(name, now), frames, name in due, is_heard, may_wait)
+        return self._order.choose(chunks, now)
 
     # --- passes --------------------------------------------------------------------------------------------------------
     def _decode(self, states: dict[str, _Sound[Stream]], failures: dict[str, BaseException]) -> None:
@@ -287,7 +233,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
                 self._decode_alone(states, chunks, failures)
             return
         if self._policy is not None:
-            self._cost.observe([len(chunks), sum(map(len, chunks.values()))], self.clock() - begin)
+            self._order.computed(len(chunks), sum(map(len, chunks.values())), self.clock() - begin)
         for (name, chunk), wave in zip(chunks.items(), waves, strict=True):
             self._decoded(name, states[name], chunk, wave)
 
