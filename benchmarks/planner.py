@@ -1,10 +1,12 @@
 """Predict what the demo does in several placements and loads, then run it: first text, first sound, completion, throughput.
 
-    python benchmarks/planner.py [--quick] [--json FILE]
+    python benchmarks/planner.py [--quick] [--json FILE] [--profile FILE] [--variant TEXT ...] [--checkpoint mid|DIR] [--explain]
 
 One calibration in the demo's own placement; each variant is run, and simulated from it. ``ours`` is the prediction, ``other`` what was
 measured; the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside
 which other programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much.
+With ``--profile`` the calibration is kept in a file, so that variants can be run a few at a time. ``--explain`` adds the processor time of
+each process for a request, measured and simulated, which tells costs that are wrong from waits that are.
 """
 
 from __future__ import annotations
@@ -12,24 +14,26 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from report import Row, json_option, publish, quick_option
 
 import omni_core
 from omni_core.client import AsyncPipe
 from omni_core.client.messages import chat_request
 from omni_core.protocol.messages import OmniRequest
-from omni_planner.calibrate import calibrate
-from omni_planner.profile import PipelineProfile
+from omni_planner.calibrate import CONCURRENCIES, calibrate
+from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.requests import Arrival, draw
 from omni_planner.simulate import simulate, summarise
 from omni_planner.summary import Events, Summary
-from omni_planner.threads import usage
+from omni_planner.threads import Usage, usage
 
 TEXTS = ("What is your name?", "Say hello.", "Who are you?", "How are you?")
 
@@ -45,21 +49,77 @@ class Variant:
     total: int
 
 
+@frozen
+class Model:
+    """What is run.
+
+    Attributes:
+        pipeline: its name. options: of :func:`omni_core.open_async`. parameters: of requests, by stage.
+        concurrencies, rounds: of the calibration.
+    """
+
+    pipeline: str
+    variants: Sequence[Variant]
+    options: dict[str, Any] = field(factory=dict)
+    parameters: dict[str, dict[str, Any]] = field(factory=dict)
+    concurrencies: Sequence[int] = CONCURRENCIES
+    rounds: int = 3
+
+
 SPEAKERS_SHARE = {"talker_ar.process": "speech", "code2wav.process": "speech"}
-VARIANTS = [
-    Variant("eight processes, speech, 1", {}, "speech", 1, 24),
-    Variant("eight processes, speech, 4", {}, "speech", 4, 48),
-    Variant("eight processes, speech, 16", {}, "speech", 16, 64),
-    Variant("eight processes, text, 1", {}, "text", 1, 200),
-    Variant("eight processes, text, 8", {}, "text", 8, 800),
-    Variant("two vocoders, speech, 8", {"code2wav.replicas": 2}, "speech", 8, 64),
-    Variant("talker and vocoder in one process, speech, 2", SPEAKERS_SHARE, "speech", 2, 32),
-    Variant("eight processes, speech, 2", {}, "speech", 2, 32),
-    Variant("eight processes, text and speech in turn, 4", {}, "mixed", 4, 64),
-]
+SEEDS: dict[str, dict[str, Any]] = {"thinker": {"seed": 1}, "talker": {"seed": 1}}
+"""Requests are answered in the same length whenever they run."""
+
+DEMO = Model(
+    "demo",
+    [
+        Variant("eight processes, speech, 1", {}, "speech", 1, 24),
+        Variant("eight processes, speech, 4", {}, "speech", 4, 48),
+        Variant("eight processes, speech, 16", {}, "speech", 16, 64),
+        Variant("eight processes, text, 1", {}, "text", 1, 200),
+        Variant("eight processes, text, 8", {}, "text", 8, 800),
+        Variant("two vocoders, speech, 8", {"code2wav.replicas": 2}, "speech", 8, 64),
+        Variant("talker and vocoder in one process, speech, 2", SPEAKERS_SHARE, "speech", 2, 32),
+        Variant("eight processes, speech, 2", {}, "speech", 2, 32),
+        Variant("eight processes, text and speech in turn, 4", {}, "mixed", 4, 64),
+    ],
+    parameters=SEEDS,
+)
+
+
+def checkpoint_of(folder: str) -> Model:
+    """Return what is run of a checkpoint: few and short requests, because its steps take tens of milliseconds."""
+    variants = [
+        Variant("checkpoint, speech, 1", {}, "speech", 1, 6),
+        Variant("checkpoint, speech, 4", {}, "speech", 4, 16),
+        Variant("checkpoint, text, 1", {}, "text", 1, 12),
+        Variant("checkpoint, text, 4", {}, "text", 4, 32),
+        Variant("checkpoint, text and speech in turn, 4", {}, "mixed", 4, 20),
+        Variant("checkpoint, talker and vocoder in one process, speech, 2", SPEAKERS_SHARE, "speech", 2, 10),
+    ]
+    parameters = {
+        "thinker": {"max_new_tokens": 24, "ignore_eos": True, "seed": 1},
+        "talker": {"max_new_tokens": 24, "seed": 1},
+    }
+    return Model("qwen3-omni", variants, {"model": folder}, parameters, (2, 4), 1)
+
 
 MOST_OTHERS, RUNS = 0.05, 5
 """The share of the processors that other programs may use beside a run, and how often it is repeated in the hope of that."""
+
+
+@frozen
+class Measured:
+    """One run.
+
+    Attributes:
+        summary: its figures. others: the share of the processors that other programs used beside it.
+        seconds: processor seconds of each process, its first thread and the others.
+    """
+
+    summary: Summary
+    others: float
+    seconds: dict[str, tuple[float, float]]
 
 
 async def measured(pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: int, total: int) -> Summary:
@@ -101,29 +161,40 @@ def rows_of(name: str, predicted: Summary, found: Summary) -> list[Row]:
     ]
 
 
+def explained(name: str, total: int, used: dict[str, tuple[float, float]], found: Measured) -> list[Row]:
+    """Return rows with the processor milliseconds of each process for a request, of its first thread and of the others."""
+    rows = []
+    for process, both in sorted(found.seconds.items()):
+        for what, ours, other in zip(("messages", "turns"), used.get(process, (0.0, 0.0)), both, strict=True):
+            rows.append(
+                Row(f"  {name}: {process}, {what}", "ms", 1e3 * ours / total, 1e3 * other / total, "measured", None)
+            )
+    return rows
+
+
 def _processors() -> tuple[float, float]:
     """Return the seconds that programs have used the processors since the start of the machine, and all seconds of them."""
     ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(ticks[:3]) + ticks[5] + ticks[6]) / 100, sum(ticks) / 100
 
 
-def _own(pipe: AsyncPipe) -> float:
-    found = [usage(pid) for pid in (*pipe.process_ids.values(), os.getpid())]
-    return sum(each.loop + each.others for each in found if each is not None)
+def _usages(pipe: AsyncPipe) -> dict[str, Usage]:
+    found = {name: usage(pid) for name, pid in {**pipe.process_ids, CLIENT: os.getpid()}.items()}
+    return {name: each for name, each in found.items() if each is not None}
 
 
-async def measured_alone(
-    pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: int, total: int
-) -> tuple[Summary, float]:
-    """Run a closed loop, again while other programs disturb it; return the least disturbed run, and the others' share of the processors."""
-    runs: list[tuple[float, Summary]] = []
-    while not runs or (min(each for each, _ in runs) > MOST_OTHERS and len(runs) < RUNS):
-        (used, passed), own = _processors(), _own(pipe)
-        found = await measured(pipe, requests, in_flight, total)
+async def measured_alone(pipe: AsyncPipe, requests: Sequence[OmniRequest], variant: Variant) -> Measured:
+    """Run a closed loop, again while other programs disturb it; return the least disturbed run."""
+    runs: list[Measured] = []
+    while not runs or (min(each.others for each in runs) > MOST_OTHERS and len(runs) < RUNS):
+        (used, passed), before = _processors(), _usages(pipe)
+        found = await measured(pipe, requests, variant.in_flight, variant.total)
+        own = {name: each.since(before[name]) for name, each in _usages(pipe).items()}
         now_used, now_passed = _processors()
-        runs.append(((now_used - used - _own(pipe) + own) / max(1e-9, now_passed - passed), found))
-    others, best = min(runs, key=lambda each: each[0])
-    return best, max(0.0, others)
+        others = now_used - used - sum(each.loop + each.others for each in own.values())
+        seconds = {name: (each.loop, each.others) for name, each in own.items()}
+        runs.append(Measured(found, max(0.0, others / max(1e-9, now_passed - passed)), seconds))
+    return min(runs, key=lambda each: each.others)
 
 
 def arrivals_of(profile: PipelineProfile, kind: str, total: int) -> list[Arrival]:
@@ -133,27 +204,57 @@ def arrivals_of(profile: PipelineProfile, kind: str, total: int) -> list[Arrival
     return [Arrival(None, *next(drawn[number % len(drawn)])) for number in range(total)]
 
 
-async def run(quick: bool) -> list[Row]:
-    """Calibrate, then predict and run every variant."""
-    async with omni_core.open_async("demo") as pipe:
-        requests = {
-            "speech": [await chat_request(pipe.interface, pipe.media, text) for text in TEXTS],
-            "text": [await chat_request(pipe.interface, pipe.media, text, modalities=["text"]) for text in TEXTS],
-        }
-        profile: PipelineProfile = await calibrate(pipe, requests, rounds=1 if quick else 3)
-    requests["mixed"] = [each for pair in zip(requests["speech"], requests["text"], strict=True) for each in pair]
+async def asked(pipe: AsyncPipe, model: Model) -> dict[str, list[OmniRequest]]:
+    """Return the requests by kind."""
+    requests: dict[str, list[OmniRequest]] = {
+        "speech": [await chat_request(pipe.interface, pipe.media, text) for text in TEXTS],
+        "text": [await chat_request(pipe.interface, pipe.media, text, modalities=["text"]) for text in TEXTS],
+    }
+    for kind, given in requests.items():
+        for request in given:
+            for stage, parameters in model.parameters.items():
+                if kind == "speech" or stage == "thinker":
+                    request.params[stage] = parameters
+    return requests
+
+
+async def calibrated(model: Model, path: Path | None, quick: bool) -> PipelineProfile:
+    """Return the profile, from the file if it is there."""
+    if path is not None and path.exists():
+        return PipelineProfile.load(path)
+    async with omni_core.open_async(model.pipeline, **model.options) as pipe:
+        profile: PipelineProfile = await calibrate(
+            pipe, await asked(pipe, model), model.concurrencies, rounds=1 if quick else model.rounds
+        )
+    if path is not None:
+        profile.save(path)
+    return profile
+
+
+async def run(
+    model: Model, names: Sequence[str], profile_path: Path | None, *, quick: bool, explain: bool
+) -> list[Row]:
+    """Calibrate, then predict and run variants."""
+    variants = [each for each in model.variants if not names or any(name in each.name for name in names)]
+    profile = await calibrated(model, profile_path, quick)
     rows: list[Row] = []
-    for variant in VARIANTS[:2] if quick else VARIANTS:
-        async with omni_core.open_async("demo", set=variant.settings) as pipe:
+    explanations: list[Row] = []
+    for variant in variants[:2] if quick else variants:
+        async with omni_core.open_async(model.pipeline, **model.options, set=variant.settings) as pipe:
+            requests = await asked(pipe, model)
+            requests["mixed"] = [
+                each for pair in zip(requests["speech"], requests["text"], strict=True) for each in pair
+            ]
             for request in requests[variant.kind]:
                 await pipe.submit(request)
-            found, others = await measured_alone(pipe, requests[variant.kind], variant.in_flight, variant.total)
+            found = await measured_alone(pipe, requests[variant.kind], variant)
             config = evolve(pipe.config)
-        outcome = simulate(
-            config, profile, arrivals_of(profile, variant.kind, variant.total), in_flight=variant.in_flight
-        )
-        rows += rows_of(f"{variant.name} (others {others:.0%})", summarise(outcome), found)
+        arrivals = arrivals_of(profile, variant.kind, variant.total)
+        outcome = simulate(config, profile, arrivals, in_flight=variant.in_flight)
+        rows += rows_of(f"{variant.name} (others {found.others:.0%})", summarise(outcome), found.summary)
+        explanations += explained(variant.name, variant.total, outcome.processes, found)
     errors = [1 - row.ratio for row in rows if row.ratio is not None]
+    rows += explanations if explain else []
     rows.append(Row("median error of all", "%", 100 * statistics.median(errors), None, "", None))
     rows.append(Row("within 15 %", "%", 100 * sum(each <= 0.15 for each in errors) / len(errors), None, "", None))
     rows.append(Row("largest error", "%", 100 * max(errors), None, "", None))
@@ -163,9 +264,36 @@ async def run(quick: bool) -> list[Row]:
 @click.command()
 @quick_option
 @json_option
-def main(quick: bool, json_path: Path | None) -> None:
+@click.option(
+    "--profile",
+    "profile_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The calibration: written if the file is not there, else read.",
+)
+@click.option("--variant", "names", multiple=True, help="Only variants with this in their names; may be repeated.")
+@click.option("--checkpoint", help="A folder of a Qwen3-Omni checkpoint, or `mid`: a random one of middle size.")
+@click.option("--explain", is_flag=True, help="Also compare the processor time of each process.")
+def main(
+    quick: bool,
+    json_path: Path | None,
+    profile_path: Path | None,
+    names: tuple[str, ...],
+    checkpoint: str | None,
+    explain: bool,
+) -> None:
     """Beside what was measured."""
-    publish(asyncio.run(run(quick)), json_path)
+    with tempfile.TemporaryDirectory() as folder:
+        if checkpoint == "mid":
+            from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+
+            checkpoint = str(write_tiny_checkpoint(Path(folder) / "mid", shape="mid"))
+        model = DEMO if checkpoint is None else checkpoint_of(checkpoint)
+        if not any(name in each.name for each in model.variants for name in names or [""]):
+            raise click.BadParameter(
+                f"there are {', '.join(each.name for each in model.variants)}", param_hint="--variant"
+            )
+        rows = asyncio.run(run(model, names, profile_path, quick=quick, explain=explain))
+    publish(rows, json_path)
 
 
 if __name__ == "__main__":

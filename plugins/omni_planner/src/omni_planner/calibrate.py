@@ -33,8 +33,20 @@ CONCURRENCIES = (2, 4, 8)
 LOOP = 5
 """Requests of each client of a closed loop."""
 
+LEAST_LOOP = 12
+"""Requests of a closed loop at least: what a thread used for fewer is not told from chance."""
+
+RECORDED_LOOP = 3
+"""The same of one that is recorded."""
+
 PAUSE = 0.03
 """Seconds between windows, in which late messages of the last one arrive."""
+
+FITS = 3
+"""How often costs of threads are found from simulations with those found before."""
+
+Load = tuple[list[Arrival], int, dict[str, Usage]]
+"""The requests of a closed loop, how many ran at once, and what threads used by stage."""
 
 Progress = Callable[[str], None]
 
@@ -66,13 +78,13 @@ async def calibrate(
     windows: list[Window] = []
     sound: dict[str, float] = {}
 
-    async def measured(kind: str, together: list[OmniRequest]) -> None:
+    async def measured(kind: str, run: Sequence[OmniRequest], count: int) -> None:
         begin = time.monotonic_ns() / 1e3
-        for heard in await asyncio.gather(*(_run(pipe, request) for request in together)):
+        for heard in await _loop(pipe, run, count):
             for stage, seconds in heard.items():
                 sound[stage] = sound.get(stage, 0.0) + seconds
         await asyncio.sleep(PAUSE)
-        windows.append(Window(kind, begin, time.monotonic_ns() / 1e3, len(together) == 1))
+        windows.append(Window(kind, begin, time.monotonic_ns() / 1e3, len(run) == 1))
 
     await pipe.start_profile()
     with tempfile.TemporaryDirectory() as folder:
@@ -85,9 +97,10 @@ async def calibrate(
                 for kind, given in requests.items():
                     on_progress(f"round {number + 1} of {rounds}: {kind}")
                     for request in given:
-                        await measured(kind, [request])
-                    for count in concurrencies:
-                        await measured(kind, [given[index % len(given)] for index in range(count)])
+                        await measured(kind, [request], 1)
+                    for count in (1, *concurrencies):
+                        total = max(RECORDED_LOOP * count, len(given))
+                        await measured(kind, [given[index % len(given)] for index in range(total)], count)
         finally:
             summary = await pipe.stop_profile(path)
         if summary.dropped:
@@ -103,7 +116,7 @@ async def calibrate(
             profile.stages[stage].admit_after = admit_after(stage, windows, found)
     for window in windows:
         for turn in found.turns:
-            if window.begin <= turn.begin < window.end:
+            if not window.alone and window.begin <= turn.begin < window.end:  # after a pause, turns find cold caches
                 profile.stages[turn.stage].cost(window.kind).observe(turn.counts, turn.seconds)
     for stage, seconds in sound.items():
         frames = sum(
@@ -131,46 +144,55 @@ async def _measure_threads(
     caches, which those that are recorded alone do not.
 
     How often a thread woke, and how many requests shared a turn, is taken from simulations of the same requests: the costs are then
-    those with which a simulation uses as much as the pipeline.
+    those with which a simulation uses as much as the pipeline. They change what is simulated, so they are found in a few rounds.
     """
     stages = {each.name: each.stages[0].name for each in plan(pipe.config) if not each.rank}
-    loads: list[tuple[list[Arrival], int, dict[str, Usage]]] = []
+    loads: list[Load] = []
     for _ in range(rounds):
         for kind, given in requests.items():
             for count in (1, *concurrencies):
-                total = max(LOOP * count, len(given))
+                total = max(LOOP * count, LEAST_LOOP, len(given))
                 before = _usages(pipe)
                 await _loop(pipe, [given[number % len(given)] for number in range(total)], count)
                 used = {stages.get(name, name): each.since(before[name]) for name, each in _usages(pipe).items()}
                 samples = profile.kinds[kind]
                 loads.append(([Arrival(None, kind, samples[each % len(given)]) for each in range(total)], count, used))
                 await asyncio.sleep(PAUSE)
-    simulated = [processor_use(pipe.config, profile, arrivals, count) for arrivals, count, _ in loads]
-    for stage, kind in product((CLIENT, *profile.stages), requests):
+    for _ in range(FITS):
+        _fit_threads(pipe.config, profile, loads)
+
+
+def _fit_threads(config: PipelineConfig, profile: PipelineProfile, loads: Sequence[Load]) -> None:
+    """Choose the costs of messages and the scale of turns with which simulations of loads use what was measured."""
+    simulated = [processor_use(config, profile, arrivals, count) for arrivals, count, _ in loads]
+    for stage, kind in product((CLIENT, *profile.stages), profile.kinds):
         cost = Cost.over(TRANSFERS)
         measured = expected = 0.0
         for (arrivals, _, used), made in zip(loads, simulated, strict=True):
+            share = 1 / len(arrivals)  # loads count the same, whatever the number of their requests
             messages = sum(messages_of(each.sample, stage) for each in arrivals)
             if arrivals[0].kind == kind and messages and stage in used and stage in made:
-                cost.observe({"messages": messages, "wakes": made[stage][0]}, used[stage].loop)
-                measured, expected = measured + used[stage].others, expected + made[stage][1]
+                cost.observe({"messages": messages * share, "wakes": made[stage][0] * share}, used[stage].loop * share)
+                measured, expected = measured + used[stage].others * share, expected + made[stage][1] * share
         if stage == CLIENT:
             profile.client[kind] = cost
         else:
             profile.stages[stage].transfers[kind] = cost
             if measured and expected:
-                profile.stages[stage].recorded[kind] = expected / measured
+                recorded = profile.stages[stage].recorded
+                recorded[kind] = recorded.get(kind, 1.0) * expected / measured
 
 
-async def _loop(pipe: AsyncPipe, requests: Sequence[OmniRequest], count: int) -> None:
-    """Run requests, ``count`` at once."""
-    left = iter(requests)
+async def _loop(pipe: AsyncPipe, requests: Sequence[OmniRequest], count: int) -> list[dict[str, float]]:
+    """Run requests, ``count`` at once; return what :func:`_run` says of each."""
+    left, heard = iter(requests), list[dict[str, float]]()
 
     async def client() -> None:
         for request in left:
-            await _run(pipe, request)
+            heard.append(await _run(pipe, request))
 
     await asyncio.gather(*(client() for _ in range(count)))
+    return heard
 
 
 def _usages(pipe: AsyncPipe) -> dict[str, Usage]:

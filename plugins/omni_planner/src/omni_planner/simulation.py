@@ -41,6 +41,7 @@ class Outcome:
         busy: processors of each machine that worked, on average. stages: share of the time that each replica of a stage
             was making a turn, by ``stage`` or ``stage.replica``. devices: share of the time that each device computed, by ``gpu`` or
             ``host:gpu``. messages: share of the time that the client's process sent and received. deaths: of units.
+        processes: processor seconds of each process for messages and for turns, by its name (and :data:`CLIENT`), since its last start.
     """
 
     flights: list[Flight]
@@ -50,6 +51,7 @@ class Outcome:
     devices: dict[str, float] = field(factory=dict)
     messages: float = 0.0
     deaths: int = 0
+    processes: dict[str, tuple[float, float]] = field(factory=dict)
 
 
 class Simulation:
@@ -292,4 +294,8 @@ class Simulation:
         hosts = [each.busy / lasted for each in self.clock.machines]
         devices = {f"{host}:{gpu}".lstrip(":"): each.busy / lasted for (host, gpu), each in self._devices.items()}
         deaths = self.restarts.deaths if self.restarts is not None else 0
-        return Outcome(self.flights, seconds, hosts, shares, devices, self._deliveries.client.worked / lasted, deaths)
+        processes = {CLIENT: (self.client.worked, 0.0)}
+        for unit in self.units:
+            turns = sum(each.worked for each in unit.replicas.values())
+            processes[unit.name] = unit.loop.worked - turns * isinstance(unit.loop, Process), turns
+        return Outcome(self.flights, seconds, hosts, shares, devices, self.client.worked / lasted, deaths, processes)

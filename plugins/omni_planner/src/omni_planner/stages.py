@@ -73,8 +73,10 @@ class SimulatedStage(ABC):
 
 
 def streamed(total: int, outputs: int, made: int) -> int:
-    """Return how many of ``total`` chunks go out with output number ``made`` (from 1) of ``outputs``: spread evenly."""
-    return total * made // outputs - total * (made - 1) // outputs if outputs else 0
+    """Return how many of ``total`` chunks go out with output number ``made`` (from 1) of ``outputs``: spread evenly, beginning with the
+    first. Where one is missing it is that of the last output, the token that ends a text or a speech.
+    """
+    return -(-total * made // outputs) + (-total * (made - 1) // outputs) if outputs else 0
 
 
 @define
