@@ -183,3 +183,12 @@ def test_a_stream_stage_hands_on_as_many_chunks_as_were_measured() -> None:
         sent += [each for _, outputs in stage.turn() for _, each, *_ in outputs]
     assert sent == [*[CHUNK] * 4, PAYLOAD]
     assert sum(streamed(4, 6, made) for made in range(1, 7)) == 4
+
+
+def test_a_stream_begins_with_the_first_output_and_lacks_the_last() -> None:
+    assert [streamed(5, 6, made) for made in range(1, 7)] == [1, 1, 1, 1, 1, 0], (
+        "the token that ends a text is not sent"
+    )
+    assert [streamed(2, 6, made) for made in range(1, 7)] == [1, 0, 0, 1, 0, 0]
+    assert [streamed(8, 4, made) for made in range(1, 5)] == [2, 2, 2, 2]
+    assert streamed(3, 0, 1) == 0

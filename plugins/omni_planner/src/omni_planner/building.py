@@ -10,11 +10,12 @@ from omni_core.references import load
 from omni_planner.engine_stage import EngineStage
 from omni_planner.profile import PipelineProfile
 from omni_planner.stages import FunctionStage, Settings, SimulatedStage, StreamStage
+from omni_planner.variation import varied
 from omni_planner.vocoder_stage import VocoderStage
 
 
-def simulated(stage: StageConfig, profile: PipelineProfile) -> SimulatedStage | None:
-    """Make a replica of a stage; ``None``: no measured request came by.
+def simulated(stage: StageConfig, profile: PipelineProfile, number: int = 0) -> SimulatedStage | None:
+    """Make a replica of a stage; ``None``: no measured request came by. ``number``: of the replica.
 
     Raises:
         ConfigError: the chunks of a vocoder are not known.
@@ -22,7 +23,9 @@ def simulated(stage: StageConfig, profile: PipelineProfile) -> SimulatedStage | 
     measured = profile.stages.get(stage.name)
     if measured is None:
         return None
-    costing, settings = measured.costing(stage), {**settings_of(stage), **measured.settings(stage)}
+    errors = {kind: cost.relative_error() for kind, cost in measured.costs.items()}
+    costing = varied(measured.costing(stage), errors, f"{stage.name}.{number}")
+    settings = {**settings_of(stage), **measured.settings(stage)}
     if measured.kind == "function":
         return FunctionStage(stage.name, measured, costing)
     if measured.kind == "stream":

@@ -7,7 +7,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count as numbers
 from itertools import product
 from pathlib import Path
 
@@ -30,11 +31,8 @@ from omni_planner.trace import Window, admit_after, read
 CONCURRENCIES = (2, 4, 8)
 """Requests at once, after each has run alone."""
 
-LOOP = 5
-"""Requests of each client of a closed loop."""
-
-LEAST_LOOP = 12
-"""Requests of a closed loop at least: what a thread used for fewer is not told from chance."""
+LOOP, LOOP_SECONDS = 5, 1.0
+"""Requests of each client of a closed loop at least, and how long it runs at least: shorter ones have not yet warmed caches."""
 
 RECORDED_LOOP = 3
 """The same of one that is recorded."""
@@ -151,9 +149,8 @@ async def _measure_threads(
     for _ in range(rounds):
         for kind, given in requests.items():
             for count in (1, *concurrencies):
-                total = max(LOOP * count, LEAST_LOOP, len(given))
                 before = _usages(pipe)
-                await _loop(pipe, [given[number % len(given)] for number in range(total)], count)
+                total = len(await _loop(pipe, _lasting(given, max(LOOP * count, len(given))), count))
                 used = {stages.get(name, name): each.since(before[name]) for name, each in _usages(pipe).items()}
                 samples = profile.kinds[kind]
                 loads.append(([Arrival(None, kind, samples[each % len(given)]) for each in range(total)], count, used))
@@ -183,7 +180,16 @@ def _fit_threads(config: PipelineConfig, profile: PipelineProfile, loads: Sequen
                 recorded[kind] = recorded.get(kind, 1.0) * expected / measured
 
 
-async def _loop(pipe: AsyncPipe, requests: Sequence[OmniRequest], count: int) -> list[dict[str, float]]:
+def _lasting(requests: Sequence[OmniRequest], least: int) -> Iterator[OmniRequest]:
+    """Return requests in turn, so many at least, and until a loop has lasted long enough."""
+    until = time.monotonic() + LOOP_SECONDS
+    for number in numbers():
+        if number >= least and time.monotonic() >= until:
+            return
+        yield requests[number % len(requests)]
+
+
+async def _loop(pipe: AsyncPipe, requests: Iterable[OmniRequest], count: int) -> list[dict[str, float]]:
     """Run requests, ``count`` at once; return what :func:`_run` says of each."""
     left, heard = iter(requests), list[dict[str, float]]()
 

@@ -146,7 +146,7 @@ class Simulation:
         deliveries = self._deliveries
         send = deliveries.send_together if self._profile.is_estimate else deliveries.send
         for stage in unit.stages:
-            made = simulated(stage, self._profile)
+            made = simulated(stage, self._profile, unit.number)
             if made is None:
                 continue  # no measured request came by; one that does is an error
             devices = [
