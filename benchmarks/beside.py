@@ -20,6 +20,8 @@ import click
 from attrs import frozen
 from report import Row, compare
 
+from omni_core.launch.prepare import ENVIRONMENT
+
 WORKER = Path(__file__).with_name("peer_engine.py")
 PEERS = ("llama.cpp", "vllm")
 WEIGHTS = {
@@ -62,6 +64,8 @@ class Worker:
     def __init__(self, name: str, python: str, folder: Path, **options: Any) -> None:
         self.name, self._said = name, folder / f"{name}-{options['weights']}.log"
         kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        if name not in PEERS:
+            kept = {**ENVIRONMENT, **kept}  # what a stage process of ours has
         environment = {**kept, "OMP_NUM_THREADS": str(options["threads"]), "TOKENIZERS_PARALLELISM": "false"}
         with self._said.open("w") as log:
             self._process = subprocess.Popen(

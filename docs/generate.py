@@ -34,6 +34,7 @@ VARIABLES = {
     "OMNI_LOG_FORMAT": "`text` or `json`: the log of the `omni` command. By default `text`.",
     "OMNI_CHECK_MUTATION": "`1`: look for changes of objects that stages of one process share by reference. Slow; needs omni-testing.",
     "OMP_NUM_THREADS": f"In stage processes `{ENVIRONMENT['OMP_NUM_THREADS']}`, unless it or `env_defaults` says otherwise.",
+    "GOMP_SPINCOUNT": f"In stage processes `{ENVIRONMENT['GOMP_SPINCOUNT']}`, likewise: how long threads of PyTorch spin for more work.",
     "TOKENIZERS_PARALLELISM": f"In stage processes `{ENVIRONMENT['TOKENIZERS_PARALLELISM']}`, likewise.",
     "TMPDIR": "Where a run makes its private folder for sockets, unless `endpoints.base_path` says otherwise.",
     "CUDA_VISIBLE_DEVICES": "The GPUs that there are; `gpu` counts what is left.",

@@ -21,7 +21,8 @@
 namespace {
 
 constexpr int MOST_THREADS = 64;
-constexpr int SPINS = 1000;  // of a wait within a call, before the thread sleeps: some 50 us
+constexpr double SPIN = 5e-4;  // seconds of a wait within a call, before the thread sleeps: some ten phases of a layer
+constexpr int SPINS = 64;      // between two looks at the clock
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -29,7 +30,14 @@ void pause() {
 #endif
 }
 
-// A thread that waits for long sleeps: on a machine with more work than cores it would keep the one that it waits for from running.
+double now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// A thread that waits for long sleeps: on a machine with more work than cores it would keep the one that it waits for from running. Not
+// sooner, because Linux may wake it on the core of the thread that wakes it, and from then on the two take turns.
 struct Barrier {
   std::atomic<int> waiting{0}, turn{0}, sleeping{0};
   int count = 1;
@@ -43,10 +51,14 @@ struct Barrier {
       if (b.sleeping.load(std::memory_order_seq_cst)) b.wake();
       return;
     }
-    for (int spins = 0; spins < SPINS; spins++) {
-      if (b.turn.load(std::memory_order_acquire) != turn) return;
-      pause();
-    }
+    double end = 0;
+    do {
+      for (int spins = 0; spins < SPINS; spins++) {
+        if (b.turn.load(std::memory_order_acquire) != turn) return;
+        pause();
+      }
+      if (!end) end = now() + SPIN;
+    } while (now() < end);
     b.sleeping.fetch_add(1, std::memory_order_seq_cst);
     while (b.turn.load(std::memory_order_seq_cst) == turn) b.sleep(turn);
     b.sleeping.fetch_sub(1, std::memory_order_relaxed);
@@ -157,12 +169,6 @@ Pool *current_pool() {
 }
 
 std::atomic<bool> measuring{true};
-
-double now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 // Equal for amounts of one power of two that have the same next bit.
 uint64_t key_of(void (*work)(void *, const omni_team *), Load load) {
