@@ -22,6 +22,7 @@ namespace {
 
 constexpr int MOST_THREADS = 64;
 constexpr double SPIN = 5e-4;  // seconds of a wait within a call, before the thread sleeps: some ten phases of a layer
+constexpr double AWAKE = 1e-3; // seconds after a call in which a thread does not sleep, if the last call came as soon
 constexpr int SPINS = 64;      // between two looks at the clock
 
 void pause() {
@@ -96,7 +97,7 @@ struct Pool {
   Barrier barrier, finished;
   pid_t process = getpid();
   int threads = 0;  // besides the caller's
-  uint64_t call = 0;
+  std::atomic<uint64_t> call{0};
   int needed = 0;
   void (*work)(void *, const omni_team *) = nullptr;
   void *context = nullptr;
@@ -126,12 +127,18 @@ struct Pool {
 
   void serve(int index) {
     uint64_t seen = 0;
+    double rested = AWAKE;  // seconds before the last call
     for (;;) {
+      double begin = now();
+      if (rested < AWAKE)
+        while (call.load(std::memory_order_acquire) == seen && now() < begin + AWAKE)
+          for (int spins = 0; spins < SPINS && call.load(std::memory_order_relaxed) == seen; spins++) pause();
       {
         std::unique_lock<std::mutex> held(lock);
         started.wait(held, [&] { return call != seen && index < needed; });
         seen = call;
       }
+      rested = now() - begin;
       omni_team team{index, needed, &barrier, Barrier::wait, shared, own[index].memory};
       work(context, &team);
       Barrier::wait(&finished);
