@@ -51,7 +51,7 @@ class Variant:
 
 @frozen
 class Model:
-    """What is run.
+    """A checkpoint, and variants and requests of its runs.
 
     Attributes:
         pipeline: its name. options: of :func:`omni_core.open_async`. parameters: of requests, by stage.

@@ -61,7 +61,7 @@ def test_the_earliest_go_first_where_not_all_fit() -> None:
 
 
 LISTENS = st.sampled_from([(True, False), (False, True), (False, False)])
-"""Who is heard is not held back."""
+"""A request that is heard is not held back."""
 
 CHUNK = st.builds(
     lambda moment, frames, here, listens: NextChunk(moment, frames, here, *listens),

@@ -41,7 +41,7 @@ PAUSE = 0.03
 """Seconds between windows, in which late messages of the last one arrive."""
 
 FITS = 3
-"""How often costs of threads are found from simulations with those found before."""
+"""Rounds in which costs of threads are found, each from simulations with the costs of the round before."""
 
 Load = tuple[list[Arrival], int, dict[str, Usage]]
 """The requests of a closed loop, how many ran at once, and what threads used by stage."""

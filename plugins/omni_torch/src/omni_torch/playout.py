@@ -1,4 +1,4 @@
-"""When the first sound of a request goes out: not before what comes after it can be expected in time.
+"""Delay of the first sound of a request until what comes after it can be expected in time.
 
 What a stage computes, and in which batches, is not changed by it. A listener begins to play later, and hears no pause.
 """

@@ -1,4 +1,4 @@
-"""Which requests share the next pass of a vocoder, by their deadlines."""
+"""The choice of the requests that share the next pass of a vocoder, by their deadlines."""
 
 from __future__ import annotations
 
