@@ -59,6 +59,17 @@ def test_what_makes_no_policy_is_refused_by_name(reference: object) -> None:
         policy_of(reference)  # type: ignore[arg-type]
 
 
+class OfFiveMethods:
+    """A policy of before first sounds were kept."""
+
+    begin = due = emitted = may_wait = end = Deadlines.end
+
+
+def test_a_policy_that_lacks_a_method_is_told_which() -> None:
+    with pytest.raises(ConfigError, match=r"it made a OfFiveMethods, which lacks starts$"):
+        policy_of(f"{__name__}:OfFiveMethods")
+
+
 def test_costs_are_learnt_from_steps_and_follow_a_change() -> None:
     cost = StepCost(2)
     assert cost.seconds(5, 100) == 0.0

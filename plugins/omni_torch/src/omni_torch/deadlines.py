@@ -148,7 +148,9 @@ def policy_of(reference: str | None) -> Policy | None:
     except Exception as error:
         raise ConfigError(f"{advice}; {message_of(error, with_type=True)}") from error
     if not isinstance(policy, Policy):
-        raise ConfigError(f"{advice}; it made a {type(policy).__name__}")
+        methods = (name for name in vars(Policy) if not name.startswith("_"))
+        missing = ", ".join(name for name in methods if not callable(getattr(policy, name, None)))
+        raise ConfigError(f"{advice}; it made a {type(policy).__name__}, which lacks {missing}")
     return policy
 
 
