@@ -132,6 +132,8 @@ class Soak:
     async def keep_hurting(self) -> None:
         while not self.ending:
             await asyncio.sleep(self.chance.uniform(0.2, 1.0))
+            if self.ending:
+                return
             name = self.chance.choice(list(self.client.process_ids))
             if self.client.health()[name]["state"] not in ("ready", "stalled"):
                 continue
@@ -139,6 +141,8 @@ class Soak:
             if self.chance.random() < 0.6:
                 os.kill(pid, signal.SIGKILL)
                 self.outcomes["killed"] += 1
+                while _lives(pid):  # a process that waits for a processor has not seen the signal yet
+                    await asyncio.sleep(0.005)
             else:
                 os.kill(pid, signal.SIGSTOP)
                 self.outcomes["stopped"] += 1

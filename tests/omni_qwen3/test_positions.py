@@ -8,12 +8,13 @@ import pytest
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
+from omni_core.errors import InvalidRequestError
 from omni_core.model_runner.types import ARRequest, RandomStream, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.config import QwenConfig, read_config
 from omni_qwen3.positions import RopeIndex
 from omni_qwen3.rope_index import MediaGrids
-from omni_qwen3.turns import user_rows
+from omni_qwen3.turns import assistant_start, user_rows
 from omni_torch.packing import packed_rotary, rotary
 
 
@@ -26,6 +27,14 @@ def prompt(config: QwenConfig, *media: list[int]) -> torch.Tensor:
     """One user turn with media between words."""
     inner = [token for each in media for token in (*each, 5, 6)]
     return torch.tensor([config.im_start, config.user, 20, *inner, config.im_start, config.assistant, 40])
+
+
+def test_a_prompt_without_an_assistant_turn_is_refused(config: QwenConfig) -> None:
+    ids = prompt(config)
+    assert assistant_start(ids, config) == len(ids) - 3
+    for without in (ids[:-2], ids[:1], ids[:0]):
+        with pytest.raises(InvalidRequestError, match="open no assistant turn"):
+            assistant_start(without, config)
 
 
 def video(config: QwenConfig, steps: int, sound: int = 0) -> list[int]:

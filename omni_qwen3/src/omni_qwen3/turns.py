@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from omni_core.errors import InvalidRequestError
 from omni_qwen3.config import QwenConfig
 
 
@@ -15,6 +16,15 @@ def user_rows(ids: torch.Tensor, config: QwenConfig) -> torch.Tensor:
 
 
 def assistant_start(ids: torch.Tensor, config: QwenConfig) -> int:
-    """Return the position at which the last assistant turn opens; a prompt always ends with one."""
-    opens = (ids[:-1] == config.im_start) & (ids[1:] == config.assistant)
-    return int(opens.nonzero()[-1])
+    """Return the position at which the last assistant turn opens; a prompt always ends with one.
+
+    Raises:
+        InvalidRequestError: no assistant turn opens.
+    """
+    opens = ((ids[:-1] == config.im_start) & (ids[1:] == config.assistant)).nonzero()
+    if not len(opens):
+        raise InvalidRequestError(
+            f"input_ids: the {len(ids)} tokens of the prompt open no assistant turn: it must end with "
+            f"<|im_start|>assistant (ids {config.im_start}, {config.assistant}), as the chat template makes it"
+        )
+    return int(opens[-1])
