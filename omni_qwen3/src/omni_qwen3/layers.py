@@ -61,6 +61,8 @@ class Rotary(nn.Module):
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines, ``[n, 1, head_dim]`` each, of positions ``[n]`` or ``[3, n]``."""
+        if positions.dim() == 2 and positions.stride(0) == 0:  # text: all axes are one, and mixing them changes nothing
+            positions = positions[0]
         if self._frequencies is None or self._frequencies.device != positions.device:
             steps = torch.arange(0, self.dim, 2, dtype=torch.float32, device=positions.device)
             self._frequencies = 1.0 / self.theta ** (steps / self.dim)
