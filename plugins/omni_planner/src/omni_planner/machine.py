@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 Action = Callable[[], None]
 
@@ -19,6 +20,11 @@ SHORTEST_SLICE = 0.35
 """Share of a tick that a thread runs at least before another one gets its processor."""
 
 _DONE = 1e-12
+
+_push = heapq.heappush
+
+_Job = list[Any]
+"""``[processor seconds that are left, what follows]``: a list, because it is made faster than an object of a class."""
 
 
 class Device:
@@ -54,6 +60,7 @@ class Device:
 
     def due(self) -> None:
         """End the job whose time has come."""
+        self._clock.ends[self._slot] = NEVER
         self._advance(self._clock.now)
         self.served = max(self.served, self.jobs[0][0])  # without the rounding of the division
         then = heapq.heappop(self.jobs)[2]
@@ -69,16 +76,7 @@ class Device:
 
     def _expect(self) -> None:
         left = max(0.0, self.jobs[0][0] - self.served) * len(self.jobs) if self.jobs else NEVER
-        self._clock.ends[self._slot] = self._clock.now + left
-
-
-class _Job:
-    """Processor seconds that are left, and what follows."""
-
-    __slots__ = ("left", "then")
-
-    def __init__(self, left: float, then: Action) -> None:
-        self.left, self.then = left, then
+        self._clock.expect(self._slot, self._clock.now + left)
 
 
 class Process:
@@ -114,27 +112,29 @@ class Process:
         urgent = self.urgent
         if self.is_dead:
             return
-        if not urgent:
-            if not seconds:
-                then()
-                return
-            seconds += waking
-            self.wakes += 1
+        if urgent:
+            self.worked += seconds
+            urgent.append([seconds, then])
+            return
+        if not seconds:
+            then()
+            return
+        seconds += waking
+        self.wakes += 1
         self.worked += seconds
-        urgent.append(_Job(seconds, then))
-        if len(urgent) == 1:
-            if self.core < 0:
-                if not self.turns:
-                    self._cores.wake(self)
-            elif self.current is not None:
-                self._cores.interrupt(self)
+        urgent.append([seconds, then])
+        if self.core < 0:
+            if not self.turns:
+                self._cores.wake(self)
+        elif self.current is not None:
+            self._cores.interrupt(self)
 
     def compute(self, seconds: float, then: Action) -> None:
         """Let the thread of a scheduler work for so many processor seconds, then call ``then``."""
         if self.is_dead:
             return
         self.worked += seconds
-        self.turns.append(_Job(seconds, then))
+        self.turns.append([seconds, then])
         if self.core < 0:
             if len(self.turns) == 1 and not self.urgent:
                 self._cores.wake(self)
@@ -147,23 +147,6 @@ class Process:
         self.urgent.clear()
         self.turns.clear()
         self._cores.forget(self)
-
-    @property
-    def takes_turns(self) -> bool:
-        """True if several of its schedulers have something to do."""
-        return len(self.turns) > 1
-
-    def choose(self, *, is_new_slice: bool) -> _Job | None:
-        """Choose what it runs now; schedulers take turns with every slice."""
-        if self.urgent:
-            self.current = self.urgent[0]
-        elif self.turns:
-            if is_new_slice:
-                self.turns.rotate(-1)
-            self.current = self.turns[0]
-        else:
-            self.current = None
-        return self.current
 
 
 class Cores:
@@ -187,7 +170,8 @@ class Cores:
 
     def wake(self, process: Process) -> None:
         """Take in a process that has something to do again."""
-        process.used = max(process.used, self._base)
+        if process.used < self._base:
+            process.used = self._base
         if self._free:
             self._run(process, self._free.pop())
             return
@@ -200,26 +184,25 @@ class Cores:
     def interrupt(self, process: Process) -> None:
         """Let a message go before the turn that runs."""
         self._stop(process)
-        job = process.choose(is_new_slice=False)
-        assert job is not None
-        self.expect(process, job)
+        process.current = process.urgent[0]
+        self.expect(process, process.current)
 
     def due(self, core: int) -> None:
         """The job on a processor is done, or its slice is over."""
         process, waiting, clock = self._running[core], self._waiting, self._clock
         assert process is not None
         urgent, turns, now = process.urgent, process.turns, clock.now
-        is_over = now >= process.slice_end and bool(waiting or len(turns) > 1)
         # From here to the call as in `_stop`, and then as in `choose` and `expect`: most of a simulation's time is spent here.
+        clock.ends[self._first + core] = NEVER
+        is_over = now >= process.slice_end and bool(waiting or len(turns) > 1)
         job = process.current
         assert job is not None
         elapsed = now - process.began
         process.began = now
         process.used += elapsed
         self.busy += elapsed
-        job.left -= elapsed
-        if job.left <= _DONE:
-            clock.ends[self._first + core] = NEVER
+        left = job[0] = job[0] - elapsed
+        if left <= _DONE or now + left <= now:  # after hours, what is left may be less than the clock can tell
             process.current = None
             if urgent and urgent[0] is job:
                 urgent.popleft()
@@ -227,7 +210,7 @@ class Cores:
                 turns.popleft()
             else:
                 turns.remove(job)
-            job.then()
+            job[1]()
             if self._running[core] is not process:
                 return  # it was killed
             waiting = self._waiting
@@ -238,7 +221,6 @@ class Cores:
                 turns.rotate(-1)
             job = turns[0]
         else:
-            process.current = None
             self._leave(process)
             return
         process.current = job
@@ -249,7 +231,7 @@ class Cores:
             else:
                 self.expect(process, job)
         else:
-            clock.ends[self._first + core] = process.began + job.left
+            clock.expect(self._first + core, now + job[0])
 
     def forget(self, process: Process) -> None:
         """Take a process away that was killed."""
@@ -261,16 +243,15 @@ class Cores:
             self._stop(process)
         self._leave(process)
 
-    def _stop(self, process: Process) -> float:
-        """Count the time that the current job has run; return what is left of it."""
+    def _stop(self, process: Process) -> None:
+        """Count the time that the current job has run."""
         job, now = process.current, self._clock.now
         assert job is not None
         elapsed = now - process.began
         process.began = now
         process.used += elapsed
         self.busy += elapsed
-        job.left -= elapsed
-        return job.left
+        job[0] -= elapsed
 
     def _leave(self, process: Process) -> None:
         core, process.core, process.current = process.core, -1, None
@@ -287,21 +268,29 @@ class Cores:
         process.core = core
         process.began = now = self._clock.now
         process.slice_end = (now + SHORTEST_SLICE * self._tick) // self._tick * self._tick + self._tick
-        job = process.choose(is_new_slice=True)
-        assert job is not None
-        self.expect(process, job)
+        urgent, turns = process.urgent, process.turns
+        if urgent:
+            job = urgent[0]
+        else:
+            turns.rotate(-1)
+            job = turns[0]
+        process.current = job
+        if self._waiting or len(turns) > 1:
+            self.expect(process, job)
+        else:
+            self._clock.expect(self._first + core, now + job[0])
 
     def expect(self, process: Process, job: _Job) -> None:
         """Say when the current job of a process is done, or its slice over."""
-        end = process.began + job.left
-        if self._waiting or process.takes_turns:
+        end = process.began + job[0]
+        if self._waiting or len(process.turns) > 1:
             now = self._clock.now
             if process.slice_end <= now:
                 process.slice_end = (now // self._tick + 1.0) * self._tick
                 if process.slice_end <= now:  # by rounding
                     process.slice_end += self._tick
             end = min(end, process.slice_end)
-        self._clock.ends[self._first + process.core] = end
+        self._clock.expect(self._first + process.core, end)
 
 
 class Clock:
@@ -326,7 +315,9 @@ class Clock:
             self.machines.append(made)
         self.devices = [Device(self, len(self._places) + number) for number in range(devices)]
         self._places += [device.due for device in self.devices]
-        self._timers: list[tuple[float, int, Action]] = []
+        self._events: list[tuple[float, int, Action]] = []
+        """A heap: timers by their number, and before them places by their index less their count. One of a place that has another
+        end by now is passed over."""
 
     @property
     def busy(self) -> list[float]:
@@ -335,22 +326,27 @@ class Clock:
 
     def after(self, seconds: float, action: Action) -> None:
         """Call ``action`` in so many seconds."""
-        heapq.heappush(self._timers, (self.now + seconds, self.number(), action))
+        _push(self._events, (self.now + seconds, self.number(), action))
+
+    def at(self, when: float, number: int, action: Action) -> None:
+        """Call ``action`` at a time, among those of the same time in the order of numbers (:attr:`number`)."""
+        _push(self._events, (when, number, action))
+
+    def expect(self, place: int, end: float) -> None:
+        """Say when the next thing happens on a processor or a device."""
+        ends = self.ends
+        if ends[place] != end:
+            ends[place] = end
+            if end != NEVER:
+                _push(self._events, (end, place - len(ends), self._places[place]))
 
     def run(self, until: float = NEVER) -> None:
         """Go on until nothing is left to happen, or to a time."""
-        timers, ends, places, pop = self._timers, self.ends, self._places, heapq.heappop
-        while True:
-            end = min(ends) if ends else NEVER
-            if timers and timers[0][0] < end:
-                if timers[0][0] > until:
-                    break
-                self.now, _, action = pop(timers)
+        events, ends, pop = self._events, self.ends, heapq.heappop
+        while events and events[0][0] <= until:
+            now, number, action = pop(events)
+            if number > 0 or ends[number] == now:
+                self.now = now
                 action()
-            elif end <= until and end != NEVER:
-                self.now = end
-                places[ends.index(end)]()
-            else:
-                break
         if until != NEVER:
             self.now = max(self.now, until)
