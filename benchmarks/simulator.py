@@ -205,7 +205,7 @@ LOADS = [
     Load("three functions", _line("a", "b", "c"), 20_000),
     Load("one function", _line("a"), 40_000),
 ]  # fmt: skip
-"""What is timed."""
+"""Loads that are timed."""
 
 
 def _estimated(total: int) -> Outcome:
@@ -261,7 +261,7 @@ CHECKED = [
         failures=[Failure(2.0, "b", is_host=True, away=3.0)]), 300),
     Load("estimate with deaths", _estimated, 120),
 ]  # fmt: skip
-"""What is compared."""
+"""Loads whose results are compared."""
 
 
 def digest(outcome: Outcome) -> str:

@@ -89,7 +89,7 @@ def test_it_stops_at_a_time() -> None:
 
 
 def test_a_job_ends_after_days() -> None:
-    """What is left of a job by rounding may be less than the clock can add to so late a time."""
+    """Rounding leaves a rest of a job that may be less than the clock can add to so late a time."""
     clock = Clock([1])
     process, ends = Process(clock.machines[0]), list[float]()
 
