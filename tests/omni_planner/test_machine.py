@@ -86,3 +86,20 @@ def test_it_stops_at_a_time() -> None:
     assert (clock.now, seen) == (1.0, [])
     clock.run()
     assert seen == [2.0]
+
+
+def test_a_job_ends_after_days() -> None:
+    """Rounding leaves a rest of a job that may be less than the clock can add to so late a time."""
+    clock = Clock([1])
+    process, ends = Process(clock.machines[0]), list[float]()
+
+    def begin(count: int) -> None:
+        if count:
+            process.compute(
+                0.0123456789, lambda: (ends.append(clock.now), clock.after(0.777, lambda: begin(count - 1)))[0]
+            )
+
+    clock.after(300_000.0, lambda: begin(1000))
+    clock.run(until=400_000.0)
+    assert len(ends) == 1000
+    assert clock.busy[0] == pytest.approx(12.3456789)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,12 +25,12 @@ from omni_engine.scheduler import EngineScheduler
 from omni_planner.engine_stage import EngineStage
 from omni_planner.profile import CLIENT, Costing, Seconds, StageProfile, Visit
 from omni_planner.requests import Arrival, Flight
-from omni_planner.stages import CHUNK, DONE, PAYLOAD, Message, StreamStage, streamed
+from omni_planner.stages import CHUNK, DONE, PAYLOAD, StreamStage, streamed
 from omni_planner.vocoder_stage import VocoderStage
 from omni_torch.deadlines import Deadlines
 
 
-def free(kind: str, counts: Mapping[str, float]) -> Seconds:
+def free(kind: str, counts: Sequence[float]) -> Seconds:
     """Let turns cost nothing."""
     return 0.0, 0.0
 
@@ -88,7 +88,7 @@ def test_an_engine_plans_the_same_steps(
                 data = {"prompt": [1 + index] * prompt, "sampling": sampling}
                 real.inbox.put(IncomingMessage(str(index), PAYLOAD, data, None, None, OmniRequest()))
                 visit = Visit([CLIENT], [CLIENT], {}, prompt, outputs)
-                simulated.inbox.append(Message(flight(str(index), engine=visit), PAYLOAD, CLIENT))
+                simulated.inbox.append((flight(str(index), engine=visit), PAYLOAD, CLIENT))
                 real.loop._receive(real.inbox.drain()[0])
             assert real.loop.turn()
             simulated.turn()
@@ -107,14 +107,14 @@ def test_an_engine_that_is_fed_by_a_stream_waits_for_it() -> None:
     def outputs() -> list[str]:
         return [what for _, outputs in stage.turn() for _, what, *_ in outputs]
 
-    stage.inbox.append(Message(made, CHUNK, "thinker"))
+    stage.inbox.append((made, CHUNK, "thinker"))
     assert outputs() == []
-    stage.inbox.append(Message(made, CHUNK, "thinker"))
+    stage.inbox.append((made, CHUNK, "thinker"))
     assert outputs() == [CHUNK]
     assert outputs() == []
-    stage.inbox.append(Message(made, CHUNK, "thinker"))
+    stage.inbox.append((made, CHUNK, "thinker"))
     assert outputs() == [CHUNK]
-    stage.inbox.append(Message(made, DONE, "thinker"))
+    stage.inbox.append((made, DONE, "thinker"))
     assert [outputs(), outputs(), outputs()] == [[CHUNK], [CHUNK, PAYLOAD], []]
 
 
@@ -128,14 +128,14 @@ def test_a_vocoder_makes_the_passes_of_the_runtime() -> None:
     }
     made = flight("a", **visits)
     for _ in range(6):
-        stage.inbox.append(Message(made, CHUNK, "talker"))
+        stage.inbox.append((made, CHUNK, "talker"))
     for frames in (2, 3):
         steps = stage.turn()
         assert [round(seconds * 1000) for (seconds, _), _ in steps] == [0, frames]
         assert [[what for _, what, *_ in outputs] for _, outputs in steps] == [[], [CHUNK]]
     assert stage.turn() == []
-    stage.inbox.append(Message(made, DONE, "talker"))
-    stage.inbox.append(Message(made, PAYLOAD, "talker"))
+    stage.inbox.append((made, DONE, "talker"))
+    stage.inbox.append((made, PAYLOAD, "talker"))
     steps = stage.turn()
     assert [round(seconds * 1000) for (seconds, _), _ in steps] == [0, 1]
     assert [what for _, what, *_ in steps[-1][1]] == [CHUNK, PAYLOAD]
@@ -160,7 +160,7 @@ def test_a_vocoder_sends_the_first_sound_when_its_policy_says() -> None:
     }
     made = flight("a", **visits)
     for _ in range(2):
-        stage.inbox.append(Message(made, CHUNK, "talker"))
+        stage.inbox.append((made, CHUNK, "talker"))
     assert [outputs for _, outputs in stage.turn()] == [[], []]
     assert stage.turn() == []
     assert stage.wait == 1.0
@@ -179,7 +179,7 @@ def test_a_stream_stage_hands_on_as_many_chunks_as_were_measured() -> None:
     }
     made, sent = flight("a", **visits), list[str]()
     for what in [*[CHUNK] * 6, PAYLOAD, DONE]:
-        stage.inbox.append(Message(made, what, "thinker"))
+        stage.inbox.append((made, what, "thinker"))
         sent += [each for _, outputs in stage.turn() for _, each, *_ in outputs]
     assert sent == [*[CHUNK] * 4, PAYLOAD]
     assert sum(streamed(4, 6, made) for made in range(1, 7)) == 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,13 +11,13 @@ from omni_planner.profile import Seconds
 from omni_planner.variation import DRAWS, varied
 
 
-def costing(kind: str, counts: Mapping[str, float]) -> Seconds:
-    return 0.002 * counts["turns"], 0.5
+def costing(kind: str, counts: Sequence[float]) -> Seconds:
+    return 0.002 * counts[0], 0.5
 
 
 def drawn(errors: dict[str, float], seed: str) -> list[Seconds]:
     made = varied(costing, errors, seed)
-    return [made("speech", {"turns": 1}) for _ in range(DRAWS)]
+    return [made("speech", [1]) for _ in range(DRAWS)]
 
 
 def test_the_mean_stays_and_the_spread_is_the_error() -> None:

@@ -6,6 +6,7 @@ then :meth:`Batcher.computed`. Time is the number of steps; only a policy of dea
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
 
 from attrs import define, field
@@ -62,7 +63,7 @@ class Batcher:
     A request of higher priority goes first, then an older one. For every ``patience`` steps without service a request's
     urgency grows by one, so that none starves. When the cache is full, the lowest and newest running request is
     preempted: its blocks are released and it is computed again later. A waiting request of higher priority preempts
-    running ones too, but never one that has work in the step being planned.
+    running ones too, but never one that has work in the step being planned. The running set is kept in that order, the lowest last.
 
     With a ``pace``, requests of one priority go in the order of their deadlines instead, prompts take only the time that decodes
     can spare, and its policy sees to it that none starves.
@@ -95,25 +96,30 @@ class Batcher:
         """
         plan, self._now = Plan(), now
         preemptions = self.preemptions
-        ready = sorted(self._with_room(can_step), key=self._turn)
+        ready = self._with_room(can_step)
+        if len(ready) > 1:
+            ready.sort(key=self._turn)
         if self.pace is not None:
             decodes = self.pace.limit([each for each in ready if _is_decode(each)], now)
             ready = decodes + [each for each in ready if not _is_decode(each)]
-        foremost = max(map(self._urgency, self.waiting)) if self.waiting else None
-        ahead: list[ARRequest] = []
-        behind: list[ARRequest] = []
-        for each in ready:
-            (behind if foremost is not None and self._urgency(each) < foremost else ahead).append(each)
+        ahead, behind = ready, list[ARRequest]()
+        if self.waiting:
+            foremost = max(map(self._urgency, self.waiting))
+            ahead = []
+            for each in ready:
+                (behind if self._urgency(each) < foremost else ahead).append(each)
         budget = self._serve(plan, ahead, self.max_batch_tokens, can_step)
         # A request preempted above freed blocks for others; admitting it at once would take them back.
         if self.waiting and self.preemptions == preemptions:
             budget = self._admit(plan, budget, can_step)
-        self._serve(plan, [r for r in behind if r in self.running], budget, can_step)
+        if behind:
+            self._serve(plan, [r for r in behind if r in self.running], budget, can_step)
         self._step += bool(plan.work)
+        time = self._time
         for request, _ in plan.work:
             self._turns += 1
             entry = self._entry(request)
-            entry.served, entry.turn = self._time, self._turns
+            entry.served, entry.turn = time, self._turns
         return plan
 
     def _serve(self, plan: Plan, requests: list[ARRequest], budget: int, can_step: CanStep) -> int:
@@ -139,18 +145,21 @@ class Batcher:
         """Return the running requests that can compute something now. The highest ranks are given blocks first."""
         ready: list[ARRequest] = []
         count = len(self.running)
-        for request in sorted(self.running, key=self._worth, reverse=True):
+        reserve = self.cache.reserve
+        for request in list(self.running):
             if len(self.running) < count and request not in self.running:
                 continue  # it was preempted for a higher one, or failed
+            if _is_decode(request) and not can_step(request):
+                continue
             # The blocks of a prompt are allocated at its admission, but not those of one that was extended since.
-            if (not _is_decode(request) or can_step(request)) and self._make_room(request):
+            if reserve(request.request_id, request.length) or self._make_room(request):
                 ready.append(request)
         return ready if len(self.running) == count else [request for request in ready if request in self.running]
 
     def _make_room(self, request: ARRequest) -> bool:
         """Allocate what a request needs, preempting the lowest ones if necessary; ``False`` if it was preempted itself."""
         while not self.cache.reserve(request.request_id, request.length):
-            worst = min(self.running, key=self._worth)
+            worst = self.running[-1]
             self.preempt(worst)
             if worst is request:
                 return False
@@ -158,8 +167,9 @@ class Batcher:
 
     def _chunk(self, request: ARRequest, computed: int, budget: int, can_step: CanStep) -> int:
         """Return how many positions to compute now: 0 for a recomputed request whose next input has not come."""
-        remaining = request.length - computed
-        count = min(remaining, self.chunk_size, budget)
+        count = remaining = request.length - computed
+        if count > 1 or budget < 1:
+            count = min(remaining, self.chunk_size, budget)
         needs_feedback = request.output_ids and count == remaining
         return 0 if count <= 0 or (needs_feedback and not can_step(request)) else count
 
@@ -195,8 +205,8 @@ class Batcher:
 
     def _start(self, plan: Plan, request: ARRequest, reused: int) -> None:
         self.waiting.remove(request)
-        self.running.append(request)
         self._entry(request).rank = self._urgency(request)
+        insort(self.running, request, key=self._worth)
         request.computed = reused
         self.prompt_positions += request.length
         self.reused_positions += reused
@@ -223,13 +233,13 @@ class Batcher:
         needed = self.cache.blocks_for(request.length) - len(shared) + pool.idle(shared)
         planned = {each.request_id for each, _ in plan.work}
         lower = (r for r in self.running if self._entry(r).rank < request.priority and r.request_id not in planned)
-        candidates = sorted(lower, key=self._worth)
+        candidates = [*lower]
         while len(self.running) - len(victims) >= self.max_running or (
             pool.free + self.cache.freed_by([each.request_id for each in victims]) < needed
         ):
             if not candidates:
                 return []
-            victims.append(candidates.pop(0))
+            victims.append(candidates.pop())
         return victims
 
     @property
@@ -247,10 +257,13 @@ class Batcher:
 
     def _urgency(self, request: ARRequest) -> int:
         """Return the priority plus one for every ``patience`` steps without service."""
-        pace, served = self.pace, self._entry(request).served
+        return self._urgency_of(request, self._entry(request))
+
+    def _urgency_of(self, request: ARRequest, entry: QueueEntry) -> int:
+        pace = self.pace
         if pace is None:
-            return request.priority + int((self._step - served) // self.patience)
-        return request.priority + int((self._now - served) // pace.patience)
+            return request.priority + int((self._step - entry.served) // self.patience)
+        return request.priority + int((self._now - entry.served) // pace.patience)
 
     def _due(self, request: ARRequest) -> float:
         return 0.0 if self.pace is None else self.pace.policy.due(request.request_id, self._now)
@@ -262,12 +275,13 @@ class Batcher:
     def _turn(self, request: ARRequest) -> tuple[int, bool, float, int, int]:
         """Sort key within a step: urgency; decodes before prompts; by deadline; decodes in turn; prompts one after the other."""
         entry, decode = self._entry(request), _is_decode(request)
-        return -self._urgency(request), not decode, self._due(request), entry.turn if decode else 0, entry.arrival
+        due = 0.0 if self.pace is None else self._due(request)
+        return -self._urgency_of(request, entry), not decode, due, entry.turn if decode else 0, entry.arrival
 
     def _worth(self, request: ARRequest) -> tuple[int, int]:
-        """Sort key of preemption: the lowest is preempted first."""
+        """Sort key of running requests: the last is preempted first."""
         entry = self._entry(request)
-        return entry.rank, -entry.arrival
+        return -entry.rank, entry.arrival
 
     # --- ends --------------------------------------------------------------------------------------------------------
     def add(self, request: ARRequest, now: float = 0.0, given: int = 0) -> None:
@@ -298,4 +312,5 @@ class Batcher:
 
 def _is_decode(request: ARRequest) -> bool:
     """Return True if only the newest generated token is left to compute."""
-    return bool(request.output_ids) and request.length - request.computed == 1
+    ids = request.output_ids
+    return bool(ids) and len(request.prompt_ids) + len(ids) - request.computed == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from attrs import define
+from attrs import define, field
 
 Counts = Mapping[str, float]
 """The counts of a turn by the name of the feature: ``turns``, ``rows``, ``positions``, ``frames``, ``taken`` ..."""
@@ -28,6 +28,8 @@ class Cost:
     gram: list[list[float]]
     moment: list[float]
     square: float
+    _found: list[float] | None = field(default=None, init=False, eq=False, repr=False)
+    """The coefficients, until another turn is added: placements are simulated by the hundred with one profile."""
 
     @classmethod
     def over(cls, features: list[str]) -> Cost:
@@ -37,6 +39,7 @@ class Cost:
 
     def observe(self, counts: Counts, seconds: float) -> None:
         """Add a turn."""
+        self._found = None
         values = [counts.get(name, 0.0) for name in self.features]
         self.turns += 1
         self.square += seconds * seconds
@@ -53,6 +56,7 @@ class Cost:
         """
         if self.features != other.features:
             raise ValueError(f"costs over {self.features} and over {other.features} cannot be merged")
+        self._found = None
         self.turns += other.turns
         self.square += other.square
         self.gram = (np.array(self.gram) + np.array(other.gram)).tolist()
@@ -63,6 +67,11 @@ class Cost:
 
         A feature that was never counted, or cannot be told from the others, costs nothing.
         """
+        if self._found is None:
+            self._found = self._solved()
+        return dict(zip(self.features, self._found, strict=True))
+
+    def _solved(self) -> list[float]:
         gram, moment = np.array(self.gram), np.array(self.moment)
         found = np.zeros(len(self.features))
         for _ in range(20_000):  # coordinate descent; the problem is convex and has a handful of unknowns
@@ -73,7 +82,8 @@ class Cost:
                     found[index] = max(0.0, residual / gram[index, index])
             if np.abs(found - before).max(initial=0.0) <= 1e-9 * max(1e-9, float(np.abs(found).max(initial=0.0))):
                 break
-        return dict(zip(self.features, found.tolist(), strict=True))
+        solved: list[float] = found.tolist()
+        return solved
 
     def relative_error(self) -> float:
         """Return the root of the mean squared error of a turn's seconds, as a share of their root mean square."""

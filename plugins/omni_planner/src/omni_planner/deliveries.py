@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from omni_core.errors import ConfigError
-from omni_planner.machine import Clock
+from omni_planner.machine import Action, Clock
 from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.replica import Loop, Replica
 from omni_planner.requests import Flight
@@ -33,12 +33,12 @@ class Deliveries:
         self.serving: dict[tuple[str, int], tuple[SimulatedUnit, Replica]] = {}
         self.restarts: Restarts | None = None
         ends = (CLIENT, *profile.stages)
-        self._transfers = {(name, kind): profile.transfer(name, kind) for name in ends for kind in profile.kinds}
+        self._transfers = {name: {kind: profile.transfer(name, kind) for kind in profile.kinds} for name in ends}
 
     def begin(self, flight: Flight) -> None:
         """Send a request to its first stage."""
         entry = next(name for name, visit in flight.sample.items() if CLIENT in visit.sources)
-        message, waking = self._transfers[CLIENT, flight.arrival.kind]
+        message, waking = self._transfers[CLIENT][flight.kind]
         self.client.do(message, partial(self._receive, flight, PAYLOAD, CLIENT, entry), waking)
 
     def at(self, flight: Flight, stage: str) -> tuple[SimulatedUnit, Replica]:
@@ -50,20 +50,32 @@ class Deliveries:
         return found
 
     def send(self, sender: Replica, outputs: list[Output]) -> None:
-        source, loop = sender.stage.name, sender.loop
+        source, loop, restarts = sender.stage.name, sender.loop, self.restarts
+        transfers, clock, latency = self._transfers, self.clock, self._profile.latency
         for flight, what, targets, frames in outputs:
+            kind = flight.kind
+            message, waking = transfers[source][kind]
             for target in targets:
-                if target != CLIENT:
+                then: Action
+                if target == CLIENT:
+                    to, then = self.client, partial(self._heard, flight, what, source, frames)
+                else:
                     unit, replica = self.at(flight, target)
-                    if unit.loop is loop:
-                        if self.restarts is not None:
+                    to = unit.loop
+                    if to is loop:
+                        if restarts is not None:
                             flight.reached.add(target)
                         replica.deliver(flight, what, source)
                         continue
-                message, waking = self._transfers[source, flight.arrival.kind]
+                    then = partial(replica.deliver, flight, what, source)
                 # The end of a stream is no transfer of its own in a profile.
-                seconds = 0.0 if what == DONE else message
-                loop.do(seconds, partial(self._receive, flight, what, source, target, frames), waking)
+                is_free = what == DONE
+                if restarts is None:  # what follows is known now
+                    theirs, their_waking = transfers[target][kind]
+                    then = partial(clock.after, latency, partial(to.do, 0.0 if is_free else theirs, then, their_waking))
+                else:
+                    then = partial(self._receive, flight, what, source, target, frames)
+                loop.do(0.0 if is_free else message, then, waking)
 
     def _receive(self, flight: Flight, what: str, source: str, target: str, frames: int = 0) -> None:
         if target == CLIENT:
@@ -78,7 +90,7 @@ class Deliveries:
             loop, then = unit.loop, partial(replica.deliver, flight, what, source)
         profile = self._profile
         delay = profile.delay(source, flight.sample, what == PAYLOAD) if profile.is_estimate else profile.latency
-        message, waking = self._transfers[target, flight.arrival.kind]
+        message, waking = self._transfers[target][flight.kind]
         self.clock.after(delay, partial(loop.do, 0.0 if what == DONE else message, then, waking))
 
     def send_together(self, sender: Replica, outputs: list[Output]) -> None:

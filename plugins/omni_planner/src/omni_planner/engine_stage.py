@@ -64,41 +64,41 @@ class EngineStage(SimulatedStage):
         self._ended: set[str] = set()
 
     def turn(self) -> list[Step]:
-        taken, now = len(self.inbox), self.now()
+        inbox, now = self.inbox, self.now()
+        taken = len(inbox)
         if taken:
-            self._kind = self.inbox[0].flight.arrival.kind
+            self._kind = inbox[0][0].kind
         self._watch.turn(now)
-        while self.inbox:
-            self._take(self.inbox.popleft())
+        while inbox:
+            self._take(inbox.popleft())
         plan = self.batcher.plan(self._can_step, now)
-        if not plan.work:
-            return [(self._seconds(self._kind, taken=taken, woken=self.woken), [])] if taken else []
-        kind = plan.work[0][0].state.flight.arrival.kind
+        work = plan.work
+        if not work:
+            return [(self._costing(self._kind, (0, 0, 0, 0, taken, self.woken)), [])] if taken else []
         decodes = total = context = 0
         pairs = 0.0
-        for request, count in plan.work:
+        for request, count in work:
             computed = request.computed
-            decodes += count == 1 and bool(request.output_ids)
+            if count == 1 and request.output_ids:
+                decodes += 1
             total += count
             context += computed
             pairs += count * (computed + count / 2)
-        prompts = len(plan.work) - decodes
-        cost = self._seconds(
-            kind,
-            turns=bool(decodes) + bool(prompts),
-            decodes=decodes,
-            prompts=prompts,
-            positions=total - decodes,
-            taken=taken,
-            woken=self.woken,
-            context=context,
-            pairs=pairs,
+        prompts = len(work) - decodes
+        positions = total - decodes
+        turns = (decodes > 0) + (prompts > 0)
+        cost = self._costing(
+            work[0][0].state.flight.kind,
+            (turns, decodes, prompts, positions, taken, self.woken, context, pairs),
         )
         self.batcher.computed(plan)
-        self._watch.spend(sum(cost))
+        self._watch.spend(cost[0] + cost[1])
         if self._pace is not None:
-            self._pace.computed(decodes, total - decodes, self._watch.elapsed)
-        return [(cost, [each for request, _ in plan.work for each in self._sampled(request)])]
+            self._pace.computed(decodes, positions, self._watch.elapsed)
+        outputs: list[Output] = []
+        for request, _ in work:
+            self._sample(request, outputs)
+        return [(cost, outputs)]
 
     def drop(self, flight: Flight) -> None:
         running = self._running.pop(flight.name, None)
@@ -108,10 +108,12 @@ class EngineStage(SimulatedStage):
                 self._pace.policy.end(flight.name)
 
     def _take(self, message: Message) -> None:
-        flight = message.flight
+        flight = message[0]
         if flight.name in self._ended:
             return  # its stream goes on
-        running = self._running.setdefault(flight.name, _Running(flight))
+        running = self._running.get(flight.name)
+        if running is None:
+            running = self._running[flight.name] = _Running(flight)
         running.inputs.take(message)
         if running.request is None and running.inputs.messages >= self._profile.admit_after:
             visit = flight.sample[self.name]
@@ -122,28 +124,26 @@ class EngineStage(SimulatedStage):
             self.batcher.add(running.request, self.now())
 
     def _can_step(self, request: ARRequest) -> bool:
-        running: _Running = request.state
         before = self._profile.admit_after
-        if before == 1 or not request.output_ids or running.inputs.done:
+        if before == 1 or not request.output_ids:
             return True
-        return len(request.output_ids) < running.inputs.chunks - before + 1
+        inputs: Inputs = request.state.inputs
+        return bool(inputs.done) or len(request.output_ids) < inputs.chunks - before + 1
 
-    def _sampled(self, request: ARRequest) -> list[Output]:
-        """Return the outputs of a request after a step that computed for it: of a token, if it was not a part of its prompt."""
-        if request.computed < request.length:
-            return []
-        running: _Running = request.state
-        flight = running.flight
+    def _sample(self, request: ARRequest, outputs: list[Output]) -> None:
+        """Add the outputs of a request after a step that computed for it: of a token, if it was not a part of its prompt."""
+        ids = request.output_ids
+        if request.computed < len(request.prompt_ids) + len(ids):
+            return
+        flight: Flight = request.state.flight
         visit = flight.sample[self.name]
-        request.output_ids.append(0)
+        ids.append(0)
         if self._pace is not None:
             self._pace.emitted(flight.name, self.now() + self._watch.elapsed)
-        made = len(request.output_ids)
-        outputs: list[Output] = []
+        made = len(ids)
         for target, total in visit.chunks.items():
-            chunks = streamed(total, visit.outputs, made)
-            if chunks:
-                outputs += [(flight, CHUNK, [target], 0)] * chunks
+            for _ in range(streamed(total, visit.outputs, made)):
+                outputs.append((flight, CHUNK, [target], 0))
         if made >= visit.outputs:
             self.batcher.remove(request)
             if self._pace is not None:
@@ -151,4 +151,3 @@ class EngineStage(SimulatedStage):
             del self._running[flight.name]
             self._ended.add(flight.name)
             outputs += self._result(flight)
-        return outputs

@@ -12,7 +12,19 @@ from omni_core.config.placement import Budget
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 from omni_planner.devices import Accelerator, Rates
-from omni_planner.profile import CLIENT, Costing, Hardware, Kind, PipelineProfile, Sample, Seconds, StageProfile, Visit
+from omni_planner.profile import (
+    CLIENT,
+    FEATURES,
+    MORE_COUNTS,
+    Costing,
+    Hardware,
+    Kind,
+    PipelineProfile,
+    Sample,
+    Seconds,
+    StageProfile,
+    Visit,
+)
 from omni_torch.budgets import ITEM_BYTES, MAX_BATCH_TOKENS, MAX_RUNNING, request_values, step_bytes
 from omni_torch.works import Ask, Counts, DecoderWork, Demand, PipelineWorks, Work
 
@@ -54,7 +66,10 @@ class EstimatedStage(StageProfile):
         rates, work, device = self.device.rates, self.work, self.device
         item, ranks = ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2), stage.tp_size
 
-        def seconds(kind: str, counts: Mapping[str, float]) -> Seconds:
+        names = [*FEATURES[self.kind], *MORE_COUNTS[self.kind]]
+
+        def seconds(kind: str, given: Sequence[float]) -> Seconds:
+            counts = dict(zip(names, given))  # noqa: B905 - what is left out is 0
             taken = rates.row * counts.get("taken", 0.0)
             if work is None:
                 return taken + rates.function * counts.get("requests", 0.0), 0.0

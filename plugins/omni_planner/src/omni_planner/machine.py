@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from typing import Any
 
 Action = Callable[[], None]
 
@@ -20,20 +21,23 @@ SHORTEST_SLICE = 0.35
 
 _DONE = 1e-12
 
+_Job = list[Any]
+"""``[processor seconds that are left, what follows]``: a list, because it is made faster than an object of a class."""
+
 
 class Device:
     """A device whose jobs all get an equal share of it.
 
     Attributes:
-        served: seconds of the device that a job which ran all the time has had. Every job gets the same, so the one that is done first is
-            known without looking at the others.
+        place: its index in :attr:`Clock.ends`. served: seconds of the device that a job which ran all the time has had. Every job gets
+            the same, so the one that is done first is known without looking at the others.
         busy: seconds in which it computed. jobs: ``(served seconds at which it is done, number, what follows)``, a heap.
     """
 
-    __slots__ = ("_clock", "_slot", "busy", "jobs", "served", "since")
+    __slots__ = ("_clock", "busy", "jobs", "place", "served", "since")
 
-    def __init__(self, clock: Clock, slot: int) -> None:
-        self._clock, self._slot = clock, slot
+    def __init__(self, clock: Clock, place: int) -> None:
+        self._clock, self.place = clock, place
         self.served = self.busy = self.since = 0.0
         self.jobs: list[tuple[float, int, Action]] = []
 
@@ -69,16 +73,7 @@ class Device:
 
     def _expect(self) -> None:
         left = max(0.0, self.jobs[0][0] - self.served) * len(self.jobs) if self.jobs else NEVER
-        self._clock.ends[self._slot] = self._clock.now + left
-
-
-class _Job:
-    """Processor seconds that are left, and what follows."""
-
-    __slots__ = ("left", "then")
-
-    def __init__(self, left: float, then: Action) -> None:
-        self.left, self.then = left, then
+        self._clock.ends[self.place] = self._clock.now + left
 
 
 class Process:
@@ -114,27 +109,29 @@ class Process:
         urgent = self.urgent
         if self.is_dead:
             return
-        if not urgent:
-            if not seconds:
-                then()
-                return
-            seconds += waking
-            self.wakes += 1
+        if urgent:
+            self.worked += seconds
+            urgent.append([seconds, then])
+            return
+        if not seconds:
+            then()
+            return
+        seconds += waking
+        self.wakes += 1
         self.worked += seconds
-        urgent.append(_Job(seconds, then))
-        if len(urgent) == 1:
-            if self.core < 0:
-                if not self.turns:
-                    self._cores.wake(self)
-            elif self.current is not None:
-                self._cores.interrupt(self)
+        urgent.append([seconds, then])
+        if self.core < 0:
+            if not self.turns:
+                self._cores.wake(self)
+        elif self.current is not None:
+            self._cores.interrupt(self)
 
     def compute(self, seconds: float, then: Action) -> None:
         """Let the thread of a scheduler work for so many processor seconds, then call ``then``."""
         if self.is_dead:
             return
         self.worked += seconds
-        self.turns.append(_Job(seconds, then))
+        self.turns.append([seconds, then])
         if self.core < 0:
             if len(self.turns) == 1 and not self.urgent:
                 self._cores.wake(self)
@@ -148,23 +145,6 @@ class Process:
         self.turns.clear()
         self._cores.forget(self)
 
-    @property
-    def takes_turns(self) -> bool:
-        """True if several of its schedulers have something to do."""
-        return len(self.turns) > 1
-
-    def choose(self, *, is_new_slice: bool) -> _Job | None:
-        """Choose what it runs now; schedulers take turns with every slice."""
-        if self.urgent:
-            self.current = self.urgent[0]
-        elif self.turns:
-            if is_new_slice:
-                self.turns.rotate(-1)
-            self.current = self.turns[0]
-        else:
-            self.current = None
-        return self.current
-
 
 class Cores:
     """The processors of one machine and its system's scheduler.
@@ -173,53 +153,56 @@ class Cores:
     tick. Of the processes that wait, the one that has used least is next.
 
     Attributes:
-        busy: processor seconds that were used.
+        busy: processor seconds that were used. first: index of processor 0 in :attr:`Clock.ends`. running: the process of each processor
+            that was used yet. The lower ones are used first, so those that a load never needs cost nothing.
     """
 
-    __slots__ = ("_base", "_clock", "_first", "_free", "_running", "_tick", "_waiting", "busy")
+    __slots__ = ("_base", "_clock", "_free", "_tick", "_waiting", "busy", "first", "running", "total")
 
     def __init__(self, clock: Clock, first: int, cores: int, tick: float) -> None:
-        self._clock, self._first, self._tick = clock, first, tick
-        self._running: list[Process | None] = [None] * cores
-        self._free = list(range(cores - 1, -1, -1))
+        self._clock, self.first, self.total, self._tick = clock, first, cores, tick
+        self.running: list[Process | None] = []
+        self._free: list[int] = []
         self._waiting: list[tuple[float, int, Process]] = []
         self._base = self.busy = 0.0
 
     def wake(self, process: Process) -> None:
         """Take in a process that has something to do again."""
-        process.used = max(process.used, self._base)
+        if process.used < self._base:
+            process.used = self._base
+        if not self._free and len(self.running) < self.total:
+            self._free.append(len(self.running))
+            self._clock.use(self)
         if self._free:
             self._run(process, self._free.pop())
             return
         heapq.heappush(self._waiting, (process.used, self._clock.number(), process))
         if len(self._waiting) == 1:
-            for running in self._running:
+            for running in self.running:
                 if running is not None and running.current is not None:
                     self.expect(running, running.current)
 
     def interrupt(self, process: Process) -> None:
         """Let a message go before the turn that runs."""
         self._stop(process)
-        job = process.choose(is_new_slice=False)
-        assert job is not None
-        self.expect(process, job)
+        process.current = process.urgent[0]
+        self.expect(process, process.current)
 
     def due(self, core: int) -> None:
         """The job on a processor is done, or its slice is over."""
-        process, waiting, clock = self._running[core], self._waiting, self._clock
+        process, waiting, clock = self.running[core], self._waiting, self._clock
         assert process is not None
         urgent, turns, now = process.urgent, process.turns, clock.now
         is_over = now >= process.slice_end and bool(waiting or len(turns) > 1)
-        # From here to the call as in `_stop`, and then as in `choose` and `expect`: most of a simulation's time is spent here.
+        # From here to the call as in `_stop`, and then as in `_leave` and `expect`: most of a simulation's time is spent here.
         job = process.current
         assert job is not None
         elapsed = now - process.began
         process.began = now
         process.used += elapsed
         self.busy += elapsed
-        job.left -= elapsed
-        if job.left <= _DONE:
-            clock.ends[self._first + core] = NEVER
+        left = job[0] = job[0] - elapsed
+        if left <= _DONE or now + left <= now:  # after hours, what is left may be less than the clock can tell
             process.current = None
             if urgent and urgent[0] is job:
                 urgent.popleft()
@@ -227,8 +210,8 @@ class Cores:
                 turns.popleft()
             else:
                 turns.remove(job)
-            job.then()
-            if self._running[core] is not process:
+            job[1]()
+            if self.running[core] is not process:
                 return  # it was killed
             waiting = self._waiting
         if urgent:
@@ -238,18 +221,17 @@ class Cores:
                 turns.rotate(-1)
             job = turns[0]
         else:
-            process.current = None
             self._leave(process)
             return
         process.current = job
+        end = now + job[0]
         if waiting or len(turns) > 1:
             if is_over and waiting and waiting[0][0] <= process.used:
                 heapq.heappush(waiting, (process.used, clock.number(), process))
                 self._leave(process)
-            else:
-                self.expect(process, job)
-        else:
-            clock.ends[self._first + core] = process.began + job.left
+                return
+            end = self._within_slice(process, end)
+        clock.ends[self.first + core] = end
 
     def forget(self, process: Process) -> None:
         """Take a process away that was killed."""
@@ -261,16 +243,15 @@ class Cores:
             self._stop(process)
         self._leave(process)
 
-    def _stop(self, process: Process) -> float:
-        """Count the time that the current job has run; return what is left of it."""
+    def _stop(self, process: Process) -> None:
+        """Count the time that the current job has run."""
         job, now = process.current, self._clock.now
         assert job is not None
         elapsed = now - process.began
         process.began = now
         process.used += elapsed
         self.busy += elapsed
-        job.left -= elapsed
-        return job.left
+        job[0] -= elapsed
 
     def _leave(self, process: Process) -> None:
         core, process.core, process.current = process.core, -1, None
@@ -278,30 +259,42 @@ class Cores:
             self._base, _, following = heapq.heappop(self._waiting)
             self._run(following, core)
         else:
-            self._running[core] = None
+            self.running[core] = None
             self._free.append(core)
-            self._clock.ends[self._first + core] = NEVER
+            self._clock.ends[self.first + core] = NEVER
 
     def _run(self, process: Process, core: int) -> None:
-        self._running[core] = process
+        self.running[core] = process
         process.core = core
         process.began = now = self._clock.now
         process.slice_end = (now + SHORTEST_SLICE * self._tick) // self._tick * self._tick + self._tick
-        job = process.choose(is_new_slice=True)
-        assert job is not None
-        self.expect(process, job)
+        urgent, turns = process.urgent, process.turns
+        if urgent:
+            job = urgent[0]
+        else:
+            turns.rotate(-1)
+            job = turns[0]
+        process.current = job
+        end = now + job[0]
+        if self._waiting or len(turns) > 1:
+            end = min(end, process.slice_end)
+        self._clock.ends[self.first + core] = end
 
     def expect(self, process: Process, job: _Job) -> None:
         """Say when the current job of a process is done, or its slice over."""
-        end = process.began + job.left
-        if self._waiting or process.takes_turns:
-            now = self._clock.now
-            if process.slice_end <= now:
-                process.slice_end = (now // self._tick + 1.0) * self._tick
-                if process.slice_end <= now:  # by rounding
-                    process.slice_end += self._tick
-            end = min(end, process.slice_end)
-        self._clock.ends[self._first + process.core] = end
+        end = process.began + job[0]
+        if self._waiting or len(process.turns) > 1:
+            end = self._within_slice(process, end)
+        self._clock.ends[self.first + process.core] = end
+
+    def _within_slice(self, process: Process, end: float) -> float:
+        """Return ``end``, or the end of the slice if it is before; one that is over is followed by another one."""
+        now = self._clock.now
+        if process.slice_end <= now:
+            process.slice_end = (now // self._tick + 1.0) * self._tick
+            if process.slice_end <= now:  # by rounding
+                process.slice_end += self._tick
+        return end if end < process.slice_end else process.slice_end
 
 
 class Clock:
@@ -311,21 +304,17 @@ class Clock:
         machines: processors of each machine. devices: how many devices there are. tick: see :data:`TICK`.
 
     Attributes:
-        ends: when the next thing happens on each processor, of all machines, and then on each device.
+        ends: when the next thing happens on each processor that was used yet, by machine, and then on each device.
+        number: counts what happens, so that what happens at the same time has an order.
     """
 
     def __init__(self, machines: list[int], devices: int = 0, tick: float = TICK) -> None:
         self.now = 0.0
-        self.ends = [NEVER] * (sum(machines) + devices)
         self.number = count(1).__next__
-        self.machines: list[Cores] = []
-        self._places: list[Action] = []
-        for cores in machines:
-            made = Cores(self, len(self._places), cores, tick)
-            self._places += [partial(made.due, core) for core in range(cores)]
-            self.machines.append(made)
-        self.devices = [Device(self, len(self._places) + number) for number in range(devices)]
-        self._places += [device.due for device in self.devices]
+        self.machines = [Cores(self, 0, cores, tick) for cores in machines]
+        self.devices = [Device(self, place) for place in range(devices)]
+        self.ends = [NEVER] * devices
+        self._places: list[Action] = [device.due for device in self.devices]
         self._timers: list[tuple[float, int, Action]] = []
 
     @property
@@ -333,9 +322,25 @@ class Clock:
         """Seconds that were used, by machine and then by device."""
         return [*(each.busy for each in self.machines), *(each.busy for each in self.devices)]
 
+    def use(self, machine: Cores) -> None:
+        """Take in another processor of a machine."""
+        core = len(machine.running)
+        place = machine.first + core
+        machine.running.append(None)
+        self.ends.insert(place, NEVER)
+        self._places.insert(place, partial(machine.due, core))
+        for other in self.machines[self.machines.index(machine) + 1 :]:
+            other.first += 1
+        for device in self.devices:
+            device.place += 1
+
     def after(self, seconds: float, action: Action) -> None:
         """Call ``action`` in so many seconds."""
         heapq.heappush(self._timers, (self.now + seconds, self.number(), action))
+
+    def at(self, when: float, number: int, action: Action) -> None:
+        """Call ``action`` at a time, among those of the same time in the order of numbers (:attr:`number`)."""
+        heapq.heappush(self._timers, (when, number, action))
 
     def run(self, until: float = NEVER) -> None:
         """Go on until nothing is left to happen, or to a time."""

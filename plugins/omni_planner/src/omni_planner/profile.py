@@ -21,7 +21,7 @@ VERSION = 2
 
 Kind = Literal["function", "engine", "vocoder", "stream"]
 
-FEATURES: dict[str, list[str]] = {
+FEATURES: dict[Kind, list[str]] = {
     "function": ["turns", "requests", "woken"],
     "engine": ["turns", "decodes", "prompts", "positions", "taken", "woken"],
     "vocoder": ["turns", "streams", "frames", "taken", "woken"],
@@ -40,9 +40,23 @@ CLIENT = "client"
 Seconds = tuple[float, float]
 """Seconds of a turn: of a processor, then of the device."""
 
-Costing = Callable[[str, Mapping[str, float]], Seconds]
-"""The seconds of a turn, from the kind of its request and from what it did, by the names in :data:`FEATURES`, and beside them ``context``
-(cached positions that are read) and ``pairs`` (over all positions, those that each attends to)."""
+MORE_COUNTS: dict[Kind, list[str]] = {
+    "function": ["positions"],
+    "engine": ["context", "pairs"],
+    "vocoder": [],
+    "stream": [],
+}
+"""Further counts of a turn that estimates use: an engine's cached positions that are read (``context``), and over all positions those that
+each attends to (``pairs``)."""
+
+Costing = Callable[[str, Sequence[float]], Seconds]
+"""The seconds of a turn, from the kind of its request and from what it did: counts in the order of :data:`FEATURES` and then
+:data:`MORE_COUNTS` of the stage's kind. The last ones may be left out where they are 0."""
+
+
+def counts_of(kind: Kind, **counts: float) -> list[float]:
+    """Return counts of a turn in the order in which a :data:`Costing` takes them."""
+    return [counts.get(name, 0.0) for name in (*FEATURES[kind], *MORE_COUNTS[kind])]
 
 
 @frozen
@@ -95,17 +109,18 @@ class StageProfile:
 
     def costing(self, stage: StageConfig) -> Costing:
         """Return what turns cost where the stage is configured like this."""
-        coefficients = {kind: [*cost.coefficients().items()] for kind, cost in self.costs.items()}
+        coefficients: dict[str, list[float]] = {}
+        for kind, cost in self.costs.items():
+            found = cost.coefficients()
+            coefficients[kind] = [found.get(name, 0.0) for name in FEATURES[self.kind]]
         usual = next(iter(coefficients.values()), [])
         for kind, measured in coefficients.items():
-            coefficients[kind] = [(name, each / self.recorded.get(kind, 1.0)) for name, each in measured if each]
+            coefficients[kind] = [each / self.recorded.get(kind, 1.0) for each in measured]
 
-        def seconds(kind: str, counts: Mapping[str, float]) -> Seconds:
+        def seconds(kind: str, counts: Sequence[float]) -> Seconds:
             found = 0.0
-            for name, each in coefficients.get(kind, usual):
-                count = counts.get(name)
-                if count:
-                    found += each * count
+            for each, count in zip(coefficients.get(kind, usual), counts):  # noqa: B905 - estimates count more
+                found += each * count
             return found, 0.0
 
         return seconds

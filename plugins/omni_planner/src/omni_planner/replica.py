@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from omni_planner.machine import Action, Clock, Device, Process
 from omni_planner.profile import CLIENT
 from omni_planner.requests import Flight
-from omni_planner.stages import PAYLOAD, Message, Output, SimulatedStage
+from omni_planner.stages import PAYLOAD, Output, SimulatedStage, Step
 
 
 class Work(Protocol):
@@ -87,6 +87,8 @@ class Replica:
         self._is_busy = self._is_dead = False
         self._payloads: dict[str, int] = {}
         self._jobs: set[int] = set()
+        self._steps: list[Step] = []
+        self._next, self._since, self._ended = 0, 0.0, self._end_step
 
     def deliver(self, flight: Flight, what: str, source: str) -> None:
         """Take a message in and begin a turn."""
@@ -99,15 +101,17 @@ class Replica:
         if flight.is_withdrawn:
             return
         if what == PAYLOAD:
-            visit = flight.sample[self.stage.name]
-            needed = sum(name == CLIENT or self.stage.name in flight.sample[name].targets for name in visit.sources)
-            if needed > 1:
-                came = self._payloads.get(flight.name, 0) + 1
-                self._payloads[flight.name] = came
-                if came < needed:
-                    return
-                self._payloads.pop(flight.name)
-        self.stage.inbox.append(Message(flight, what, source))
+            stage = self.stage.name
+            sources = flight.sample[stage].sources
+            if len(sources) > 1:
+                needed = sum(name == CLIENT or stage in flight.sample[name].targets for name in sources)
+                if needed > 1:
+                    came = self._payloads.get(flight.name, 0) + 1
+                    self._payloads[flight.name] = came
+                    if came < needed:
+                        return
+                    self._payloads.pop(flight.name)
+        self.stage.inbox.append((flight, what, source))
 
     def wake(self) -> None:
         """Begin a turn if there is something to do."""
@@ -117,7 +121,7 @@ class Replica:
     def drop(self, flight: Flight) -> None:
         """Forget a request."""
         self._payloads.pop(flight.name, None)
-        self.stage.inbox = deque(each for each in self.stage.inbox if each.flight is not flight)
+        self.stage.inbox = deque(each for each in self.stage.inbox if each[0] is not flight)
         self.stage.drop(flight)
 
     def kill(self) -> None:
@@ -129,40 +133,50 @@ class Replica:
             device.drop(self._jobs)
 
     def _turn(self, woken: int = 0) -> None:
-        self.stage.woken = woken
-        steps = self.stage.turn()
+        stage = self.stage
+        stage.woken = woken
+        steps = stage.turn()
         if self._own is not None:  # what sends nothing needs no event
             while steps and not steps[-1][1] and not steps[-1][0][1]:
                 self._own.charge(steps.pop()[0][0])
-        self._is_busy = bool(steps)
         if steps:
-            self._work(deque(steps), self._clock.now)
-        elif self.stage.wait is not None:
-            self._clock.after(self.stage.wait, self._again)
+            self._is_busy = True
+            self._since = self._clock.now
+            self._steps = steps
+            self._next = 0
+            self._work()
+            return
+        self._is_busy = False
+        if stage.wait is not None:
+            self._clock.after(stage.wait, self._again)
 
     def _again(self) -> None:
         if not self._is_busy and not self._is_dead:
             self._turn(woken=1)
 
-    def _work(self, steps: deque[Any], since: float) -> None:
-        (seconds, on_device), outputs = steps.popleft()
+    def _work(self) -> None:
+        """Make the next step of the turn."""
+        seconds, on_device = self._steps[self._next][0]
         self.worked += seconds
-
-        def then() -> None:
-            if outputs:
-                self._send(self, outputs)
-            if steps:
-                self._work(steps, since)
-                return
-            self.computing += self._clock.now - since
-            self._turn()
-
         if not self._devices:
-            self._compute(seconds + on_device, then)
+            self._compute(seconds + on_device, self._ended)
+        elif on_device:
+            self._compute(seconds, partial(self._on_devices, on_device))
         else:
-            self._compute(seconds, partial(self._on_devices, on_device, then) if on_device else then)
+            self._compute(seconds, self._ended)
 
-    def _on_devices(self, seconds: float, then: Action) -> None:
+    def _end_step(self) -> None:
+        outputs = self._steps[self._next][1]
+        if outputs:
+            self._send(self, outputs)
+        self._next += 1
+        if self._next < len(self._steps):
+            self._work()
+            return
+        self.computing += self._clock.now - self._since
+        self._turn()
+
+    def _on_devices(self, seconds: float) -> None:
         """Compute on every device of the stage's ranks at once; go on when the last one is done."""
         left = len(self._devices)
         numbers: list[int] = []
@@ -172,7 +186,7 @@ class Replica:
             left -= 1
             if not left:
                 self._jobs.difference_update(numbers)
-                then()
+                self._end_step()
 
         numbers += [device.compute(seconds, done) for device in self._devices]
         self._jobs.update(numbers)

@@ -46,9 +46,10 @@ class Flight:
     is_withdrawn: bool = False
     sample: Sample = field(init=False)
     """Its visits, by stage."""
+    kind: str = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.sample = self.arrival.sample
+        self.sample, self.kind = self.arrival.sample, self.arrival.kind
 
 
 def draw(kinds: Mapping[str, Sequence[Sample]], mix: Mapping[str, float], seed: int) -> Iterator[tuple[str, Sample]]:

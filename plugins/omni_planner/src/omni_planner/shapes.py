@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from omni_core.config.schema import PipelineConfig
 from omni_planner.estimate import EstimatedProfile, EstimatedStage
-from omni_planner.profile import Sample
+from omni_planner.profile import Costing, Kind, Sample, counts_of
 
 BATCH = 32
 """Requests that are taken to compute together, in the ranking."""
@@ -44,20 +44,20 @@ def demands(
     return {name: seconds for name, seconds in found.items() if seconds}
 
 
-def _request(name: str, kind: str, costing: Any, sample: Sample, config: PipelineConfig) -> float:
+def _request(name: str, kind: Kind, costing: Costing, sample: Sample, config: PipelineConfig) -> float:
     visit = sample.get(name)
     if visit is None:
         return 0.0
     if kind == "engine":
         length = visit.prompt + visit.outputs / 2
-        prompt = costing("", {"turns": 1, "prompts": 1, "positions": visit.prompt, "pairs": visit.prompt**2 / 2})
-        step = costing("", {"turns": 1, "decodes": BATCH, "context": BATCH * length, "pairs": BATCH * length})
+        prompt = costing("", counts_of(kind, turns=1, prompts=1, positions=visit.prompt, pairs=visit.prompt**2 / 2))
+        step = costing("", counts_of(kind, turns=1, decodes=BATCH, context=BATCH * length, pairs=BATCH * length))
         return float(sum(prompt) + visit.outputs * sum(step) / BATCH)
     if kind == "vocoder":
         chunk = int(config.stage(name).factory_args.get("chunk", 24))
-        step = costing("", {"turns": 1, "streams": 4, "frames": 4 * chunk})
+        step = costing("", counts_of(kind, turns=1, streams=4, frames=4 * chunk))
         return float(visit.prompt / chunk * sum(step) / 4)
-    return float(sum(costing("", {"turns": 1, "requests": 1, "positions": visit.prompt})))
+    return float(sum(costing("", counts_of(kind, turns=1, requests=1, positions=visit.prompt))))
 
 
 def shapes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from omni_core.config.placement import plan as planned_processes
 from omni_core.config.schema import PipelineConfig
-from omni_core.coordinator.actions import AskWaiting, Ended, Start, Withdraw
+from omni_core.coordinator.actions import AskWaiting, Ended, Start, Wake, Withdraw
 from omni_core.coordinator.machine import RequestMachine
 from omni_core.coordinator.replicas import BALANCES, ReplicaChoice, ReplicatedGroup
 from omni_core.coordinator.requests import TrackedRequest
@@ -111,6 +111,8 @@ class Simulation:
         )
         self._numbers = count()
         self._closed: deque[Arrival] = deque()
+        self._coming: Iterator[tuple[float, int, Arrival]] = iter(())
+        self._frame_seconds = {name: each.frame_seconds for name, each in profile.stages.items()}
         self.flights: list[Flight] = []
         self.restarts: Restarts | None = None
         self._timer = NEVER
@@ -179,9 +181,9 @@ class Simulation:
     # --- requests ----------------------------------------------------------------------------------------------------
     def begin(self, arrivals: Sequence[Arrival]) -> None:
         self._closed = deque(each for each in arrivals if each.seconds is None)
-        for each in arrivals:
-            if each.seconds is not None:
-                self.clock.after(each.seconds, partial(self._submit, each))
+        coming = [(each.seconds, self.clock.number(), each) for each in arrivals if each.seconds is not None]
+        self._coming = iter(sorted(coming, key=lambda each: each[:2]))
+        self._expect_next()
         begun = min(self._in_flight or 1, len(self._closed))
         cycle = (self._pause or 0.0) + max(map(self._spoken, self._closed), default=0.0)
         for number in range(begun):
@@ -189,6 +191,16 @@ class Simulation:
                 self._submit(self._closed.popleft())
             else:  # conversations are not in step
                 self.clock.after(cycle * number / begun, self._go_on)
+
+    def _expect_next(self) -> None:
+        """Wait for the next request of the open loop: one timer at a time keeps the heap of timers small."""
+        for seconds, number, arrival in self._coming:
+            self.clock.at(seconds, number, partial(self._come, arrival))
+            return
+
+    def _come(self, arrival: Arrival) -> None:
+        self._expect_next()
+        self._submit(arrival)
 
     def _spoken(self, arrival: Arrival) -> float:
         """Return the seconds of sound that a request is answered with."""
@@ -219,6 +231,8 @@ class Simulation:
     def _perform(self, actions: Iterable[Any]) -> None:
         """Carry out what the machine says, and set its timer."""
         for action in actions:
+            if isinstance(action, Wake):
+                continue  # its client reads at once
             if isinstance(action, Start):
                 self._start(action.request)
             elif isinstance(action, Ended):
@@ -270,13 +284,13 @@ class Simulation:
         tracked = self.machine.attempt(flight.name)
         if tracked is None:
             return  # it has failed, or runs again
-        final = what == PAYLOAD
-        seconds = frames * self._profile.stages[stage].frame_seconds
+        final, now = what == PAYLOAD, self.clock.now
+        seconds = frames * self._frame_seconds[stage] if frames else 0.0
         if seconds:  # a profile of before knows no seconds of frames
-            flight.sound.append((self.clock.now, seconds))
-        flight.events.append((self.clock.now, stage, final))
+            flight.sound.append((now, seconds))
+        flight.events.append((now, stage, final))
         tracked.was_read = True
-        self._perform(self.machine.result(flight.name, stage, None, final=final, now=self.clock.now))
+        self._perform(self.machine.result(flight.name, stage, None, final=final, now=now))
 
     @property
     def client(self) -> Loop:

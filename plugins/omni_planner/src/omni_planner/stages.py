@@ -24,16 +24,10 @@ Output = tuple[Flight, str, list[str], int]
 Step = tuple[Seconds, list[Output]]
 """Seconds of a processor and then of the device, and what is sent at their end."""
 
+Message = tuple[Flight, str, str]
+"""A message in a stage's inbox: of what request, what, and from which stage."""
+
 Settings = dict[str, Any]
-
-
-@define
-class Message:
-    """A message in a stage's inbox."""
-
-    flight: Flight
-    what: str
-    source: str
 
 
 class SimulatedStage(ABC):
@@ -61,9 +55,6 @@ class SimulatedStage(ABC):
     @abstractmethod
     def drop(self, flight: Flight) -> None:
         """Forget a request that was withdrawn; what it has in the inbox is removed already."""
-
-    def _seconds(self, kind: str = "", **counts: float) -> Seconds:
-        return self._costing(kind, counts)
 
     def _result(self, flight: Flight) -> list[Output]:
         """Return the outputs at a request's end: the ends of its streams, and its result."""
@@ -116,12 +107,10 @@ class FunctionStage(SimulatedStage):
 
     def turn(self) -> list[Step]:
         while self.inbox:
-            message = self.inbox.popleft()
-            if message.what == PAYLOAD:
-                positions = message.flight.sample[self.name].prompt
-                kind = message.flight.arrival.kind
-                cost = self._seconds(kind, turns=1, requests=1, positions=positions, woken=self.woken)
-                return [(cost, self._result(message.flight))]
+            flight, what, _ = self.inbox.popleft()
+            if what == PAYLOAD:
+                cost = self._costing(flight.kind, (1, 1, self.woken, flight.sample[self.name].prompt))
+                return [(cost, self._result(flight))]
         return []
 
 
@@ -135,17 +124,22 @@ class Inputs:
     done: set[str] = field(factory=set)
 
     def take(self, message: Message) -> None:
+        _, what, source = message
         self.messages += 1
-        self.chunks += message.what == CHUNK
-        self.has_payload |= message.what == PAYLOAD
-        if message.what == DONE:
-            self.done.add(message.source)
+        if what == CHUNK:
+            self.chunks += 1
+        elif what == PAYLOAD:
+            self.has_payload = True
+        else:
+            self.done.add(source)
 
     def complete(self, flight: Flight, stage: str) -> bool:
         """Return whether the payload and the end of every stream have come."""
+        if not self.has_payload:
+            return False
         sources = flight.sample[stage].sources
         streams = {name for name in sources if name != CLIENT and flight.sample[name].chunks.get(stage)}
-        return self.has_payload and streams <= self.done
+        return streams <= self.done
 
 
 class StreamStage(SimulatedStage):
@@ -164,15 +158,17 @@ class StreamStage(SimulatedStage):
             return []
         outputs: list[Output] = []
         for message in taken:
-            flight, inputs = message.flight, self._inputs.setdefault(message.flight.name, Inputs())
+            flight, what, _ = message
+            inputs = self._inputs.get(flight.name)
+            if inputs is None:
+                inputs = self._inputs[flight.name] = Inputs()
             inputs.take(message)
-            visit = flight.sample[self.name]
-            if message.what == CHUNK:
+            if what == CHUNK:
+                visit = flight.sample[self.name]
                 coming = sum(flight.sample[name].chunks.get(self.name, 0) for name in visit.sources if name != CLIENT)
                 for target, total in visit.chunks.items():
                     outputs += [(flight, CHUNK, [target], 0)] * streamed(total, coming, inputs.chunks)
             if inputs.complete(flight, self.name):
                 del self._inputs[flight.name]
                 outputs += self._result(flight)
-        kind = taken[0].flight.arrival.kind
-        return [(self._seconds(kind, turns=1, taken=len(taken), woken=self.woken), outputs)]
+        return [(self._costing(taken[0][0].kind, (1, len(taken), self.woken)), outputs)]

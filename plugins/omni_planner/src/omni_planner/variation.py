@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -24,7 +24,7 @@ def varied(costing: Costing, errors: Mapping[str, float], seed: str) -> Costing:
     if not factors:
         return costing
 
-    def seconds(kind: str, counts: Mapping[str, float]) -> Seconds:
+    def seconds(kind: str, counts: Sequence[float]) -> Seconds:
         processor, device = costing(kind, counts)
         drawn = factors.get(kind)
         return (processor * next(drawn), device) if drawn is not None else (processor, device)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
 
 from omni_core.protocol.messages import OmniRequest, StagePayload
+from omni_core.protocol.outputs import AudioResult
 from omni_core.scheduling.base import IncomingMessage, OutgoingMessage
 from omni_planner.profile import CLIENT, Costing, StageProfile
 from omni_planner.requests import Flight
@@ -27,25 +27,60 @@ class _Silence:
     def begin(self) -> None:
         """Keep nothing of a stream."""
 
-    def decode(self, work: list[tuple[None, torch.Tensor]]) -> list[torch.Tensor]:
+    def decode(self, work: list[tuple[None, Any]]) -> list[Any]:
         self._passed(len(work), sum(len(frames) for _, frames in work))
-        return [_wave(2 * len(frames)) for _, frames in work]
-
-
-@cache
-def _wave(samples: int) -> torch.Tensor:
-    """Return silence, which nobody writes to."""
-    return torch.zeros(samples)
-
-
-_FRAME = torch.zeros(1, dtype=torch.int64)
+        return [range(2 * len(frames)) for _, frames in work]
 
 
 class _Collecting(VocoderScheduler[None]):
-    """The scheduler, without the test of each frame's codes, of which there are none."""
+    """The scheduler, whose frames and samples have a number only: tensors of them would take longer than all decisions."""
 
-    def on_chunk(self, state: Any, chunk: torch.Tensor, metadata: dict[str, Any] | None) -> None:
+    def on_chunk(self, state: Any, chunk: Any, metadata: dict[str, Any] | None) -> None:
         state.waiting.append(chunk)
+
+    def _join(self, frames: list[Any]) -> Any:
+        return frames
+
+    def _for_client(self, wave: Any) -> Any:
+        return wave
+
+    def _whole(self, state: Any) -> AudioResult:
+        return _ALL
+
+
+_ALL = AudioResult(None, _Silence.sample_rate)
+
+
+class _Inbox:
+    """A queue of one thread, with what the scheduler uses of a :class:`MessageQueue`."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.items: list[IncomingMessage] = []
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def put(self, item: IncomingMessage) -> None:
+        self.items.append(item)
+
+    def get(self, timeout: float | None = None) -> IncomingMessage | None:
+        return self.items.pop(0) if self.items else None
+
+    def drain(self) -> list[IncomingMessage]:
+        items, self.items = self.items, []
+        return items
+
+    def remove(self, unwanted: Callable[[IncomingMessage], bool]) -> None:
+        self.items = [item for item in self.items if not unwanted(item)]
+
+
+class _Outbox:
+    """Hands messages on at once."""
+
+    def __init__(self, put: Callable[[OutgoingMessage], None]) -> None:
+        self.put = put
 
 
 class VocoderStage(SimulatedStage):
@@ -57,6 +92,7 @@ class VocoderStage(SimulatedStage):
 
     def __init__(self, name: str, profile: StageProfile, costing: Costing, settings: Settings) -> None:
         super().__init__(name, profile, costing)
+        self._inbox = _Inbox()
         self._scheduler = _Collecting(
             _Silence(self._passed),
             initial_chunk=int(settings["initial_chunk"]),
@@ -64,9 +100,12 @@ class VocoderStage(SimulatedStage):
             max_running=settings.get("max_running"),
             policy=settings.get("policy"),
         )
-        self._scheduler.outbox.tap = self._put
+        queues: Any = self._inbox, _Outbox(self._put)
+        self._scheduler.inbox, self._scheduler.outbox = queues
         self._scheduler.clock = lambda: self.now() + self._watch.elapsed
         self._flights: dict[str, Flight] = {}
+        self._frames: dict[str, IncomingMessage] = {}
+        """By request, the message of a frame: all of its are alike."""
         self._steps: list[Step] = []
         self._kind = ""
         self._watch = Watch()
@@ -79,38 +118,41 @@ class VocoderStage(SimulatedStage):
             return []
         self._scheduler.wait = 0.0
         if taken:
-            self._kind = self.inbox[0].flight.arrival.kind
-        self._steps = [(self._seconds(self._kind, taken=len(self.inbox), woken=self.woken), [])]
-        while self.inbox:
-            message = self.inbox.popleft()
-            name = message.flight.name
-            self._flights[name] = message.flight
-            data: Any = _FRAME if message.what == CHUNK else None
-            if message.what == PAYLOAD:
-                data = StagePayload(name, OmniRequest(), None)
-            self._scheduler.inbox.put(IncomingMessage(name, message.what, data, message.source))  # type: ignore[arg-type]
+            self._kind = self.inbox[0][0].kind
+        self._steps = [(self._costing(self._kind, (0, 0, 0, len(self.inbox), self.woken)), [])]
+        put = self._inbox.put
+        for flight, what, source in self.inbox:
+            name = flight.name
+            if what == CHUNK:
+                if name not in self._frames:
+                    self._flights[name] = flight
+                    self._frames[name] = IncomingMessage(name, "stream_chunk", None, source)
+                put(self._frames[name])
+            else:
+                self._flights[name] = flight
+                data = StagePayload(name, OmniRequest(), None) if what == PAYLOAD else None
+                put(IncomingMessage(name, what, data, source))  # type: ignore[arg-type]
+        self.inbox.clear()
         self._scheduler.turn()
-        self._scheduler.outbox.drain()
         self.wait = self._scheduler.wait
         return self._steps if taken or len(self._steps) > 1 or self._steps[0][1] else []
 
     def drop(self, flight: Flight) -> None:
+        self._frames.pop(flight.name, None)
         if self._flights.pop(flight.name, None) is not None:
             self._scheduler.abort(flight.name)
 
     def _passed(self, streams: int, frames: int) -> None:
-        self._steps.append((self._seconds(self._kind, turns=1, streams=streams, frames=frames), []))
+        self._steps.append((self._costing(self._kind, (1, streams, frames)), []))
         self._watch.spend(sum(self._steps[-1][0]))
 
-    def _put(self, action: str, messages: list[OutgoingMessage]) -> None:
-        if action != "put":
-            return
-        for message in messages:
-            if message.type == "error":
-                raise message.data
-            flight = self._flights[message.request_id]
-            if message.type == "stream":
-                self._steps[-1][1].append((flight, CHUNK, [CLIENT], len(message.data.samples) // 2))
-            else:
-                del self._flights[message.request_id]
-                self._steps[-1][1].extend(self._result(flight))
+    def _put(self, message: OutgoingMessage) -> None:
+        if message.type == "error":
+            raise message.data
+        flight = self._flights[message.request_id]
+        if message.type == "stream":
+            self._steps[-1][1].append((flight, CHUNK, [CLIENT], len(message.data.samples) // 2))
+        else:
+            del self._flights[message.request_id]
+            self._frames.pop(message.request_id, None)
+            self._steps[-1][1].extend(self._result(flight))

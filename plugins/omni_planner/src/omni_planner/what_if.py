@@ -25,6 +25,7 @@ from omni_planner.profile import PipelineProfile
 from omni_planner.recorded import arrivals_of, read_record
 from omni_planner.requests import Arrival, closed_loop, draw
 from omni_planner.simulate import Outcome, simulate, summarise
+from omni_planner.stretches import LEAST, simulate_side_by_side
 
 
 @click.command("simulate")
@@ -76,12 +77,17 @@ from omni_planner.simulate import Outcome, simulate, summarise
     help="Let every process die at random, after so many seconds on average.",
 )
 @click.option("--cores", type=click.IntRange(1), help="Of each machine; by default as many as the profile's has.")
+@click.option(
+    "--processes", type=click.IntRange(1),
+    help=f"That simulate a load of --rate or --trace side by side, which is cut from {LEAST:,} requests on; one for each processor by "
+    "default. The result is the same for any number.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def simulate_command(
     path: Path | None, devices: str | None, asks: tuple[str, ...], assume: tuple[str, ...], concurrency: int | None, rate: float | None,
     arrivals: str, record: Path | None, names: tuple[str, ...], run: int | None, speed: float, total: int, mix: tuple[str, ...],
-    fails: tuple[str, ...], mtbf: float | None, cores: int | None, seed: int, as_json: bool, **source: Any,
+    fails: tuple[str, ...], mtbf: float | None, cores: int | None, processes: int | None, seed: int, as_json: bool, **source: Any,
 ) -> None:  # fmt: skip
     """Predict what PIPELINE does under a load, as it is configured, from a profile of it; starts nothing."""
     if sum(each is not None for each in (concurrency, rate, record)) != 1:
@@ -107,7 +113,14 @@ def simulate_command(
         if not lasts:
             raise click.UsageError("--mtbf needs a load with a duration: --rate or --trace")
         failures += at_random(units, mtbf, lasts, seed)
-    outcome = simulate(config, profile, load, in_flight=concurrency, cores=cores, failures=failures)
+    if concurrency is None and not failures:
+        if processes is not None and len(load) < LEAST:
+            raise click.UsageError(f"--processes is for {LEAST:,} requests or more, these are {len(load):,}")
+        outcome = simulate_side_by_side(config, profile, load, cores=cores, processes=processes)
+    elif processes is not None:
+        raise click.UsageError("--processes is for a load of --rate or --trace without failures")
+    else:
+        outcome = simulate(config, profile, load, in_flight=concurrency, cores=cores, failures=failures)
     _show(outcome, profile, as_json)
 
 

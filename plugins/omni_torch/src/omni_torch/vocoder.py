@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
 import torch
 from attrs import define, field
 
@@ -153,6 +152,9 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         """Decode a chunk of some of the requests that have one, in one pass; the others are left for the next turns."""
         failures: dict[str, BaseException] = {}
         self.unfinished = {name: None for name, state in states.items() if self._frames_due(name, state)}
+        if not self.unfinished and self._starts == math.inf:
+            self._held = set()
+            return failures
         due = {name: states[name] for name in self.unfinished if not self._is_aborted(name)}
         now = self.clock()
         if now >= self._starts:
@@ -174,16 +176,28 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
             self.wait = max(0.0, self._starts - now)
         return failures
 
+    def _join(self, frames: list[torch.Tensor]) -> torch.Tensor:
+        """Return the frames of a chunk, ``[frames, codebooks]``; a simulation needs their number only."""
+        return torch.stack(frames)
+
+    def _for_client(self, wave: torch.Tensor) -> Any:
+        """Return a waveform as the client gets it: in NumPy, so that a client need not import torch for the first sound."""
+        return wave.float().numpy(force=True)
+
+    def _whole(self, state: _Sound[Stream]) -> AudioResult:
+        """Return all of a request."""
+        samples = torch.cat(state.waves) if state.waves else torch.empty(0)
+        empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
+        codes = torch.cat(state.decoded) if state.decoded else empty
+        return AudioResult(self._for_client(samples), self._vocoder.sample_rate, codes if state.return_codes else None)
+
     def finish(self, request_id: str, state: _Sound[Stream]) -> AudioResult:
         if self._playout is not None:
             now = self.clock()
             for piece in self._playout.flush(request_id, now):
                 self._send(request_id, state, piece, now)
             self._playout.end(request_id)
-        samples = torch.cat(state.waves) if state.waves else torch.empty(0)
-        empty = torch.empty(0, self._vocoder.codebooks, dtype=torch.int64)
-        codes = torch.cat(state.decoded) if state.decoded else empty
-        return AudioResult(_samples(samples), self._vocoder.sample_rate, codes if state.return_codes else None)
+        return self._whole(state)
 
     def _forget(self, request_id: str) -> None:
         super()._forget(request_id)
@@ -219,7 +233,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     # --- passes --------------------------------------------------------------------------------------------------------
     def _decode(self, states: dict[str, _Sound[Stream]], failures: dict[str, BaseException]) -> None:
         """Decode a chunk of each, or its remaining frames; put the errors of those that fail into ``failures``."""
-        chunks = {name: torch.stack(state.waiting[: self._wanted(state)]) for name, state in states.items()}
+        chunks = {name: self._join(state.waiting[: self._wanted(state)]) for name, state in states.items()}
         begin = self.clock()
         self._passes += 1
         self._decoded_streams += len(chunks)
@@ -261,7 +275,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         state.waves.append(wave)
         self._samples += len(wave)
         if len(wave):
-            now, piece = self.clock(), AudioChunk(_samples(wave), self._vocoder.sample_rate)
+            now, piece = self.clock(), AudioChunk(self._for_client(wave), self._vocoder.sample_rate)
             pieces = [piece]
             if self._playout is not None:
                 seconds = len(wave) / self._vocoder.sample_rate
@@ -285,9 +299,3 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         if self._policy is not None:
             self._heard[request_id] = state
         self.emit(request_id, piece)
-
-
-def _samples(wave: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return a waveform as the client gets it: in NumPy, so that a client need not import torch for the first sound."""
-    array: np.ndarray[Any, np.dtype[np.float32]] = wave.float().numpy(force=True)
-    return array
