@@ -79,6 +79,7 @@ __attribute__((noinline)) void block(const void *w, int64_t size, const void *co
   typedef typename L::Weight Weight;
   typedef typename L::Input Input;
   constexpr int S = side_by_side<L>(R, M);
+  constexpr int64_t ahead = S == 1 && M == 1 ? NEAR : AHEAD;
   Floats sums[R * M] = {};
   const Input *x[M];
   for (int m = 0; m < M; m++) x[m] = (const Input *)xs[m];
@@ -88,7 +89,7 @@ __attribute__((noinline)) void block(const void *w, int64_t size, const void *co
     int64_t i = 0;
 #pragma GCC unroll 4
     for (; i + L::STEP <= size; i += L::STEP) {
-      fetch((const char *)(from + S * i) + AHEAD);
+      fetch((const char *)(from + S * i) + ahead);
       typename L::Vector inputs[M];
 #pragma GCC unroll 4
       for (int m = 0; m < M; m++) inputs[m] = L::input(x[m] + i);

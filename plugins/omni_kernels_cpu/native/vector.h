@@ -111,7 +111,9 @@ inline void store_part(T *to, Floats value, int64_t count) {
   memcpy(to, padded, count * sizeof(T));
 }
 
-constexpr int64_t AHEAD = 8192;  // bytes from the weights that are multiplied to those that are fetched
+// Bytes from the weights that are multiplied to those that are fetched: where several outputs or rows hide the order of the memory from the
+// processor, and where it foresees the order by itself, and fetches far ahead would only take its place.
+constexpr int64_t AHEAD = 8192, NEAR = 1024;
 
 // Fetches a line of weights to the second cache: those of the first one's fetches that can be under way at once are too few.
 inline void fetch(const void *memory) { __builtin_prefetch(memory, 0, 2); }
