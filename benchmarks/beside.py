@@ -146,6 +146,8 @@ def measure(label: str, kind: str, sides: dict[str, Worker], *, rounds: int, clo
             answers = {name: sides[name].generate(load, prompts) for name in order}
             for name, made in answers.items():
                 samples.setdefault((name, load.name), []).append(rate(load, made, clock))
+            so_far = ", ".join(f"{name} {samples[name, load.name][-1]:.1f}" for name in answers)
+            click.echo(f"{label}, round {number + 1}, {load.name}, {load.unit}: {so_far}", err=True)
             for peer in peers:
                 if kind == "float32" and load.requests > 1 and number == 0:
                     equal[load.name, peer] = equal_ids(answers[ours[0]], answers[peer])

@@ -92,11 +92,15 @@ def test_calls_from_several_threads_at_once() -> None:
         torch.set_num_threads(before)
 
 
-def teams(alone: list[float], together: list[float]) -> list[int]:
-    """Return 1 for each call of one load that a team computes, given the milliseconds of all calls both ways."""
+def teams(alone: list[float], together: list[float], all_had: list[bool] | None = None) -> list[int]:
+    """Return 1 for each call of one load that a team computes, given the milliseconds of all calls both ways.
+
+    ``all_had``: whether each thread of a team has a processor for all of the call.
+    """
+    had = (ctypes.c_int8 * len(alone))(*(all_had or [False] * len(alone)))
     times = [(ctypes.c_double * len(each))(*(one / 1000 for one in each)) for each in (alone, together)]
     made = (ctypes.c_int8 * len(alone))()
-    library.library().omni_cpu_choices(*times, len(alone), made)
+    library.library().omni_cpu_choices(*times, had, len(alone), made)
     return list(made)
 
 
@@ -123,6 +127,19 @@ def test_long_calls_are_tried_less() -> None:
     assert teams([500.0] * 12, [300.0] * 12) == [1, 1, 0] + [1] * 9
     assert teams([500.0] * 12, [900.0] + [300.0] * 11) == [1, 1, 0] + [1] * 9, "the first call reads weights"
     assert sum(teams([300.0] * 4000, [500.0] * 4000)) <= 12
+
+
+@needs_library
+def test_a_team_that_had_all_its_processors_is_not_doubted() -> None:
+    for length in (500.0, 5.0):
+        assert teams([length] * 12, [0.6 * length] * 12, [True] * 12) == [1] * 12
+    # Another process takes a processor from call 4 on, and gives it back in call 100.
+    lost = teams([500.0] * 200, [300.0] * 4 + [900.0] * 96 + [300.0] * 100, [True] * 4 + [False] * 96 + [True] * 100)
+    assert lost[:6] == [1, 1, 1, 1, 1, 0]
+    assert sum(lost[6:100]) <= 20
+    assert sum(lost[160:]) == 40
+    short = teams([0.1] * 4000, [0.9] * 4000, [True] * 4000)
+    assert sum(short[6:]) <= 10, "a short call waits longer for its threads than they help"
 
 
 @needs_library

@@ -12,6 +12,7 @@ from omni_core.errors import InvalidRequestError
 from omni_core.model_runner.types import ARRequest, RandomStream, SamplingParams
 from omni_core.protocol.messages import OmniRequest
 from omni_qwen3.config import QwenConfig, read_config
+from omni_qwen3.layers import MOST_LOOKED_UP, Rotary
 from omni_qwen3.positions import RopeIndex
 from omni_qwen3.rope_index import MediaGrids
 from omni_qwen3.turns import assistant_start, user_rows
@@ -108,3 +109,15 @@ def test_streams_of_one_seed_are_independent() -> None:
     assert abs(float(torch.corrcoef(pairs.T)[0, 1])) < 0.06
     assert [other.uniform(n, 2) for n in range(9)] == [RandomStream(7, 1).uniform(n, 2) for n in range(9)]
     assert one.uniform(1, 1) != other.uniform(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cosines_that_are_looked_up_are_those_that_are_computed(config: QwenConfig, dtype: torch.dtype) -> None:
+    """Bit by bit, as tables grow, for any order of positions and beyond what is kept."""
+    looking, computing = Rotary(config.thinker), Rotary(config.thinker)
+    for positions in ([0], [3, 1, 1], [1500], range(1025), [MOST_LOOKED_UP - 1, 5], [MOST_LOOKED_UP, 2], [-1, 4], []):
+        given = torch.tensor(list(positions), dtype=torch.int64)
+        for axes in (given, given.expand(3, -1)):
+            made, expected = looking(axes, dtype), computing.compute(axes, dtype)
+            assert all(torch.equal(*pair) for pair in zip(made, expected, strict=True)), positions
+    assert all(len(table) <= MOST_LOOKED_UP for table in looking._tables[dtype])

@@ -23,6 +23,9 @@ from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
+FEWEST_LOOKED_UP, MOST_LOOKED_UP = 1024, 16384
+"""Positions whose cosines and sines are kept on a CPU: at first, and at most (8 MB with 64 inputs per head in float32)."""
+
 
 def activation(name: str) -> Activation:
     """Return the function of a config's ``hidden_act``, one of :data:`omni_qwen3.encoder_config.ACTIVATIONS`."""
@@ -52,15 +55,45 @@ class RMSNorm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of rotary positions. With sections, the frequencies alternate between time, height and width."""
+    """Cosines and sines of rotary positions. With sections, the frequencies alternate between time, height and width.
+
+    On a CPU those of whole positions, which text has, are looked up: a step of one row is as long as its number of operations.
+    """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.theta, self.dim, self.sections = config.rope_theta, config.head_dim, config.mrope_section
         self._frequencies: torch.Tensor | None = None
+        self._tables: dict[torch.dtype, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines, ``[n, 1, head_dim]`` each, of positions ``[n]`` or ``[3, n]``."""
+        if positions.dim() == 2 and positions.stride(0) == 0:  # text: all axes are one, and mixing them changes nothing
+            positions = positions[0]
+        if positions.dim() == 1 and positions.dtype == torch.int64 and positions.device.type == "cpu":
+            found = self._looked_up(positions, dtype)
+            if found is not None:
+                return found
+        return self.compute(positions, dtype)
+
+    def _looked_up(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Return the rows of the tables, which grow; ``None`` for positions that they have no room for."""
+        tables = self._tables.get(dtype)
+        if tables is not None:
+            try:
+                return tables[0].index_select(0, positions), tables[1].index_select(0, positions)
+            except IndexError:
+                pass
+        lowest, highest = map(int, positions.aminmax()) if len(positions) else (0, 0)
+        if lowest < 0 or highest >= MOST_LOOKED_UP:
+            return None
+        with torch.inference_mode(False), torch.no_grad():  # a table may be used where gradients are computed, too
+            rows = torch.arange(min(max(2 * highest, FEWEST_LOOKED_UP), MOST_LOOKED_UP))
+            self._tables[dtype] = self.compute(rows, dtype)
+        return self._looked_up(positions, dtype)
+
+    def compute(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the same without a table."""
         if self._frequencies is None or self._frequencies.device != positions.device:
             steps = torch.arange(0, self.dim, 2, dtype=torch.float32, device=positions.device)
             self._frequencies = 1.0 / self.theta ** (steps / self.dim)

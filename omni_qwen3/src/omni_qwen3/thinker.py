@@ -240,6 +240,9 @@ class ThinkerRunner(ARModelRunner):
         speaking = [(request.state, token) for request, token in sampled if request.state.hidden is not None]
         if speaking:
             embeds = self.model.embed(torch.tensor([token for _, token in speaking], device=self.device)).cpu()
+            if len(speaking) == 1:
+                speaking[0][0].spoken = embeds
+                return
             for (state, _), row in zip(speaking, embeds.split(1), strict=True):
                 state.spoken = row.clone()  # a copy: a view would keep the other rows in memory, or send them along
 

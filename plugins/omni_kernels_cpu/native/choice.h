@@ -7,6 +7,7 @@
 struct Choice {
   static constexpr uint32_t TRIES = 3;    // of each way at first, of which the shortest counts
   static constexpr double LONG = 0.02;    // seconds of a call, such as a prompt's, that loses too much by tries: two together, then one alone
+  static constexpr double WORTH = 0.001;  // seconds of a team's call, beside which waking threads is nothing
   static constexpr uint32_t OFTEN = 16;   // calls between two tries of the slower way; doubled while it stays slower
   static constexpr uint32_t SELDOM = 1024;
   static constexpr uint32_t AGAIN = 2;  // after a try that was faster
@@ -14,20 +15,24 @@ struct Choice {
   double seconds[2] = {0, 0};  // alone, together
   uint32_t tries[2] = {0, 0}, between = OFTEN, left = OFTEN;
   bool trying = false, is_long = false;
+  bool had_all = false;  // each thread of the last team had a processor of its own in a call that is worth a team: alone cannot be faster
 
   bool faster() const { return seconds[1] < seconds[0]; }
   uint32_t wanted(bool together) const { return is_long ? 1 + together : TRIES; }
 
   // True: together.
   bool next() {
+    if (had_all) return true;
     if (tries[0] < wanted(false) || tries[1] < wanted(true)) return is_long ? tries[1] < wanted(true) : tries[1] <= tries[0];
     if (left) left--;  // a try that found the pool busy is repeated
     trying = left == 0;
     return trying ? !faster() : faster();
   }
 
-  void took(bool together, double duration) {
+  // `all`: each thread of a team worked for nearly all of the call.
+  void took(bool together, double duration, bool all) {
     double &known = seconds[together];
+    if (together) had_all = all && duration > WORTH;
     if (!tries[0] && !tries[1]) is_long = duration > LONG;
     if (tries[together] < wanted(together)) {
       known = tries[together]++ ? (duration < known ? duration : known) : duration;

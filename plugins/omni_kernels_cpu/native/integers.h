@@ -123,8 +123,6 @@ inline __m512i add_fours(const __m512i *v) {
   return _mm512_add_epi32(_mm512_unpacklo_epi64(front, back), _mm512_unpackhi_epi64(front, back));
 }
 
-constexpr int64_t AHEAD = 8192;  // bytes from what is multiplied to what is fetched
-
 template <int M>
 inline __attribute__((always_inline)) void unit_sums(const Outputs &a, int64_t unit, int64_t groups, const Unit *const *xs, __m512 *sums) {
   const __m512i low = _mm512_set1_epi8(15);
@@ -133,7 +131,7 @@ inline __attribute__((always_inline)) void unit_sums(const Outputs &a, int64_t u
 #pragma GCC unroll 4
   for (int o = 0; o < OUTS; o++) {
     const uint8_t *from = a.weights[o] + unit * 64;
-    __builtin_prefetch(a.weights[0] + AHEAD + 64 * (OUTS * unit + o));  // in the order of the memory: outputs follow each other
+    fetch(a.weights[0] + AHEAD + 64 * (OUTS * unit + o));  // in the order of the memory: outputs follow each other
     __m512i bytes = groups == 4 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(some, from);
     first[o] = _mm512_and_si512(bytes, low);
     second[o] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
@@ -176,7 +174,7 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
     __m512i weights[OUTS];
 #pragma GCC unroll 4
     for (int o = 0; o < OUTS; o++) {
-      __builtin_prefetch(a.weights[0] + AHEAD + OUTS * i + 64 * o);
+      fetch(a.weights[0] + AHEAD + OUTS * i + 64 * o);
       weights[o] = _mm512_xor_si512(_mm512_maskz_loadu_epi8(some, a.weights[o] + i), sign);
     }
 #pragma GCC unroll 8
@@ -194,6 +192,62 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
     __m128i total = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
     _mm_storeu_ps(out + m * OUTS, _mm_mul_ps(_mm_cvtepi32_ps(_mm_add_epi32(total, _mm_set1_epi32(x->begin))), _mm_set1_ps(x->scale)));
   }
+}
+#else
+#if WIDTH == 8
+// Half a unit: two groups. Lanes are as in a unit of 512 bits, and sums in the same order.
+inline __m256 half_scales(const Outputs &a, int64_t group, int64_t groups) {
+  uint32_t two[OUTS] = {};
+#pragma GCC unroll 4
+  for (int o = 0; o < OUTS; o++) memcpy(&two[o], a.scales[o] + group, groups > 1 ? 4 : 2);
+  __m128i front = _mm_unpacklo_epi16(_mm_cvtsi32_si128((int)two[0]), _mm_cvtsi32_si128((int)two[1]));
+  __m128i back = _mm_unpacklo_epi16(_mm_cvtsi32_si128((int)two[2]), _mm_cvtsi32_si128((int)two[3]));
+  return (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_unpacklo_epi32(front, back)), 16);
+}
+
+template <int M>
+inline __attribute__((always_inline)) void half_sums(const Outputs &a, int64_t half, int64_t groups, const Unit *const *xs, __m256 *sums) {
+  const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
+  int64_t at = half % 2 * 32;
+  __m256i first[OUTS], second[OUTS];
+#pragma GCC unroll 4
+  for (int o = 0; o < OUTS; o++) {
+    const uint8_t *from = a.weights[o] + half * 32;
+    if (o % 2 == 0) fetch(a.weights[0] + AHEAD + OUTS * 32 * half + 32 * o);
+    __m256i bytes = groups > 1 ? _mm256_loadu_si256((const __m256i *)from) : _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)from));
+    first[o] = _mm256_and_si256(bytes, low);
+    second[o] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low);
+  }
+  __m256 scales = half_scales(a, half * 2, groups);
+#pragma GCC unroll 4
+  for (int m = 0; m < M; m++) {
+    const Unit &x = xs[m][half / 2];
+    __m256i front = _mm256_loadu_si256((const __m256i *)(x.first + at)), back = _mm256_loadu_si256((const __m256i *)(x.second + at)), v[OUTS];
+    __m256i begin = _mm256_loadu_si256((const __m256i *)(x.begin + at / 4));
+#pragma GCC unroll 4
+    for (int o = 0; o < OUTS; o++)  // pairs of products of at most 15 and 127 fit into 16 bits
+      v[o] = _mm256_add_epi32(begin, _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(first[o], front), _mm256_maddubs_epi16(second[o], back)), ones));
+    __m256i even = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+    __m256i odd = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+    __m256i fours = _mm256_add_epi32(_mm256_unpacklo_epi64(even, odd), _mm256_unpackhi_epi64(even, odd));
+    sums[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), _mm256_mul_ps(scales, _mm256_loadu_ps(x.scales + at / 4)), sums[m]);
+  }
+}
+
+template <int M>
+__attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
+  const Unit *const *xs = (const Unit *const *)rows;
+  __m256 sums[2][M];  // of the first and the second halves of units
+#pragma GCC unroll 4
+  for (int m = 0; m < M; m++) sums[0][m] = sums[1][m] = _mm256_setzero_ps();
+  int64_t groups = size / 32, half = 0;
+  for (; 2 * half + 4 <= groups; half += 2) {
+    half_sums<M>(a, half, 2, xs, sums[0]);
+    half_sums<M>(a, half + 1, 2, xs, sums[1]);
+  }
+  for (int i = 0; 2 * half < groups; half++, i++) half_sums<M>(a, half, groups - 2 * half, xs, sums[i]);
+#pragma GCC unroll 4
+  for (int m = 0; m < M; m++) write(out + m * OUTS, fold((Floats)_mm256_add_ps(sums[0][m], sums[1][m])));
 }
 #else
 // The same sums for processors without such instructions, and in the same order.
@@ -216,6 +270,8 @@ __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const 
     }
   }
 }
+
+#endif
 
 template <int M>
 __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {

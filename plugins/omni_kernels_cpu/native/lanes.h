@@ -161,14 +161,6 @@ inline void store_words(uint32_t *to, int64_t element, Floats first, Floats seco
 #endif
 }
 
-inline Floats load_bytes(const int8_t *from) {
-#if WIDTH == 16
-  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
-#else
-  return __builtin_convertvector(__builtin_convertvector(read<Bytes>(from), Ints), Floats);
-#endif
-}
-
 // One row of int8 weights without their scale, which the output gets.
 inline void widen_int8(const int8_t *from, int64_t size, uint32_t *to) {
   int64_t i = 0;

@@ -24,6 +24,7 @@ constexpr int MOST_THREADS = 64;
 constexpr double SPIN = 5e-4;  // seconds of a wait within a call, before the thread sleeps: some ten phases of a layer
 constexpr double AWAKE = 1e-3; // seconds after a call in which a thread does not sleep, if the last call came as soon
 constexpr int SPINS = 64;      // between two looks at the clock
+constexpr double ALL = 0.9;    // share of a call's time that a thread has a processor which others leave to it
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -31,11 +32,14 @@ void pause() {
 #endif
 }
 
-double now() {
+double seconds_of(clockid_t clock) {
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+double now() { return seconds_of(CLOCK_MONOTONIC); }
+double worked() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }  // by this thread
 
 // A thread that waits for long sleeps: on a machine with more work than cores it would keep the one that it waits for from running. Not
 // sooner, because Linux may wake it on the core of the thread that wakes it, and from then on the two take turns.
@@ -103,6 +107,7 @@ struct Pool {
   void *context = nullptr;
   char *shared = nullptr;
   Buffer own[MOST_THREADS];
+  double spent[MOST_THREADS] = {};  // processor seconds of the last call, by thread
   std::mutex choosing;
   Choices choices;
   int processors = usable_processors();
@@ -120,9 +125,23 @@ struct Pool {
     return choices.of(key).next();
   }
 
-  void took(uint64_t key, bool together, double seconds) {
+  void took(uint64_t key, bool together, double seconds, bool all) {
     std::lock_guard<std::mutex> held(choosing);
-    choices.of(key).took(together, seconds);
+    choices.of(key).took(together, seconds, all);
+  }
+
+  // Works as thread `index` of the team, until the others have finished too.
+  void work_as(int index, const omni_team &team) {
+    double begin = worked();
+    work(context, &team);
+    spent[index] = worked() - begin;
+    Barrier::wait(&finished);
+  }
+
+  double least_spent(int count) const {
+    double least = spent[0];
+    for (int index = 1; index < count; index++) least = spent[index] < least ? spent[index] : least;
+    return least;
   }
 
   void serve(int index) {
@@ -139,9 +158,7 @@ struct Pool {
         seen = call;
       }
       rested = now() - begin;
-      omni_team team{index, needed, &barrier, Barrier::wait, shared, own[index].memory};
-      work(context, &team);
-      Barrier::wait(&finished);
+      work_as(index, {index, needed, &barrier, Barrier::wait, shared, own[index].memory});
     }
   }
 
@@ -205,7 +222,7 @@ void run(int threads, size_t shared_bytes, size_t own_bytes, void (*work)(void *
   if (threads < 2) return run_alone(shared, own, work, context);
   uint64_t key = measured ? key_of(work, load) : 0;
   bool together = !measured || found->together(key);
-  double begin = measured ? now() : 0;
+  double begin = measured ? now() : 0, least = 0;
   if (!together) {
     run_alone(shared, own, work, context);
   } else if (!found->calling.try_lock()) {
@@ -215,10 +232,11 @@ void run(int threads, size_t shared_bytes, size_t own_bytes, void (*work)(void *
     found->context = context;
     found->shared = shared;
     found->run(threads, own_bytes);
-    omni_team team{0, threads, &found->barrier, Barrier::wait, shared, own};
-    work(context, &team);
-    Barrier::wait(&found->finished);
+    found->work_as(0, {0, threads, &found->barrier, Barrier::wait, shared, own});
+    least = found->least_spent(threads);
     found->calling.unlock();
   }
-  if (measured) found->took(key, together, now() - begin);
+  if (!measured) return;
+  double seconds = now() - begin;
+  found->took(key, together, seconds, least > ALL * seconds);
 }

@@ -45,13 +45,7 @@ struct Int8 {
   typedef float Input;
   typedef Floats Vector;
   static constexpr int STEP = W;
-#if WIDTH == 16
-  static inline Vector weight(const Weight *w) {
-    return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)w)));
-  }
-#else
-  static inline Vector weight(const Weight *w) { return __builtin_convertvector(__builtin_convertvector(read<Bytes>(w), Ints), Floats); }
-#endif
+  static inline Vector weight(const Weight *w) { return load_bytes(w); }
   static inline Vector input(const Input *x) { return read<Floats>(x); }
   static inline Floats add(Floats sum, Vector w, Vector x) { return sum + w * x; }
 };
@@ -69,43 +63,57 @@ inline const void *prepare(int64_t kind, const float *x, int64_t size, float *bu
   return buffer;
 }
 
+// Outputs that are summed side by side: as few as read a line of weights per step, so that weights are read nearly in the order of the memory,
+// but more where steps are so short that a sum waits for itself; as many as the registers hold.
+template <class L>
+constexpr int side_by_side(int outputs, int rows) {
+  int some = 64 / (L::STEP * (int)sizeof(typename L::Weight));
+  if (some > outputs) some = outputs;
+  while (some > 1 && some * rows > WIDTH) some /= 2;
+  return some > 1 ? some : 1;
+}
+
 // R outputs of M rows: out[r * M + m]. `w` is the first output's row of the matrix.
 template <class L, int R, int M>
 __attribute__((noinline)) void block(const void *w, int64_t size, const void *const *xs, float *out) {
   typedef typename L::Weight Weight;
   typedef typename L::Input Input;
+  constexpr int S = side_by_side<L>(R, M);
+  constexpr int64_t ahead = S == 1 && M == 1 ? NEAR : AHEAD;
   Floats sums[R * M] = {};
   const Input *x[M];
   for (int m = 0; m < M; m++) x[m] = (const Input *)xs[m];
-  int64_t i = 0;
-  for (; i + L::STEP <= size; i += L::STEP) {
-    typename L::Vector inputs[M];
-#pragma GCC unroll 4
-    for (int m = 0; m < M; m++) inputs[m] = L::input(x[m] + i);
 #pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
-      const Weight *from = (const Weight *)w + r * size + i;
-      // The next block's weights in the order of the memory, which the rows of this one hide from the processor.
-      if (R > 1) __builtin_prefetch((const Weight *)w + R * size + R * i + r * L::STEP);
-      typename L::Vector weights = L::weight(from);
+  for (int first = 0; first < R; first += S) {
+    const Weight *from = (const Weight *)w + first * size;
+    int64_t i = 0;
 #pragma GCC unroll 4
-      for (int m = 0; m < M; m++) sums[r * M + m] = L::add(sums[r * M + m], weights, inputs[m]);
+    for (; i + L::STEP <= size; i += L::STEP) {
+      fetch((const char *)(from + S * i) + ahead);
+      typename L::Vector inputs[M];
+#pragma GCC unroll 4
+      for (int m = 0; m < M; m++) inputs[m] = L::input(x[m] + i);
+#pragma GCC unroll 4
+      for (int s = 0; s < S; s++) {
+        typename L::Vector weights = L::weight(from + s * size + i);
+#pragma GCC unroll 4
+        for (int m = 0; m < M; m++) sums[(first + s) * M + m] = L::add(sums[(first + s) * M + m], weights, inputs[m]);
+      }
     }
-  }
-  if (i < size) {  // the last part of a step, with zeros after it on both sides
-    typename L::Vector inputs[M];
+    if (i == size) continue;
+    typename L::Vector inputs[M];  // the last part of a step, with zeros after it on both sides
     for (int m = 0; m < M; m++) {
       Input part[L::STEP] = {};
       memcpy(part, x[m] + i, (size - i) * sizeof(Input));
       inputs[m] = L::input(part);
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
+#pragma GCC unroll 4
+    for (int s = 0; s < S; s++) {
       Weight part[L::STEP] = {};
-      memcpy(part, (const Weight *)w + r * size + i, (size - i) * sizeof(Weight));
+      memcpy(part, from + s * size + i, (size - i) * sizeof(Weight));
       typename L::Vector weights = L::weight(part);
 #pragma GCC unroll 4
-      for (int m = 0; m < M; m++) sums[r * M + m] = L::add(sums[r * M + m], weights, inputs[m]);
+      for (int m = 0; m < M; m++) sums[(first + s) * M + m] = L::add(sums[(first + s) * M + m], weights, inputs[m]);
     }
   }
   constexpr int FOURS = R * M / 4 * 4;
@@ -116,18 +124,17 @@ __attribute__((noinline)) void block(const void *w, int64_t size, const void *co
 }
 
 typedef void (*Block)(const void *w, int64_t size, const void *const *xs, float *out);
-constexpr int MANY = WIDTH == 16 ? 4 : 2;  // outputs of a block of up to 4 rows: what the registers hold
+constexpr int MANY = 4;  // outputs of a block, whose sums are added across lanes together
 
-// The blocks of one kind of weights, by the number of rows: of 8 outputs of one row, of MANY, and of one.
+// The blocks of one kind of weights, by the number of rows: of MANY outputs, and of one.
 struct Blocks {
-  Block eight, many[5], one[5];
+  Block many[5], one[5];
   int64_t bytes;
 };
 
 template <class L>
 constexpr Blocks blocks_of() {
-  return {block<L, 8, 1>,
-          {nullptr, block<L, MANY, 1>, block<L, MANY, 2>, block<L, MANY, 3>, block<L, MANY, 4>},
+  return {{nullptr, block<L, MANY, 1>, block<L, MANY, 2>, block<L, MANY, 3>, block<L, MANY, 4>},
           {nullptr, block<L, 1, 1>, block<L, 1, 2>, block<L, 1, 3>, block<L, 1, 4>},
           sizeof(typename L::Weight)};
 }
@@ -143,12 +150,12 @@ inline void product(const omni_matrix &a, const void *const *xs, int rows, int64
   }
   const Blocks &blocks = BLOCKS[a.kind];
   for (int64_t o = begin; o < end;) {
-    int outputs = rows == 1 && o + 8 <= end ? 8 : o + MANY <= end ? MANY : 1;
+    int outputs = o + MANY <= end ? MANY : 1;
     const void *w = (const char *)a.weight + o * a.in * blocks.bytes;
     for (int row = 0; row < rows;) {
       int some = rows - row < 4 ? rows - row : 4;
       float out[16];
-      (outputs == 8 ? blocks.eight : (outputs == 1 ? blocks.one : blocks.many)[some])(w, a.in, xs + row, out);
+      (outputs == 1 ? blocks.one : blocks.many)[some](w, a.in, xs + row, out);
       for (int r = 0; r < outputs; r++) {
         float scale = a.scales ? a.scales[o + r] : 1.0f, bias = a.bias ? a.bias[o + r] : 0.0f;
         for (int m = 0; m < some; m++) emit(row + m, o + r, a.scales || a.bias ? out[r * some + m] * scale + bias : out[r * some + m]);

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 #elif defined(__AVX2__)
 #define WIDTH 8
+#include <immintrin.h>
 #else
 #define WIDTH 4
 #endif
@@ -37,7 +38,24 @@ inline void write(void *to, V value) {
 
 inline Floats broadcast(float value) { return value - Floats{}; }
 
-inline Floats widen(Halves values) { return (Floats)(__builtin_convertvector(values, Words) << 16); }
+// Compilers take several instructions for a conversion to vectors of 256 bits, which are one.
+inline Floats widen(Halves values) {
+#if WIDTH == 8
+  return (Floats)_mm256_slli_epi32(_mm256_cvtepu16_epi32((__m128i)values), 16);
+#else
+  return (Floats)(__builtin_convertvector(values, Words) << 16);
+#endif
+}
+
+inline Floats load_bytes(const int8_t *from) {
+#if WIDTH == 16
+  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)from)));
+#elif WIDTH == 8
+  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+#else
+  return __builtin_convertvector(__builtin_convertvector(read<Bytes>(from), Ints), Floats);
+#endif
+}
 
 inline Halves narrow(Floats values) {  // to the nearest bfloat16, ties to even; NaN stays NaN
   Words bits = (Words)values;
@@ -92,6 +110,13 @@ inline void store_part(T *to, Floats value, int64_t count) {
   Element<T>::store(padded, value);
   memcpy(to, padded, count * sizeof(T));
 }
+
+// Bytes from the weights that are multiplied to those that are fetched: where several outputs or rows hide the order of the memory from the
+// processor, and where it foresees the order by itself, and fetches far ahead would only take its place.
+constexpr int64_t AHEAD = 8192, NEAR = 1024;
+
+// Fetches a line of weights to the second cache: those of the first one's fetches that can be under way at once are too few.
+inline void fetch(const void *memory) { __builtin_prefetch(memory, 0, 2); }
 
 #define FOR_VECTORS(i, size) for (int64_t i = 0; i < (size); i += W)
 

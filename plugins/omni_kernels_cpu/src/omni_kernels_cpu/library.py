@@ -82,7 +82,7 @@ _ARGUMENTS = {
     "prefill": (POINTER(StackStruct), POINTER(StepStruct), c_int),
     "frames": (POINTER(StackStruct), POINTER(FramesStruct), c_int),
     "measure_threads": (c_int,),
-    "choices": (c_void_p, c_void_p, c_int64, c_void_p),
+    "choices": (c_void_p, c_void_p, c_void_p, c_int64, c_void_p),
     "sound": (POINTER(sound_structs.StackStruct), POINTER(sound_structs.SoundStruct), c_int),
 }
 

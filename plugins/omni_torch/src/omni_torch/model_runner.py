@@ -106,7 +106,10 @@ class ARModelRunner(ModelRunner):
         if not batch.sampled:
             return []
         requests = [batch.requests[index] for index in batch.sampled]
-        logits = self.model.compute_logits(output.hidden[batch.sample_rows])
+        hidden = output.hidden
+        if len(requests) < len(hidden):  # else it is a step of decodes, whose rows are all sampled
+            hidden = hidden[batch.sample_rows]
+        logits = self.model.compute_logits(hidden)
         sampled = list(zip(requests, self.choose(logits, requests), strict=True))
         for request, token in sampled:
             _append(request, token)
@@ -115,8 +118,10 @@ class ARModelRunner(ModelRunner):
 
     def _input_embeds(self, batch: ForwardBatch) -> torch.Tensor:
         """Return ``embed(ids)``, with the rows that a request brings as embeddings in their places."""
-        embeds: torch.Tensor = self.model.embed(batch.input_ids.clamp(min=0))
-        row = 0
+        ids, row = batch.input_ids, 0
+        if any(start < len(each.prompt_ids) for each, start in zip(batch.requests, batch.starts, strict=True)):
+            ids = ids.clamp(min=0)  # negative ids stand for rows that a prompt brings
+        embeds: torch.Tensor = self.model.embed(ids)
         for request, start, length in zip(batch.requests, batch.starts, batch.lengths, strict=True):
             prompt = len(request.prompt_ids)
             if request.prompt_embeds is not None and start < prompt:

@@ -30,8 +30,7 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
     """
     logits = penalized(logits.float(), requests)
     if all(each.sampling.temperature == 0 for each in requests):
-        highest = logits.max(dim=-1)
-        chosen: list[int] = highest.indices.where(highest.values.isfinite(), -1).tolist()
+        chosen = _best(logits)
     else:
         uniforms = [each.random.uniform(len(each.output_ids)) for each in requests]
         chosen = draw(logits, [each.sampling for each in requests], uniforms)
@@ -42,6 +41,16 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
             f"is {logits[row].max()}; check for NaN in its inputs and in the weights, and for suppressed_ids that cover the "
             "vocabulary"
         )
+    return chosen
+
+
+def _best(logits: torch.Tensor) -> list[int]:
+    """Return the id of each row's largest value; -1 where that is not finite."""
+    values, indices = logits.max(dim=-1)
+    if logits.device.type == "cpu":  # fewer operations, which take as long as the choice itself
+        pairs = zip(values.tolist(), indices.tolist(), strict=True)
+        return [index if math.isfinite(value) else -1 for value, index in pairs]
+    chosen: list[int] = indices.where(values.isfinite(), -1).tolist()
     return chosen
 
 
