@@ -5,7 +5,9 @@ outlives a test.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,10 @@ import pytest
 
 os.environ.setdefault("OMNI_WEIGHTS_CACHE", "off")  # nothing is left in the cache of whoever runs the tests
 STAGES = Path(__file__).parent / "end_to_end" / "runtime"
+
+# A shell lets what it starts in the background ignore Ctrl-C, and every child does so too: tests of Ctrl-C would fail.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
