@@ -47,7 +47,9 @@ def load(path: Path, instructions: str | None) -> ctypes.CDLL:
     """
     loaded = ctypes.CDLL(str(path.resolve()))
     if (found := loaded.omni_cpu_abi()) != ABI:
-        raise click.BadParameter(f"{path} has interface {found}, this version has {ABI}")
+        raise click.BadParameter(
+            f"{path} has interface {found}, this version has {ABI}: compile it from a later commit"
+        )
     loaded.omni_cpu_use.argtypes = (ctypes.c_char_p,)
     if not loaded.omni_cpu_use(instructions.encode() if instructions else None):
         raise click.BadParameter(f"{path} has no instruction set {instructions!r} for this processor")

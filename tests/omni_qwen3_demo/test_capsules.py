@@ -18,16 +18,22 @@ pytest.importorskip("omni_capsules")
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("omni_core", "omni_qwen3", "plugins/omni_torch", "plugins/omni_engine", "plugins/omni_capsules")
 
+SPOKEN = 0.8
+"""Seconds of speech, ten frames: as many as the talker's messages that the test wants, and more."""
+
 
 @pytest.fixture
 async def capsule(tmp_path: Path) -> Path:
     settings = {"capsules.folder": str(tmp_path / "capsules"), "capsules.inputs": True, "capsules.slow": 0.001}
     async with open_async("demo", options={"processes": "one"}, set=settings) as pipe:
-        # No seed, and what is sampled is drawn: the recorded request has one all the same.
-        reply = await pipe.chat("What is your name?", params={"talker": {"temperature": 2.5, "top_k": 0, "top_p": 1.0}})
-    assert reply.audio is not None
-    [path] = (tmp_path / "capsules").iterdir()
-    return path
+        for _ in range(30):  # drawn so freely, a speech may end after its first frame; the test wants a longer one
+            # No seed, and what is sampled is drawn: the recorded request has one all the same.
+            params = {"talker": {"temperature": 2.5, "top_k": 0, "top_p": 1.0}}
+            reply = await pipe.chat("What is your name?", params=params)
+            assert reply.audio is not None
+            if reply.audio.seconds >= SPOKEN:
+                break
+    return max((tmp_path / "capsules").iterdir())  # their names begin with the time
 
 
 def replayed(capsule: Path, stage: str, *sources: Path) -> dict[str, object]:
@@ -42,7 +48,7 @@ def replayed(capsule: Path, stage: str, *sources: Path) -> dict[str, object]:
 async def test_thinker_talker_and_vocoder_are_replayed_and_on_another_checkout_too(
     capsule: Path, tmp_path: Path
 ) -> None:
-    for stage, least in (("thinker", 4), ("talker_ar", 2)):  # drawn so freely, a speech may end after its first frame
+    for stage, least in (("thinker", 4), ("talker_ar", 8)):
         found = replayed(capsule, stage)
         assert (found["difference"], found["environment"]) == ("", [])
         assert found["equal"] == found["recorded"] >= least  # type: ignore[operator]

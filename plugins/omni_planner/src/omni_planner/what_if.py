@@ -115,10 +115,12 @@ def simulate_command(
         failures += at_random(units, mtbf, lasts, seed)
     if concurrency is None and not failures:
         if processes is not None and len(load) < LEAST:
-            raise click.UsageError(f"--processes is for {LEAST:,} requests or more, these are {len(load):,}")
+            raise click.UsageError(
+                f"--processes is for {LEAST:,} requests or more, these are {len(load):,}; leave it out"
+            )
         outcome = simulate_side_by_side(config, profile, load, cores=cores, processes=processes)
     elif processes is not None:
-        raise click.UsageError("--processes is for a load of --rate or --trace without failures")
+        raise click.UsageError("--processes is for a load of --rate or --trace without failures; leave it out")
     else:
         outcome = simulate(config, profile, load, in_flight=concurrency, cores=cores, failures=failures)
     _show(outcome, profile, as_json)
