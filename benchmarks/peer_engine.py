@@ -51,7 +51,9 @@ class Engine(Protocol):
 
 
 class Omni:
-    """Our thinker's stage with all kernels that its process would have, driven in this thread."""
+    """Our thinker's stage as the pipeline for text has it, which keeps nothing for a talker, with all kernels that its process would have;
+    driven in this thread.
+    """
 
     def __init__(self, checkpoint: Path, weights: str, threads: int, scratch: Path) -> None:
         import torch
@@ -65,7 +67,7 @@ class Omni:
         found = kernel_specs(load_plugins())
         install({name: [each for each in some if each.device == "cpu"] for name, some in found.items()})
         options = {"dtype": weights} if weights in DTYPES else {"quantization": weights}
-        self.stage = create_thinker(checkpoint, prefix_cache=False, kv_cache_mb=512, **options)
+        self.stage = create_thinker(checkpoint, speech_enabled=False, prefix_cache=False, kv_cache_mb=512, **options)
         self.count = 0
 
     def generate(self, prompts: list[list[int]], tokens: int) -> Answer:

