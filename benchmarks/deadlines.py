@@ -1,6 +1,6 @@
 """Late sound with deadlines and without: the demo at 8, 16, 32 and 64 requests at once, in turns.
 
-    python benchmarks/deadlines.py [--quick] [--json FILE] [--load N ...] [--checkpoint mid|DIR]
+    python benchmarks/deadlines.py [--quick] [--json FILE] [--load N ...] [--checkpoint mid|DIR] [--frames N] [--requests N]
 
 Two pipelines of the same checkpoint are open, one with ``policy`` by deadlines and one in the order of arrival, and take turns under
 the same closed loop. A listener plays from the first piece of sound at real time; a piece that comes when nothing is left to play is late,
@@ -145,8 +145,8 @@ class Load:
         ]
 
 
-async def run(loads: Sequence[int], rounds: int, each: int, checkpoint: str | None, parameters: str) -> list[Row]:
-    """Open both pipelines and let them take turns."""
+async def run(loads: Sequence[int], rounds: int, each: int, checkpoint: str | None, frames: int) -> list[Row]:
+    """Open both pipelines and let them take turns. A checkpoint's speech has so many ``frames``; the demo ends by itself."""
     found = [Load(at_once) for at_once in loads]
     model = {} if checkpoint is None else {"model": checkpoint}
     name = "demo" if checkpoint is None else "qwen3-omni"
@@ -155,10 +155,10 @@ async def run(loads: Sequence[int], rounds: int, each: int, checkpoint: str | No
         ours = await stack.enter_async_context(omni_core.open_async(name, **model, set=by_deadlines))
         other = await stack.enter_async_context(omni_core.open_async(name, **model))
         requests = [await chat_request(ours.interface, ours.media, text) for text in TEXTS]
-        if parameters:
+        if checkpoint is not None:
             for request in requests:
                 request.params["thinker"] = {"max_new_tokens": 32, "ignore_eos": True, "seed": 1}
-                request.params["talker"] = {"max_new_tokens": 60, "seed": 1}
+                request.params["talker"] = {"max_new_tokens": frames, "seed": 1}
         for pipe in (ours, other):
             await run_round(pipe, requests, 8, 24)  # predictions are learnt, kernels are warm
         for load in found:
@@ -176,7 +176,22 @@ async def run(loads: Sequence[int], rounds: int, each: int, checkpoint: str | No
     "--load", "loads", type=int, multiple=True, help="Requests at once; may be repeated.  [default: 8 16 32 64]"
 )
 @click.option("--checkpoint", help="A folder of a Qwen3-Omni checkpoint, or `mid`: a random one of middle size.")
-def main(quick: bool, json_path: Path | None, loads: tuple[int, ...], checkpoint: str | None) -> None:
+@click.option(
+    "--frames",
+    type=click.IntRange(1),
+    default=60,
+    show_default=True,
+    help="Speech of a checkpoint's request; 12.5 are 1 s.",
+)
+@click.option(
+    "--requests",
+    "each",
+    type=click.IntRange(1),
+    help="Requests of each client that count.  [default: 4, or 3 with --quick]",
+)
+def main(
+    quick: bool, json_path: Path | None, loads: tuple[int, ...], checkpoint: str | None, frames: int, each: int | None
+) -> None:
     """By deadline beside in order of arrival."""
     loads = loads or ((8, 32) if quick else (8, 16, 32, 64))
     with tempfile.TemporaryDirectory() as folder:
@@ -184,7 +199,7 @@ def main(quick: bool, json_path: Path | None, loads: tuple[int, ...], checkpoint
             from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 
             checkpoint = str(write_tiny_checkpoint(Path(folder) / "mid", shape="mid"))
-        rows = asyncio.run(run(loads, 2 if quick else 5, 3 if quick else 4, checkpoint, checkpoint or ""))
+        rows = asyncio.run(run(loads, 2 if quick else 5, each or (3 if quick else 4), checkpoint, frames))
     publish(rows, json_path)
 
 
