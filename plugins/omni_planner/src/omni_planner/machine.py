@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,22 @@ TICK = 0.004
 SHORTEST_SLICE = 0.35
 """Share of a tick that a thread runs at least before another one gets its processor."""
 
+HOT = 0.0005
+"""Seconds after a process has run in which no other processor takes it: Linux's ``migration_cost``."""
+
+HALF_LIFE = 0.032
+"""Seconds after which use of a processor counts half in its average: Linux's per-entity load tracking."""
+
+TRIES = 2
+"""Ticks at which a free processor leaves what has just run elsewhere there."""
+
+FALLS = 8
+"""How often a processor falls idle for each time that it takes work from another one, as Linux 6.18 was seen to do."""
+
 _DONE = 1e-12
+
+_Queue = list[tuple[float, int, "Process"]]
+"""Processes that wait for a processor, a heap: seconds that each has used, a number, the process."""
 
 _Job = list[Any]
 """``[processor seconds that are left, what follows]``: a list, because it is made faster than an object of a class."""
@@ -83,12 +99,12 @@ class Process:
         worked: processor seconds that it was given. wakes: how often the thread of its messages woke. used: the seconds that it has had,
             or would have had if it had waited for them as long as others.
         urgent: the jobs of messages, turns: those of schedulers.
-        core: the processor that it has; -1: none. current: the job that runs there, since ``began``.
+        core: the processor that it has; -1: none. home: the one that it had last. current: the job that runs there, since ``began``.
         slice_end: when another process may get its processor.
     """
 
     __slots__ = (
-        "_cores", "began", "core", "current", "is_dead", "slice_end", "turns", "urgent", "used", "wakes", "worked",
+        "_cores", "began", "behind", "core", "current", "home", "is_dead", "slice_end", "turns", "urgent", "used", "wakes", "worked",
     )  # fmt: skip
 
     def __init__(self, cores: Cores) -> None:
@@ -96,10 +112,10 @@ class Process:
         self.urgent: deque[_Job] = deque()
         self.turns: deque[_Job] = deque()
         self.current: _Job | None = None
-        self.core = -1
+        self.core = self.home = -1
         self.wakes = 0
         self.is_dead = False
-        self.began = self.slice_end = self.used = self.worked = 0.0
+        self.began = self.behind = self.slice_end = self.used = self.worked = 0.0
 
     def do(self, seconds: float, then: Action, waking: float = 0.0) -> None:
         """Let the thread of its messages work for so many processor seconds after all that it was given before, then call ``then``.
@@ -147,7 +163,7 @@ class Process:
 
 
 class Cores:
-    """The processors of one machine and its system's scheduler.
+    """The processors of one machine and its system's scheduler, of a system that shares them out without loss.
 
     A process that wakes gets a free processor, or waits for one that is given up, or whose process has had its slice. A slice ends with a
     tick. Of the processes that wait, the one that has used least is next.
@@ -157,30 +173,38 @@ class Cores:
             that was used yet. The lower ones are used first, so those that a load never needs cost nothing.
     """
 
-    __slots__ = ("_base", "_clock", "_free", "_tick", "_waiting", "busy", "first", "running", "total")
+    __slots__ = ("_base", "_clock", "_free", "_queues", "_tick", "_waiting", "busy", "first", "running", "total")
 
     def __init__(self, clock: Clock, first: int, cores: int, tick: float) -> None:
         self._clock, self.first, self.total, self._tick = clock, first, cores, tick
         self.running: list[Process | None] = []
         self._free: list[int] = []
-        self._waiting: list[tuple[float, int, Process]] = []
+        self._waiting: _Queue = []
+        self._queues: list[_Queue] = []
+        """Who waits for each processor: all for any, so it is one queue."""
         self._base = self.busy = 0.0
 
     def wake(self, process: Process) -> None:
         """Take in a process that has something to do again."""
         if process.used < self._base:
             process.used = self._base
-        if not self._free and len(self.running) < self.total:
-            self._free.append(len(self.running))
-            self._clock.use(self)
-        if self._free:
-            self._run(process, self._free.pop())
+        core = self._freed()
+        if core >= 0:
+            self._run(process, core)
             return
         heapq.heappush(self._waiting, (process.used, self._clock.number(), process))
         if len(self._waiting) == 1:
             for running in self.running:
                 if running is not None and running.current is not None:
                     self.expect(running, running.current)
+
+    def _freed(self) -> int:
+        """Take a free processor, and return its number; -1: there is none."""
+        if not self._free and len(self.running) < self.total:
+            self._queues.append(self._waiting)
+            self._clock.use(self)
+            return len(self.running) - 1
+        return self._free.pop() if self._free else -1
 
     def interrupt(self, process: Process) -> None:
         """Let a message go before the turn that runs."""
@@ -190,7 +214,7 @@ class Cores:
 
     def due(self, core: int) -> None:
         """The job on a processor is done, or its slice is over."""
-        process, waiting, clock = self.running[core], self._waiting, self._clock
+        process, waiting, clock = self.running[core], self._queues[core], self._clock
         assert process is not None
         urgent, turns, now = process.urgent, process.turns, clock.now
         is_over = now >= process.slice_end and bool(waiting or len(turns) > 1)
@@ -212,8 +236,7 @@ class Cores:
                 turns.remove(job)
             job[1]()
             if self.running[core] is not process:
-                return  # it was killed
-            waiting = self._waiting
+                return  # it was killed, or lost its processor
         if urgent:
             job = urgent[0]
         elif turns:
@@ -236,8 +259,9 @@ class Cores:
     def forget(self, process: Process) -> None:
         """Take a process away that was killed."""
         if process.core < 0:
-            self._waiting = [each for each in self._waiting if each[2] is not process]
-            heapq.heapify(self._waiting)
+            for queue in (self._waiting, *self._queues):
+                queue[:] = [each for each in queue if each[2] is not process]
+                heapq.heapify(queue)
             return
         if process.current is not None:
             self._stop(process)
@@ -265,7 +289,7 @@ class Cores:
 
     def _run(self, process: Process, core: int) -> None:
         self.running[core] = process
-        process.core = core
+        process.core = process.home = core
         process.began = now = self._clock.now
         process.slice_end = (now + SHORTEST_SLICE * self._tick) // self._tick * self._tick + self._tick
         urgent, turns = process.urgent, process.turns
@@ -276,14 +300,14 @@ class Cores:
             job = turns[0]
         process.current = job
         end = now + job[0]
-        if self._waiting or len(turns) > 1:
+        if self._queues[core] or len(turns) > 1:
             end = min(end, process.slice_end)
         self._clock.ends[self.first + core] = end
 
     def expect(self, process: Process, job: _Job) -> None:
         """Say when the current job of a process is done, or its slice over."""
         end = process.began + job[0]
-        if self._waiting or len(process.turns) > 1:
+        if self._queues[process.core] or len(process.turns) > 1:
             end = self._within_slice(process, end)
         self._clock.ends[self.first + process.core] = end
 
@@ -297,21 +321,152 @@ class Cores:
         return end if end < process.slice_end else process.slice_end
 
 
+class LinuxCores(Cores):
+    """The processors of a machine as Linux gives them to processes: each has a queue of its own.
+
+    A process that wakes goes to the processor where it ran last, if that one is free, or else to another free one; but where processors
+    are much used, nobody looks for another one (``SIS_UTIL`` of Linux 6.0 and later). Of the processes of a processor the one that is
+    furthest behind the mean of what they have had is next, and takes the place of one that has had more when it wakes; what it is behind
+    or ahead when it sleeps it is when it wakes (EEVDF: Stoica and Abdel-Wahab, 1995; Linux 6.6 and later). A processor that falls idle
+    seldom takes work from others, one that is idle at a tick does; none takes what has just run elsewhere.
+    """
+
+    __slots__ = ("_count", "_failed", "_falls", "_is_balancing", "_most_used", "_share", "_since")
+
+    def __init__(self, clock: Clock, first: int, cores: int, tick: float) -> None:
+        super().__init__(clock, first, cores, tick)
+        # An average processor may be used so much: Linux looks at `cores * (1 - 1.17 * used ** 2)` of them, 1.17 its `imbalance_pct`.
+        self._most_used = math.sqrt((1.0 - 1.0 / cores) / 1.17)
+        self._share = self._since = 0.0
+        self._count = self._failed = self._falls = 0
+        self._is_balancing = False
+
+    def wake(self, process: Process) -> None:
+        core = process.home
+        if core < 0 or self.running[core] is not None:
+            self._look()
+            if core < 0 or (self._count < self.total and self._share < self._most_used):
+                found = self._freed()
+                core = found if found >= 0 else core
+            if core < 0:
+                core = min(range(self.total), key=lambda each: len(self._queues[each]))
+        else:
+            self._free.remove(core)
+        process.home = core
+        running = self.running[core]
+        if running is None:
+            self._begin(process, core)
+            return
+        now, queue = self._clock.now, self._queues[core]
+        used = running.used + (now - running.began if running.current is not None else 0.0)
+        count = 1 + len(queue)
+        behind = process.behind
+        if behind < 0.0:  # it has slept meanwhile
+            behind = min(0.0, behind + now - process.began)
+        process.used = (used + sum(each[0] for each in queue)) / count - behind * (count + 1) / count
+        if process.used < used and running.current is not None:
+            self._stop(running)
+            heapq.heappush(queue, (running.used, self._clock.number(), running))
+            running.core, running.current = -1, None
+            self._run(process, core)
+        else:
+            heapq.heappush(queue, (process.used, self._clock.number(), process))
+            if running.current is not None:
+                self.expect(running, running.current)
+        self._expect_balance()
+
+    def _freed(self) -> int:
+        known = len(self.running)
+        core = super()._freed()
+        if len(self.running) > known:
+            self._queues[core] = []
+        return core
+
+    def _look(self) -> None:
+        """Bring the share of the processors that were used lately up to date."""
+        now = self._clock.now
+        if now > self._since:
+            self._share += (self._count / self.total - self._share) * (1.0 - 0.5 ** ((now - self._since) / HALF_LIFE))
+            self._since = now
+
+    def _begin(self, process: Process, core: int) -> None:
+        """Run a process on a processor that was free."""
+        self._look()
+        self._count += 1
+        self._run(process, core)
+
+    def _leave(self, process: Process) -> None:
+        core, process.core, process.current = process.core, -1, None
+        queue = self._queues[core]
+        process.behind = 0.0
+        if queue:
+            behind = (process.used + sum(each[0] for each in queue)) / (1 + len(queue)) - process.used
+            process.behind = min(max(behind, -self._tick), self._tick)
+            self._run(heapq.heappop(queue)[2], core)
+            return
+        self._look()
+        self._count -= 1
+        self.running[core] = None
+        self._clock.ends[self.first + core] = NEVER
+        self._free.append(core)
+        self._falls += 1
+        if self._falls % FALLS or not self._pull(core):
+            self._expect_balance()
+
+    def _pull(self, core: int, slept: float = HOT) -> bool:
+        """Let a free processor take the process that waits for another one and has not run for longest; ``False``: none has waited for so
+        long.
+        """
+        latest, found = self._clock.now - slept, None
+        for queue in self._queues:
+            for entry in queue:
+                if entry[2].began <= latest and (found is None or entry[2].began < found[2].began):
+                    found = entry
+        if found is None:
+            return False
+        process = found[2]
+        self._queues[process.home].remove(found)
+        heapq.heapify(self._queues[process.home])
+        self._free.remove(core)
+        self._begin(process, core)
+        return True
+
+    def _expect_balance(self) -> None:
+        """Look at the next tick for processes that wait while a processor is free."""
+        if not self._is_balancing and self._count < self.total and any(self._queues):
+            self._is_balancing = True
+            now, tick = self._clock.now, self._tick
+            left = (now // tick + 1.0) * tick - now
+            self._clock.after(left if left > _DONE else left + tick, self._balance)
+
+    def _balance(self) -> None:
+        self._is_balancing = False
+        while any(self._queues) and (core := self._freed()) >= 0:
+            self._free.append(core)
+            if not self._pull(core, HOT if self._failed < TRIES else 0.0):
+                self._failed += 1
+                break
+            self._failed = 0
+        self._expect_balance()
+
+
 class Clock:
     """The simulated time, in seconds, and all that will happen.
 
     Args:
-        machines: processors of each machine. devices: how many devices there are. tick: see :data:`TICK`.
+        machines: processors of each machine. devices: how many devices there are. tick: see :data:`TICK`. system: of the machines;
+            where it is not ``Linux``, :class:`Cores`.
 
     Attributes:
         ends: when the next thing happens on each processor that was used yet, by machine, and then on each device.
         number: counts what happens, so that what happens at the same time has an order.
     """
 
-    def __init__(self, machines: list[int], devices: int = 0, tick: float = TICK) -> None:
+    def __init__(self, machines: list[int], devices: int = 0, tick: float = TICK, system: str = "") -> None:
         self.now = 0.0
         self.number = count(1).__next__
-        self.machines = [Cores(self, 0, cores, tick) for cores in machines]
+        kind = LinuxCores if system == "Linux" else Cores
+        self.machines = [kind(self, 0, cores, tick) for cores in machines]
         self.devices = [Device(self, place) for place in range(devices)]
         self.ends = [NEVER] * devices
         self._places: list[Action] = [device.due for device in self.devices]

@@ -74,7 +74,8 @@ class Simulation:
         processes = planned_processes(config)
         self._hosts = [None, *sorted({each.host for each in processes if each.host is not None})]
         places = sorted({(each.host or "", gpu) for each in processes for gpu in each.gpus.values()})
-        self.clock = Clock([cores or profile.hardware.cores] * len(self._hosts), len(places), profile.hardware.tick)
+        hardware = profile.hardware
+        self.clock = Clock([cores or hardware.cores] * len(self._hosts), len(places), hardware.tick, hardware.system)
         self._devices = dict(zip(places, self.clock.devices, strict=True))
         self._config, self._profile, self._in_flight, self._pause = config, profile, in_flight, pause
         self._deliveries = Deliveries(self.clock, profile, self._loop(None), self._heard)
