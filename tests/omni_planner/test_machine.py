@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from omni_planner.linux_cores import LinuxCores
 from omni_planner.machine import Clock, Device, Process
 
 
@@ -109,7 +110,7 @@ def test_a_job_ends_after_days() -> None:
 
 def on_two_processors(busy: float, wakes: float, seconds: float = 0.001) -> float:
     """Return when a process ends that wakes on a processor which another one uses for 1 s; the second one is used for ``busy`` seconds."""
-    clock, ends = Clock([2], tick=0.004, system="Linux"), dict[str, float]()
+    clock, ends = Clock([2], tick=0.004, kind=LinuxCores), dict[str, float]()
     cores = clock.machines[0]
     sleeper, long, other = Process(cores), Process(cores), Process(cores)
 
@@ -139,7 +140,7 @@ def test_linux_moves_what_waits_to_a_free_processor_at_a_tick() -> None:
 
 
 def test_linux_lets_a_process_that_is_behind_run_when_it_wakes() -> None:
-    clock, ends = Clock([1], tick=0.004, system="Linux"), list[float]()
+    clock, ends = Clock([1], tick=0.004, kind=LinuxCores), list[float]()
     long, short = Process(clock.machines[0]), Process(clock.machines[0])
     long.compute(0.1, lambda: None)
     for wakes in (0.0005, 0.0072):
@@ -151,7 +152,7 @@ def test_linux_lets_a_process_that_is_behind_run_when_it_wakes() -> None:
 @pytest.mark.parametrize("cores", [1, 2, 3, 8])
 @pytest.mark.parametrize("seed", range(5))
 def test_linux_processors_do_all_work_once(cores: int, seed: int) -> None:
-    draw, clock = random.Random(seed), Clock([cores], tick=0.004, system="Linux")
+    draw, clock = random.Random(seed), Clock([cores], tick=0.004, kind=LinuxCores)
     processes = [Process(clock.machines[0]) for _ in range(2 * cores + 2)]
     doomed, asked, done = processes[0], list[float](), list[float]()
 
