@@ -17,7 +17,7 @@ TRIES = 2
 """Ticks at which a free processor leaves what has just run elsewhere there."""
 
 FALLS = 8
-"""How often a processor falls idle for each time that it takes work from another one, as Linux 6.18 was seen to do."""
+"""Times that a processor falls idle for each time that it takes work from another one, as Linux 6.18 was seen to do."""
 
 
 class LinuxCores(Cores):

@@ -168,7 +168,7 @@ class Cores:
         self._free: list[int] = []
         self._waiting: _Queue = []
         self._queues: list[_Queue] = []
-        """Who waits for each processor: all for any, so it is one queue."""
+        """The processes that wait for each processor: all for any, so it is one queue."""
         self._base = self.busy = 0.0
 
     def wake(self, process: Process) -> None:
