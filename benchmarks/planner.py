@@ -5,6 +5,8 @@
 One calibration in the demo's own placement; each variant is run, and simulated from it. ``ours`` is the prediction, ``other`` what was
 measured; the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside
 which other programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much.
+Virtual machines become slower and faster by the minute, which says nothing of a prediction: a fixed piece of work is timed with the
+calibration and around each run, and what was predicted is multiplied by how much longer it takes, which the rows say, too.
 With ``--profile`` the calibration is kept in a file, so that variants can be run a few at a time. ``--explain`` adds the processor time of
 each process for a request, measured and simulated, which tells costs that are wrong from waits that are.
 """
@@ -14,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -104,6 +108,31 @@ def checkpoint_of(folder: str) -> Model:
     return Model("qwen3-omni", variants, {"model": folder}, parameters, (2, 4), 1)
 
 
+PIECE = """
+import time
+import numpy as np
+
+matrix, source = np.ones((96, 96), np.float32), np.ones(1 << 20, np.float32)
+target = np.empty_like(source)
+
+def piece():
+    found = {}
+    for number in range(1500):
+        found[number % 97] = [number, str(number)]
+    for _ in range(12):
+        matrix @ matrix
+    np.copyto(target, source)
+
+for _ in range(20):
+    piece()
+begin, count, used = time.perf_counter(), 0, time.process_time()
+while time.perf_counter() < begin + 0.3:
+    piece()
+    count += 1
+print((time.process_time() - used) / count)
+"""
+"""Python, products and copies, about 0.5 ms of them."""
+
 MOST_OTHERS, RUNS = 0.05, 5
 """The share of the processors that other programs may use beside a run, and how often it is repeated in the hope of that."""
 
@@ -114,12 +143,24 @@ class Measured:
 
     Attributes:
         summary: its figures. others: the share of the processors that other programs used beside it.
-        seconds: processor seconds of each process, its first thread and the others.
+        pace: of the machine around it, see :func:`pace`. seconds: processor seconds of each process, its first thread and the others.
     """
 
     summary: Summary
     others: float
+    pace: float
     seconds: dict[str, tuple[float, float]]
+
+
+def pace() -> float:
+    """Return the processor seconds of :data:`PIECE` while every processor does it."""
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    command = [sys.executable, "-c", PIECE]
+    workers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **threads})
+        for _ in os.sched_getaffinity(0)
+    ]
+    return statistics.mean(float(each.communicate()[0]) for each in workers)
 
 
 async def measured(pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: int, total: int) -> Summary:
@@ -141,20 +182,19 @@ async def measured(pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: 
     return Summary.of(found, time.perf_counter() - begin)
 
 
-def rows_of(name: str, predicted: Summary, found: Summary) -> list[Row]:
-    """Return a row for each figure."""
-    pairs = [("requests per second", "1/s", predicted.per_second, found.per_second)]
+def rows_of(name: str, predicted: Summary, found: Summary, slower: float) -> list[Row]:
+    """Return a row for each figure, of a prediction for a machine that is ``slower`` than it was."""
+    pairs = [("requests per second", "1/s", predicted.per_second / slower, found.per_second)]
     for stage, what in (("decode", "first text"), ("code2wav", "first sound")):
         if stage in found.first:
             for share in ("p50", "p95"):
                 here, there = getattr(predicted.first[stage], share), getattr(found.first[stage], share)
-                pairs.append((f"{what} {share}", "ms", here * 1e3, there * 1e3))
+                pairs.append((f"{what} {share}", "ms", slower * here * 1e3, there * 1e3))
     assert predicted.done is not None
     assert found.done is not None
     for share in ("p50", "p95"):
-        pairs.append(
-            (f"completion {share}", "ms", getattr(predicted.done, share) * 1e3, getattr(found.done, share) * 1e3)
-        )
+        here, there = getattr(predicted.done, share), getattr(found.done, share)
+        pairs.append((f"completion {share}", "ms", slower * here * 1e3, there * 1e3))
     return [
         Row(f"{name}: {what}", unit, ours, other, "measured", min(ours, other) / max(ours, other))
         for what, unit, ours, other in pairs
@@ -187,13 +227,17 @@ async def measured_alone(pipe: AsyncPipe, requests: Sequence[OmniRequest], varia
     """Run a closed loop, again while other programs disturb it; return the least disturbed run."""
     runs: list[Measured] = []
     while not runs or (min(each.others for each in runs) > MOST_OTHERS and len(runs) < RUNS):
+        paces = [await asyncio.to_thread(pace)]
+        await measured(pipe, requests, variant.in_flight, 2 * variant.in_flight)  # caches are warm again
         (used, passed), before = _processors(), _usages(pipe)
         found = await measured(pipe, requests, variant.in_flight, variant.total)
         own = {name: each.since(before[name]) for name, each in _usages(pipe).items()}
         now_used, now_passed = _processors()
         others = now_used - used - sum(each.loop + each.others for each in own.values())
         seconds = {name: (each.loop, each.others) for name, each in own.items()}
-        runs.append(Measured(found, max(0.0, others / max(1e-9, now_passed - passed)), seconds))
+        paces.append(await asyncio.to_thread(pace))
+        others = max(0.0, others / max(1e-9, now_passed - passed))
+        runs.append(Measured(found, others, statistics.mean(paces), seconds))
     return min(runs, key=lambda each: each.others)
 
 
@@ -218,17 +262,21 @@ async def asked(pipe: AsyncPipe, model: Model) -> dict[str, list[OmniRequest]]:
     return requests
 
 
-async def calibrated(model: Model, path: Path | None, quick: bool) -> PipelineProfile:
-    """Return the profile, from the file if it is there."""
-    if path is not None and path.exists():
-        return PipelineProfile.load(path)
+async def calibrated(model: Model, path: Path | None, quick: bool) -> tuple[PipelineProfile, float]:
+    """Return the profile and the pace of the machine when it was made, from the file and another one beside it if they are there."""
+    beside = None if path is None else path.with_suffix(".pace")
+    if path is not None and beside is not None and path.exists():
+        return PipelineProfile.load(path), float(beside.read_text())
+    paces = [pace()]
     async with omni_core.open_async(model.pipeline, **model.options) as pipe:
         profile: PipelineProfile = await calibrate(
             pipe, await asked(pipe, model), model.concurrencies, rounds=1 if quick else model.rounds
         )
-    if path is not None:
+    paces.append(pace())
+    if path is not None and beside is not None:
         profile.save(path)
-    return profile
+        beside.write_text(f"{statistics.mean(paces)}\n")
+    return profile, statistics.mean(paces)
 
 
 async def run(
@@ -236,7 +284,7 @@ async def run(
 ) -> list[Row]:
     """Calibrate, then predict and run variants."""
     variants = [each for each in model.variants if not names or any(name in each.name for name in names)]
-    profile = await calibrated(model, profile_path, quick)
+    profile, usual = await calibrated(model, profile_path, quick)
     rows: list[Row] = []
     explanations: list[Row] = []
     for variant in variants[:2] if quick else variants:
@@ -251,7 +299,9 @@ async def run(
             config = evolve(pipe.config)
         arrivals = arrivals_of(profile, variant.kind, variant.total)
         outcome = simulate(config, profile, arrivals, in_flight=variant.in_flight)
-        rows += rows_of(f"{variant.name} (others {found.others:.0%})", summarise(outcome), found.summary)
+        slower = found.pace / usual
+        name = f"{variant.name} (others {found.others:.0%}, machine {slower:.2f})"
+        rows += rows_of(name, summarise(outcome), found.summary, slower)
         explanations += explained(variant.name, variant.total, outcome.processes, found)
     errors = [1 - row.ratio for row in rows if row.ratio is not None]
     rows += explanations if explain else []
@@ -268,7 +318,7 @@ async def run(
     "--profile",
     "profile_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The calibration: written if the file is not there, else read.",
+    help="The calibration: written if the file is not there, else read; the machine's pace is beside it.",
 )
 @click.option("--variant", "names", multiple=True, help="Only variants with this in their names; may be repeated.")
 @click.option("--checkpoint", help="A folder of a Qwen3-Omni checkpoint, or `mid`: a random one of middle size.")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from omni_planner.linux_cores import LinuxCores
 from omni_planner.machine import Clock, Device, Process
 
 
@@ -103,3 +106,67 @@ def test_a_job_ends_after_days() -> None:
     clock.run(until=400_000.0)
     assert len(ends) == 1000
     assert clock.busy[0] == pytest.approx(12.3456789)
+
+
+def on_two_processors(busy: float, wakes: float, seconds: float = 0.001) -> float:
+    """Return when a process ends that wakes on a processor which another one uses for 1 s; the second one is used for ``busy`` seconds."""
+    clock, ends = Clock([2], tick=0.004, kind=LinuxCores), dict[str, float]()
+    cores = clock.machines[0]
+    sleeper, long, other = Process(cores), Process(cores), Process(cores)
+
+    def begin() -> None:
+        long.compute(1.0, lambda: ends.setdefault("long", clock.now))
+        other.compute(busy, lambda: ends.setdefault("other", clock.now))
+
+    sleeper.compute(0.001, lambda: None)
+    clock.after(0.0015, begin)
+    clock.after(wakes, lambda: sleeper.compute(seconds, lambda: ends.setdefault("sleeper", clock.now)))
+    clock.run()
+    assert clock.busy[0] == pytest.approx(1.001 + busy + seconds)
+    return ends["sleeper"]
+
+
+def test_linux_looks_for_another_processor_where_they_are_little_used() -> None:
+    assert on_two_processors(0.001, 0.5012) == pytest.approx(0.5022)
+
+
+def test_linux_lets_a_process_wait_where_it_ran_if_processors_are_much_used() -> None:
+    assert on_two_processors(0.3, 0.3012) == pytest.approx(0.305), "from the next tick on, though the other one is free"
+
+
+def test_linux_moves_what_waits_to_a_free_processor_at_a_tick() -> None:
+    end = on_two_processors(0.3, 0.3012, seconds=0.1)
+    assert end == pytest.approx(0.408), "at the third tick, because one has just run at each of the first two"
+
+
+def test_linux_lets_a_process_that_is_behind_run_when_it_wakes() -> None:
+    clock, ends = Clock([1], tick=0.004, kind=LinuxCores), list[float]()
+    long, short = Process(clock.machines[0]), Process(clock.machines[0])
+    long.compute(0.1, lambda: None)
+    for wakes in (0.0005, 0.0072):
+        clock.after(wakes, lambda: short.compute(0.001, lambda: ends.append(clock.now)))
+    clock.run()
+    assert ends == pytest.approx([0.005, 0.0082]), "it has waited for a tick once, and is owed the time"
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_linux_processors_do_all_work_once(cores: int, seed: int) -> None:
+    draw, clock = random.Random(seed), Clock([cores], tick=0.004, kind=LinuxCores)
+    processes = [Process(clock.machines[0]) for _ in range(2 * cores + 2)]
+    doomed, asked, done = processes[0], list[float](), list[float]()
+
+    def give() -> None:
+        process, seconds = draw.choice(processes), draw.expovariate(1000)
+        if process is not doomed:
+            asked.append(seconds)
+        act = process.do if draw.random() < 0.5 else process.compute
+        act(seconds, lambda: done.append(seconds) if process is not doomed else None)
+
+    for _ in range(2000):
+        clock.after(draw.uniform(0.0, 1.2 / cores), give)
+    clock.after(0.3 / cores, doomed.kill)
+    clock.run()
+    assert sorted(done) == sorted(asked)
+    assert clock.busy[0] == pytest.approx(sum(done) + doomed.used, rel=1e-9) or doomed.used
+    assert all(each is None for each in clock.machines[0].running)

@@ -21,6 +21,9 @@ SHORTEST_SLICE = 0.35
 
 _DONE = 1e-12
 
+_Queue = list[tuple[float, int, "Process"]]
+"""Processes that wait for a processor, a heap: seconds that each has used, a number, the process."""
+
 _Job = list[Any]
 """``[processor seconds that are left, what follows]``: a list, because it is made faster than an object of a class."""
 
@@ -83,12 +86,12 @@ class Process:
         worked: processor seconds that it was given. wakes: how often the thread of its messages woke. used: the seconds that it has had,
             or would have had if it had waited for them as long as others.
         urgent: the jobs of messages, turns: those of schedulers.
-        core: the processor that it has; -1: none. current: the job that runs there, since ``began``.
+        core: the processor that it has; -1: none. home: the one that it had last. current: the job that runs there, since ``began``.
         slice_end: when another process may get its processor.
     """
 
     __slots__ = (
-        "_cores", "began", "core", "current", "is_dead", "slice_end", "turns", "urgent", "used", "wakes", "worked",
+        "_cores", "began", "behind", "core", "current", "home", "is_dead", "slice_end", "turns", "urgent", "used", "wakes", "worked",
     )  # fmt: skip
 
     def __init__(self, cores: Cores) -> None:
@@ -96,10 +99,10 @@ class Process:
         self.urgent: deque[_Job] = deque()
         self.turns: deque[_Job] = deque()
         self.current: _Job | None = None
-        self.core = -1
+        self.core = self.home = -1
         self.wakes = 0
         self.is_dead = False
-        self.began = self.slice_end = self.used = self.worked = 0.0
+        self.began = self.behind = self.slice_end = self.used = self.worked = 0.0
 
     def do(self, seconds: float, then: Action, waking: float = 0.0) -> None:
         """Let the thread of its messages work for so many processor seconds after all that it was given before, then call ``then``.
@@ -147,7 +150,7 @@ class Process:
 
 
 class Cores:
-    """The processors of one machine and its system's scheduler.
+    """The processors of one machine and its system's scheduler, of a system that shares them out without loss.
 
     A process that wakes gets a free processor, or waits for one that is given up, or whose process has had its slice. A slice ends with a
     tick. Of the processes that wait, the one that has used least is next.
@@ -157,30 +160,38 @@ class Cores:
             that was used yet. The lower ones are used first, so those that a load never needs cost nothing.
     """
 
-    __slots__ = ("_base", "_clock", "_free", "_tick", "_waiting", "busy", "first", "running", "total")
+    __slots__ = ("_base", "_clock", "_free", "_queues", "_tick", "_waiting", "busy", "first", "running", "total")
 
     def __init__(self, clock: Clock, first: int, cores: int, tick: float) -> None:
         self._clock, self.first, self.total, self._tick = clock, first, cores, tick
         self.running: list[Process | None] = []
         self._free: list[int] = []
-        self._waiting: list[tuple[float, int, Process]] = []
+        self._waiting: _Queue = []
+        self._queues: list[_Queue] = []
+        """The processes that wait for each processor: all for any, so it is one queue."""
         self._base = self.busy = 0.0
 
     def wake(self, process: Process) -> None:
         """Take in a process that has something to do again."""
         if process.used < self._base:
             process.used = self._base
-        if not self._free and len(self.running) < self.total:
-            self._free.append(len(self.running))
-            self._clock.use(self)
-        if self._free:
-            self._run(process, self._free.pop())
+        core = self._freed()
+        if core >= 0:
+            self._run(process, core)
             return
         heapq.heappush(self._waiting, (process.used, self._clock.number(), process))
         if len(self._waiting) == 1:
             for running in self.running:
                 if running is not None and running.current is not None:
                     self.expect(running, running.current)
+
+    def _freed(self) -> int:
+        """Take a free processor, and return its number; -1: there is none."""
+        if not self._free and len(self.running) < self.total:
+            self._queues.append(self._waiting)
+            self._clock.use(self)
+            return len(self.running) - 1
+        return self._free.pop() if self._free else -1
 
     def interrupt(self, process: Process) -> None:
         """Let a message go before the turn that runs."""
@@ -190,7 +201,7 @@ class Cores:
 
     def due(self, core: int) -> None:
         """The job on a processor is done, or its slice is over."""
-        process, waiting, clock = self.running[core], self._waiting, self._clock
+        process, waiting, clock = self.running[core], self._queues[core], self._clock
         assert process is not None
         urgent, turns, now = process.urgent, process.turns, clock.now
         is_over = now >= process.slice_end and bool(waiting or len(turns) > 1)
@@ -212,8 +223,7 @@ class Cores:
                 turns.remove(job)
             job[1]()
             if self.running[core] is not process:
-                return  # it was killed
-            waiting = self._waiting
+                return  # it was killed, or lost its processor
         if urgent:
             job = urgent[0]
         elif turns:
@@ -236,8 +246,9 @@ class Cores:
     def forget(self, process: Process) -> None:
         """Take a process away that was killed."""
         if process.core < 0:
-            self._waiting = [each for each in self._waiting if each[2] is not process]
-            heapq.heapify(self._waiting)
+            for queue in (self._waiting, *self._queues):
+                queue[:] = [each for each in queue if each[2] is not process]
+                heapq.heapify(queue)
             return
         if process.current is not None:
             self._stop(process)
@@ -265,7 +276,7 @@ class Cores:
 
     def _run(self, process: Process, core: int) -> None:
         self.running[core] = process
-        process.core = core
+        process.core = process.home = core
         process.began = now = self._clock.now
         process.slice_end = (now + SHORTEST_SLICE * self._tick) // self._tick * self._tick + self._tick
         urgent, turns = process.urgent, process.turns
@@ -276,14 +287,14 @@ class Cores:
             job = turns[0]
         process.current = job
         end = now + job[0]
-        if self._waiting or len(turns) > 1:
+        if self._queues[core] or len(turns) > 1:
             end = min(end, process.slice_end)
         self._clock.ends[self.first + core] = end
 
     def expect(self, process: Process, job: _Job) -> None:
         """Say when the current job of a process is done, or its slice over."""
         end = process.began + job[0]
-        if self._waiting or len(process.turns) > 1:
+        if self._queues[process.core] or len(process.turns) > 1:
             end = self._within_slice(process, end)
         self._clock.ends[self.first + process.core] = end
 
@@ -301,17 +312,18 @@ class Clock:
     """The simulated time, in seconds, and all that will happen.
 
     Args:
-        machines: processors of each machine. devices: how many devices there are. tick: see :data:`TICK`.
+        machines: processors of each machine. devices: how many devices there are. tick: see :data:`TICK`. kind: how systems give
+            processors out.
 
     Attributes:
         ends: when the next thing happens on each processor that was used yet, by machine, and then on each device.
         number: counts what happens, so that what happens at the same time has an order.
     """
 
-    def __init__(self, machines: list[int], devices: int = 0, tick: float = TICK) -> None:
+    def __init__(self, machines: list[int], devices: int = 0, tick: float = TICK, kind: type[Cores] = Cores) -> None:
         self.now = 0.0
         self.number = count(1).__next__
-        self.machines = [Cores(self, 0, cores, tick) for cores in machines]
+        self.machines = [kind(self, 0, cores, tick) for cores in machines]
         self.devices = [Device(self, place) for place in range(devices)]
         self.ends = [NEVER] * devices
         self._places: list[Action] = [device.due for device in self.devices]

@@ -64,12 +64,13 @@ class Hardware:
     """The machine of a profile: predictions hold for another one of the same kind only.
 
     Attributes:
-        tick: seconds between two looks of its system's scheduler at a running thread.
+        tick: seconds between two looks of its system's scheduler at a running thread. system: as :func:`platform.system` names it.
     """
 
     processor: str
     cores: int
     tick: float = field(default=TICK, eq=False)
+    system: str = field(default="", eq=False)
 
     @classmethod
     def here(cls) -> Hardware:
@@ -80,7 +81,8 @@ class Hardware:
             name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
         except OSError:
             pass
-        return cls(name, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cls(name, cores, system=platform.system())
 
 
 @define

@@ -23,7 +23,8 @@ from omni_core.protocol.messages import OmniRequest
 from omni_planner.building import simulated
 from omni_planner.deliveries import Deliveries
 from omni_planner.failures import Failure, check_names
-from omni_planner.machine import NEVER, Clock, Process
+from omni_planner.linux_cores import LinuxCores
+from omni_planner.machine import NEVER, Clock, Cores, Process
 from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.replica import Loop, OwnThread, Replica
 from omni_planner.requests import Arrival, Flight
@@ -74,7 +75,9 @@ class Simulation:
         processes = planned_processes(config)
         self._hosts = [None, *sorted({each.host for each in processes if each.host is not None})]
         places = sorted({(each.host or "", gpu) for each in processes for gpu in each.gpus.values()})
-        self.clock = Clock([cores or profile.hardware.cores] * len(self._hosts), len(places), profile.hardware.tick)
+        hardware = profile.hardware
+        kind = LinuxCores if hardware.system == "Linux" else Cores
+        self.clock = Clock([cores or hardware.cores] * len(self._hosts), len(places), hardware.tick, kind)
         self._devices = dict(zip(places, self.clock.devices, strict=True))
         self._config, self._profile, self._in_flight, self._pause = config, profile, in_flight, pause
         self._deliveries = Deliveries(self.clock, profile, self._loop(None), self._heard)
