@@ -49,6 +49,19 @@ def test_replicas_take_turns_and_share_the_work() -> None:
     assert 100 / outcome.seconds == pytest.approx(200.0, rel=0.05)
 
 
+@pytest.mark.parametrize(("seconds", "rate"), [(0.004, 125.0), (0.05, 20.0)])
+def test_stages_of_a_process_wait_for_pythons_lock_only(seconds: float, rate: float) -> None:
+    """Short turns hold the lock and are made one after another; long ones are kernels for the most part, and run side by side."""
+    measured = profile("a", "b", seconds=seconds, cores=2)
+    outcome = simulate(
+        pipeline("a", "b", process="both"),
+        measured,
+        closed_loop(draw(measured.kinds, {"text": 1.0}, 1), 200),
+        in_flight=4,
+    )
+    assert 200 / outcome.seconds == pytest.approx(rate, rel=0.12)
+
+
 def test_messages_cost_time_at_both_ends_and_none_inside_a_process() -> None:
     measured = profile("a", "b", seconds=0.0, message=0.001)
     for process, ends in ((None, 6), ("both", 4)):

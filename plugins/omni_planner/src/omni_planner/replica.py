@@ -12,6 +12,11 @@ from omni_planner.profile import CLIENT
 from omni_planner.requests import Flight
 from omni_planner.stages import PAYLOAD, Output, SimulatedStage, Step
 
+LOCKED = 5e-3
+"""Processor seconds of a step in which it holds Python's lock, where other stages of its process want it: a thread gives it up after 5 ms
+(:func:`sys.getswitchinterval`), and what a step takes beyond that is mostly kernels, which run without it.
+"""
+
 
 class Work(Protocol):
     """A thread: works for so many processor seconds after all that it was given before, then calls ``then``."""
@@ -68,6 +73,7 @@ class Replica:
         devices: those of its ranks.
         loop: sends and receives; where it is an :class:`OwnThread`, the scheduler's thread has a processor of its own too.
         send: is called with what a step sends.
+        kernels: the scheduler's thread while it does not hold Python's lock, for which others of its process wait; ``None``: none do.
     """
 
     def __init__(
@@ -77,7 +83,9 @@ class Replica:
         devices: Sequence[Device],
         loop: Loop,
         send: Callable[[Replica, list[Output]], None],
+        kernels: Process | None = None,
     ) -> None:
+        self._kernels = kernels
         self.stage, self.loop, self._devices = stage, loop, devices
         self.computing = self.worked = 0.0
         stage.now = lambda: clock.now
@@ -129,6 +137,8 @@ class Replica:
         self._is_dead = True
         if self._own is not None:
             self._own.kill()
+        if self._kernels is not None:
+            self._kernels.kill()
         for device in self._devices:
             device.drop(self._jobs)
 
@@ -159,7 +169,11 @@ class Replica:
         seconds, on_device = self._steps[self._next][0]
         self.worked += seconds
         if not self._devices:
-            self._compute(seconds + on_device, self._ended)
+            seconds += on_device
+            if self._kernels is None or seconds <= LOCKED:
+                self._compute(seconds, self._ended)
+            else:
+                self._compute(LOCKED, partial(self._kernels.compute, seconds - LOCKED, self._ended))
         elif on_device:
             self._compute(seconds, partial(self._on_devices, on_device))
         else:

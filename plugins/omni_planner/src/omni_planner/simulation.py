@@ -157,7 +157,10 @@ class Simulation:
             devices = [
                 self._devices[each.host or "", each.gpus[stage.name]] for each in unit.places if stage.name in each.gpus
             ]
-            replica = Replica(made, self.clock, devices, unit.loop, send)
+            kernels = None
+            if len(unit.stages) > 1 and isinstance(unit.loop, Process):
+                kernels = Process(self.clock.machines[self._hosts.index(unit.host)])
+            replica = Replica(made, self.clock, devices, unit.loop, send, kernels)
             unit.replicas[stage.name] = replica
             self._deliveries.serving[stage.name, unit.number] = unit, replica
 
