@@ -6,7 +6,8 @@ One calibration in the demo's own placement; each variant is run, and simulated 
 measured; the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside
 which other programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much.
 Virtual machines become slower and faster by the minute, which says nothing of a prediction: a fixed piece of work is timed with the
-calibration and around each run, and what was predicted is multiplied by how much longer it takes, which the rows say, too.
+calibration and around each run, and what was predicted is multiplied by how much longer it takes, which the rows say, too. A run between
+two timings that differ by more than 5 % is repeated like a disturbed one.
 With ``--profile`` the calibration is kept in a file, so that variants can be run a few at a time. ``--explain`` adds the processor time of
 each process for a request, measured and simulated, which tells costs that are wrong from waits that are.
 """
@@ -109,6 +110,7 @@ def checkpoint_of(folder: str) -> Model:
 
 
 PIECE = """
+import statistics
 import time
 import numpy as np
 
@@ -123,18 +125,19 @@ def piece():
         matrix @ matrix
     np.copyto(target, source)
 
-for _ in range(20):
+seconds = []
+end = time.perf_counter() + 1.2
+while time.perf_counter() < end:
+    begin = time.process_time()
     piece()
-begin, count, used = time.perf_counter(), 0, time.process_time()
-while time.perf_counter() < begin + 0.3:
-    piece()
-    count += 1
-print((time.process_time() - used) / count)
+    seconds.append(time.process_time() - begin)
+print(statistics.median(seconds))
 """
 """Python, products and copies, about 0.5 ms of them."""
 
 MOST_OTHERS, RUNS = 0.05, 5
-"""The share of the processors that other programs may use beside a run, and how often it is repeated in the hope of that."""
+"""The share of the processors that other programs may use beside a run, or by which the machine's pace may change, and how often a run is
+repeated in the hope of that."""
 
 
 @frozen
@@ -143,17 +146,19 @@ class Measured:
 
     Attributes:
         summary: its figures. others: the share of the processors that other programs used beside it.
-        pace: of the machine around it, see :func:`pace`. seconds: processor seconds of each process, its first thread and the others.
+        pace: of the machine around it, see :func:`pace`. unsteady: by how much of it that changed meanwhile.
+        seconds: processor seconds of each process, its first thread and the others.
     """
 
     summary: Summary
     others: float
     pace: float
+    unsteady: float
     seconds: dict[str, tuple[float, float]]
 
 
 def pace() -> float:
-    """Return the processor seconds of :data:`PIECE` while every processor does it."""
+    """Return the processor seconds of :data:`PIECE` while every processor does it, the median of a second."""
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [sys.executable, "-c", PIECE]
     workers = [
@@ -212,6 +217,11 @@ def explained(name: str, total: int, used: dict[str, tuple[float, float]], found
     return rows
 
 
+def disturbed(run: Measured) -> float:
+    """Return by how much a run was disturbed: by other programs, or by a machine that became slower or faster."""
+    return max(run.others, run.unsteady)
+
+
 def _processors() -> tuple[float, float]:
     """Return the seconds that programs have used the processors since the start of the machine, and all seconds of them."""
     ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
@@ -226,7 +236,7 @@ def _usages(pipe: AsyncPipe) -> dict[str, Usage]:
 async def measured_alone(pipe: AsyncPipe, requests: Sequence[OmniRequest], variant: Variant) -> Measured:
     """Run a closed loop, again while other programs disturb it; return the least disturbed run."""
     runs: list[Measured] = []
-    while not runs or (min(each.others for each in runs) > MOST_OTHERS and len(runs) < RUNS):
+    while not runs or (min(map(disturbed, runs)) > MOST_OTHERS and len(runs) < RUNS):
         paces = [await asyncio.to_thread(pace)]
         await measured(pipe, requests, variant.in_flight, 2 * variant.in_flight)  # caches are warm again
         (used, passed), before = _processors(), _usages(pipe)
@@ -237,8 +247,9 @@ async def measured_alone(pipe: AsyncPipe, requests: Sequence[OmniRequest], varia
         seconds = {name: (each.loop, each.others) for name, each in own.items()}
         paces.append(await asyncio.to_thread(pace))
         others = max(0.0, others / max(1e-9, now_passed - passed))
-        runs.append(Measured(found, others, statistics.mean(paces), seconds))
-    return min(runs, key=lambda each: each.others)
+        mean = statistics.mean(paces)
+        runs.append(Measured(found, others, mean, abs(paces[1] - paces[0]) / mean, seconds))
+    return min(runs, key=disturbed)
 
 
 def arrivals_of(profile: PipelineProfile, kind: str, total: int) -> list[Arrival]:
