@@ -277,6 +277,11 @@ async def calibrated(model: Model, path: Path | None, quick: bool) -> tuple[Pipe
     """Return the profile and the pace of the machine when it was made, from the file and another one beside it if they are there."""
     beside = None if path is None else path.with_suffix(".pace")
     if path is not None and beside is not None and path.exists():
+        if not beside.exists():
+            raise click.BadParameter(
+                f"{beside} is not there, which has the machine's pace; remove {path} to calibrate again",
+                param_hint="--profile",
+            )
         return PipelineProfile.load(path), float(beside.read_text())
     paces = [pace()]
     async with omni_core.open_async(model.pipeline, **model.options) as pipe:

@@ -30,7 +30,7 @@ class LinuxCores(Cores):
     seldom takes work from others, one that is idle at a tick does; none takes what has just run elsewhere.
     """
 
-    __slots__ = ("_count", "_failed", "_falls", "_is_balancing", "_most_used", "_share", "_since")
+    __slots__ = ("_count", "_failed", "_falls", "_is_balancing", "_may_wait", "_most_used", "_share", "_since")
 
     def __init__(self, clock: Clock, first: int, cores: int, tick: float) -> None:
         super().__init__(clock, first, cores, tick)
@@ -38,7 +38,7 @@ class LinuxCores(Cores):
         self._most_used = math.sqrt((1.0 - 1.0 / cores) / 1.17)
         self._share = self._since = 0.0
         self._count = self._failed = self._falls = 0
-        self._is_balancing = False
+        self._is_balancing = self._may_wait = False  # the second: whether a queue may hold a process
 
     def wake(self, process: Process) -> None:
         core = process.home
@@ -72,6 +72,7 @@ class LinuxCores(Cores):
             heapq.heappush(queue, (process.used, self._clock.number(), process))
             if running.current is not None:
                 self.expect(running, running.current)
+        self._may_wait = True
         self._expect_balance()
 
     def _freed(self) -> int:
@@ -109,7 +110,7 @@ class LinuxCores(Cores):
         self._clock.ends[self.first + core] = NEVER
         self._free.append(core)
         self._falls += 1
-        if self._falls % FALLS or not self._pull(core):
+        if self._may_wait and (self._falls % FALLS or not self._pull(core)):
             self._expect_balance()
 
     def _pull(self, core: int, slept: float = HOT) -> bool:
@@ -132,8 +133,10 @@ class LinuxCores(Cores):
 
     def _expect_balance(self) -> None:
         """Look at the next tick for processes that wait while a processor is free."""
-        if not self._is_balancing and self._count < self.total and any(self._queues):
-            self._is_balancing = True
+        if self._is_balancing or self._count == self.total:
+            return
+        self._is_balancing = self._may_wait = any(self._queues)
+        if self._is_balancing:
             now, tick = self._clock.now, self._tick
             left = (now // tick + 1.0) * tick - now
             self._clock.after(left if left > 0.0 and now + left > now else left + tick, self._balance)
