@@ -72,7 +72,7 @@ def _cost(features: list[str], seconds: Mapping[str, float], error: float) -> Co
 @cache
 def profile() -> PipelineProfile:
     """Return what a calibration of the demo would."""
-    made = PipelineProfile("demo", Hardware("test", 2), message=150 * MICRO, latency=200 * MICRO)
+    made = PipelineProfile("demo", Hardware("test", 2, system="Linux"), message=150 * MICRO, latency=200 * MICRO)
     transfer = {"messages": TRANSFER, "wakes": WAKE}
     for name, (kind, seconds, error) in COSTS.items():
         stage = made.stages[name] = StageProfile(kind)  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def config(arguments: Mapping[str, Mapping[str, Any]] | None = None, **changes: 
 
 def line(*names: str) -> tuple[PipelineConfig, PipelineProfile]:
     """Return a pipeline of functions one after another, and a profile of it."""
-    made, sample = PipelineProfile("line", Hardware("test", 2)), {}
+    made, sample = PipelineProfile("line", Hardware("test", 2, system="Linux")), {}
     stages = []
     for number, name in enumerate(names):
         made.stages[name] = StageProfile("function")
