@@ -143,6 +143,9 @@ class Simulation:
     def _loop(self, host: str | None) -> Loop:
         if self._profile.is_estimate:
             return OwnThread(self.clock)
+        return self._process(host)
+
+    def _process(self, host: str | None) -> Process:
         return Process(self.clock.machines[self._hosts.index(host)])
 
     def _build(self, unit: SimulatedUnit) -> None:
@@ -157,9 +160,8 @@ class Simulation:
             devices = [
                 self._devices[each.host or "", each.gpus[stage.name]] for each in unit.places if stage.name in each.gpus
             ]
-            kernels = None
-            if len(unit.stages) > 1 and isinstance(unit.loop, Process):
-                kernels = Process(self.clock.machines[self._hosts.index(unit.host)])
+            shares = len(unit.stages) > 1 and isinstance(unit.loop, Process)
+            kernels = self._process(unit.host) if shares else None
             replica = Replica(made, self.clock, devices, unit.loop, send, kernels)
             unit.replicas[stage.name] = replica
             self._deliveries.serving[stage.name, unit.number] = unit, replica

@@ -46,7 +46,7 @@ def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
 
 def _best(logits: torch.Tensor) -> list[int]:
     """Return the id of each row's largest value; -1 where that is not finite."""
-    if logits.device.type == "cpu":  # NumPy's search is vectorised: 4 us of 32,000 values, where PyTorch's takes 50
+    if logits.device.type == "cpu":  # NumPy's search is vectorised: a tenth of the time with 32,000 values
         rows = logits.detach().numpy()
         return [
             best if math.isfinite(row[best]) else -1 for row, best in zip(rows, rows.argmax(-1).tolist(), strict=True)
