@@ -1,27 +1,27 @@
 """Predict what the demo does in several placements and loads, then run it: first text, first sound, completion, throughput.
 
-    python benchmarks/planner.py [--quick] [--json FILE] [--profile FILE] [--variant TEXT ...] [--checkpoint mid|DIR] [--explain]
+    python benchmarks/planner.py [--quick] [--json FILE] [--keep DIR] [--variant TEXT ...] [--checkpoint mid|DIR] [--explain]
 
-One calibration in the demo's own placement; each variant is run, and simulated from it. ``ours`` is the prediction, ``other`` what was
-measured; the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside
-which other programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much.
-Virtual machines become slower and faster by the minute, which says nothing of a prediction: a fixed piece of work is timed with the
-calibration and around each run, and what was predicted is multiplied by how much longer it takes, which the rows say, too. A run between
-two timings that differ by more than 5 % is repeated like a disturbed one.
-With ``--profile`` the calibration is kept in a file, so that variants can be run a few at a time. ``--explain`` adds the processor time of
-each process for a request, measured and simulated, which tells costs that are wrong from waits that are.
+Calibrations, all in the demo's own placement, and variants in turn: virtual machines become slower and faster within minutes, which says
+nothing of a prediction, so each variant is simulated from the calibrations before and after its run. Rows say by how much those two differ
+in what they predict (the later one's requests per second over the earlier one's). ``ours`` is the prediction, ``other`` what was measured;
+the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside which other
+programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much. So is a run whose
+two calibrations differ by more than 10 %: of four the one with the least difference is taken.
+With ``--keep`` the calibration of each variant is kept, with which others can be simulated. ``--explain`` adds the processor time of each
+process for a request, measured and simulated, which tells costs that are wrong from waits that are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import operator
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from omni_planner.calibrate import CONCURRENCIES, calibrate
 from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.requests import Arrival, draw
 from omni_planner.simulate import simulate, summarise
+from omni_planner.simulation import Outcome
 from omni_planner.summary import Events, Summary
 from omni_planner.threads import Usage, usage
 
@@ -60,7 +61,7 @@ class Model:
 
     Attributes:
         pipeline: its name. options: of :func:`omni_core.open_async`. parameters: of requests, by stage.
-        concurrencies, rounds: of the calibration.
+        concurrencies, rounds: of a calibration.
     """
 
     pipeline: str
@@ -68,7 +69,7 @@ class Model:
     options: dict[str, Any] = field(factory=dict)
     parameters: dict[str, dict[str, Any]] = field(factory=dict)
     concurrencies: Sequence[int] = CONCURRENCIES
-    rounds: int = 3
+    rounds: int = 1
 
 
 SPEAKERS_SHARE = {"talker_ar.process": "speech", "code2wav.process": "speech"}
@@ -106,38 +107,14 @@ def checkpoint_of(folder: str) -> Model:
         "thinker": {"max_new_tokens": 24, "ignore_eos": True, "seed": 1},
         "talker": {"max_new_tokens": 24, "seed": 1},
     }
-    return Model("qwen3-omni", variants, {"model": folder}, parameters, (2, 4), 1)
+    return Model("qwen3-omni", variants, {"model": folder}, parameters, (2, 4))
 
-
-PIECE = """
-import statistics
-import time
-import numpy as np
-
-matrix, source = np.ones((96, 96), np.float32), np.ones(1 << 20, np.float32)
-target = np.empty_like(source)
-
-def piece():
-    found = {}
-    for number in range(1500):
-        found[number % 97] = [number, str(number)]
-    for _ in range(12):
-        matrix @ matrix
-    np.copyto(target, source)
-
-seconds = []
-end = time.perf_counter() + 1.2
-while time.perf_counter() < end:
-    begin = time.process_time()
-    piece()
-    seconds.append(time.process_time() - begin)
-print(statistics.median(seconds))
-"""
-"""Python, products and copies, about 0.5 ms of them."""
 
 MOST_OTHERS, RUNS = 0.05, 5
-"""The share of the processors that other programs may use beside a run, or by which the machine's pace may change, and how often a run is
-repeated in the hope of that."""
+"""The share of the processors that other programs may use beside a run, and how often it is repeated in the hope of that."""
+
+MOST_CHANGED, TRIES = 0.1, 4
+"""By how much the calibrations around a run may differ, and how often it is repeated in the hope of that."""
 
 
 @frozen
@@ -146,26 +123,12 @@ class Measured:
 
     Attributes:
         summary: its figures. others: the share of the processors that other programs used beside it.
-        pace: of the machine around it, see :func:`pace`. unsteady: by how much of it that changed meanwhile.
         seconds: processor seconds of each process, its first thread and the others.
     """
 
     summary: Summary
     others: float
-    pace: float
-    unsteady: float
     seconds: dict[str, tuple[float, float]]
-
-
-def pace() -> float:
-    """Return the processor seconds of :data:`PIECE` while every processor does it, the median of a second."""
-    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    command = [sys.executable, "-c", PIECE]
-    workers = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **threads})
-        for _ in os.sched_getaffinity(0)
-    ]
-    return statistics.mean(float(each.communicate()[0]) for each in workers)
 
 
 async def measured(pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: int, total: int) -> Summary:
@@ -187,19 +150,19 @@ async def measured(pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: 
     return Summary.of(found, time.perf_counter() - begin)
 
 
-def rows_of(name: str, predicted: Summary, found: Summary, slower: float) -> list[Row]:
-    """Return a row for each figure, of a prediction for a machine that is ``slower`` than it was."""
-    pairs = [("requests per second", "1/s", predicted.per_second / slower, found.per_second)]
+def rows_of(name: str, predicted: Summary, found: Summary) -> list[Row]:
+    """Return a row for each figure."""
+    pairs = [("requests per second", "1/s", predicted.per_second, found.per_second)]
     for stage, what in (("decode", "first text"), ("code2wav", "first sound")):
         if stage in found.first:
             for share in ("p50", "p95"):
                 here, there = getattr(predicted.first[stage], share), getattr(found.first[stage], share)
-                pairs.append((f"{what} {share}", "ms", slower * here * 1e3, there * 1e3))
+                pairs.append((f"{what} {share}", "ms", here * 1e3, there * 1e3))
     assert predicted.done is not None
     assert found.done is not None
     for share in ("p50", "p95"):
         here, there = getattr(predicted.done, share), getattr(found.done, share)
-        pairs.append((f"completion {share}", "ms", slower * here * 1e3, there * 1e3))
+        pairs.append((f"completion {share}", "ms", here * 1e3, there * 1e3))
     return [
         Row(f"{name}: {what}", unit, ours, other, "measured", min(ours, other) / max(ours, other))
         for what, unit, ours, other in pairs
@@ -217,11 +180,6 @@ def explained(name: str, total: int, used: dict[str, tuple[float, float]], found
     return rows
 
 
-def disturbed(run: Measured) -> float:
-    """Return by how much a run was disturbed: by other programs, or by a machine that became slower or faster."""
-    return max(run.others, run.unsteady)
-
-
 def _processors() -> tuple[float, float]:
     """Return the seconds that programs have used the processors since the start of the machine, and all seconds of them."""
     ticks = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
@@ -236,8 +194,7 @@ def _usages(pipe: AsyncPipe) -> dict[str, Usage]:
 async def measured_alone(pipe: AsyncPipe, requests: Sequence[OmniRequest], variant: Variant) -> Measured:
     """Run a closed loop, again while other programs disturb it; return the least disturbed run."""
     runs: list[Measured] = []
-    while not runs or (min(map(disturbed, runs)) > MOST_OTHERS and len(runs) < RUNS):
-        paces = [await asyncio.to_thread(pace)]
+    while not runs or (min(run.others for run in runs) > MOST_OTHERS and len(runs) < RUNS):
         await measured(pipe, requests, variant.in_flight, 2 * variant.in_flight)  # caches are warm again
         (used, passed), before = _processors(), _usages(pipe)
         found = await measured(pipe, requests, variant.in_flight, variant.total)
@@ -245,11 +202,8 @@ async def measured_alone(pipe: AsyncPipe, requests: Sequence[OmniRequest], varia
         now_used, now_passed = _processors()
         others = now_used - used - sum(each.loop + each.others for each in own.values())
         seconds = {name: (each.loop, each.others) for name, each in own.items()}
-        paces.append(await asyncio.to_thread(pace))
-        others = max(0.0, others / max(1e-9, now_passed - passed))
-        mean = statistics.mean(paces)
-        runs.append(Measured(found, others, mean, abs(paces[1] - paces[0]) / mean, seconds))
-    return min(runs, key=disturbed)
+        runs.append(Measured(found, max(0.0, others / max(1e-9, now_passed - passed)), seconds))
+    return min(runs, key=operator.attrgetter("others"))
 
 
 def arrivals_of(profile: PipelineProfile, kind: str, total: int) -> list[Arrival]:
@@ -273,52 +227,71 @@ async def asked(pipe: AsyncPipe, model: Model) -> dict[str, list[OmniRequest]]:
     return requests
 
 
-async def calibrated(model: Model, path: Path | None, quick: bool) -> tuple[PipelineProfile, float]:
-    """Return the profile and the pace of the machine when it was made, from the file and another one beside it if they are there."""
-    beside = None if path is None else path.with_suffix(".pace")
-    if path is not None and beside is not None and path.exists():
-        if not beside.exists():
-            raise click.BadParameter(
-                f"{beside} is not there, which has the machine's pace; remove {path} to calibrate again",
-                param_hint="--profile",
-            )
-        return PipelineProfile.load(path), float(beside.read_text())
-    paces = [pace()]
-    async with omni_core.open_async(model.pipeline, **model.options) as pipe:
-        profile: PipelineProfile = await calibrate(
-            pipe, await asked(pipe, model), model.concurrencies, rounds=1 if quick else model.rounds
-        )
-    paces.append(pace())
-    if path is not None and beside is not None:
-        profile.save(path)
-        beside.write_text(f"{statistics.mean(paces)}\n")
-    return profile, statistics.mean(paces)
+async def measured_in(pipe: AsyncPipe, model: Model, variant: Variant) -> Measured:
+    """Run a variant in a pipeline that is placed for it."""
+    requests = await asked(pipe, model)
+    requests["mixed"] = [each for pair in zip(requests["speech"], requests["text"], strict=True) for each in pair]
+    for request in requests[variant.kind]:
+        await pipe.submit(request)
+    return await measured_alone(pipe, requests[variant.kind], variant)
 
 
-async def run(
-    model: Model, names: Sequence[str], profile_path: Path | None, *, quick: bool, explain: bool
-) -> list[Row]:
-    """Calibrate, then predict and run variants."""
+@frozen
+class Predicted:
+    """One run of a variant between two calibrations.
+
+    Attributes:
+        found: what was measured. profile: both calibrations. outcome: what is predicted from it. changed: the requests per second
+            predicted from the later calibration over those from the earlier one.
+    """
+
+    found: Measured
+    profile: PipelineProfile
+    outcome: Outcome
+    changed: float
+
+
+async def run(model: Model, names: Sequence[str], folder: Path | None, *, quick: bool, explain: bool) -> list[Row]:
+    """Calibrate, run variants and predict them."""
     variants = [each for each in model.variants if not names or any(name in each.name for name in names)]
-    profile, usual = await calibrated(model, profile_path, quick)
     rows: list[Row] = []
     explanations: list[Row] = []
-    for variant in variants[:2] if quick else variants:
-        async with omni_core.open_async(model.pipeline, **model.options, set=variant.settings) as pipe:
-            requests = await asked(pipe, model)
-            requests["mixed"] = [
-                each for pair in zip(requests["speech"], requests["text"], strict=True) for each in pair
-            ]
-            for request in requests[variant.kind]:
-                await pipe.submit(request)
-            found = await measured_alone(pipe, requests[variant.kind], variant)
-            config = evolve(pipe.config)
-        arrivals = arrivals_of(profile, variant.kind, variant.total)
-        outcome = simulate(config, profile, arrivals, in_flight=variant.in_flight)
-        slower = found.pace / usual
-        name = f"{variant.name} (others {found.others:.0%}, machine {slower:.2f})"
-        rows += rows_of(name, summarise(outcome), found.summary, slower)
-        explanations += explained(variant.name, variant.total, outcome.processes, found)
+    async with omni_core.open_async(model.pipeline, **model.options) as usual:
+
+        async def calibrated() -> PipelineProfile:
+            return await calibrate(usual, await asked(usual, model), model.concurrencies, rounds=model.rounds)
+
+        async def between(before: PipelineProfile, variant: Variant) -> tuple[Predicted, PipelineProfile]:
+            """Run a variant after a calibration; return that, and the one that follows."""
+            if variant.settings:
+                async with omni_core.open_async(model.pipeline, **model.options, set=variant.settings) as pipe:
+                    found, config = await measured_in(pipe, model, variant), pipe.config
+            else:
+                found, config = await measured_in(usual, model, variant), usual.config
+            after = before if quick else await calibrated()
+            arrivals = arrivals_of(before, variant.kind, variant.total)
+
+            def simulated(profile: PipelineProfile) -> Outcome:
+                return simulate(evolve(config), profile, arrivals, in_flight=variant.in_flight)
+
+            around = deepcopy(before)
+            if not quick:
+                around.merge(after)
+            changed = summarise(simulated(after)).per_second / summarise(simulated(before)).per_second
+            return Predicted(found, around, simulated(around), changed), after
+
+        last = await calibrated()
+        for number, variant in enumerate(variants[:2] if quick else variants):
+            tries: list[Predicted] = []
+            while not tries or (min(map(unsteady, tries)) > MOST_CHANGED and len(tries) < TRIES):
+                made, last = await between(last, variant)
+                tries.append(made)
+            best = min(tries, key=unsteady)
+            if folder is not None:
+                best.profile.save(folder / f"{number + 1}.json")
+            name = f"{variant.name} (others {best.found.others:.0%}, machine {best.changed:.2f})"
+            rows += rows_of(name, summarise(best.outcome), best.found.summary)
+            explanations += explained(variant.name, variant.total, best.outcome.processes, best.found)
     errors = [1 - row.ratio for row in rows if row.ratio is not None]
     rows += explanations if explain else []
     rows.append(Row("median error of all", "%", 100 * statistics.median(errors), None, "", None))
@@ -327,14 +300,18 @@ async def run(
     return rows
 
 
+def unsteady(run: Predicted) -> float:
+    """Return by how much the machine changed around a run."""
+    return max(run.changed, 1 / run.changed) - 1
+
+
 @click.command()
 @quick_option
 @json_option
 @click.option(
-    "--profile",
-    "profile_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The calibration: written if the file is not there, else read; the machine's pace is beside it.",
+    "--keep",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="A folder for the calibration of each variant, by number.",
 )
 @click.option("--variant", "names", multiple=True, help="Only variants with this in their names; may be repeated.")
 @click.option("--checkpoint", help="A folder of a Qwen3-Omni checkpoint, or `mid`: a random one of middle size.")
@@ -342,7 +319,7 @@ async def run(
 def main(
     quick: bool,
     json_path: Path | None,
-    profile_path: Path | None,
+    keep: Path | None,
     names: tuple[str, ...],
     checkpoint: str | None,
     explain: bool,
@@ -358,7 +335,7 @@ def main(
             raise click.BadParameter(
                 f"there are {', '.join(each.name for each in model.variants)}", param_hint="--variant"
             )
-        rows = asyncio.run(run(model, names, profile_path, quick=quick, explain=explain))
+        rows = asyncio.run(run(model, names, keep, quick=quick, explain=explain))
     publish(rows, json_path)
 
 

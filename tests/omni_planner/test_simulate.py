@@ -60,6 +60,7 @@ def test_stages_of_a_process_wait_for_pythons_lock_only(seconds: float, rate: fl
         in_flight=4,
     )
     assert 200 / outcome.seconds == pytest.approx(rate, rel=0.12)
+    assert outcome.processes["both"] == (pytest.approx(0.0, abs=1e-3), pytest.approx(400 * seconds, rel=0.1))
 
 
 def test_messages_cost_time_at_both_ends_and_none_inside_a_process() -> None:

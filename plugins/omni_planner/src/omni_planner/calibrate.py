@@ -115,7 +115,7 @@ async def calibrate(
     for window in windows:
         for turn in found.turns:
             if not window.alone and window.begin <= turn.begin < window.end:  # after a pause, turns find cold caches
-                profile.stages[turn.stage].cost(window.kind).observe(turn.counts, turn.seconds)
+                profile.stages[turn.stage].observe(window.kind, turn.counts, turn.seconds)
     for stage, seconds in sound.items():
         frames = sum(
             turn.counts["frames"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from omni_core.errors import ConfigError
 from omni_planner.costs import Cost
 from omni_planner.machine import TICK
 
-VERSION = 2
+VERSION = 3
 
 Kind = Literal["function", "engine", "vocoder", "stream"]
 
@@ -29,8 +30,15 @@ FEATURES: dict[Kind, list[str]] = {
 }
 """The counts that describe a turn of each kind of stage. ``turns`` is 1 if it computed anything, ``woken`` if its thread had waited."""
 
+WAIT = 200e-6
+"""Seconds without a message after which a stage's thread counts as one that has waited (``woken``): others used its processor meanwhile."""
+
 LEAST_MESSAGE = 1e-6
 """Processor seconds of a message at least: also one that costs next to nothing wakes a thread."""
+
+ROOTS: dict[Kind, dict[str, str]] = {"engine": {"root_decodes": "decodes", "root_positions": "positions"}}
+"""Features that are the square root of a count: ten positions do not cost ten times one, because most of a step is the reading of
+weights, of a mixture of experts those of the experts that any position chose."""
 
 TRANSFERS = ["messages", "wakes"]
 """The counts that describe the work of a process's first thread."""
@@ -57,6 +65,16 @@ Costing = Callable[[str, Sequence[float]], Seconds]
 def counts_of(kind: Kind, **counts: float) -> list[float]:
     """Return counts of a turn in the order in which a :data:`Costing` takes them."""
     return [counts.get(name, 0.0) for name in (*FEATURES[kind], *MORE_COUNTS[kind])]
+
+
+def features_of(kind: Kind) -> list[str]:
+    """Return all features of the cost of a turn."""
+    return [*FEATURES[kind], *ROOTS.get(kind, ())]
+
+
+def observed(kind: Kind, counts: Mapping[str, float]) -> dict[str, float]:
+    """Return the features of a turn with these counts."""
+    return {**counts, **{root: math.sqrt(counts.get(name, 0.0)) for root, name in ROOTS.get(kind, {}).items()}}
 
 
 @frozen
@@ -106,23 +124,32 @@ class StageProfile:
     def cost(self, request_kind: str) -> Cost:
         """Return the cost of turns for a kind of request, new if it is the first."""
         if request_kind not in self.costs:
-            self.costs[request_kind] = Cost.over(FEATURES[self.kind])
+            self.costs[request_kind] = Cost.over(features_of(self.kind))
         return self.costs[request_kind]
+
+    def observe(self, request_kind: str, counts: Mapping[str, float], seconds: float) -> None:
+        """Add a turn to the costs."""
+        self.cost(request_kind).observe(observed(self.kind, counts), seconds)
 
     def costing(self, stage: StageConfig) -> Costing:
         """Return what turns cost where the stage is configured like this."""
-        coefficients: dict[str, list[float]] = {}
+        plain, roots = FEATURES[self.kind], ROOTS.get(self.kind, {})
+        places = {root: plain.index(name) for root, name in roots.items()}
+        coefficients: dict[str, tuple[list[float], list[tuple[int, float]]]] = {}
         for kind, cost in self.costs.items():
-            found = cost.coefficients()
-            coefficients[kind] = [found.get(name, 0.0) for name in FEATURES[self.kind]]
-        usual = next(iter(coefficients.values()), [])
-        for kind, measured in coefficients.items():
-            coefficients[kind] = [each / self.recorded.get(kind, 1.0) for each in measured]
+            found, recorded = cost.coefficients(), self.recorded.get(kind, 1.0)
+            linear = [found.get(name, 0.0) / recorded for name in plain]
+            curved = [(place, found[root] / recorded) for root, place in places.items() if found.get(root)]
+            coefficients[kind] = linear, curved
+        usual = next(iter(coefficients.values()), ([], []))
 
         def seconds(kind: str, counts: Sequence[float]) -> Seconds:
+            linear, curved = coefficients.get(kind, usual)
             found = 0.0
-            for each, count in zip(coefficients.get(kind, usual), counts):  # noqa: B905 - estimates count more
+            for each, count in zip(linear, counts):  # noqa: B905 - estimates count more
                 found += each * count
+            for place, each in curved:
+                found += each * math.sqrt(counts[place])
             return found, 0.0
 
         return seconds

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from omni_planner.machine import Action, Clock, Device, Process
-from omni_planner.profile import CLIENT
+from omni_planner.profile import CLIENT, WAIT
 from omni_planner.requests import Flight
 from omni_planner.stages import PAYLOAD, Output, SimulatedStage, Step
 
@@ -67,7 +67,8 @@ class Replica:
     """A stage in its process: its inputs, its scheduler's thread, and the thread of its process that sends and receives.
 
     Attributes:
-        computing: seconds in which it made turns. worked: processor seconds of them.
+        computing: seconds in which it made turns. worked: processor seconds of them. beside: of those, the ones in which
+            others of its process could work.
 
     Args:
         devices: those of its ranks.
@@ -87,7 +88,7 @@ class Replica:
     ) -> None:
         self._kernels = kernels
         self.stage, self.loop, self._devices = stage, loop, devices
-        self.computing = self.worked = 0.0
+        self.computing = self.worked = self.beside = 0.0
         stage.now = lambda: clock.now
         self._clock, self._send = clock, send
         self._own = None if isinstance(loop, Process) else OwnThread(clock)
@@ -97,12 +98,13 @@ class Replica:
         self._jobs: set[int] = set()
         self._steps: list[Step] = []
         self._next, self._since, self._ended = 0, 0.0, self._end_step
+        self._rested = -float("inf")  # when its last turn ended
 
     def deliver(self, flight: Flight, what: str, source: str) -> None:
         """Take a message in and begin a turn."""
         self.put(flight, what, source)
         if not self._is_busy and self.stage.inbox:
-            self._turn(woken=1)
+            self._turn()
 
     def put(self, flight: Flight, what: str, source: str) -> None:
         """Take a message in; a payload counts when those of all sources have come."""
@@ -124,7 +126,7 @@ class Replica:
     def wake(self) -> None:
         """Begin a turn if there is something to do."""
         if not self._is_busy and self.stage.inbox:
-            self._turn(woken=1)
+            self._turn()
 
     def drop(self, flight: Flight) -> None:
         """Forget a request."""
@@ -142,9 +144,9 @@ class Replica:
         for device in self._devices:
             device.drop(self._jobs)
 
-    def _turn(self, woken: int = 0) -> None:
+    def _turn(self) -> None:
         stage = self.stage
-        stage.woken = woken
+        stage.woken = self._clock.now - self._rested > WAIT
         steps = stage.turn()
         if self._own is not None:  # what sends nothing needs no event
             while steps and not steps[-1][1] and not steps[-1][0][1]:
@@ -162,7 +164,7 @@ class Replica:
 
     def _again(self) -> None:
         if not self._is_busy and not self._is_dead:
-            self._turn(woken=1)
+            self._turn()
 
     def _work(self) -> None:
         """Make the next step of the turn."""
@@ -173,6 +175,7 @@ class Replica:
             if self._kernels is None or seconds <= LOCKED:
                 self._compute(seconds, self._ended)
             else:
+                self.beside += seconds - LOCKED
                 self._compute(LOCKED, partial(self._kernels.compute, seconds - LOCKED, self._ended))
         elif on_device:
             self._compute(seconds, partial(self._on_devices, on_device))
@@ -187,7 +190,8 @@ class Replica:
         if self._next < len(self._steps):
             self._work()
             return
-        self.computing += self._clock.now - self._since
+        self._rested = self._clock.now
+        self.computing += self._rested - self._since
         self._turn()
 
     def _on_devices(self, seconds: float) -> None:

@@ -319,5 +319,6 @@ class Simulation:
         processes = {CLIENT: (self.client.worked, 0.0)}
         for unit in self.units:
             turns = sum(each.worked for each in unit.replicas.values())
-            processes[unit.name] = unit.loop.worked - turns * isinstance(unit.loop, Process), turns
+            beside = sum(each.beside for each in unit.replicas.values())
+            processes[unit.name] = unit.loop.worked - (turns - beside) * isinstance(unit.loop, Process), turns
         return Outcome(self.flights, seconds, hosts, shares, devices, self.client.worked / lasted, deaths, processes)

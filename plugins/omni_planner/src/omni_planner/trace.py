@@ -9,12 +9,9 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from omni_planner.profile import CLIENT, Kind, Sample, Visit
+from omni_planner.profile import CLIENT, WAIT, Kind, Sample, Visit
 
 Event = Mapping[str, Any]
-
-WAIT = 200.0
-"""Microseconds without a processor after which a thread has waited."""
 
 
 @frozen
@@ -95,9 +92,9 @@ def read(events: Iterable[Event], windows: Iterable[Window]) -> tuple[Observatio
     found.kinds = _kinds(raw)
     ended: dict[str, float] = {}
     for event in raw:
-        stage, idle = event["args"]["stage"], event["dur"] - event["args"]["cpu"]
+        stage = event["args"]["stage"]
         counts = _counts(found.kinds[stage], event["args"])
-        has_waited = max(event["ts"] - ended.get(stage, 0.0), idle) > WAIT
+        has_waited = event["ts"] - ended.get(stage, 0.0) > 1e6 * WAIT
         ended[stage] = event["ts"] + event["dur"]
         if counts is not None:
             counts["woken"] = float(has_waited)
