@@ -34,6 +34,9 @@ WEIGHTS = {
 
 Draw = Callable[[int, int], list[int]]
 
+WARM_UPS = 4
+"""Prompts before the first measured one. A decode step is called often enough in one."""
+
 REST = 0.3
 """Seconds after a measurement, in which threads that spin for more work go to sleep."""
 
@@ -132,10 +135,11 @@ def equal_ids(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[int, int]:
 def measure(label: str, kind: str, sides: dict[str, Worker], *, rounds: int, clock: str, draw: Draw) -> list[Row]:
     """Measure all loads on all sides, those that are not ours last in ``sides``."""
     samples: dict[tuple[str, str], list[float]] = {}
-    for load in LOADS:  # what is compiled or laid out at first use
-        prompts = [draw(load.length, -1 - seed) for seed in range(load.requests)]
-        for worker in sides.values():
-            worker.generate(load, prompts)
+    for load in LOADS:  # what is compiled or laid out at first use, and threads that are chosen by trial
+        for number in range(WARM_UPS if load.tokens == 1 else 1):
+            prompts = [draw(load.length, -1 - seed - number) for seed in range(load.requests)]
+            for worker in sides.values():
+                worker.generate(load, prompts)
     equal: dict[tuple[str, str], tuple[int, int]] = {}
     ours = [name for name in sides if name not in PEERS]
     peers = [name for name in sides if name in PEERS]

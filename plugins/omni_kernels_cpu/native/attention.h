@@ -6,6 +6,8 @@
 namespace {
 
 constexpr int MOST_HEADS = 4;  // query heads that are computed together
+template <int G>
+constexpr int POSITIONS = 4 / G;  // positions whose scores are: four sums are added across lanes together
 
 struct Run {
   int64_t slot, length;
@@ -26,27 +28,42 @@ struct Slots {
   inline Run operator()(int64_t position, int64_t) const { return {slots[position], 1}; }
 };
 
-template <class T, int G>
-inline __attribute__((always_inline)) void scores_of(const float *query, int64_t width, const T *key, float *scores, int64_t stride) {
-  Floats sums[G] = {};
+// A run is fetched while the one before it is read: runs are anywhere in the memory, and the processor does not foresee them.
+template <class T>
+inline __attribute__((always_inline)) void fetch_row(const T *row, int64_t width) {
+  for (int64_t i = 0; i < width; i += 64 / (int64_t)sizeof(T)) fetch(row + i);
+}
+
+// Scores of G query heads at P positions, whose keys are `stride` apart: scores[g * count + p].
+template <class T, int G, int P>
+inline __attribute__((always_inline)) void scores_of(const float *query, int64_t width, const T *key, int64_t stride, float *scores, int64_t count) {
+  Floats sums[P * G] = {};
   int64_t i = 0;
   for (; i + W <= width; i += W) {
-    Floats k = Element<T>::load(key + i);
+    Floats q[G];
 #pragma GCC unroll 4
-    for (int g = 0; g < G; g++) sums[g] += k * Element<float>::load(query + g * width + i);
+    for (int g = 0; g < G; g++) q[g] = Element<float>::load(query + g * width + i);
+#pragma GCC unroll 4
+    for (int p = 0; p < P; p++) {
+      Floats k = Element<T>::load(key + p * stride + i);
+#pragma GCC unroll 4
+      for (int g = 0; g < G; g++) sums[p * G + g] += k * q[g];
+    }
   }
   if (i < width) {
-    Floats k = load_part(key + i, width - i);
-#pragma GCC unroll 4
-    for (int g = 0; g < G; g++) sums[g] += k * load_part(query + g * width + i, width - i);
+    for (int p = 0; p < P; p++) {
+      Floats k = load_part(key + p * stride + i, width - i);
+      for (int g = 0; g < G; g++) sums[p * G + g] += k * load_part(query + g * width + i, width - i);
+    }
   }
-  if constexpr (G == 4) {
-    Four four = sums_of(sums[0], sums[1], sums[2], sums[3]);
-    for (int g = 0; g < 4; g++) scores[g * stride] = four[g];
-  } else {
+  constexpr int FOURS = P * G / 4 * 4;
 #pragma GCC unroll 4
-    for (int g = 0; g < G; g++) scores[g * stride] = sum(sums[g]);
+  for (int n = 0; n < FOURS; n += 4) {
+    Four four = sums_of(sums[n], sums[n + 1], sums[n + 2], sums[n + 3]);
+    for (int j = 0; j < 4; j++) scores[(n + j) % G * count + (n + j) / G] = four[j];
   }
+#pragma GCC unroll 4
+  for (int n = FOURS; n < P * G; n++) scores[n % G * count + n / G] = sum(sums[n]);
 }
 
 // Scores to weights that sum to 1.
@@ -75,8 +92,10 @@ inline __attribute__((always_inline)) void mix(const float *weights, int64_t cou
   Floats sums[G][V] = {};
   for (int64_t p = 0; p < count;) {
     Run run = place(p, count);
-    const T *value = values + run.slot * stride;
-    for (int64_t end = p + run.length; p < end; p++, value += stride) {
+    int64_t after = p + run.length < count ? place(p + run.length, count).slot : run.slot;
+    const T *value = values + run.slot * stride, *next = values + after * stride;
+    for (int64_t end = p + run.length; p < end; p++, value += stride, next += stride) {
+      fetch_row(next, V * W);
 #pragma GCC unroll 4
       for (int v = 0; v < V; v++) {
         Floats each = Element<T>::load(value + v * W);
@@ -105,10 +124,19 @@ inline void mix_all(const float *weights, int64_t count, const T *values, int64_
 template <class T, int G, class Places>
 inline void attend_heads(const float *query, int64_t width, const T *keys, const T *values, int64_t stride, Places place, int64_t count,
                          float *scores, float *output) {
+  constexpr int P = POSITIONS<G>;
   for (int64_t p = 0; p < count;) {
     Run run = place(p, count);
-    const T *key = keys + run.slot * stride;
-    for (int64_t end = p + run.length; p < end; p++, key += stride) scores_of<T, G>(query, width, key, scores + p, count);
+    int64_t end = p + run.length;
+    const T *key = keys + run.slot * stride, *next = end < count ? keys + place(end, count).slot * stride : values + place(0, count).slot * stride;
+    for (; p + P <= end; p += P, key += P * stride, next += P * stride) {
+      for (int i = 0; i < P; i++) fetch_row(next + i * stride, width);
+      scores_of<T, G, P>(query, width, key, stride, scores + p, count);
+    }
+    for (; p < end; p++, key += stride, next += stride) {
+      fetch_row(next, width);
+      scores_of<T, G, 1>(query, width, key, stride, scores + p, count);
+    }
   }
   for (int g = 0; g < G; g++) softmax(scores + g * count, count);
   mix_all<T, G>(scores, count, values, stride, place, output, width);

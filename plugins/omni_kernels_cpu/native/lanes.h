@@ -231,59 +231,79 @@ inline Panel panel_of(const omni_matrix &a, int64_t output, int64_t count, uint3
 
 constexpr int64_t TURN = 16;  // steps between fetches
 
-// Sums of OUTS outputs for V blocks of rows: c[out][V * W], added to what is there if they `go_on`. `next`: memory that is read after this, of
-// which `lines` are fetched every TURN steps; returns where that ends.
-template <bool FLOATS, int OUTS, int V>
+// Half of the lanes: processors of two multipliers of 256 bits compute eight rows in half of the time of sixteen.
+constexpr int FEW = WIDTH == 16 && !TILES ? 8 : W;
+typedef float FewFloats __attribute__((vector_size(4 * FEW)));
+typedef uint32_t FewWords __attribute__((vector_size(4 * FEW)));
+
+template <bool FLOATS>
+inline __attribute__((always_inline)) Floats add_product(Floats sum, Words x, uint32_t word) {
+  float value;
+  memcpy(&value, &word, 4);
+#if PAIRS
+  if constexpr (!FLOATS) return (Floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)_mm512_set1_epi32((int)word));
+#endif
+  return sum + (Floats)x * broadcast(value);
+}
+
+#if WIDTH == 16 && !TILES
+template <bool FLOATS>
+inline __attribute__((always_inline)) FewFloats add_product(FewFloats sum, FewWords x, uint32_t word) {
+#if PAIRS
+  if constexpr (!FLOATS) return (FewFloats)_mm256_dpbf16_ps((__m256)sum, (__m256bh)x, (__m256bh)_mm256_set1_epi32((int)word));
+#endif
+  float value;
+  memcpy(&value, &word, 4);
+  return sum + (FewFloats)x * value;
+}
+#endif
+
+// Sums of OUTS outputs for V blocks of rows (of V = 1 with few: the first FEW rows, and zeros): c[out][V * W], added to what is there if they
+// `go_on`. `next`: memory that is read after this, of which `lines` are fetched every TURN steps; returns where that ends.
+template <bool FLOATS, int OUTS, int V, class F, class I>
 inline __attribute__((always_inline)) const char *lane_sums(const uint32_t *a, int64_t stride, const uint32_t *x, int64_t block, int64_t steps,
                                                             float *c, const char *next, int64_t lines, bool go_on) {
-  Floats sums[OUTS][V] = {};
+  F sums[OUTS][V] = {};
   if (go_on)
 #pragma GCC unroll 8
     for (int o = 0; o < OUTS; o++)
 #pragma GCC unroll 2
-      for (int i = 0; i < V; i++) sums[o][i] = read<Floats>(c + o * 2 * W + i * W);
+      for (int i = 0; i < V; i++) sums[o][i] = read<F>(c + o * 2 * W + i * W);
   for (int64_t k = 0; k < steps; k++) {
     if (lines && k % TURN == 0)
       for (int64_t line = 0; line < lines; line++, next += 64) __builtin_prefetch(next, 0, 2);
-    Words v[V];
+    I v[V];
 #pragma GCC unroll 2
-    for (int i = 0; i < V; i++) v[i] = read<Words>(x + i * block + k * W);
+    for (int i = 0; i < V; i++) v[i] = read<I>(x + i * block + k * W);
 #pragma GCC unroll 8
     for (int o = 0; o < OUTS; o++) {
       uint32_t word = a[o * stride + k];
 #pragma GCC unroll 2
-      for (int i = 0; i < V; i++) {
-        if constexpr (FLOATS) {
-          float value;
-          memcpy(&value, &word, 4);
-          sums[o][i] += (Floats)v[i] * broadcast(value);
-        } else {
-#if PAIRS
-          sums[o][i] = (Floats)_mm512_dpbf16_ps((__m512)sums[o][i], (__m512bh)v[i], (__m512bh)_mm512_set1_epi32((int)word));
-#endif
-        }
-      }
+      for (int i = 0; i < V; i++) sums[o][i] = add_product<FLOATS>(sums[o][i], v[i], word);
     }
   }
 #pragma GCC unroll 8
   for (int o = 0; o < OUTS; o++)
 #pragma GCC unroll 2
-    for (int i = 0; i < V; i++) write(c + o * 2 * W + i * W, sums[o][i]);
+    for (int i = 0; i < V; i++) {
+      write(c + o * 2 * W + i * W, sums[o][i]);
+      if constexpr (sizeof(F) < sizeof(Floats)) write(c + o * 2 * W + i * W + FEW, F{});
+    }
   return next;
 }
 
 constexpr int SOME = WIDTH == 16 ? 8 : 4;  // outputs at once, as the registers hold
 constexpr int64_t DEPTH = 256;             // steps of two blocks of rows that stay in the first cache while all outputs of a panel pass
 
-template <bool FLOATS, int V>
+template <bool FLOATS, int V, class F = Floats, class I = Words>
 __attribute__((noinline)) void lane_panel(const uint32_t *a, int64_t stride, int64_t count, const uint32_t *x, int64_t block, int64_t steps, float *c,
                                           const char *next, int64_t bytes) {
   int64_t turns = count / SOME * ((steps + TURN - 1) / TURN), lines = next && turns ? (bytes / 64 + turns - 1) / turns : 0;
   for (int64_t k = 0; k < steps; k += DEPTH) {
     int64_t o = 0, some = steps - k < DEPTH ? steps - k : DEPTH;
     const uint32_t *w = a + k, *v = x + k * W;
-    for (; o + SOME <= count; o += SOME) next = lane_sums<FLOATS, SOME, V>(w + o * stride, stride, v, block, some, c + o * 2 * W, next, lines, k);
-    for (; o < count; o++) lane_sums<FLOATS, 1, V>(w + o * stride, stride, v, block, some, c + o * 2 * W, nullptr, 0, k);
+    for (; o + SOME <= count; o += SOME) next = lane_sums<FLOATS, SOME, V, F, I>(w + o * stride, stride, v, block, some, c + o * 2 * W, next, lines, k);
+    for (; o < count; o++) lane_sums<FLOATS, 1, V, F, I>(w + o * stride, stride, v, block, some, c + o * 2 * W, nullptr, 0, k);
   }
 }
 
@@ -341,10 +361,22 @@ __attribute__((noinline)) void tile_panel(const uint32_t *a, const uint32_t *aft
 struct Tiles {};
 #endif
 
-// c[count][2 * W], the sums of `count` outputs of a panel for one or two blocks of rows.
-inline void panel_sums(bool floats, const Panel &p, int64_t count, const uint32_t *x, int64_t block, int64_t steps, bool two, float *c,
+template <bool FLOATS>
+inline void lane_panels(const Panel &p, int64_t count, const uint32_t *x, int64_t block, int64_t steps, int64_t rows, float *c, const char *next,
+                        int64_t bytes) {
+  if (rows > W + FEW || (FEW == W && rows > W)) return lane_panel<FLOATS, 2>(p.words, p.stride, count, x, block, steps, c, next, bytes);
+  if (rows > FEW) lane_panel<FLOATS, 1>(p.words, p.stride, count, x, block, steps, c, next, bytes);
+  if (rows > W)
+    lane_panel<FLOATS, 1, FewFloats, FewWords>(p.words, p.stride, count, x + block, block, steps, c + W, nullptr, 0);
+  else if (rows <= FEW)
+    lane_panel<FLOATS, 1, FewFloats, FewWords>(p.words, p.stride, count, x, block, steps, c, next, bytes);
+}
+
+// c[count][2 * W], the sums of `count` outputs of a panel for one or two blocks with `rows` rows.
+inline void panel_sums(bool floats, const Panel &p, int64_t count, const uint32_t *x, int64_t block, int64_t steps, int64_t rows, float *c,
                        const char *next, int64_t bytes) {
 #if TILES
+  bool two = rows > W;
   if (!floats) {
     if (count > 16)
       (two ? tile_panel<2, 2> : tile_panel<2, 1>)(p.words, p.words + 16 * p.stride, p.stride, x, block, steps, c, next, nullptr, bytes, true, true);
@@ -354,9 +386,9 @@ inline void panel_sums(bool floats, const Panel &p, int64_t count, const uint32_
   }
 #endif
   if (floats)
-    (two ? lane_panel<true, 2> : lane_panel<true, 1>)(p.words, p.stride, count, x, block, steps, c, next, bytes);
+    lane_panels<true>(p, count, x, block, steps, rows, c, next, bytes);
   else if (PAIRS)
-    (two ? lane_panel<false, 2> : lane_panel<false, 1>)(p.words, p.stride, count, x, block, steps, c, next, bytes);
+    lane_panels<false>(p, count, x, block, steps, rows, c, next, bytes);
 }
 
 // Calls emit(row, values) for each of `rows` rows, with its `count` (at most 16) sums in `c`, [count][stride], in order.
@@ -439,7 +471,7 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
         chunk_sums(a, o, count < 16 ? count : 16, o + 16, count > 16 ? count - 16 : 0, x, two, buffer, c, after >= PANEL ? o + PANEL : 0);
       else
 #endif
-        panel_sums(floats, panel, count, x.block(b), size, x.steps, two, c, b ? nullptr : next, bytes);
+        panel_sums(floats, panel, count, x.block(b), size, x.steps, x.rows - b * W, c, b ? nullptr : next, bytes);
       for (int64_t part = 0; part < count; part += 16) {
         int64_t outs = count - part < 16 ? count - part : 16;
         scale_sums(a, o + part, outs, c + part * 2 * W);
@@ -514,8 +546,8 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, int6
       {
         const char *next = after && !b ? source.memory + (u + 16) * source.bytes : nullptr;
         int64_t bytes = (after < 16 ? after : 16) * source.bytes;
-        panel_sums(floats, gates, count, x.block(b), size, x.steps, two, c, next, bytes);
-        panel_sums(floats, ups, count, x.block(b), size, x.steps, two, c + 16 * 2 * W, next ? next + units * source.bytes : nullptr, bytes);
+        panel_sums(floats, gates, count, x.block(b), size, x.steps, x.rows - b * W, c, next, bytes);
+        panel_sums(floats, ups, count, x.block(b), size, x.steps, x.rows - b * W, c + 16 * 2 * W, next ? next + units * source.bytes : nullptr, bytes);
       }
       finish(u, count, b);
     }

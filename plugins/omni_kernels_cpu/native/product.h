@@ -64,21 +64,22 @@ inline const void *prepare(int64_t kind, const float *x, int64_t size, float *bu
 }
 
 // Outputs that are summed side by side: as few as read a line of weights per step, so that weights are read nearly in the order of the memory,
-// but more where steps are so short that a sum waits for itself; as many as the registers hold.
+// but more where steps are so short that a sum waits for itself; as many as the registers hold, so that inputs are read once for all of them, where
+// the weights are `near`, in the first cache.
 template <class L>
-constexpr int side_by_side(int outputs, int rows) {
-  int some = 64 / (L::STEP * (int)sizeof(typename L::Weight));
+constexpr int side_by_side(int outputs, int rows, bool near) {
+  int some = near ? outputs : 64 / (L::STEP * (int)sizeof(typename L::Weight));
   if (some > outputs) some = outputs;
   while (some > 1 && some * rows > WIDTH) some /= 2;
   return some > 1 ? some : 1;
 }
 
 // R outputs of M rows: out[r * M + m]. `w` is the first output's row of the matrix.
-template <class L, int R, int M>
+template <class L, int R, int M, bool NEAR_BY>
 __attribute__((noinline)) void block(const void *w, int64_t size, const void *const *xs, float *out) {
   typedef typename L::Weight Weight;
   typedef typename L::Input Input;
-  constexpr int S = side_by_side<L>(R, M);
+  constexpr int S = side_by_side<L>(R, M, NEAR_BY);
   constexpr int64_t ahead = S == 1 && M == 1 ? NEAR : AHEAD;
   Floats sums[R * M] = {};
   const Input *x[M];
@@ -89,7 +90,7 @@ __attribute__((noinline)) void block(const void *w, int64_t size, const void *co
     int64_t i = 0;
 #pragma GCC unroll 4
     for (; i + L::STEP <= size; i += L::STEP) {
-      fetch((const char *)(from + S * i) + ahead);
+      if (!NEAR_BY) fetch((const char *)(from + S * i) + ahead);
       typename L::Vector inputs[M];
 #pragma GCC unroll 4
       for (int m = 0; m < M; m++) inputs[m] = L::input(x[m] + i);
@@ -126,16 +127,17 @@ __attribute__((noinline)) void block(const void *w, int64_t size, const void *co
 typedef void (*Block)(const void *w, int64_t size, const void *const *xs, float *out);
 constexpr int MANY = 4;  // outputs of a block, whose sums are added across lanes together
 
-// The blocks of one kind of weights, by the number of rows: of MANY outputs, and of one.
+// The blocks of one kind of weights, by the number of rows: of MANY outputs, first and again for more rows, and of one.
 struct Blocks {
-  Block many[5], one[5];
+  Block many[5], again[5], one[5];
   int64_t bytes;
 };
 
 template <class L>
 constexpr Blocks blocks_of() {
-  return {{nullptr, block<L, MANY, 1>, block<L, MANY, 2>, block<L, MANY, 3>, block<L, MANY, 4>},
-          {nullptr, block<L, 1, 1>, block<L, 1, 2>, block<L, 1, 3>, block<L, 1, 4>},
+  return {{nullptr, block<L, MANY, 1, false>, block<L, MANY, 2, false>, block<L, MANY, 3, false>, block<L, MANY, 4, false>},
+          {nullptr, block<L, MANY, 1, true>, block<L, MANY, 2, true>, block<L, MANY, 3, true>, block<L, MANY, 4, true>},
+          {nullptr, block<L, 1, 1, false>, block<L, 1, 2, false>, block<L, 1, 3, false>, block<L, 1, 4, false>},
           sizeof(typename L::Weight)};
 }
 
@@ -155,7 +157,7 @@ inline void product(const omni_matrix &a, const void *const *xs, int rows, int64
     for (int row = 0; row < rows;) {
       int some = rows - row < 4 ? rows - row : 4;
       float out[16];
-      (outputs == 1 ? blocks.one : blocks.many)[some](w, a.in, xs + row, out);
+      (outputs == 1 ? blocks.one : row ? blocks.again : blocks.many)[some](w, a.in, xs + row, out);
       for (int r = 0; r < outputs; r++) {
         float scale = a.scales ? a.scales[o + r] : 1.0f, bias = a.bias ? a.bias[o + r] : 0.0f;
         for (int m = 0; m < some; m++) emit(row + m, o + r, a.scales || a.bias ? out[r * some + m] * scale + bias : out[r * some + m]);
