@@ -205,6 +205,7 @@ def sglang(session: nox.Session) -> None:
     """
     session.install("-c", SGLANG_CONSTRAINTS, "torch")
     session.install("--no-deps", "-r", SGLANG_CONSTRAINTS)
+    session.install("-c", SGLANG_CONSTRAINTS, "pytest-xdist")
     ours = wheels(
         "omni-core",
         "omni-deploy",
@@ -218,7 +219,7 @@ def sglang(session: nox.Session) -> None:
         SGLANG,
     )
     session.install("--no-deps", "--force-reinstall", *ours)
-    arguments = session.posargs or ["tests/omni_sglang"]
+    arguments = session.posargs or ["tests/omni_sglang", "-n", "2"]
     run_tests(session, *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
 
 

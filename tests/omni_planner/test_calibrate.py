@@ -22,7 +22,8 @@ async def test_the_demo_is_measured_and_simulated() -> None:
     async with omni_core.open_async("demo") as pipe:
         spoken = await chat_request(pipe.interface, pipe.media, "What is your name?")
         written = await chat_request(pipe.interface, pipe.media, "Say hello.", modalities=["text"])
-        profile = await calibrate(pipe, {"speech": [spoken], "text": [written]}, [3], rounds=2)
+        # Several alone: on a busy machine more messages come before a turn begins, and the fewest are those that it needs.
+        profile = await calibrate(pipe, {"speech": [spoken] * 3, "text": [written]}, [3], rounds=2)
         own = Counter([event.stage async for event in pipe.stream(spoken)])
     kinds = {name: stage.kind for name, stage in profile.stages.items()}
     assert kinds == {
@@ -45,7 +46,7 @@ async def test_the_demo_is_measured_and_simulated() -> None:
             "turns of a trace cost about as much as the thread used"
         )
     [sample, *more] = profile.kinds["speech"]
-    assert len(more) == 1
+    assert len(more) == 5
     assert sample["preprocessing"].sources == [CLIENT]
     assert sample["thinker"].outputs > 2
     assert sample["talker_ar"].chunks["code2wav"] == sample["talker_ar"].outputs - 1, "its last token ends the speech"
