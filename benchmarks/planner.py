@@ -8,7 +8,7 @@ in what they predict (the later one's requests per second over the earlier one's
 the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside which other
 programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much. So is a run whose
 two calibrations differ by more than 10 %: of four the one with the least difference is taken. Each run is made twice; the last rows say
-by how much the second differs from the first, which no prediction can be better than.
+by how much the second differs from the first, which is the scatter of what is predicted.
 With ``--keep`` the calibration of each variant is kept, with which others can be simulated. ``--explain`` adds the processor time of each
 process for a request, measured and simulated, which tells costs that are wrong from waits that are.
 """
@@ -62,7 +62,7 @@ class Model:
 
     Attributes:
         pipeline: its name. options: of :func:`omni_core.open_async`. parameters: of requests, by stage.
-        concurrencies, rounds: of a calibration.
+        concurrencies: of a calibration.
     """
 
     pipeline: str
@@ -70,7 +70,6 @@ class Model:
     options: dict[str, Any] = field(factory=dict)
     parameters: dict[str, dict[str, Any]] = field(factory=dict)
     concurrencies: Sequence[int] = CONCURRENCIES
-    rounds: int = 1
 
 
 SPEAKERS_SHARE = {"talker_ar.process": "speech", "code2wav.process": "speech"}
@@ -262,7 +261,7 @@ async def run(model: Model, names: Sequence[str], folder: Path | None, *, quick:
     async with omni_core.open_async(model.pipeline, **model.options) as usual:
 
         async def calibrated() -> PipelineProfile:
-            return await calibrate(usual, await asked(usual, model), model.concurrencies, rounds=model.rounds)
+            return await calibrate(usual, await asked(usual, model), model.concurrencies, rounds=1)
 
         async def between(before: PipelineProfile, variant: Variant) -> tuple[Predicted, PipelineProfile]:
             """Run a variant after a calibration; return that, and the one that follows."""
