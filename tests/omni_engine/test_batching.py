@@ -60,6 +60,26 @@ def test_a_step_mixes_decodes_and_chunks_of_prompts() -> None:
     assert simulated.step() == {"r1": 1, "r2": 8, "r3": 1}
 
 
+def test_a_prompt_without_other_requests_is_computed_in_longer_chunks() -> None:
+    simulated = Simulated(max_batch_tokens=64, chunk_size=8, chunk_alone=20)
+    first = simulated.add(60, 3)
+    assert simulated.step() == {"r1": 20}
+    simulated.add(30, 1)  # another one waits, and then both run
+    assert simulated.step() == {"r1": 8, "r2": 8}
+    simulated.batcher.remove(first)
+    assert simulated.step() == {"r2": 20}
+    assert simulated.step() == {"r2": 2}
+
+
+def test_a_chunk_alone_is_within_the_budget_and_no_less_than_others() -> None:
+    simulated = Simulated(max_batch_tokens=16, chunk_size=8, chunk_alone=20)
+    simulated.add(60, 1)
+    assert simulated.step() == {"r1": 16}
+    simulated = Simulated(max_batch_tokens=64, chunk_size=30, chunk_alone=20)
+    simulated.add(60, 1)
+    assert simulated.step() == {"r1": 30}
+
+
 def test_more_decodes_than_fit_into_a_step_are_served_in_turn() -> None:
     simulated = Simulated(max_batch_tokens=3)
     for _ in range(8):

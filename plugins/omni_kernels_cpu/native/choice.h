@@ -15,24 +15,24 @@ struct Choice {
   double seconds[2] = {0, 0};  // alone, together
   uint32_t tries[2] = {0, 0}, between = OFTEN, left = OFTEN;
   bool trying = false, is_long = false;
-  bool had_all = false;  // each thread of the last team had a processor of its own in a call that is worth a team: alone cannot be faster
+  bool sure = false;  // the last team's call says by itself that it paid
 
   bool faster() const { return seconds[1] < seconds[0]; }
   uint32_t wanted(bool together) const { return is_long ? 1 + together : TRIES; }
 
   // True: together.
   bool next() {
-    if (had_all) return true;
+    if (sure) return true;
     if (tries[0] < wanted(false) || tries[1] < wanted(true)) return is_long ? tries[1] < wanted(true) : tries[1] <= tries[0];
     if (left) left--;  // a try that found the pool busy is repeated
     trying = left == 0;
     return trying ? !faster() : faster();
   }
 
-  // `all`: each thread of a team worked for nearly all of the call.
-  void took(bool together, double duration, bool all) {
+  // `paid`: a team's call cannot have been slower than alone.
+  void took(bool together, double duration, bool paid) {
     double &known = seconds[together];
-    if (together) had_all = all && duration > WORTH;
+    if (together) sure = paid && duration > WORTH;
     if (!tries[0] && !tries[1]) is_long = duration > LONG;
     if (tries[together] < wanted(together)) {
       known = tries[together]++ ? (duration < known ? duration : known) : duration;

@@ -229,12 +229,13 @@ EXPORTED void omni_cpu_sound(const omni_sound_stack *stack, const omni_sound *so
 // Chooses threads by measurement (as at first), or takes as many as calls ask for.
 EXPORTED void omni_cpu_measure_threads(int on) { measure_threads(on != 0); }
 
-// Writes 1 for each of `calls` calls of one load that a team would compute, given their seconds alone and together; for tests.
-EXPORTED void omni_cpu_choices(const double *alone, const double *together, const int8_t *all, int64_t calls, int8_t *teams) {
+// Writes 1 for each of `calls` calls of one load that a team would compute, given their seconds alone and together, and which teams' calls paid
+// by what their threads did; for tests.
+EXPORTED void omni_cpu_choices(const double *alone, const double *together, const int8_t *paid, int64_t calls, int8_t *teams) {
   Choice choice;
   for (int64_t i = 0; i < calls; i++) {
     teams[i] = choice.next();
-    choice.took(teams[i], teams[i] ? together[i] : alone[i], all[i]);
+    choice.took(teams[i], teams[i] ? together[i] : alone[i], paid[i]);
   }
 }
 

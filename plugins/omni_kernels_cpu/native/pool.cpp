@@ -25,6 +25,7 @@ constexpr double SPIN = 5e-4;  // seconds of a wait within a call, before the th
 constexpr double AWAKE = 1e-3; // seconds after a call in which a thread does not sleep, if the last call came as soon
 constexpr int SPINS = 64;      // between two looks at the clock
 constexpr double ALL = 0.9;    // share of a call's time that a thread has a processor which others leave to it
+constexpr double PAYS = 1.5;   // seconds of work in a second of a team, which nobody does alone
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -41,6 +42,8 @@ double seconds_of(clockid_t clock) {
 double now() { return seconds_of(CLOCK_MONOTONIC); }
 double worked() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }  // by this thread
 
+thread_local double waited = 0;  // processor seconds of this thread's waits in its call, but those of less than some microseconds
+
 // A thread that waits for long sleeps: on a machine with more work than cores it would keep the one that it waits for from running. Not
 // sooner, because Linux may wake it on the core of the thread that wakes it, and from then on the two take turns.
 struct Barrier {
@@ -56,14 +59,15 @@ struct Barrier {
       if (b.sleeping.load(std::memory_order_seq_cst)) b.wake();
       return;
     }
-    double end = 0;
-    do {
-      for (int spins = 0; spins < SPINS; spins++) {
-        if (b.turn.load(std::memory_order_acquire) != turn) return;
-        pause();
-      }
-      if (!end) end = now() + SPIN;
-    } while (now() < end);
+    for (int spins = 0; spins < SPINS; spins++) {
+      if (b.turn.load(std::memory_order_acquire) != turn) return;
+      pause();
+    }
+    double begin = now(), spun = 0;
+    while (b.turn.load(std::memory_order_acquire) == turn && (spun = now() - begin) < SPIN)
+      for (int spins = 0; spins < SPINS && b.turn.load(std::memory_order_relaxed) == turn; spins++) pause();
+    waited += spun;
+    if (b.turn.load(std::memory_order_acquire) != turn) return;
     b.sleeping.fetch_add(1, std::memory_order_seq_cst);
     while (b.turn.load(std::memory_order_seq_cst) == turn) b.sleep(turn);
     b.sleeping.fetch_sub(1, std::memory_order_relaxed);
@@ -108,6 +112,7 @@ struct Pool {
   char *shared = nullptr;
   Buffer own[MOST_THREADS];
   double spent[MOST_THREADS] = {};  // processor seconds of the last call, by thread
+  double work_done[MOST_THREADS] = {};  // those without waits
   std::mutex choosing;
   Choices choices;
   int processors = usable_processors();
@@ -125,23 +130,30 @@ struct Pool {
     return choices.of(key).next();
   }
 
-  void took(uint64_t key, bool together, double seconds, bool all) {
+  void took(uint64_t key, bool together, double seconds, bool paid) {
     std::lock_guard<std::mutex> held(choosing);
-    choices.of(key).took(together, seconds, all);
+    choices.of(key).took(together, seconds, paid);
   }
 
   // Works as thread `index` of the team, until the others have finished too.
   void work_as(int index, const omni_team &team) {
     double begin = worked();
+    waited = 0;
     work(context, &team);
     spent[index] = worked() - begin;
+    work_done[index] = spent[index] - waited;
     Barrier::wait(&finished);
   }
 
-  double least_spent(int count) const {
-    double least = spent[0];
-    for (int index = 1; index < count; index++) least = spent[index] < least ? spent[index] : least;
-    return least;
+  // Says whether the last call, of `seconds`, cannot have been slower than alone: each thread had its processor, or all did more than one can.
+  // Waits for memory count as work: where threads share its bandwidth, alone is as fast.
+  bool paid(int count, double seconds) const {
+    double least = spent[0], done = 0;
+    for (int index = 0; index < count; index++) {
+      least = spent[index] < least ? spent[index] : least;
+      done += work_done[index];
+    }
+    return least > ALL * seconds || done > PAYS * seconds;
   }
 
   void serve(int index) {
@@ -222,9 +234,11 @@ void run(int threads, size_t shared_bytes, size_t own_bytes, void (*work)(void *
   if (threads < 2) return run_alone(shared, own, work, context);
   uint64_t key = measured ? key_of(work, load) : 0;
   bool together = !measured || found->together(key);
-  double begin = measured ? now() : 0, least = 0;
+  double begin = measured ? now() : 0, seconds = 0;
+  bool paid = false;
   if (!together) {
     run_alone(shared, own, work, context);
+    seconds = now() - begin;
   } else if (!found->calling.try_lock()) {
     return run_alone(shared, own, work, context);
   } else {
@@ -233,10 +247,9 @@ void run(int threads, size_t shared_bytes, size_t own_bytes, void (*work)(void *
     found->shared = shared;
     found->run(threads, own_bytes);
     found->work_as(0, {0, threads, &found->barrier, Barrier::wait, shared, own});
-    least = found->least_spent(threads);
+    seconds = now() - begin;
+    paid = found->paid(threads, seconds);
     found->calling.unlock();
   }
-  if (!measured) return;
-  double seconds = now() - begin;
-  found->took(key, together, seconds, least > ALL * seconds);
+  if (measured) found->took(key, together, seconds, paid);
 }

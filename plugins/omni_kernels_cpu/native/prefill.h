@@ -25,6 +25,8 @@ inline void put_sum(float *to, const float *values, int64_t count, float share =
 
 template <class T>
 struct Prefill {
+  static constexpr int64_t DIVIDED = 8;  // phases of a layer, at most, that divide() divides
+  static constexpr int64_t PARTS = 8;    // of a thread
   const omni_stack *stack;
   const omni_step *step;
   const omni_team *team;
@@ -33,6 +35,7 @@ struct Prefill {
   uint32_t *packed, *active, *buffer;  // rows as inputs of the next product; units of the feed-forward block; a panel's weights
   PromptRun *runs;
   int64_t run_count;
+  int64_t *taken, phase;  // of each divided phase how much is taken; number of the next one
   Scratch own;
 
   int64_t rows() const { return step->rows; }
@@ -79,6 +82,7 @@ struct Prefill {
     chosen = shared.take<int32_t>(pairs);
     packed = shared.take<uint32_t>(s.pack);
     active = shared.take<uint32_t>(s.active);
+    taken = shared.take<int64_t>(DIVIDED * stack->layer_count);
     for (int64_t row = 0; row < rows(); row++) longest = step->lengths[row] > longest ? step->lengths[row] : longest;
     buffer = own.take<uint32_t>(s.panel);
     runs = own.take<PromptRun>(rows());
@@ -91,6 +95,16 @@ struct Prefill {
     feeding.take<int64_t>(s.experts);
     char *last = attending.next > feeding.next ? attending.next : feeding.next;
     most.next = last > rotating.next ? last : rotating.next;
+  }
+
+  // Calls each(part) for parts of `size` items, multiples of `step`, until the team has computed all: a thread that comes late, or whose processor
+  // is slower for a while, takes fewer.
+  template <class Each>
+  void divide(int64_t size, int64_t step, Each each) {
+    int64_t *next = taken + phase++, part = size / step / (PARTS * team->count) * step;
+    part = team->count == 1 ? size : part < step ? step : part;
+    for (int64_t begin; (begin = __atomic_fetch_add(next, part, __ATOMIC_RELAXED)) < size;)
+      each(Range{begin, begin + part < size ? begin + part : size});
   }
 
   // Adjacent rows with the same pages and adjacent positions are of one request.
@@ -134,9 +148,10 @@ struct Prefill {
   void project(const omni_matrix &a, const float *from, float *y, bool add) { multiply(a, pack_all(a, from), y, add); }
 
   void multiply(const omni_matrix &a, const Lanes &lanes, float *y, bool add) {
-    Range mine = share(a.out, 16, team);
-    lane_product(a, lanes, mine.begin, mine.end, buffer, [&](int64_t row, int64_t o, int64_t count, const float *values) {
-      (add ? put_sum(y + row * a.out + o, values, count) : put(y + row * a.out + o, values, count));
+    divide(a.out, 16, [&](Range mine) {
+      lane_product(a, lanes, mine.begin, mine.end, buffer, [&](int64_t row, int64_t o, int64_t count, const float *values) {
+        (add ? put_sum(y + row * a.out + o, values, count) : put(y + row * a.out + o, values, count));
+      });
     });
     wait(team);
   }
@@ -162,34 +177,35 @@ struct Prefill {
 
   void attention_of(const omni_layer &layer, Scratch scratch) {
     int64_t heads = stack->heads, kv_heads = stack->kv_heads, width = stack->head_dim, group = heads / kv_heads, stride = kv_heads * width;
-    Range mine = share(run_count * kv_heads, 1, team);
-    for (int64_t task = mine.begin; task < mine.end; task++) {
-      PromptRun run = runs[task / kv_heads];
-      int64_t head = task % kv_heads, total = step->lengths[run.row + run.count - 1];
-      Pages place{step->pages + run.row * step->page_stride, step->block_size};
-      const T *keys = (const T *)layer.keys + head * width, *values = (const T *)layer.values + head * width;
-      float *first = projected + run.row * projected_width() + head * group * width;
-      float *output = mixed + (run.row * heads + head * group) * width;
-      if (run.count == 1) {
-        attend(first, group, width, keys, values, stride, place, total, (float *)scratch.next, output);
-        continue;
-      }
-      Scratch inner = scratch;
-      PromptAttention<T> attention(width, total, inner);
-      attention.read_cache(keys, values, stride, place);
-      for (int64_t lane = 0; lane < run.count * group; lane += 2 * W) {
-        int64_t count = run.count * group - lane < 2 * W ? run.count * group - lane : 2 * W, limits[2 * W];
-        const float *some[2 * W];
-        for (int64_t i = 0; i < count; i++) {
-          int64_t row = (lane + i) / group;
-          some[i] = first + row * projected_width() + (lane + i) % group * width;
-          limits[i] = step->lengths[run.row + row];
+    divide(run_count * kv_heads, 1, [&](Range mine) {
+      for (int64_t task = mine.begin; task < mine.end; task++) {
+        PromptRun run = runs[task / kv_heads];
+        int64_t head = task % kv_heads, total = step->lengths[run.row + run.count - 1];
+        Pages place{step->pages + run.row * step->page_stride, step->block_size};
+        const T *keys = (const T *)layer.keys + head * width, *values = (const T *)layer.values + head * width;
+        float *first = projected + run.row * projected_width() + head * group * width;
+        float *output = mixed + (run.row * heads + head * group) * width;
+        if (run.count == 1) {
+          attend(first, group, width, keys, values, stride, place, total, (float *)scratch.next, output);
+          continue;
         }
-        attention.attend(some, limits, count, [&](int64_t i, int64_t d, int64_t size, const float *v) {
-          put(output + ((lane + i) / group * heads + (lane + i) % group) * width + d, v, size);
-        });
+        Scratch inner = scratch;
+        PromptAttention<T> attention(width, total, inner);
+        attention.read_cache(keys, values, stride, place);
+        for (int64_t lane = 0; lane < run.count * group; lane += 2 * W) {
+          int64_t count = run.count * group - lane < 2 * W ? run.count * group - lane : 2 * W, limits[2 * W];
+          const float *some[2 * W];
+          for (int64_t i = 0; i < count; i++) {
+            int64_t row = (lane + i) / group;
+            some[i] = first + row * projected_width() + (lane + i) % group * width;
+            limits[i] = step->lengths[run.row + row];
+          }
+          attention.attend(some, limits, count, [&](int64_t i, int64_t d, int64_t size, const float *v) {
+            put(output + ((lane + i) / group * heads + (lane + i) % group) * width + d, v, size);
+          });
+        }
       }
-    }
+    });
     wait(team);
   }
 
@@ -197,7 +213,7 @@ struct Prefill {
     int64_t units = layer.gate_up.out / 2;
     Lanes lanes = pack_all(layer.gate_up, normed);
     // The gate of a shared expert scales its output, which is linear in its units.
-    gated_product(layer.gate_up, lanes, share(units, 16, team), layer.down.kind, active, shared ? gates : nullptr, buffer);
+    divide(units, 16, [&](Range part) { gated_product(layer.gate_up, lanes, part, layer.down.kind, active, shared ? gates : nullptr, buffer); });
     wait(team);
     multiply(layer.down, {active, rows(), words_of(layer.down.kind, units)}, x, true);
   }
@@ -231,26 +247,30 @@ struct Prefill {
            [&](int64_t i) { return normed + pairs[i] / top_k * stack->hidden; });
     }
     wait(team);
-    int64_t panels = (units + 15) / 16, at = 0;
-    Range some = share(busy * panels, 1, team);
-    for (int64_t e = 0; e < count; e++) {
-      if (groups.begins[e + 1] == groups.begins[e]) continue;
-      Range part = {some.begin > at ? some.begin - at : 0, some.end - at < panels ? some.end - at : panels};
-      at += panels;
-      if (part.begin >= part.end) continue;
-      part = {part.begin * 16, part.end * 16 < units ? part.end * 16 : units};
-      gated_product(layer.experts[2 * e], lanes_of(entry, packed, e), part, exit.kind, active + first[e] * W * words_of(exit.kind, units), nullptr, buffer);
-    }
+    int64_t panels = (units + 15) / 16;
+    divide(busy * panels, 1, [&](Range some) {
+      int64_t at = 0;
+      for (int64_t e = 0; e < count; e++) {
+        if (groups.begins[e + 1] == groups.begins[e]) continue;
+        Range part = {some.begin > at ? some.begin - at : 0, some.end - at < panels ? some.end - at : panels};
+        at += panels;
+        if (part.begin >= part.end) continue;
+        part = {part.begin * 16, part.end * 16 < units ? part.end * 16 : units};
+        uint32_t *to = active + first[e] * W * words_of(exit.kind, units);
+        gated_product(layer.experts[2 * e], lanes_of(entry, packed, e), part, exit.kind, to, nullptr, buffer);
+      }
+    });
     wait(team);
-    Range outs = share(stack->hidden, 16, team);
-    for (int64_t e = 0; e < count; e++) {
-      if (groups.begins[e + 1] == groups.begins[e]) continue;
-      const int32_t *pairs = groups.order + groups.begins[e];
-      lane_product(layer.experts[2 * e + 1], lanes_of(exit, active, e), outs.begin, outs.end, buffer,
-                   [&](int64_t row, int64_t o, int64_t size, const float *values) {
-                     put_sum(x + pairs[row] / top_k * stack->hidden + o, values, size, groups.weights[pairs[row]]);
-                   });
-    }
+    divide(stack->hidden, 16, [&](Range outs) {
+      for (int64_t e = 0; e < count; e++) {
+        if (groups.begins[e + 1] == groups.begins[e]) continue;
+        const int32_t *pairs = groups.order + groups.begins[e];
+        lane_product(layer.experts[2 * e + 1], lanes_of(exit, active, e), outs.begin, outs.end, buffer,
+                     [&](int64_t row, int64_t o, int64_t size, const float *values) {
+                       put_sum(x + pairs[row] / top_k * stack->hidden + o, values, size, groups.weights[pairs[row]]);
+                     });
+      }
+    });
     wait(team);
   }
 
@@ -271,6 +291,8 @@ struct Prefill {
     Tiles tiles;
     (void)tiles;
     int64_t hidden = stack->hidden;
+    phase = 0;
+    if (!team->index) memset(taken, 0, DIVIDED * stack->layer_count * sizeof(int64_t));
     Range mine = share(rows() * hidden, 8, team);
     to_floats((const T *)step->x + mine.begin, mine.end - mine.begin, x + mine.begin);
     wait(team);

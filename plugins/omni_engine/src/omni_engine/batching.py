@@ -58,7 +58,8 @@ class Batcher:
     """Holds the waiting queue and the running set, and decides between them.
 
     Decode steps are planned first, because they are short and a client reads their output. The rest of
-    ``max_batch_tokens`` goes to prompts, at most ``chunk_size`` positions each. A cached prefix is not computed again.
+    ``max_batch_tokens`` goes to prompts, at most ``chunk_size`` positions each, or ``chunk_alone`` if that is
+    more and there is no other request. A cached prefix is not computed again.
 
     A request of higher priority goes first, then an older one. For every ``patience`` steps without service a request's
     urgency grows by one, so that none starves. When the cache is full, the lowest and newest running request is
@@ -76,6 +77,7 @@ class Batcher:
     share_prefixes: bool = True
     patience: int = 64
     pace: Pace | None = None
+    chunk_alone: int = 0
     waiting: list[ARRequest] = field(factory=list)
     running: list[ARRequest] = field(factory=list)
     preemptions: int = 0
@@ -169,7 +171,8 @@ class Batcher:
         """Return how many positions to compute now: 0 for a recomputed request whose next input has not come."""
         count = remaining = request.length - computed
         if count > 1 or budget < 1:
-            count = min(remaining, self.chunk_size, budget)
+            alone = len(self.running) + len(self.waiting) == 1
+            count = min(remaining, max(self.chunk_size, self.chunk_alone if alone else 0), budget)
         needs_feedback = request.output_ids and count == remaining
         return 0 if count <= 0 or (needs_feedback and not can_step(request)) else count
 

@@ -21,7 +21,7 @@ from omni_engine.kv_cache import KVCache
 from omni_engine.memory import available_bytes
 from omni_engine.pace import Pace
 from omni_torch.autoregressive_loop import AutoregressiveLoop, LoopedScheduler, StepResult, run_batch
-from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
+from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING, chunks
 from omni_torch.cache_size import default_blocks
 from omni_torch.deadlines import TEXT_SECONDS, policy_of
 from omni_torch.graphs import Graphs, Recorder, padded
@@ -48,7 +48,8 @@ class EngineScheduler(LoopedScheduler):
         runner: the model and its requests' state.
         max_running: requests computed together.
         max_batch_tokens: positions computed in one step, over all requests.
-        chunk_size: positions of one prompt computed in one step.
+        chunk_size: positions of one prompt computed in one step; by default :data:`~omni_torch.budgets.CHUNK_SIZE`, and
+            :data:`~omni_torch.budgets.CHUNK_ALONE` if there is no other request.
         block_size: positions per cache block.
         kv_cache_mb: the cache's size in MiB, all layers together; it never grows. By default, on a GPU, what weights and one step leave
             of ``gpu_memory``; on a CPU 512 MiB, or one request of ``max_context``, but at most a quarter of the free memory.
@@ -81,7 +82,7 @@ class EngineScheduler(LoopedScheduler):
         *,
         max_running: int = MAX_RUNNING,
         max_batch_tokens: int = MAX_BATCH_TOKENS,
-        chunk_size: int = 512,
+        chunk_size: int | None = None,
         block_size: int = 16,
         kv_cache_mb: int | None = None,
         kv_blocks: int | None = None,
@@ -97,6 +98,7 @@ class EngineScheduler(LoopedScheduler):
         policy: str | None = None,
     ) -> None:
         self.clock: Callable[[], float] = time.monotonic
+        chunk_size, chunk_alone = chunks(chunk_size)
         options = {"max_running": max_running, "max_batch_tokens": max_batch_tokens, "chunk_size": chunk_size}
         if patience is not None and policy is not None:
             raise ConfigError(
@@ -152,7 +154,14 @@ class EngineScheduler(LoopedScheduler):
         made = policy_of(policy)
         self._pace = None if made is None else Pace(made, TEXT_SECONDS if heard is None else heard)
         self.batcher = Batcher(
-            self.cache, max_running, max_batch_tokens, chunk_size, prefix_cache, patience=patience, pace=self._pace
+            self.cache,
+            max_running,
+            max_batch_tokens,
+            chunk_size,
+            prefix_cache,
+            patience=patience,
+            pace=self._pace,
+            chunk_alone=chunk_alone,
         )
         self._requests: dict[str, ARRequest] = {}
         self.steps = 0

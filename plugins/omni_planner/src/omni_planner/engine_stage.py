@@ -14,7 +14,7 @@ from omni_engine.pace import Pace
 from omni_planner.profile import Costing, StageProfile
 from omni_planner.requests import Flight
 from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, Watch, streamed
-from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
+from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING, chunks
 from omni_torch.deadlines import TEXT_SECONDS, policy_of
 
 
@@ -51,14 +51,16 @@ class EngineStage(SimulatedStage):
         layout = KVLayout(0, 1, 1, torch.float32)
         block = int(settings.get("block_size", 16))
         cache = KVCache(layout, int(settings.get("kv_blocks") or 100_000), block, torch.device("cpu"))
+        chunk_size, chunk_alone = chunks(settings.get("chunk_size"))
         self.batcher = Batcher(
             cache,
             int(settings.get("max_running") or MAX_RUNNING),
             int(settings.get("max_batch_tokens") or MAX_BATCH_TOKENS),
-            int(settings.get("chunk_size") or 512),
+            chunk_size,
             share_prefixes=False,  # a sample's prompt is what was computed of it
             patience=int(settings.get("patience") or 64),
             pace=self._pace,
+            chunk_alone=chunk_alone,
         )
         self._running: dict[str, _Running] = {}
         self._ended: set[str] = set()

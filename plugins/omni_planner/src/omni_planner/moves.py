@@ -11,7 +11,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_planner.building import settings_of
 from omni_planner.profile import PipelineProfile
 from omni_planner.trials import Trial
-from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING
+from omni_torch.budgets import CHUNK_SIZE, MAX_BATCH_TOKENS, MAX_RUNNING
 
 SATURATED = 0.8
 """The share of the time from which an engine's limits are changed."""
@@ -57,7 +57,7 @@ def _limits(stage: StageConfig) -> Iterator[dict[str, Any]]:
     settings, path = settings_of(stage), f"{stage.name}.factory_args"
     yield {f"{path}.max_running": 2 * int(settings.get("max_running") or MAX_RUNNING)}
     yield {f"{path}.max_batch_tokens": int(settings.get("max_batch_tokens") or MAX_BATCH_TOKENS) // 2}
-    yield {f"{path}.chunk_size": max(64, int(settings.get("chunk_size") or 512) // 2)}
+    yield {f"{path}.chunk_size": max(64, int(settings.get("chunk_size") or CHUNK_SIZE) // 2)}
 
 
 def _processes(config: PipelineConfig, trial: Trial) -> Iterator[dict[str, Any]]:

@@ -289,7 +289,8 @@ class PipelineProfile:
             version = document.get("version")
             if version != VERSION:
                 raise ConfigError(
-                    f"{path}: version {version!r} of a profile; this omni-planner reads version {VERSION}"
+                    f"{path}: version {version!r} of a profile; this omni-planner reads version {VERSION} (calibrate again: "
+                    "omni calibrate PIPELINE --out FILE)"
                 )
             return _CONVERTER.structure(document, cls)
         except ConfigError:

@@ -146,7 +146,7 @@ class Replica:
 
     def _turn(self) -> None:
         stage = self.stage
-        stage.woken = self._clock.now - self._rested > WAIT
+        stage.woken = int(self._clock.now - self._rested > WAIT)
         steps = stage.turn()
         if self._own is not None:  # what sends nothing needs no event
             while steps and not steps[-1][1] and not steps[-1][0][1]:

@@ -20,6 +20,12 @@ MAX_RUNNING = 32
 MAX_BATCH_TOKENS = 2048
 """Positions that an engine computes in one step, unless its stage says otherwise."""
 
+CHUNK_SIZE = 512
+"""Those of one prompt, beside other requests."""
+
+CHUNK_ALONE = 1024
+"""Those of a prompt without any: nobody waits for the step, and weights are read half as often."""
+
 CPU_CACHE = 512 * 2**20
 """The least KV cache on a CPU, if the memory is there."""
 
@@ -29,6 +35,11 @@ reply of speech may take by default."""
 
 LIBRARIES = 128 * 2**20
 """Workspaces of libraries, and what an allocator cannot use."""
+
+
+def chunks(asked: int | None) -> tuple[int, int]:
+    """Return the positions of a prompt's chunk beside other requests, and alone; ``asked``: what its stage says for both, if anything."""
+    return (CHUNK_SIZE, CHUNK_ALONE) if asked is None else (asked, asked)
 
 
 def whole(name: str, ranks: int) -> int:
