@@ -7,8 +7,8 @@ nothing of a prediction, so each variant is simulated from the calibrations befo
 in what they predict (the later one's requests per second over the earlier one's). ``ours`` is the prediction, ``other`` what was measured;
 the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside which other
 programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much. So is a run whose
-two calibrations differ by more than 10 %: of four the one with the least difference is taken. Each run is made twice; the last rows say
-by how much the second differs from the first, which is the scatter of what is predicted.
+two calibrations differ by more than 10 %: of four the one with the least difference is taken. Each run is made twice, and what is measured
+are the figures of all requests of both; the last rows say by how much the second differs from the first, each alone.
 With ``--keep`` the calibration of each variant is kept, with which others can be simulated. ``--explain`` adds the processor time of each
 process for a request, measured and simulated, which tells costs that are wrong from waits that are.
 """
@@ -122,16 +122,24 @@ class Measured:
     """One run.
 
     Attributes:
-        summary: its figures. others: the share of the processors that other programs used beside it.
+        events: of its requests. took: seconds. others: the share of the processors that other programs used beside it.
         seconds: processor seconds of each process, its first thread and the others.
     """
 
-    summary: Summary
+    events: list[Events]
+    took: float
     others: float
     seconds: dict[str, tuple[float, float]]
 
 
-async def measured(pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: int, total: int) -> Summary:
+def figures(*runs: Measured) -> Summary:
+    """Return the figures of all requests of some runs."""
+    return Summary.of([each for run in runs for each in run.events], sum(run.took for run in runs))
+
+
+async def measured(
+    pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: int, total: int
+) -> tuple[list[Events], float]:
     """Run a closed loop."""
     numbers, found = iter(range(total)), list[Events]()
 
@@ -147,7 +155,7 @@ async def measured(pipe: AsyncPipe, requests: Sequence[OmniRequest], in_flight: 
 
     begin = time.perf_counter()
     await asyncio.gather(*(client() for _ in range(in_flight)))
-    return Summary.of(found, time.perf_counter() - begin)
+    return found, time.perf_counter() - begin
 
 
 def rows_of(name: str, predicted: Summary, found: Summary) -> list[Row]:
@@ -197,12 +205,12 @@ async def measured_alone(pipe: AsyncPipe, requests: Sequence[OmniRequest], varia
     while not runs or (min(run.others for run in runs) > MOST_OTHERS and len(runs) < RUNS):
         await measured(pipe, requests, variant.in_flight, 2 * variant.in_flight)  # caches are warm again
         (used, passed), before = _processors(), _usages(pipe)
-        found = await measured(pipe, requests, variant.in_flight, variant.total)
+        events, took = await measured(pipe, requests, variant.in_flight, variant.total)
         own = {name: each.since(before[name]) for name, each in _usages(pipe).items()}
         now_used, now_passed = _processors()
         others = now_used - used - sum(each.loop + each.others for each in own.values())
         seconds = {name: (each.loop, each.others) for name, each in own.items()}
-        runs.append(Measured(found, max(0.0, others / max(1e-9, now_passed - passed)), seconds))
+        runs.append(Measured(events, took, max(0.0, others / max(1e-9, now_passed - passed)), seconds))
     return min(runs, key=operator.attrgetter("others"))
 
 
@@ -292,8 +300,8 @@ async def run(model: Model, names: Sequence[str], folder: Path | None, *, quick:
             if folder is not None:
                 best.profile.save(folder / f"{number + 1}.json")
             name = f"{variant.name} (others {best.found.others:.0%}, machine {best.changed:.2f})"
-            rows += rows_of(name, summarise(best.outcome), best.found.summary)
-            repeated += rows_of(name, best.again.summary, best.found.summary)
+            rows += rows_of(name, summarise(best.outcome), figures(best.found, best.again))
+            repeated += rows_of(name, figures(best.again), figures(best.found))
             explanations += explained(variant.name, variant.total, best.outcome.processes, best.found)
     ends = [*errors_of("predictions", rows), *errors_of("a second run", repeated)]
     return rows + explanations * explain + ends

@@ -146,7 +146,7 @@ struct Pool {
   }
 
   // Says whether the last call, of `seconds`, cannot have been slower than alone: each thread had its processor, or all did more than one can.
-  // Waits for memory count as work: where threads share its bandwidth, alone is as fast.
+  // Waits for memory count as work: where threads share its bandwidth, one alone is not faster than both.
   bool paid(int count, double seconds) const {
     double least = spent[0], done = 0;
     for (int index = 0; index < count; index++) {
