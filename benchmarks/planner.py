@@ -299,7 +299,9 @@ async def run(model: Model, names: Sequence[str], folder: Path | None, *, quick:
             best = min(tries, key=unsteady)
             if folder is not None:
                 best.profile.save(folder / f"{number + 1}.json")
-            name = f"{variant.name} (others {best.found.others:.0%}, machine {best.changed:.2f})"
+            name = (
+                f"{variant.name} (others {max(best.found.others, best.again.others):.0%}, machine {best.changed:.2f})"
+            )
             rows += rows_of(name, summarise(best.outcome), figures(best.found, best.again))
             repeated += rows_of(name, figures(best.again), figures(best.found))
             explanations += explained(variant.name, variant.total, best.outcome.processes, best.found)

@@ -248,6 +248,23 @@ def test_prompts_of_odd_sizes(dtype: torch.dtype, head_dim: int) -> None:
         assert relative_error(decoder_stack.prefill_layers, decoder.prefill_layers, given) <= bound(dtype), number
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_prompts_in_parts_of_any_number(dtype: torch.dtype, threads: None) -> None:
+    """Sizes of several parts for each thread, the last of them shorter: the same bits, and right."""
+    given = list(
+        decoder_stack.example(
+            dtype, generator(3), hidden=1240, heads=9, kv_heads=3, head_dim=72, lengths=[21], counts=[20], experts=3
+        )
+    )
+    torch.set_num_threads(1)
+    expected = decoder.prefill_layers(*copied(given))[0]
+    assert relative_error(decoder_stack.prefill_layers, decoder.prefill_layers, tuple(copied(given))) <= bound(dtype)
+    for count in (2, 3, 5):
+        torch.set_num_threads(count)
+        for _ in range(5):
+            assert torch.equal(decoder.prefill_layers(*copied(given))[0], expected), count
+
+
 def shared_cache(arguments: list[Any], rows: list[int]) -> list[Any]:
     """Return some rows of a call on the same cache."""
     return [*(each[rows] for each in arguments[:5]), *arguments[5:]]

@@ -29,7 +29,7 @@ struct Choice {
     return trying ? !faster() : faster();
   }
 
-  // `paid`: a team's call cannot have been slower than alone.
+  // `paid`: by what its threads did, a team's call was not slower than alone.
   void took(bool together, double duration, bool paid) {
     double &known = seconds[together];
     if (together) sure = paid && duration > WORTH;

@@ -25,7 +25,7 @@ constexpr double SPIN = 5e-4;  // seconds of a wait within a call, before the th
 constexpr double AWAKE = 1e-3; // seconds after a call in which a thread does not sleep, if the last call came as soon
 constexpr int SPINS = 64;      // between two looks at the clock
 constexpr double ALL = 0.9;    // share of a call's time that a thread has a processor which others leave to it
-constexpr double PAYS = 1.5;   // seconds of work in a second of a team, which nobody does alone
+constexpr double PAYS = 0.5;   // seconds of work in a second of a team, beside those of one thread, for each thread more
 
 void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -42,7 +42,7 @@ double seconds_of(clockid_t clock) {
 double now() { return seconds_of(CLOCK_MONOTONIC); }
 double worked() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }  // by this thread
 
-thread_local double waited = 0;  // processor seconds of this thread's waits in its call, but those of less than some microseconds
+thread_local double waited = 0;  // seconds that this thread spun in its call's waits, but not the first microseconds of each
 
 // A thread that waits for long sleeps: on a machine with more work than cores it would keep the one that it waits for from running. Not
 // sooner, because Linux may wake it on the core of the thread that wakes it, and from then on the two take turns.
@@ -145,7 +145,7 @@ struct Pool {
     Barrier::wait(&finished);
   }
 
-  // Says whether the last call, of `seconds`, cannot have been slower than alone: each thread had its processor, or all did more than one can.
+  // Says whether the last call, of `seconds`, was hardly slower than alone: each thread had its processor, or all did much more than one can.
   // Waits for memory count as work: where threads share its bandwidth, one alone is not faster than both.
   bool paid(int count, double seconds) const {
     double least = spent[0], done = 0;
@@ -153,7 +153,7 @@ struct Pool {
       least = spent[index] < least ? spent[index] : least;
       done += work_done[index];
     }
-    return least > ALL * seconds || done > PAYS * seconds;
+    return least > ALL * seconds || done > (1 + PAYS * (count - 1)) * seconds;
   }
 
   void serve(int index) {

@@ -25,8 +25,10 @@ inline void put_sum(float *to, const float *values, int64_t count, float share =
 
 template <class T>
 struct Prefill {
-  static constexpr int64_t DIVIDED = 8;  // phases of a layer, at most, that divide() divides
-  static constexpr int64_t PARTS = 8;    // of a thread
+  // Phases of a layer that divide() divides: qkv, attention, output, router, two of experts, two of a dense block.
+  static constexpr int64_t DIVIDED = 8;
+  static constexpr int64_t PARTS = 8;          // of a thread, unless they would be too short
+  static constexpr int64_t LEAST = 4 * PANEL;  // outputs of a part: a part's first panel is not fetched ahead
   const omni_stack *stack;
   const omni_step *step;
   const omni_team *team;
@@ -97,12 +99,14 @@ struct Prefill {
     most.next = last > rotating.next ? last : rotating.next;
   }
 
-  // Calls each(part) for parts of `size` items, multiples of `step`, until the team has computed all: a thread that comes late, or whose processor
-  // is slower for a while, takes fewer.
+  // Calls each(part) for parts of `size` items, multiples of `step` and of at least `least` or an even share, until the team has computed all:
+  // a thread that comes late, or whose processor is slower for a while, takes fewer.
   template <class Each>
-  void divide(int64_t size, int64_t step, Each each) {
-    int64_t *next = taken + phase++, part = size / step / (PARTS * team->count) * step;
-    part = team->count == 1 ? size : part < step ? step : part;
+  void divide(int64_t size, int64_t step, int64_t least, Each each) {
+    int64_t *next = taken + phase++, even = (size + step * team->count - 1) / (step * team->count) * step;
+    int64_t part = size / step / (PARTS * team->count) * step;
+    part = part < least ? least : part;
+    part = part > even ? even : part;
     for (int64_t begin; (begin = __atomic_fetch_add(next, part, __ATOMIC_RELAXED)) < size;)
       each(Range{begin, begin + part < size ? begin + part : size});
   }
@@ -148,7 +152,7 @@ struct Prefill {
   void project(const omni_matrix &a, const float *from, float *y, bool add) { multiply(a, pack_all(a, from), y, add); }
 
   void multiply(const omni_matrix &a, const Lanes &lanes, float *y, bool add) {
-    divide(a.out, 16, [&](Range mine) {
+    divide(a.out, 16, LEAST, [&](Range mine) {
       lane_product(a, lanes, mine.begin, mine.end, buffer, [&](int64_t row, int64_t o, int64_t count, const float *values) {
         (add ? put_sum(y + row * a.out + o, values, count) : put(y + row * a.out + o, values, count));
       });
@@ -177,7 +181,7 @@ struct Prefill {
 
   void attention_of(const omni_layer &layer, Scratch scratch) {
     int64_t heads = stack->heads, kv_heads = stack->kv_heads, width = stack->head_dim, group = heads / kv_heads, stride = kv_heads * width;
-    divide(run_count * kv_heads, 1, [&](Range mine) {
+    divide(run_count * kv_heads, 1, 1, [&](Range mine) {
       for (int64_t task = mine.begin; task < mine.end; task++) {
         PromptRun run = runs[task / kv_heads];
         int64_t head = task % kv_heads, total = step->lengths[run.row + run.count - 1];
@@ -213,7 +217,9 @@ struct Prefill {
     int64_t units = layer.gate_up.out / 2;
     Lanes lanes = pack_all(layer.gate_up, normed);
     // The gate of a shared expert scales its output, which is linear in its units.
-    divide(units, 16, [&](Range part) { gated_product(layer.gate_up, lanes, part, layer.down.kind, active, shared ? gates : nullptr, buffer); });
+    divide(units, 16, LEAST / 2, [&](Range part) {
+      gated_product(layer.gate_up, lanes, part, layer.down.kind, active, shared ? gates : nullptr, buffer);
+    });
     wait(team);
     multiply(layer.down, {active, rows(), words_of(layer.down.kind, units)}, x, true);
   }
@@ -248,7 +254,7 @@ struct Prefill {
     }
     wait(team);
     int64_t panels = (units + 15) / 16;
-    divide(busy * panels, 1, [&](Range some) {
+    divide(busy * panels, 1, LEAST / 32, [&](Range some) {
       int64_t at = 0;
       for (int64_t e = 0; e < count; e++) {
         if (groups.begins[e + 1] == groups.begins[e]) continue;
@@ -261,7 +267,7 @@ struct Prefill {
       }
     });
     wait(team);
-    divide(stack->hidden, 16, [&](Range outs) {
+    divide(stack->hidden, 16, LEAST, [&](Range outs) {
       for (int64_t e = 0; e < count; e++) {
         if (groups.begins[e + 1] == groups.begins[e]) continue;
         const int32_t *pairs = groups.order + groups.begins[e];

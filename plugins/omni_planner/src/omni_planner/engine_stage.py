@@ -51,7 +51,8 @@ class EngineStage(SimulatedStage):
         layout = KVLayout(0, 1, 1, torch.float32)
         block = int(settings.get("block_size", 16))
         cache = KVCache(layout, int(settings.get("kv_blocks") or 100_000), block, torch.device("cpu"))
-        chunk_size, chunk_alone = chunks(settings.get("chunk_size"))
+        given = settings.get("chunk_size")
+        chunk_size, chunk_alone = chunks(int(given) if given else None)
         self.batcher = Batcher(
             cache,
             int(settings.get("max_running") or MAX_RUNNING),
