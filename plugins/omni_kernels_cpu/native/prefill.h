@@ -254,7 +254,7 @@ struct Prefill {
     }
     wait(team);
     int64_t panels = (units + 15) / 16;
-    divide(busy * panels, 1, LEAST / 32, [&](Range some) {
+    divide(busy * panels, 1, LEAST / PANEL, [&](Range some) {
       int64_t at = 0;
       for (int64_t e = 0; e < count; e++) {
         if (groups.begins[e + 1] == groups.begins[e]) continue;
