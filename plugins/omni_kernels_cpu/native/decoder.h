@@ -35,28 +35,34 @@ struct Decoder {
 
   void attention_of(const omni_layer &layer, Scratch scratch) {
     int64_t heads = stack->heads, kv_heads = stack->kv_heads, width = stack->head_dim, group = heads / kv_heads;
-    int64_t stride = kv_heads * width;
-    float *query = scratch.take<float>(group * width), *key = scratch.take<float>(width), *scores = (float *)scratch.next;
-    float scale = 1.0f / __builtin_sqrtf((float)width);
-    int64_t run = step->run;  // positions of a request are one thread's, in order: a later one reads the keys of those before it
-    Range mine = share(rows() * kv_heads, run, team);
-    for (int64_t task = mine.begin; task < mine.end; task++) {
-      int64_t each = task / run, row = each / kv_heads * run + task % run, head = each % kv_heads, count = step->lengths[row];
-      const float *from = projected + row * (heads + 2 * kv_heads) * width, *c = cos + row * width, *s = sin + row * width;
-      Pages place{step->pages + row * step->page_stride, step->block_size};
-      T *keys = (T *)layer.keys + head * width, *values = (T *)layer.values + head * width;
-      int64_t slot = place(count - 1, count).slot * stride;
-      float eps = (float)stack->eps;
-      normalize_rotate(from + (heads + head) * width, layer.head_norms + (heads + head) * width, c, s, eps, width, key);
-      from_floats(key, width, keys + slot);
-      from_floats(from + (heads + kv_heads + head) * width, width, values + slot);
-      for (int64_t g = 0; g < group; g++) {
-        int64_t q = head * group + g;
-        normalize_rotate(from + q * width, layer.head_norms + q * width, c, s, eps, width, query + g * width);
+    int64_t stride = kv_heads * width, run = step->run;
+    float *query = scratch.take<float>(heads * width), *key = scratch.take<float>(width), *scores = (float *)scratch.next;
+    float scale = 1.0f / __builtin_sqrtf((float)width), eps = (float)stack->eps;
+    Range mine = share(rows() / run * kv_heads, 1, team);
+    in_rows(mine, kv_heads, [&](int64_t request, int64_t head, int64_t some) {
+      // Positions of a request are one thread's, in order: a later one reads the keys of those before it.
+      for (int64_t row = request * run; row < (request + 1) * run; row++) {
+        const float *from = projected + row * (heads + 2 * kv_heads) * width, *c = cos + row * width, *s = sin + row * width;
+        int64_t count = step->lengths[row], first = head * group;
+        Pages place{step->pages + row * step->page_stride, step->block_size};
+        T *keys = (T *)layer.keys + head * width, *values = (T *)layer.values + head * width;
+        int64_t slot = place(count - 1, count).slot * stride;
+        for (int64_t h = 0; h < some; h++) {
+          int64_t at = (heads + head + h) * width;
+          normalize_rotate(from + at, layer.head_norms + at, c, s, eps, width, key);
+          from_floats(key, width, keys + slot + h * width);
+        }
+        from_floats(from + (heads + kv_heads + head) * width, some * width, values + slot);
+        for (int64_t q = 0; q < some * group; q++) {
+          int64_t at = (first + q) * width;
+          normalize_rotate(from + at, layer.head_norms + at, c, s, eps, width, query + q * width);
+        }
+        for (int64_t i = 0; i < some * group * width; i++) query[i] *= scale;
+        const T *after = row + 1 < rows() ? keys + step->pages[(row + 1) * step->page_stride] * step->block_size * stride : keys;
+        attend(query, some, group, width, (const T *)keys, (const T *)values, stride, place, count, after, scores,
+               mixed + (row * heads + first) * width);
       }
-      for (int64_t i = 0; i < group * width; i++) query[i] *= scale;
-      attend(query, group, width, (const T *)keys, (const T *)values, stride, place, count, scores, mixed + (row * heads + head * group) * width);
-    }
+    });
   }
 
   void dense(const omni_layer &layer, const float *normed, const float *gates, Scratch scratch) {

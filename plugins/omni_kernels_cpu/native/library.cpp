@@ -82,7 +82,7 @@ void decode_memory(const omni_stack *stack, const omni_step *step, size_t *share
   int64_t heads = stack->heads * stack->head_dim, all = heads + 2 * stack->kv_heads * stack->head_dim;
   *shared = floats(rows * (stack->hidden + all + heads + experts + 2 * dense)) + 2 * floats(pairs * units) + SMALL;
   *own = floats(rows * (4 * stack->hidden + 2 * heads + all + 2 * dense + 2 * stack->head_dim + 8 * END)) + floats(pairs * (units + END)) +
-         floats(4 * longest) + floats(20 * pairs + 20 * rows + 4 * experts) + SMALL;
+         floats(stack->heads * longest) + floats(20 * pairs + 20 * rows + 4 * experts) + SMALL;
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ EXPORTED void omni_cpu_rms_norm(const void *x, const void *add, const void *weig
 EXPORTED void omni_cpu_attention(const omni_attention *a, int threads) {
   int64_t longest = 0;
   for (int64_t row = 0; row < a->rows; row++) longest = a->lengths[row] > longest ? a->lengths[row] : longest;
-  size_t own = 2 * floats(a->heads / a->kv_heads * a->head_dim) + floats(4 * longest) + SMALL;
+  size_t own = 2 * floats(a->heads * a->head_dim) + floats(a->heads * longest) + SMALL;
   run(threads, 64, own, [](void *c, const omni_team *team) { chosen->attention(static_cast<const omni_attention *>(c), team); },
       const_cast<omni_attention *>(a), {nullptr, a->rows * a->heads * a->head_dim * longest});
 }

@@ -73,7 +73,7 @@ struct Prefill {
   // Takes all memory; given none, the ends are the needed sizes. Later phases take theirs from `own`, never more than `most`.
   void lay_out(Scratch &shared, Scratch &most) {
     Sizes s = sizes();
-    int64_t hidden = stack->hidden, width = stack->head_dim, group = stack->heads / stack->kv_heads, longest = 1, pairs = rows() * s.top_k;
+    int64_t hidden = stack->hidden, width = stack->head_dim, longest = 1, pairs = rows() * s.top_k;
     x = shared.take<float>(rows() * hidden);
     normed = shared.take<float>(rows() * hidden);
     projected = shared.take<float>(rows() * projected_width());
@@ -90,7 +90,7 @@ struct Prefill {
     runs = own.take<PromptRun>(rows());
     Scratch attending = own, feeding = own, rotating = own;
     rotating.take<float>(2 * width + hidden + 64);
-    attending.take<float>(group * width + MOST_HEADS * longest);
+    attending.take<float>(stack->heads * longest);
     PromptAttention<T>(width, longest, attending);
     feeding.take<float>(s.experts);
     Groups::make(nullptr, nullptr, rows(), s.top_k, s.experts, feeding);
@@ -180,37 +180,49 @@ struct Prefill {
   }
 
   void attention_of(const omni_layer &layer, Scratch scratch) {
-    int64_t heads = stack->heads, kv_heads = stack->kv_heads, width = stack->head_dim, group = heads / kv_heads, stride = kv_heads * width;
+    int64_t kv_heads = stack->kv_heads;
     divide(run_count * kv_heads, 1, 1, [&](Range mine) {
-      for (int64_t task = mine.begin; task < mine.end; task++) {
-        PromptRun run = runs[task / kv_heads];
-        int64_t head = task % kv_heads, total = step->lengths[run.row + run.count - 1];
-        Pages place{step->pages + run.row * step->page_stride, step->block_size};
-        const T *keys = (const T *)layer.keys + head * width, *values = (const T *)layer.values + head * width;
-        float *first = projected + run.row * projected_width() + head * group * width;
-        float *output = mixed + (run.row * heads + head * group) * width;
-        if (run.count == 1) {
-          attend(first, group, width, keys, values, stride, place, total, (float *)scratch.next, output);
-          continue;
-        }
-        Scratch inner = scratch;
-        PromptAttention<T> attention(width, total, inner);
-        attention.read_cache(keys, values, stride, place);
-        for (int64_t lane = 0; lane < run.count * group; lane += 2 * W) {
-          int64_t count = run.count * group - lane < 2 * W ? run.count * group - lane : 2 * W, limits[2 * W];
-          const float *some[2 * W];
-          for (int64_t i = 0; i < count; i++) {
-            int64_t row = (lane + i) / group;
-            some[i] = first + row * projected_width() + (lane + i) % group * width;
-            limits[i] = step->lengths[run.row + row];
-          }
-          attention.attend(some, limits, count, [&](int64_t i, int64_t d, int64_t size, const float *v) {
-            put(output + ((lane + i) / group * heads + (lane + i) % group) * width + d, v, size);
-          });
-        }
-      }
+      in_rows(mine, kv_heads, [&](int64_t which, int64_t head, int64_t some) {
+        PromptRun run = runs[which];
+        if (run.count == 1) attend_one(layer, run.row, head, some, (float *)scratch.next);
+        for (int64_t h = head; h < head + some && run.count > 1; h++) attend_run(layer, run, h, scratch);
+      });
     });
     wait(team);
+  }
+
+  // Key heads from `head` on of a row that is alone.
+  void attend_one(const omni_layer &layer, int64_t row, int64_t head, int64_t some, float *scores) {
+    int64_t kv_heads = stack->kv_heads, width = stack->head_dim, group = stack->heads / kv_heads, stride = kv_heads * width;
+    Pages place{step->pages + row * step->page_stride, step->block_size};
+    const T *keys = (const T *)layer.keys + head * width, *values = (const T *)layer.values + head * width;
+    const float *query = projected + row * projected_width() + head * group * width;
+    const T *after = row + 1 < rows() ? keys + step->pages[(row + 1) * step->page_stride] * step->block_size * stride : keys;
+    attend(query, some, group, width, keys, values, stride, place, step->lengths[row], after, scores, mixed + (row * stack->heads + head * group) * width);
+  }
+
+  // A key head of a run of positions.
+  void attend_run(const omni_layer &layer, PromptRun run, int64_t head, Scratch scratch) {
+    int64_t heads = stack->heads, kv_heads = stack->kv_heads, width = stack->head_dim, group = heads / kv_heads, stride = kv_heads * width;
+    int64_t total = step->lengths[run.row + run.count - 1];
+    Pages place{step->pages + run.row * step->page_stride, step->block_size};
+    const T *keys = (const T *)layer.keys + head * width, *values = (const T *)layer.values + head * width;
+    const float *first = projected + run.row * projected_width() + head * group * width;
+    float *output = mixed + (run.row * heads + head * group) * width;
+    PromptAttention<T> attention(width, total, scratch);
+    attention.read_cache(keys, values, stride, place);
+    for (int64_t lane = 0; lane < run.count * group; lane += 2 * W) {
+      int64_t count = run.count * group - lane < 2 * W ? run.count * group - lane : 2 * W, limits[2 * W];
+      const float *some[2 * W];
+      for (int64_t i = 0; i < count; i++) {
+        int64_t row = (lane + i) / group;
+        some[i] = first + row * projected_width() + (lane + i) % group * width;
+        limits[i] = step->lengths[run.row + row];
+      }
+      attention.attend(some, limits, count, [&](int64_t i, int64_t d, int64_t size, const float *v) {
+        put(output + ((lane + i) / group * heads + (lane + i) % group) * width + d, v, size);
+      });
+    }
   }
 
   void dense(const omni_layer &layer, bool shared) {
