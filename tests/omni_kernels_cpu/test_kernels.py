@@ -178,6 +178,22 @@ def test_a_step_reads_nothing_else_and_a_row_depends_on_itself_only(dtype: torch
     assert torch.equal(rows[others], hidden[others])
 
 
+def test_caches_in_turn() -> None:
+    """The layers of a stack are pointed to the cache of each call: tuples, which an engine has, and tensors in any order."""
+    arguments = step(torch.float32)
+    expected, given = decoder.decode_layers(*copied(arguments))[0], copied(arguments)
+    joined = [each.clone() for each in arguments[6:8]]
+    first, second = ([tuple(each.clone().unbind()) for each in joined] for _ in range(2))
+    for caches in (first, first, second, joined, second, first):
+        for layer in [layer for some in (first, second, joined) for each in some for layer in each]:
+            layer.fill_(float("nan"))  # who reads another cache than that of the call shows it
+        for each, content in zip(caches, arguments[6:8], strict=True):
+            for layer, right in zip(each, content, strict=True):
+                layer.copy_(right)
+        given[6:8] = caches
+        assert torch.equal(decoder.decode_layers(*given)[0], expected)
+
+
 def test_a_new_cache_may_begin_where_the_last_one_began() -> None:
     """An allocator hands out an address again: the layers behind the first then lie elsewhere."""
     arguments = step(torch.float32)

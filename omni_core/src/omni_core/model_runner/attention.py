@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 Tensor = Any
@@ -20,8 +21,8 @@ class DecodeCache(NamedTuple):
     pages: Tensor
     lengths: Tensor
     block_size: int
-    keys: list[Tensor]
-    values: list[Tensor]
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
 
 
 class PagedAttention(Protocol):

@@ -180,8 +180,8 @@ class KVCache:
     ) -> None:
         self.scratch = blocks * block_size
         shape = ((blocks + -(-scratch // block_size)) * block_size, layout.kv_heads, layout.head_dim)
-        self.keys = [_zeros(shape, layout.dtype, device) for _ in range(layout.layers)]
-        self.values = [_zeros(shape, layout.dtype, device) for _ in range(layout.layers)]
+        self.keys = tuple(_zeros(shape, layout.dtype, device) for _ in range(layout.layers))
+        self.values = tuple(_zeros(shape, layout.dtype, device) for _ in range(layout.layers))
         self.kept = torch.empty(self.scratch, kept_width, dtype=layout.dtype, device=device)
         self.block_size = block_size
         self.pool = BlockPool(blocks)

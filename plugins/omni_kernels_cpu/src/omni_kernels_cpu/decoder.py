@@ -38,9 +38,18 @@ class BoundStack:
         self.fits = self.fits and stack.head_dim % 2 == 0
         self.whole = stack.layers[0].qkv.int8_inputs
         self.narrow = stack.layers[0].qkv.weight.dtype != torch.float32
+        self._attached: tuple[Caches, Caches] | None = None
 
     def attach(self, keys: Caches, values: Caches) -> None:
-        """Point the layers to their keys and values, at every step: a new cache may begin where the last one began."""
+        """Point the layers to their keys and values.
+
+        Tuples are kept until others come, so the same ones are the same caches at a later step; a tensor may be a new one that begins where
+        the last one began.
+        """
+        last = self._attached
+        if last is not None and last[0] is keys and last[1] is values:
+            return
+        self._attached = (keys, values) if isinstance(keys, tuple) and isinstance(values, tuple) else None
         for layer, key, value in zip(self.layers, keys, values, strict=True):
             layer.keys, layer.values = key.data_ptr(), value.data_ptr()
 

@@ -59,17 +59,24 @@ def few_rows_linear(
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()
     output = x.new_empty(*x.shape[:-1], weight.shape[0])
+    # Tensors that the structure points into, which live until the product is computed.
     wide_bias = None if bias is None else bias.float().contiguous()
-    grouped = scales.to(torch.bfloat16).contiguous() if weight.dtype == torch.uint8 and scales is not None else None
-    wide_scales = None if scales is None or grouped is not None else scales.float().contiguous()
-    pointers = (None if each is None else each.data_ptr() for each in (weight, wide_scales, wide_bias))
-    group_scales = None if grouped is None else grouped.data_ptr()
-    zero_points = grouped is not None and grouped.dim() == 3
-    kinds = KINDS[weight.dtype], group_scales, int8_inputs, zero_points
-    matrix = MatrixStruct(*pointers, len(weight), x.shape[-1], *kinds)
+    groups = wide_scales = None
+    if scales is not None and weight.dtype == torch.uint8:
+        groups = scales.to(torch.bfloat16).contiguous()
+    elif scales is not None:
+        wide_scales = scales.float().contiguous()
+    matrix = MatrixStruct(
+        weight.data_ptr(), _pointer(wide_scales), _pointer(wide_bias), weight.shape[0], x.shape[-1], KINDS[weight.dtype], _pointer(groups),
+        int8_inputs, groups is not None and groups.dim() == 3,
+    )  # fmt: skip
     rows, kind, threads = x.numel() // x.shape[-1], KINDS[x.dtype], torch.get_num_threads()
     library().omni_cpu_product(byref(matrix), x.data_ptr(), kind, rows, output.data_ptr(), threads)
     return output
+
+
+def _pointer(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def experts(

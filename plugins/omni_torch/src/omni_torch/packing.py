@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from omni_core.model_runner import ARRequest, ForwardBatch, PagedAttention
@@ -31,14 +32,19 @@ def packed_batch(
         requests=requests,
         starts=starts,
         lengths=lengths,
-        input_ids=torch.tensor(tokens, device=device),
+        input_ids=indices(tokens).to(device),
         input_embeds=None,
         positions=packed_rotary(requests, starts, lengths).to(device),
         attention=attention,
-        sample_rows=torch.tensor(sample_rows, dtype=torch.int64, device=device),
+        sample_rows=indices(sample_rows).to(device),
         sampled=sampled,
         keep=keep,
     )
+
+
+def indices(values: Sequence[int] | Sequence[Sequence[int]], dtype: type = np.int64) -> torch.Tensor:
+    """Return a tensor of whole numbers on the CPU. A step makes several, for which ``torch.tensor`` takes longer."""
+    return torch.from_numpy(np.array(values, dtype=dtype))
 
 
 def ids(request: ARRequest, start: int, count: int) -> list[int]:
@@ -67,7 +73,9 @@ def packed_rotary(requests: list[ARRequest], starts: list[int], lengths: list[in
     axes = any(r.prompt_positions is not None and r.prompt_positions.dim() == 2 for r in requests)
     if all(start >= len(r.prompt_ids) for r, start in zip(requests, starts, strict=True)) and max(lengths) == 1:
         # A fast path for a step of decodes, because it runs for every token.
-        packed = torch.tensor([start + r.position_delta for r, start in zip(requests, starts, strict=True)])
+        positions = [start + r.position_delta for r, start in zip(requests, starts, strict=True)]
+        whole = [position for position in positions if isinstance(position, int)]
+        packed = indices(whole) if len(whole) == len(positions) else torch.tensor(positions)
         return packed.expand(3, -1) if axes else packed
     runs = [rotary(*run) for run in zip(requests, starts, lengths, strict=True)]
     if axes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
 from omni_core.model_runner import DecodeCache
 from omni_engine.attention.static import DeferredAttention
+from omni_torch.packing import indices
 
 
 class WholeStepAttention(DeferredAttention):
@@ -25,11 +26,11 @@ class WholeStepAttention(DeferredAttention):
             for request, start, length in zip(requests, starts, lengths, strict=True)
         ]
         widest = max(map(len, tables))
-        pages = torch.tensor([table + [0] * (widest - len(table)) for table in tables], dtype=torch.int32)
+        pages = indices([table + [0] * (widest - len(table)) for table in tables], np.int32)
         seen = [
             end for start, length in zip(starts, lengths, strict=True) for end in range(start + 1, start + length + 1)
         ]
         if len(seen) > len(requests):
-            pages = pages.repeat_interleave(torch.tensor(lengths), 0)
+            pages = pages.repeat_interleave(indices(lengths), 0)
         self.taken = True
-        return DecodeCache(pages, torch.tensor(seen, dtype=torch.int32), size, cache.keys, cache.values)
+        return DecodeCache(pages, indices(seen, np.int32), size, cache.keys, cache.values)
