@@ -1,10 +1,11 @@
-"""Two builds of the library of omni-kernels-cpu in one process: the kernel of a decode step, in turns, on random inputs.
+"""Two builds of the library of omni-kernels-cpu in one process: the kernel of a decode step or of a prompt, in turns, on random inputs.
 
-    python benchmarks/kernel_builds.py --before LIBRARY [--weights W] [--requests N] [--threads N] [--instruction-set NAME]
+    python benchmarks/kernel_builds.py --before LIBRARY [--weights W] [--requests N | --prompt N] [--threads N] [--instruction-set NAME]
         [--quick] [--json FILE] [--checkpoint DIR] [--size mid|large]
 
 LIBRARY is what ``python plugins/omni_kernels_cpu/compile.py`` makes in a checkout of an earlier version. The thinker decodes until its
 requests have some positions; that step is computed again and again, each time with other hidden states, so that it chooses other experts.
+With ``--prompt`` the step is a prompt of so many positions.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ KERNELS = ("omni_cpu_decode", "omni_cpu_prefill")
 STEP = 60
 """The decode step that is computed again; a prompt has 54 ids."""
 
-INPUTS = 37
-"""Hidden states that are computed in a round; the median of them is its time."""
+INPUTS, PROMPTS = 37, 5
+"""Hidden states of a decode step, and of a prompt, that are computed in a round; the median of them is its time."""
 
 Kernel = Callable[[Any, Any, int], None]
 
@@ -58,23 +59,28 @@ def load(path: Path, instructions: str | None) -> ctypes.CDLL:
 
 
 class Turns:
-    """The step of a decode, computed by each build in turn when it comes.
+    """A step, computed by each build in turn when it comes.
+
+    Args:
+        rows: of the step; a decode has one for each request. number: of the step among those with so many rows. inputs: computed in a round.
 
     Attributes:
         seconds: a median for each round, by build. outputs: of the first inputs, by build.
     """
 
-    def __init__(self, builds: Mapping[str, ctypes.CDLL], rounds: int, requests: int, dtype: torch.dtype) -> None:
-        self._builds, self._rounds, self._requests, self._dtype = builds, rounds, requests, dtype
-        self._steps = 0
+    def __init__(
+        self, builds: Mapping[str, ctypes.CDLL], rounds: int, rows: int, number: int, inputs: int, dtype: torch.dtype
+    ) -> None:
+        self._builds, self._rounds, self._rows, self._number, self._inputs = builds, rounds, rows, number, inputs
+        self._dtype, self._steps = dtype, 0
         self.seconds: dict[str, list[float]] = {name: [] for name in builds}
         self.outputs: dict[str, bytes] = {}
 
     def around(self, name: str, kernel: Kernel) -> Kernel:
         def call(stack: Any, step: Any, threads: int) -> None:
-            if step._obj.rows == self._requests:
+            if step._obj.rows == self._rows:
                 self._steps += 1
-                if self._steps == STEP:
+                if self._steps == self._number:
                     functions = {build: getattr(loaded, name) for build, loaded in self._builds.items()}
                     for function in functions.values():
                         function.argtypes, function.restype = kernel.argtypes, None  # type: ignore[attr-defined]
@@ -84,10 +90,10 @@ class Turns:
         return call
 
     def _measure(self, functions: dict[str, Kernel], stack: Any, step: Any, threads: int) -> None:
-        fields, shape = step._obj, (self._requests, stack._obj.hidden)
+        fields, shape = step._obj, (self._rows, stack._obj.hidden)
         given = fields.x
         scale = _tensor(given, shape, self._dtype).float().std()
-        inputs = [(torch.randn(shape) * scale).to(self._dtype) for _ in range(INPUTS)]
+        inputs = [(torch.randn(shape) * scale).to(self._dtype) for _ in range(self._inputs)]
 
         def seconds(function: Kernel, x: torch.Tensor) -> float:
             fields.x = x.data_ptr()
@@ -119,6 +125,7 @@ def measure(
     weights: str,
     threads: int,
     requests: int,
+    prompt: int | None,
     rounds: int,
     instructions: str | None,
 ) -> list[Row]:
@@ -130,18 +137,25 @@ def measure(
         engine = Omni(checkpoint, weights, threads, Path(scratch))
     kernels = {name: getattr(loaded, name) for name in KERNELS}
     dtype = torch.bfloat16 if engine.stage.cache.keys[0].dtype == torch.bfloat16 else torch.float32
-    turns = Turns({"now": loaded, "before": load(before, instructions)}, rounds, requests, dtype)
+    builds = {"now": loaded, "before": load(before, instructions)}
+    asked = (requests, STEP, INPUTS) if prompt is None else (prompt, 1, PROMPTS)
+    turns = Turns(builds, rounds, *asked, dtype)
     try:
         for name, kernel in kernels.items():
             setattr(loaded, name, turns.around(name, kernel))
         config = read_config(checkpoint)
-        engine.generate([opening(config, 48, seed)[0].tolist() for seed in range(requests)], STEP + 8)
+        if prompt is None:
+            engine.generate([opening(config, 48, seed)[0].tolist() for seed in range(requests)], STEP + 8)
+        else:
+            engine.generate([opening(config, prompt - 6)[0].tolist()], 1)
     finally:
         for name, kernel in kernels.items():
             setattr(loaded, name, kernel)
     if not turns.seconds["now"]:
-        raise click.ClickException(f"no kernel computes the decode steps of {requests} requests with {weights}")
-    title = f"{label}, {instruction_set()}, {weights}, {requests} at once, threads: {threads}"
+        what = f"decode steps of {requests} requests" if prompt is None else f"a prompt of {prompt} positions"
+        raise click.ClickException(f"no kernel computes {what} with {weights}")
+    load_name = f"{requests} at once" if prompt is None else f"a prompt of {prompt}"
+    title = f"{label}, {instruction_set()}, {weights}, {load_name}, threads: {threads}"
     both = ([1000 * each for each in turns.seconds[name]] for name in ("now", "before"))
     same = float(turns.outputs["now"] == turns.outputs["before"])
     return [
@@ -158,6 +172,7 @@ def measure(
 )
 @click.option("--weights", default="bfloat16", help=f"One of {', '.join(DTYPES)}, or a quantization.")
 @click.option("--requests", type=click.IntRange(1, 32), default=1)
+@click.option("--prompt", type=click.IntRange(8, 1024), help="Positions: a prompt in place of a decode step.")
 @click.option("--threads", type=click.IntRange(1), default=1)
 @click.option("--instruction-set", help="Default: the best of this processor.")
 @click.option(
@@ -170,6 +185,7 @@ def main(
     before: Path,
     weights: str,
     requests: int,
+    prompt: int | None,
     threads: int,
     instruction_set: str | None,
     checkpoint: Path | None,
@@ -181,7 +197,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = checkpoint or write_tiny_checkpoint(Path(folder) / size, shape=size)
         rows = measure(
-            checkpoint, LABELS[size], before, weights, threads, requests, 3 if quick else 15, instruction_set
+            checkpoint, LABELS[size], before, weights, threads, requests, prompt, 3 if quick else 15, instruction_set
         )
     publish(rows, json_path)
 

@@ -249,6 +249,60 @@ __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const 
 #pragma GCC unroll 4
   for (int m = 0; m < M; m++) write(out + m * OUTS, fold((Floats)_mm256_add_ps(sums[0][m], sums[1][m])));
 }
+
+// Sums of pairs of products fit into 16 bits: the inputs, at most 127, take the signs of the weights, whose magnitudes are at most 128.
+template <int M, int S>
+inline __attribute__((always_inline)) void byte_sums(const __m256i *weights, int64_t i, const void *const *rows, __m256i (*sums)[S]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+  for (int o = 0; o < S; o++) {
+    __m256i magnitudes = _mm256_abs_epi8(weights[o]);
+#pragma GCC unroll 4
+    for (int m = 0; m < M; m++) {
+      __m256i x = _mm256_load_si256((const __m256i *)(((const ByteRow *)rows[m])->bytes() + i));
+      __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(x, weights[o]));
+      sums[m][o] = _mm256_add_epi32(sums[m][o], _mm256_madd_epi16(pairs, ones));
+    }
+  }
+}
+
+template <int M>
+__attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
+  constexpr int S = M > 2 ? 2 : OUTS;  // outputs side by side, as the registers hold
+  __m256i totals[M][OUTS];
+#pragma GCC unroll 2
+  for (int first = 0; first < OUTS; first += S) {
+    __m256i sums[M][S], weights[S];
+#pragma GCC unroll 16
+    for (int n = 0; n < M * S; n++) sums[n / S][n % S] = _mm256_setzero_si256();
+    int64_t i = 0;
+    for (; i + 32 <= size; i += 32) {
+#pragma GCC unroll 4
+      for (int o = 0; o < S; o++) {
+        if (o % 2 == 0) fetch(a.weights[first] + AHEAD + S * i + 32 * o);
+        weights[o] = _mm256_loadu_si256((const __m256i *)(a.weights[first + o] + i));
+      }
+      byte_sums<M, S>(weights, i, rows, sums);
+    }
+    if (i < size) {
+      for (int o = 0; o < S; o++) {
+        uint8_t part[32] = {};
+        memcpy(part, a.weights[first + o] + i, size - i);
+        weights[o] = _mm256_loadu_si256((const __m256i *)part);
+      }
+      byte_sums<M, S>(weights, i, rows, sums);
+    }
+#pragma GCC unroll 16
+    for (int n = 0; n < M * S; n++) totals[n / S][first + n % S] = sums[n / S][n % S];
+  }
+#pragma GCC unroll 4
+  for (int m = 0; m < M; m++) {
+    const __m256i *v = totals[m];
+    __m256i fours = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    __m128i total = _mm_add_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
+    _mm_storeu_ps(out + m * OUTS, _mm_mul_ps(_mm_cvtepi32_ps(total), _mm_set1_ps(((const ByteRow *)rows[m])->scale)));
+  }
+}
 #else
 // The same sums for processors without such instructions, and in the same order.
 template <int M>
@@ -271,8 +325,6 @@ __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const 
   }
 }
 
-#endif
-
 template <int M>
 __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
   for (int m = 0; m < M; m++) {
@@ -286,6 +338,7 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
     }
   }
 }
+#endif
 #endif
 
 typedef void (*IntegerBlock)(const Outputs &a, int64_t size, const void *const *rows, float *out);

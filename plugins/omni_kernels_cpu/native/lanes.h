@@ -20,7 +20,8 @@
 
 namespace {
 
-constexpr int64_t PANEL = 32;  // outputs whose weights are in the first cache while all rows pass
+constexpr int64_t PANEL = WIDTH == 8 ? 48 : 32;  // outputs whose weights are in the caches while all rows pass
+constexpr int64_t UNITS = PANEL / 2;             // units of a feed-forward block whose gates and ups make a panel
 constexpr int64_t GROUP = 32;  // inputs that share a scale of 4-bit weights; inputs are padded with zeros to a multiple of it
 
 inline bool in_pairs(int64_t kind) { return PAIRS && kind != OMNI_FLOAT32; }
@@ -93,7 +94,7 @@ inline Words row_words(int64_t kind, const float *row, int64_t size, int64_t wor
 #endif
   if (word >= size) return Words{};
   Floats v = load_at(row, word, size);
-  return (Words)(kind == OMNI_FLOAT32 ? v : widen(narrow(v)));
+  return (Words)(kind == OMNI_FLOAT32 ? v : rounded(v));
 }
 
 #if WIDTH == 16
@@ -102,7 +103,7 @@ inline __m512i whole_words(int64_t kind, const float *row, int64_t word) {
   if (kind != OMNI_FLOAT32) return pairs_of(row + 2 * word);
 #endif
   Floats v = read<Floats>(row + word);
-  return (__m512i)(kind == OMNI_FLOAT32 ? v : widen(narrow(v)));
+  return (__m512i)(kind == OMNI_FLOAT32 ? v : rounded(v));
 }
 #endif
 
@@ -185,6 +186,19 @@ inline void widen_int4(const uint8_t *from, const bf16 *scales, const bf16 *zero
     __m512i table = _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));
     __m512i bytes = _mm512_cvtepu8_epi16(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)from)));
     _mm512_storeu_si512(to + g * 16, _mm512_permutexvar_epi16(_mm512_srlv_epi16(bytes, shifts), table));
+#elif WIDTH == 8
+    const __m256 levels = _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0);
+    __m256 shift = _mm256_set1_ps(zero), factor = _mm256_set1_ps(scale), after = _mm256_add_ps(levels, _mm256_set1_ps(8));
+    __m256 front = (__m256)rounded((Floats)_mm256_mul_ps(_mm256_sub_ps(levels, shift), factor));
+    __m256 back = (__m256)rounded((Floats)_mm256_mul_ps(_mm256_sub_ps(after, shift), factor));
+#pragma GCC unroll 2
+    for (int j = 0; j < 16; j += 8) {  // a lane looks up its number's low three bits; the fourth is shifted to the sign, which chooses the table
+      __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + j))), high = _mm256_srli_epi32(bytes, 4);
+      __m256 first = _mm256_blendv_ps(_mm256_permutevar8x32_ps(front, bytes), _mm256_permutevar8x32_ps(back, bytes), (__m256)_mm256_slli_epi32(bytes, 28));
+      __m256 second = _mm256_blendv_ps(_mm256_permutevar8x32_ps(front, high), _mm256_permutevar8x32_ps(back, high), (__m256)_mm256_slli_epi32(bytes, 24));
+      _mm256_storeu_ps((float *)to + g * GROUP + j, first);
+      _mm256_storeu_ps((float *)to + g * GROUP + 16 + j, second);
+    }
 #else
     float part[32];
     for (int j = 0; j < 16; j++) {  // rounded as where pairs are multiplied
@@ -261,28 +275,35 @@ inline __attribute__((always_inline)) FewFloats add_product(FewFloats sum, FewWo
 // Sums of OUTS outputs for V blocks of rows (of V = 1 with few: the first FEW rows, and zeros): c[out][V * W], added to what is there if they
 // `go_on`. `next`: memory that is read after this, of which `lines` are fetched every TURN steps; returns where that ends.
 template <bool FLOATS, int OUTS, int V, class F, class I>
-inline __attribute__((always_inline)) const char *lane_sums(const uint32_t *a, int64_t stride, const uint32_t *x, int64_t block, int64_t steps,
-                                                            float *c, const char *next, int64_t lines, bool go_on) {
+__attribute__((noinline)) const char *lane_sums(const uint32_t *a, int64_t stride, const uint32_t *x, int64_t block, int64_t steps, float *c,
+                                                const char *next, int64_t lines, bool go_on) {
   F sums[OUTS][V] = {};
   if (go_on)
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int o = 0; o < OUTS; o++)
 #pragma GCC unroll 2
       for (int i = 0; i < V; i++) sums[o][i] = read<F>(c + o * 2 * W + i * W);
+  constexpr int BASES = (OUTS + 2) / 3;  // three rows of the matrix from one address, so that all addresses have registers
+  const char *bases[BASES];
+  int64_t row = stride * (int64_t)sizeof(uint32_t);
+#pragma GCC unroll 4
+  for (int b = 0; b < BASES; b++) bases[b] = (const char *)a + 3 * b * row;
   for (int64_t k = 0; k < steps; k++) {
     if (lines && k % TURN == 0)
       for (int64_t line = 0; line < lines; line++, next += 64) __builtin_prefetch(next, 0, 2);
     I v[V];
 #pragma GCC unroll 2
     for (int i = 0; i < V; i++) v[i] = read<I>(x + i * block + k * W);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int o = 0; o < OUTS; o++) {
-      uint32_t word = a[o * stride + k];
+      uint32_t word = read<uint32_t>(bases[o / 3] + o % 3 * row);
 #pragma GCC unroll 2
       for (int i = 0; i < V; i++) sums[o][i] = add_product<FLOATS>(sums[o][i], v[i], word);
     }
+#pragma GCC unroll 4
+    for (int b = 0; b < BASES; b++) bases[b] += sizeof(uint32_t);
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int o = 0; o < OUTS; o++)
 #pragma GCC unroll 2
     for (int i = 0; i < V; i++) {
@@ -292,18 +313,32 @@ inline __attribute__((always_inline)) const char *lane_sums(const uint32_t *a, i
   return next;
 }
 
-constexpr int SOME = WIDTH == 16 ? 8 : 4;  // outputs at once, as the registers hold
-constexpr int64_t DEPTH = 256;             // steps of two blocks of rows that stay in the first cache while all outputs of a panel pass
+// Outputs at once, as the registers hold: with V = 1 half of them, or with vectors of eight twice as many, because a sum waits for itself.
+template <int V>
+constexpr int SOME = WIDTH == 16 ? 8 : WIDTH == 8 ? 12 / V : 4;
+constexpr int64_t DEPTH = 256;  // steps of two blocks of rows that stay in the first cache while all outputs of a panel pass
+
+// Outputs at once, of those that are left: the last eight as two fours, so that none is alone in panels of 16 and 32.
+template <int V>
+inline int64_t outs_of(int64_t left) {
+  if (left >= SOME<V> && !(SOME<V> == 6 && left == 8)) return SOME<V>;
+  return left >= 4 ? 4 : 1;
+}
 
 template <bool FLOATS, int V, class F = Floats, class I = Words>
 __attribute__((noinline)) void lane_panel(const uint32_t *a, int64_t stride, int64_t count, const uint32_t *x, int64_t block, int64_t steps, float *c,
                                           const char *next, int64_t bytes) {
-  int64_t turns = count / SOME * ((steps + TURN - 1) / TURN), lines = next && turns ? (bytes / 64 + turns - 1) / turns : 0;
+  int64_t turns = 0;
+  for (int64_t o = 0; next && o < count; o += outs_of<V>(count - o)) turns += (steps + TURN - 1) / TURN;
+  int64_t lines = turns ? (bytes / 64 + turns - 1) / turns : 0;
   for (int64_t k = 0; k < steps; k += DEPTH) {
-    int64_t o = 0, some = steps - k < DEPTH ? steps - k : DEPTH;
+    int64_t some = steps - k < DEPTH ? steps - k : DEPTH;
     const uint32_t *w = a + k, *v = x + k * W;
-    for (; o + SOME <= count; o += SOME) next = lane_sums<FLOATS, SOME, V, F, I>(w + o * stride, stride, v, block, some, c + o * 2 * W, next, lines, k);
-    for (; o < count; o++) lane_sums<FLOATS, 1, V, F, I>(w + o * stride, stride, v, block, some, c + o * 2 * W, nullptr, 0, k);
+    for (int64_t o = 0, outs; o < count; o += outs) {
+      outs = outs_of<V>(count - o);
+      auto sums = outs == SOME<V> ? lane_sums<FLOATS, SOME<V>, V, F, I> : outs == 4 ? lane_sums<FLOATS, 4, V, F, I> : lane_sums<FLOATS, 1, V, F, I>;
+      next = sums(w + o * stride, stride, v, block, some, c + o * 2 * W, next, lines, k);
+    }
   }
 }
 
@@ -484,7 +519,7 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
   }
 }
 
-// Writes W lanes of `count` (at most 16) adjacent elements from `first` on, c[count][stride], to a block of packed rows. `first` is even.
+// Writes W lanes of `count` adjacent elements from `first` on, c[count][stride], to a block of packed rows. `first` is even.
 inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t first, int64_t count, uint32_t *block) {
 #if PAIRS
   if (kind != OMNI_FLOAT32) {
@@ -495,7 +530,7 @@ inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t firs
 #endif
   for (int64_t i = 0; i < count; i++) {
     Floats v = read<Floats>(c + i * stride);
-    write(block + (first + i) * W, kind == OMNI_FLOAT32 ? v : widen(narrow(v)));
+    write(block + (first + i) * W, kind == OMNI_FLOAT32 ? v : rounded(v));
   }
 }
 
@@ -514,40 +549,40 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, int6
   Source source = source_of(a);
   auto finish = [&](int64_t u, int64_t count, int64_t b) {
     scale_sums(a, u, count, c);
-    scale_sums(a, units + u, count, c + 16 * 2 * W);
+    scale_sums(a, units + u, count, c + UNITS * 2 * W);
     for (int64_t i = 0; i < (b + 1 < blocks ? 2 : 1); i++) {
       for (int64_t o = 0; o < count; o++) {
         float *gate = c + o * 2 * W + i * W;
-        Floats active = silu(read<Floats>(gate)) * read<Floats>(gate + 16 * 2 * W);
+        Floats active = silu(read<Floats>(gate)) * read<Floats>(gate + UNITS * 2 * W);
         write(gate, factors ? active * read<Floats>(factors + (b + i) * W) : active);
       }
       pack_sums(kind, c + i * W, 2 * W, u, count, to + (b + i) * out_size);
     }
   };
-  for (int64_t u = part.begin; u < part.end; u += 16) {
-    int64_t count = part.end - u < 16 ? part.end - u : 16, after = part.end - u - count;
+  for (int64_t u = part.begin; u < part.end; u += UNITS) {
+    int64_t count = part.end - u < UNITS ? part.end - u : UNITS, after = part.end - u - count;
 #if TILES
     if (a.kind >= OMNI_INT8 && blocks <= 2) {
-      chunk_sums(a, u, count, units + u, count, x, blocks == 2, buffer, c, after >= 16 ? u + 16 : 0);
+      chunk_sums(a, u, count, units + u, count, x, blocks == 2, buffer, c, after >= UNITS ? u + UNITS : 0);
       finish(u, count, 0);
       continue;
     }
 #endif
-    Panel gates = panel_of(a, u, count, buffer), ups = panel_of(a, units + u, count, buffer + 16 * x.steps);
+    Panel gates = panel_of(a, u, count, buffer), ups = panel_of(a, units + u, count, buffer + UNITS * x.steps);
     for (int64_t b = 0; b < blocks; b += 2) {
-      bool two = b + 1 < blocks;
 #if TILES
+      bool two = b + 1 < blocks;
       if (!floats && gates.stride == ups.stride) {
-        const char *next = after && (blocks > 1 || gates.words == buffer) && !b ? source.memory + (u + 16) * source.bytes : nullptr;
+        const char *next = after && (blocks > 1 || gates.words == buffer) && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
         (two ? tile_panel<2, 2> : tile_panel<2, 1>)(gates.words, ups.words, gates.stride, x.block(b), size, x.steps, c, next,
-                                                    next ? next + units * source.bytes : nullptr, (after < 16 ? after : 16) * source.bytes, true, true);
+                                                    next ? next + units * source.bytes : nullptr, (after < UNITS ? after : UNITS) * source.bytes, true, true);
       } else
 #endif
       {
-        const char *next = after && !b ? source.memory + (u + 16) * source.bytes : nullptr;
-        int64_t bytes = (after < 16 ? after : 16) * source.bytes;
+        const char *next = after && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
+        int64_t bytes = (after < UNITS ? after : UNITS) * source.bytes;
         panel_sums(floats, gates, count, x.block(b), size, x.steps, x.rows - b * W, c, next, bytes);
-        panel_sums(floats, ups, count, x.block(b), size, x.steps, x.rows - b * W, c + 16 * 2 * W, next ? next + units * source.bytes : nullptr, bytes);
+        panel_sums(floats, ups, count, x.block(b), size, x.steps, x.rows - b * W, c + UNITS * 2 * W, next ? next + units * source.bytes : nullptr, bytes);
       }
       finish(u, count, b);
     }

@@ -229,7 +229,7 @@ struct Prefill {
     int64_t units = layer.gate_up.out / 2;
     Lanes lanes = pack_all(layer.gate_up, normed);
     // The gate of a shared expert scales its output, which is linear in its units.
-    divide(units, 16, LEAST / 2, [&](Range part) {
+    divide(units, UNITS, LEAST / 2, [&](Range part) {
       gated_product(layer.gate_up, lanes, part, layer.down.kind, active, shared ? gates : nullptr, buffer);
     });
     wait(team);
@@ -265,7 +265,7 @@ struct Prefill {
            [&](int64_t i) { return normed + pairs[i] / top_k * stack->hidden; });
     }
     wait(team);
-    int64_t panels = (units + 15) / 16;
+    int64_t panels = (units + UNITS - 1) / UNITS;
     divide(busy * panels, 1, LEAST / PANEL, [&](Range some) {
       int64_t at = 0;
       for (int64_t e = 0; e < count; e++) {
@@ -273,7 +273,7 @@ struct Prefill {
         Range part = {some.begin > at ? some.begin - at : 0, some.end - at < panels ? some.end - at : panels};
         at += panels;
         if (part.begin >= part.end) continue;
-        part = {part.begin * 16, part.end * 16 < units ? part.end * 16 : units};
+        part = {part.begin * UNITS, part.end * UNITS < units ? part.end * UNITS : units};
         uint32_t *to = active + first[e] * W * words_of(exit.kind, units);
         gated_product(layer.experts[2 * e], lanes_of(entry, packed, e), part, exit.kind, to, nullptr, buffer);
       }

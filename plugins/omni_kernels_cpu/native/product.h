@@ -59,7 +59,7 @@ inline const void *prepare(int64_t kind, const float *x, int64_t size, float *bu
     return buffer;
   }
 #endif
-  FOR_VECTORS(i, size) store_at(buffer, i, size, widen(narrow(load_at(x, i, size))));
+  FOR_VECTORS(i, size) store_at(buffer, i, size, rounded(load_at(x, i, size)));
   return buffer;
 }
 

@@ -141,7 +141,7 @@ struct PromptAttention {
 #endif
     for (int64_t p = 0; p < seen; p++) {
       Floats e = weight(p);
-      write(to + p * W, sizeof(T) == 2 ? widen(narrow(e)) : e);
+      write(to + p * W, sizeof(T) == 2 ? rounded(e) : e);
     }
     for (int64_t p = seen; p < words_of(KIND, seen); p++) write(to + p * W, Floats{});
     write(scales, 1.0f / total);

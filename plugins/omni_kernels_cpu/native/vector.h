@@ -64,6 +64,12 @@ inline Halves narrow(Floats values) {  // to the nearest bfloat16, ties to even;
   return __builtin_convertvector(values == values ? rounded : nan, Halves);
 }
 
+// widen(narrow(values)), without the way through 16 bits.
+inline Floats rounded(Floats values) {
+  Words bits = (Words)values, up = bits + 0x7fffu + ((bits >> 16) & 1u);
+  return (Floats)((values == values ? up : bits | 0x400000u) & 0xffff0000u);
+}
+
 inline float widen(bf16 value) {
   uint32_t bits = (uint32_t)value << 16;
   float wide;

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from omni_core.hookspecs import KernelComponent, hookimpl
 
 FLOATS = ("float32", "bfloat16")
@@ -16,38 +14,6 @@ def probe() -> str | None:
     from omni_kernels_cpu.library import problem
 
     return problem()
-
-
-def probe_wide() -> str | None:
-    """As :func:`probe`; and AVX-512, because PyTorch's own products of many rows are as fast with AVX2."""
-    return probe() or _lacks("AVX-512", ("avx512", "avx512_bf16", "amx"))
-
-
-def probe_pairs() -> str | None:
-    """As :func:`probe`; and instructions that multiply bfloat16."""
-    return probe() or _lacks("neither AMX nor AVX-512 BF16", ("avx512_bf16", "amx"))
-
-
-def _lacks(what: str, sets: tuple[str, ...]) -> str | None:
-    from omni_kernels_cpu.library import instruction_set
-
-    if instruction_set() in sets:
-        return None
-    return f"the processor has {what}" if what.startswith("neither") else f"the processor has no {what}"
-
-
-def _prefill(name: str, summary: str, needs: Callable[[], str | None], dtype: str) -> KernelComponent:
-    return KernelComponent(
-        name,
-        "omni_kernels_cpu.decoder:prefill_layers",
-        summary,
-        requires=("torch", "omni_torch"),
-        probe=needs,
-        operation="prefill_layers",
-        device="cpu",
-        dtypes=(dtype,),
-        reference="omni_torch.decoder_stack:prefill_layers",
-    )
 
 
 def _kernel(operation: str, target: str, summary: str, where: str) -> KernelComponent:
@@ -90,8 +56,10 @@ def omni_kernels() -> list[KernelComponent]:
             "code_frames", "frames:code_frames", "frames of a code predictor in one call", "omni_torch.code_frames"
         ),
         _kernel("decode_sound", "sound:decode_sound", "a vocoder's convolutions in one call", "omni_torch.sound_stack"),
-        _prefill("cpu-prefill-layers", "prompts through a whole decoder in one call", probe_wide, "float32"),
-        _prefill(
-            "cpu-prefill-layers-bfloat16", "the same in bfloat16, by tiles (AMX) or pairs", probe_pairs, "bfloat16"
+        _kernel(
+            "prefill_layers",
+            "decoder:prefill_layers",
+            "prompts through a whole decoder in one call",
+            "omni_torch.decoder_stack",
         ),
     ]
