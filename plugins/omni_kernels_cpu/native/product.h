@@ -63,12 +63,13 @@ inline const void *prepare(int64_t kind, const float *x, int64_t size, float *bu
   return buffer;
 }
 
-// Outputs that are summed side by side: as few as read a line of weights per step, so that weights are read nearly in the order of the memory,
-// but more where steps are so short that a sum waits for itself; as many as the registers hold, so that inputs are read once for all of them, where
-// the weights are `near`, in the first cache.
+// Outputs that are summed side by side. Of one row a single output, so that weights are read in the order of the memory, unless a step reads so
+// little that its sum waits for itself; of more rows as few as read a line of weights per step. As many as the registers hold, so that inputs are
+// read once for all of them, where the weights are `near`, in the first cache.
 template <class L>
 constexpr int side_by_side(int outputs, int rows, bool near) {
-  int some = near ? outputs : 64 / (L::STEP * (int)sizeof(typename L::Weight));
+  constexpr int bytes = L::STEP * (int)sizeof(typename L::Weight);
+  int some = near ? outputs : rows == 1 && bytes >= 16 ? 1 : 64 / bytes;
   if (some > outputs) some = outputs;
   while (some > 1 && some * rows > WIDTH) some /= 2;
   return some > 1 ? some : 1;
