@@ -58,7 +58,7 @@ def test_sums_of_integers_are_exact(kind: str) -> None:
     weight, scales = weights(kind, out, size)
     x = torch.randint(0, 2, (3, size), generator=generator()) * 254.0 - 127
     weight[0] = 127 if kind == "int8" else 255
-    weight[1] = -127 if kind == "int8" else 0
+    weight[1] = -128 if kind == "int8" else 0
     x[0], x[1] = 127, -127
     scales = torch.ones_like(scales)
     right = x.double() @ widened(weight, scales, torch.float64, exact=True).T

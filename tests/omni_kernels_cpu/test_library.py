@@ -17,6 +17,7 @@ import torch
 
 from omni_core.plugins import load_plugins
 from omni_kernels_cpu import library, rows
+from omni_torch.decoder_stack import prefill_layers
 from omni_torch.few_rows import FewRowsLinear, few_rows_linear
 from omni_torch.installed_kernels import install
 from omni_torch.kernel_specs import kernel_specs
@@ -66,6 +67,16 @@ def test_layers_keep_their_weights_where_the_kernel_is_installed() -> None:
         for count in (1, 16, 17, 40):
             x = torch.randn(count, 20)
             torch.testing.assert_close(layer(x), x @ weight.T)
+    finally:
+        install({})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_prompts_have_a_kernel_with_every_instruction_set(instruction_set: str, dtype: torch.dtype) -> None:
+    """PyTorch multiplies bfloat16 without AVX-512 at a tenth of the processor's rate."""
+    install(kernel_specs(load_plugins()))
+    try:
+        assert prefill_layers.replaced("cpu", dtype) == (instruction_set != "portable")
     finally:
         install({})
 
