@@ -62,7 +62,8 @@ class Turns:
     """A step, computed by each build in turn when it comes.
 
     Args:
-        rows: of the step; a decode has one for each request. number: of the step among those with so many rows. inputs: computed in a round.
+        rows: of the step; a decode has one for each request. number: of the step among those with so many rows.
+        inputs: how many are computed in a round.
 
     Attributes:
         seconds: a median for each round, by build. outputs: of the first inputs, by build.
