@@ -193,6 +193,8 @@ def main(
     size: str,
 ) -> None:
     """Two builds of omni-kernels-cpu."""
+    if prompt is not None and requests != 1:
+        raise click.UsageError("--prompt is of one request: leave out --requests")
     if (reason := problem()) is not None:
         raise click.ClickException(f"omni-kernels-cpu cannot work here: {reason}")
     with tempfile.TemporaryDirectory() as folder:
