@@ -49,8 +49,8 @@ inline float integer_scale(const float *x, int64_t size) {
   return largest / 127 + sum(odd);
 }
 
-// W values, of magnitude 127 at most, as multiples of the scale whose inverse is given.
-inline Ints nearest(Floats values, float inverse) {
+// W values, of magnitude 127 at most, as multiples of the scales whose inverses are given.
+inline Ints nearest(Floats values, Floats inverse) {
   const Floats shift = broadcast(12582912.0f);
   return (Ints)((Words)(values * inverse + shift) - (Words)shift);
 }
@@ -62,7 +62,8 @@ inline void prepare_units(const float *x, int64_t size, Unit *to) {
   for (int64_t g = 0; g < size / 32; g++, x += 32) {
     Unit &u = to[g / 4];
     int64_t at = g % 4;
-    float scale = integer_scale(x, 32), inverse = inverse_of(scale);
+    float scale = integer_scale(x, 32);
+    Floats inverse = broadcast(inverse_of(scale));
     int8_t *front = u.first + at * 16, *back = u.second + at * 16;
     for (int64_t i = 0; i < 16; i += W) {
       write(front + i, __builtin_convertvector(nearest(read<Floats>(x + i), inverse), Bytes));
@@ -81,7 +82,7 @@ inline void prepare_bytes(const float *x, int64_t size, ByteRow *to) {
   int8_t *bytes = (int8_t *)(to + 1);
   int64_t end = (size + 63) / 64 * 64;
   to->scale = integer_scale(x, size);
-  float inverse = inverse_of(to->scale);
+  Floats inverse = broadcast(inverse_of(to->scale));
   Ints sums = {};
   FOR_VECTORS(i, end) {
     Ints values = i < size ? nearest(load_at(x, i, size), inverse) : Ints{};

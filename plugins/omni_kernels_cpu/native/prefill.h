@@ -125,20 +125,29 @@ struct Prefill {
     }
   }
 
-  // Packs this thread's blocks of `count` rows; from(row) is where a row's `size` floats are.
+  // Packs this thread's blocks of `count` rows as inputs of a matrix; from(row) is where a row's floats are.
   template <class From>
-  void pack(int64_t kind, int64_t count, int64_t size, uint32_t *to, Range mine, From from) {
-    int64_t words = words_of(kind, size) * W;
+  void pack(const omni_matrix &a, int64_t count, uint32_t *to, Range mine, From from) {
+    int64_t words = words_of(a.kind, a.in) * W, kind = in_integers(a) ? (int64_t)OMNI_FLOAT32 : a.kind;
     for (int64_t block = mine.begin; block < mine.end; block++) {
       const float *some[W];
       int64_t have = count - block * W < W ? count - block * W : W;
       for (int64_t i = 0; i < have; i++) some[i] = from(block * W + i);
-      pack_block(kind, some, have, size, to + block * words);
+      pack_block(kind, some, have, a.in, to + block * words);
+      if (in_integers(a)) round_block(a.kind, a.in, to + block * words);
     }
   }
 
+  // Rounds blocks of gated_product(), once all their units are there.
+  void round_units(const omni_matrix &a, int64_t blocks) {
+    if (!in_integers(a)) return;
+    Range mine = share(blocks, 1, team);
+    for (int64_t block = mine.begin; block < mine.end; block++) round_block(a.kind, a.in, active + block * words_of(a.kind, a.in) * W);
+    wait(team);
+  }
+
   Lanes pack_all(const omni_matrix &a, const float *from) {
-    pack(a.kind, rows(), a.in, packed, share(blocks_of_rows(rows()), 1, team), [&](int64_t row) { return from + row * a.in; });
+    pack(a, rows(), packed, share(blocks_of_rows(rows()), 1, team), [&](int64_t row) { return from + row * a.in; });
     wait(team);
     return {packed, rows(), words_of(a.kind, a.in)};
   }
@@ -230,9 +239,10 @@ struct Prefill {
     Lanes lanes = pack_all(layer.gate_up, normed);
     // The gate of a shared expert scales its output, which is linear in its units.
     divide(units, UNITS, LEAST / 2, [&](Range part) {
-      gated_product(layer.gate_up, lanes, part, layer.down.kind, active, shared ? gates : nullptr, buffer);
+      gated_product(layer.gate_up, lanes, part, layer.down, active, shared ? gates : nullptr, buffer);
     });
     wait(team);
+    round_units(layer.down, blocks_of_rows(rows()));
     multiply(layer.down, {active, rows(), words_of(layer.down.kind, units)}, x, true);
   }
 
@@ -261,7 +271,7 @@ struct Prefill {
       int64_t have = groups.begins[e + 1] - groups.begins[e], last = blocks_of_rows(have);
       const int32_t *pairs = groups.order + groups.begins[e];
       Range part = {all.begin > first[e] ? all.begin - first[e] : 0, all.end - first[e] < last ? all.end - first[e] : last};
-      pack(entry.kind, have, entry.in, packed + first[e] * W * words_of(entry.kind, entry.in), part,
+      pack(entry, have, packed + first[e] * W * words_of(entry.kind, entry.in), part,
            [&](int64_t i) { return normed + pairs[i] / top_k * stack->hidden; });
     }
     wait(team);
@@ -275,10 +285,11 @@ struct Prefill {
         if (part.begin >= part.end) continue;
         part = {part.begin * UNITS, part.end * UNITS < units ? part.end * UNITS : units};
         uint32_t *to = active + first[e] * W * words_of(exit.kind, units);
-        gated_product(layer.experts[2 * e], lanes_of(entry, packed, e), part, exit.kind, to, nullptr, buffer);
+        gated_product(layer.experts[2 * e], lanes_of(entry, packed, e), part, exit, to, nullptr, buffer);
       }
     });
     wait(team);
+    round_units(exit, blocks);
     divide(stack->hidden, 16, LEAST, [&](Range outs) {
       for (int64_t e = 0; e < count; e++) {
         if (groups.begins[e + 1] == groups.begins[e]) continue;

@@ -2,7 +2,7 @@
 // values are turned once per run and key head.
 #pragma once
 #include "attention.h"
-#include "lanes.h"
+#include "lane_products.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // A product of few rows of floats with a matrix of any kind.
 #pragma once
 #include "feed_forward.h"
-#include "lanes.h"
+#include "lane_products.h"
 
 namespace {
 

@@ -1,0 +1,206 @@
+// Products of many rows with a matrix of any kind, panel by panel, and of gates with ups.
+#pragma once
+#include "integer_lanes.h"
+
+namespace {
+
+// Calls emit(row, values) for each of `rows` rows, with its `count` (at most 16) sums in `c`, [count][stride], in order.
+template <class Emit>
+inline __attribute__((always_inline)) void emit_rows(const float *c, int64_t stride, int64_t count, int64_t rows, Emit emit) {
+#if WIDTH == 16
+  if (rows > 2) {
+    __m512i v[16];
+    __attribute__((aligned(64))) float turned[16][16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) v[i] = i < count ? _mm512_loadu_si512(c + i * stride) : _mm512_setzero_si512();
+    transpose(v);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) _mm512_store_si512(turned[i], v[i]);
+    for (int64_t row = 0; row < rows; row++) emit(row, turned[row]);
+    return;
+  }
+#elif WIDTH == 8
+  if (rows > 2) {
+    __attribute__((aligned(64))) float turned[8][16];
+#pragma GCC unroll 2
+    for (int half = 0; half < 16; half += 8) {
+      if (half >= count) break;
+      __m256 v[8];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) v[i] = half + i < count ? _mm256_loadu_ps(c + (half + i) * stride) : _mm256_setzero_ps();
+      transpose(v);
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; i++) _mm256_store_ps(turned[i] + half, v[i]);
+    }
+    for (int64_t row = 0; row < rows; row++) emit(row, turned[row]);
+    return;
+  }
+#endif
+  for (int64_t row = 0; row < rows; row++) {
+    __attribute__((aligned(64))) float values[16];
+    for (int64_t o = 0; o < count; o++) values[o] = c[o * stride + row];
+    emit(row, values);
+  }
+}
+
+inline void scale_sums(const omni_matrix &a, int64_t output, int64_t count, float *c) {  // c[count][2 * W]
+  if (!a.scales && !a.bias) return;
+  for (int64_t i = 0; i < count; i++) {
+    float scale = a.scales ? a.scales[output + i] : 1.0f, bias = a.bias ? a.bias[output + i] : 0.0f;
+    for (int v = 0; v < 2 * W; v += W) write(c + i * 2 * W + v, read<Floats>(c + i * 2 * W + v) * scale + bias);
+  }
+}
+
+// Scratch memory of lane_product(), in words.
+inline int64_t panel_words(int64_t kind, int64_t size) { return kind == OMNI_FLOAT32 ? 0 : PANEL * words_of(kind, size); }
+
+#if TILES
+constexpr int64_t CHUNK = 256;  // inputs that are widened at once for few rows: what stays in the first cache beside them
+
+// The sums of `count` outputs and of `more` others (at most 16 each), for one or two blocks of rows: widened and multiplied in turn. `next`:
+// the outputs of the next call, as many of each.
+inline void chunk_sums(const omni_matrix &a, int64_t output, int64_t count, int64_t other, int64_t more, const Lanes &x, bool two, uint32_t *buffer,
+                       float *c, int64_t next) {
+  Source source = source_of(a);
+  auto multiply = more ? (two ? tile_panel<2, 2> : tile_panel<2, 1>) : (two ? tile_panel<1, 2> : tile_panel<1, 1>);
+  for (int64_t k = 0; k < a.in; k += CHUNK) {
+    int64_t size = a.in - k < CHUNK ? a.in - k : CHUNK, steps = words_of(a.kind, size);
+    panel_of(a, output, count, buffer, k, size);
+    if (more) panel_of(a, other, more, buffer + 16 * steps, k, size);
+    int64_t part = count * source.bytes * k / a.in / 64 * 64;
+    const char *first = next ? source.memory + next * source.bytes + part : nullptr;
+    const char *second = next ? first + (other - output) * source.bytes : nullptr;
+    multiply(buffer, buffer + 16 * steps, steps, x.block(0) + k / 2 * W, x.steps * W, steps, c, first, second, count * source.bytes * size / a.in,
+             k == 0, k + size >= a.in);
+  }
+}
+#endif
+
+inline Panel any_panel(const omni_matrix &a, int64_t output, int64_t count, uint32_t *buffer) {
+#if INTEGER_LANES
+  if (in_integers(a)) return integer_panel(a, output, count, buffer);
+#endif
+  return panel_of(a, output, count, buffer);
+}
+
+// c[count][2 * W], the sums of a panel for the rows of one or two blocks from number `b` on.
+inline void any_sums(const omni_matrix &a, const Panel &p, int64_t count, const Lanes &x, int64_t b, float *c, const char *next, int64_t bytes) {
+  int64_t block = x.steps * W, rows = x.rows - b * W;
+#if INTEGER_LANES
+  if (in_integers(a)) return integer_sums(a, p, count, x.block(b), block, rows, c, next, bytes);
+#endif
+  panel_sums(!in_pairs(a.kind), p, count, x.block(b), block, x.steps, rows, c, next, bytes);
+}
+
+// Calls emit(row, output, count, values) for `count` (at most 16) adjacent outputs between `begin` and `end` of every row.
+template <class Emit>
+inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, int64_t end, uint32_t *buffer, Emit emit) {
+  __attribute__((aligned(64))) float c[PANEL * 2 * W];
+  Source source = source_of(a);
+  int64_t blocks = blocks_of_rows(x.rows);
+  bool floats = !in_pairs(a.kind);
+  for (int64_t o = begin; o < end; o += PANEL) {
+    int64_t count = end - o < PANEL ? end - o : PANEL, after = end - o - count;
+#if TILES
+    bool chunks = a.kind >= OMNI_INT8 && blocks <= 2;
+#else
+    constexpr bool chunks = false;
+#endif
+    Panel panel = chunks ? Panel{buffer, 0} : any_panel(a, o, count, buffer);
+    const char *next = after && (floats || blocks > 1 || panel.words == buffer) ? source.memory + (o + count) * source.bytes : nullptr;
+    int64_t bytes = (after < PANEL ? after : PANEL) * source.bytes;
+    for (int64_t b = 0; b < blocks; b += 2) {
+      bool two = b + 1 < blocks;
+#if TILES
+      if (chunks)
+        chunk_sums(a, o, count < 16 ? count : 16, o + 16, count > 16 ? count - 16 : 0, x, two, buffer, c, after >= PANEL ? o + PANEL : 0);
+      else
+#endif
+        any_sums(a, panel, count, x, b, c, b ? nullptr : next, bytes);
+      for (int64_t part = 0; part < count; part += 16) {
+        int64_t outs = count - part < 16 ? count - part : 16;
+        scale_sums(a, o + part, outs, c + part * 2 * W);
+        for (int64_t i = 0; i < (two ? 2 : 1); i++) {
+          int64_t first = (b + i) * W, rows = x.rows - first < W ? x.rows - first : W;
+          emit_rows(c + part * 2 * W + i * W, 2 * W, outs, rows, [&](int64_t row, const float *values) { emit(first + row, o + part, outs, values); });
+        }
+      }
+    }
+  }
+}
+
+// Writes W lanes of `count` adjacent elements from `first` on, c[count][stride], to a block of packed rows. `first` is even.
+inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t first, int64_t count, uint32_t *block) {
+#if PAIRS
+  if (kind != OMNI_FLOAT32) {
+    for (int64_t i = 0; i < count; i += 2)
+      write(block + (first + i) / 2 * W, pair(read<Floats>(c + i * stride), i + 1 < count ? read<Floats>(c + (i + 1) * stride) : Floats{}));
+    return;
+  }
+#endif
+  for (int64_t i = 0; i < count; i++) {
+    Floats v = read<Floats>(c + i * stride);
+    write(block + (first + i) * W, kind == OMNI_FLOAT32 ? v : rounded(v));
+  }
+}
+
+// Zeros after the last of `size` elements of packed rows.
+inline void pack_end(int64_t kind, int64_t size, uint32_t *block) {
+  int64_t used = in_pairs(kind) ? (size + 1) / 2 : size;
+  memset(block + used * W, 0, (words_of(kind, size) - used) * W * sizeof(uint32_t));
+}
+
+// silu(gate) * up of the units of `part` for all rows, packed for the product with `then`; not yet rounded where that is in integers. `a`: gates
+// above ups. `part` begins at an even unit. `factors`: of each row, or null.
+inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, const omni_matrix &then, uint32_t *to, const float *factors,
+                          uint32_t *buffer) {
+  __attribute__((aligned(64))) float c[PANEL * 2 * W];
+  int64_t units = a.out / 2, blocks = blocks_of_rows(x.rows), out_size = words_of(then.kind, units) * W;
+  int64_t kind = in_integers(then) ? (int64_t)OMNI_FLOAT32 : then.kind;
+  Source source = source_of(a);
+  auto finish = [&](int64_t u, int64_t count, int64_t b) {
+    scale_sums(a, u, count, c);
+    scale_sums(a, units + u, count, c + UNITS * 2 * W);
+    for (int64_t i = 0; i < (b + 1 < blocks ? 2 : 1); i++) {
+      for (int64_t o = 0; o < count; o++) {
+        float *gate = c + o * 2 * W + i * W;
+        Floats active = silu(read<Floats>(gate)) * read<Floats>(gate + UNITS * 2 * W);
+        write(gate, factors ? active * read<Floats>(factors + (b + i) * W) : active);
+      }
+      pack_sums(kind, c + i * W, 2 * W, u, count, to + (b + i) * out_size);
+    }
+  };
+  for (int64_t u = part.begin; u < part.end; u += UNITS) {
+    int64_t count = part.end - u < UNITS ? part.end - u : UNITS, after = part.end - u - count;
+#if TILES
+    if (a.kind >= OMNI_INT8 && blocks <= 2) {
+      chunk_sums(a, u, count, units + u, count, x, blocks == 2, buffer, c, after >= UNITS ? u + UNITS : 0);
+      finish(u, count, 0);
+      continue;
+    }
+#endif
+    Panel gates = any_panel(a, u, count, buffer), ups = any_panel(a, units + u, count, buffer + UNITS * x.steps);
+    for (int64_t b = 0; b < blocks; b += 2) {
+#if TILES
+      bool two = b + 1 < blocks;
+      int64_t size = x.steps * W;
+      if (in_pairs(a.kind) && gates.stride == ups.stride) {
+        const char *next = after && (blocks > 1 || gates.words == buffer) && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
+        (two ? tile_panel<2, 2> : tile_panel<2, 1>)(gates.words, ups.words, gates.stride, x.block(b), size, x.steps, c, next,
+                                                    next ? next + units * source.bytes : nullptr, (after < UNITS ? after : UNITS) * source.bytes, true, true);
+      } else
+#endif
+      {
+        const char *next = after && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
+        int64_t bytes = (after < UNITS ? after : UNITS) * source.bytes;
+        any_sums(a, gates, count, x, b, c, next, bytes);
+        any_sums(a, ups, count, x, b, c + UNITS * 2 * W, next ? next + units * source.bytes : nullptr, bytes);
+      }
+      finish(u, count, b);
+    }
+  }
+  if (part.end == units && !in_integers(then))
+    for (int64_t b = 0; b < blocks; b++) pack_end(kind, units, to + b * out_size);
+}
+
+}  // namespace
