@@ -28,9 +28,9 @@ struct Decoder {
     const void **xs = prepare_rows(a, input, rows(), a.in, scratch);
     Range mine = share(a.out, 8, team);
     if (add)
-      product(a, xs, (int)rows(), mine.begin, mine.end, [&](int row, int64_t o, float value) { y[row * a.out + o] += value; });
+      product(a, xs, (int)rows(), mine.begin, mine.end, scratch, [&](int row, int64_t o, float value) { y[row * a.out + o] += value; });
     else
-      product(a, xs, (int)rows(), mine.begin, mine.end, [&](int row, int64_t o, float value) { y[row * a.out + o] = value; });
+      product(a, xs, (int)rows(), mine.begin, mine.end, scratch, [&](int row, int64_t o, float value) { y[row * a.out + o] = value; });
   }
 
   void attention_of(const omni_layer &layer, Scratch scratch) {
@@ -75,7 +75,7 @@ struct Decoder {
       u[row] = dense_ups + row * units;
     }
     const void **xs = prepare_rows(layer.gate_up, normed, rows(), stack->hidden, inner);
-    gate_and_up(layer.gate_up, xs, (int)rows(), mine, a, u);
+    gate_and_up(layer.gate_up, xs, (int)rows(), mine, a, u, inner);
     if (gates)  // the gate of a shared expert scales its output, which is linear in its units
       for (int64_t row = 0; row < rows(); row++)
         for (int64_t i = mine.begin; i < mine.end; i++) a[row][i] *= gates[row];
@@ -109,7 +109,7 @@ struct Decoder {
       Scratch inner = scratch;
       float *gates = inner.take<float>(rows());
       const void **xs = prepare_rows(layer.shared_gate, normed, rows(), stack->hidden, inner);
-      product(layer.shared_gate, xs, (int)rows(), 0, 1, [&](int row, int64_t, float value) {
+      product(layer.shared_gate, xs, (int)rows(), 0, 1, inner, [&](int row, int64_t, float value) {
         gates[row] = 1.0f / (1.0f + exponential(broadcast(-value))[0]);
       });
       dense(layer, normed, gates, inner);

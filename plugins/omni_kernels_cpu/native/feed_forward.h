@@ -29,10 +29,11 @@ inline const void **prepare_rows(const omni_matrix &a, const float *x, int64_t r
 }
 
 // gate and up of units `part` of some rows; `active` and `ups` are the rows' [units] each.
-inline void gate_and_up(const omni_matrix &a, const void *const *xs, int rows, Range part, float *const *active, float *const *ups) {
+inline void gate_and_up(const omni_matrix &a, const void *const *xs, int rows, Range part, float *const *active, float *const *ups,
+                        Scratch own) {
   int64_t units = a.out / 2;
-  product(a, xs, rows, part.begin, part.end, [&](int row, int64_t o, float value) { active[row][o] = value; });
-  product(a, xs, rows, units + part.begin, units + part.end, [&](int row, int64_t o, float value) { ups[row][o - units] = value; });
+  product(a, xs, rows, part.begin, part.end, own, [&](int row, int64_t o, float value) { active[row][o] = value; });
+  product(a, xs, rows, units + part.begin, units + part.end, own, [&](int row, int64_t o, float value) { ups[row][o - units] = value; });
   int64_t size = part.end - part.begin;
   for (int row = 0; row < rows; row++) {
     float *gate = active[row] + part.begin, *up = ups[row] + part.begin;
@@ -109,7 +110,7 @@ inline void enter_experts(const Mixture &m, const Groups &g, const void *const *
       active[i] = m.active + pair * m.units;
       ups[i] = m.ups + pair * m.units;
     }
-    gate_and_up(m.experts[2 * e], inputs, (int)rows, part, active, ups);
+    gate_and_up(m.experts[2 * e], inputs, (int)rows, part, active, ups, own);
   }
 }
 
@@ -123,7 +124,7 @@ inline void leave_experts(const Mixture &m, const Groups &g, float *total, Scrat
     int64_t rows = g.begins[e + 1] - g.begins[e];
     if (!rows) continue;
     for (int64_t i = 0; i < rows; i++) inputs[i] = all[pairs[i]];
-    product(m.experts[2 * e + 1], inputs, (int)rows, mine.begin, mine.end, [&](int row, int64_t o, float value) {
+    product(m.experts[2 * e + 1], inputs, (int)rows, mine.begin, mine.end, own, [&](int row, int64_t o, float value) {
       total[pairs[row] / g.top_k * out + o] += g.weights[pairs[row]] * value;
     });
   }

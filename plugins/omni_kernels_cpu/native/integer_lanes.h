@@ -11,17 +11,30 @@ inline bool in_integers(const omni_matrix &a) { return INTEGER_LANES && multipli
 
 #if INTEGER_LANES
 #if WIDTH == 16
-typedef __m512i Integers;
+typedef __m512i Integers, Vector;
+typedef Vector Vectors[16];
 inline Integers same_words(uint32_t word) { return _mm512_set1_epi32((int)word); }
 inline Integers add_pairs(Integers halves) { return _mm512_madd_epi16(halves, _mm512_set1_epi16(1)); }
 inline Integers multiply_bytes(Integers a, Integers b) { return _mm512_maddubs_epi16(a, b); }  // unsigned by signed, and add each pair
 inline Integers add_halves(Integers a, Integers b) { return _mm512_add_epi16(a, b); }
+inline Integers times_minus_8(Integers halves) { return _mm512_slli_epi16(_mm512_sub_epi16(_mm512_setzero_si512(), halves), 3); }
+inline Vector widened_pairs(const int8_t *from) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)from)); }
+inline Vector both_halves(const int8_t *first, const int8_t *second) {
+  return _mm512_zextsi256_si512(_mm256_set_m128i(_mm_loadu_si128((const __m128i *)second), _mm_loadu_si128((const __m128i *)first)));
+}
 #else
 typedef __m256i Integers;
+typedef __m256 Vector;
+typedef Vector Vectors[8];
 inline Integers same_words(uint32_t word) { return _mm256_set1_epi32((int)word); }
 inline Integers add_pairs(Integers halves) { return _mm256_madd_epi16(halves, _mm256_set1_epi16(1)); }
 inline Integers multiply_bytes(Integers a, Integers b) { return _mm256_maddubs_epi16(a, b); }
 inline Integers add_halves(Integers a, Integers b) { return _mm256_add_epi16(a, b); }
+inline Integers times_minus_8(Integers halves) { return _mm256_slli_epi16(_mm256_sub_epi16(_mm256_setzero_si256(), halves), 3); }
+inline Vector widened_pairs(const int8_t *from) { return (Vector)_mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from)); }
+inline Vector both_halves(const int8_t *first, const int8_t *second) {
+  return (Vector)_mm256_set_m128i(_mm_loadu_si128((const __m128i *)second), _mm_loadu_si128((const __m128i *)first));
+}
 #endif
 
 // Of 8-bit weights, a packed row is its scale, and then pairs of inputs in 16 bits. Of 4-bit weights it is, for each 32 inputs, eight fours of
@@ -113,7 +126,7 @@ __attribute__((noinline)) const char *group_sums(const uint32_t *a, int64_t stri
   for (int64_t g = first; g < first + groups; g++, x += GROUP_WORDS * W) {
     for (int64_t line = 0; line < lines; line++, next += 64) __builtin_prefetch(next, 0, 2);
     Integers sums[OUTS][V];
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int o = 0; o < OUTS; o++)
 #pragma GCC unroll 2
       for (int i = 0; i < V; i++) sums[o][i] = read<Integers>(x + i * block + FOURS * W);
@@ -122,7 +135,7 @@ __attribute__((noinline)) const char *group_sums(const uint32_t *a, int64_t stri
       Integers v[V];
 #pragma GCC unroll 2
       for (int i = 0; i < V; i++) v[i] = read<Integers>(x + i * block + four * W);
-#pragma GCC unroll 12
+#pragma GCC unroll 16
       for (int o = 0; o < OUTS; o++) {  // no sum of 16 products of at most 7 or -8 and 127 needs more than 16 bits
         Integers weights = same_words(read<uint32_t>(bases[o / 3] + o % 3 * row + 4 * four));
 #pragma GCC unroll 2
@@ -133,7 +146,7 @@ __attribute__((noinline)) const char *group_sums(const uint32_t *a, int64_t stri
       }
     }
     float *to = c + g % 4 * PANEL * 2 * W;
-#pragma GCC unroll 12
+#pragma GCC unroll 16
     for (int o = 0; o < OUTS; o++) {
       Floats scale = broadcast(read<float>(bases[o / 3] + o % 3 * row + 4 * FOURS));
 #pragma GCC unroll 2
@@ -200,6 +213,56 @@ inline void integer_sums(const omni_matrix &a, const Panel &p, int64_t count, co
     (rows > W ? pair_panel<2> : pair_panel<1>)(p, count, x, block, a.in, c, next, bytes);
   else
     (rows > W ? group_panel<2> : group_panel<1>)(p.words, p.stride, count, x, block, a.in / GROUP, c, next, bytes);
+}
+
+// A block of rows as prepare_units() or prepare_bytes() make them.
+inline void pack_integers(int64_t kind, int64_t size, const void *const *rows, int64_t count, uint32_t *to) {
+  Vectors v;
+  auto turn = [&](uint32_t *words, int64_t most, auto load) {
+    for (int64_t i = 0; i < W; i++) v[i] = i < count ? load(rows[i]) : Vector{};
+    transpose(v);
+    for (int64_t i = 0; i < most; i++) write(words + i * W, v[i]);
+  };
+  if (kind == OMNI_INT8) {
+    for (int64_t i = 0; i < W; i++) ((float *)to)[i] = i < count ? ((const ByteRow *)rows[i])->scale : 0;
+    int64_t pairs = (size + 1) / 2;
+    for (int64_t i = 0; i < pairs; i += W)
+      turn(to + (i + 1) * W, pairs - i < W ? pairs - i : W, [&](const void *row) { return widened_pairs(((const ByteRow *)row)->bytes() + 2 * i); });
+    return;
+  }
+  for (int64_t g = 0; g < size / GROUP; g++, to += GROUP_WORDS * W) {
+    int64_t at = g % 4;
+    turn(to, FOURS, [&](const void *row) {
+      const Unit &u = ((const Unit *)row)[g / 4];
+      return both_halves(u.first + at * 16, u.second + at * 16);
+    });
+    Integers sums{};
+    for (int64_t four = 0; four < FOURS; four++) sums = add_halves(sums, multiply_bytes(same_words(0x01010101), read<Integers>(to + four * W)));
+    write(to + FOURS * W, times_minus_8(sums));
+    for (int64_t i = 0; i < W; i++) ((float *)to)[(FOURS + 1) * W + i] = i < count ? ((const Unit *)rows[i])[g / 4].scales[at * 4] : 0;
+  }
+}
+
+// As integer_product(), bit for bit, with memory for (rows + W + PANEL) * in words.
+template <class Emit>
+inline void many_integers(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Scratch scratch, Emit emit) {
+  int64_t blocks = blocks_of_rows(rows), words = words_of(a.kind, a.in) * W;
+  uint32_t *packed = scratch.take<uint32_t>(blocks * words), *buffer = scratch.take<uint32_t>(panel_words(a.kind, a.in));
+  for (int64_t b = 0; b < blocks; b++) pack_integers(a.kind, a.in, xs + b * W, rows - b * W < W ? rows - b * W : W, packed + b * words);
+  __attribute__((aligned(64))) float c[PANEL * 2 * W];
+  int64_t bytes = source_of(a).bytes;
+  for (int64_t o = begin; o < end; o += PANEL) {
+    int64_t count = end - o < PANEL ? end - o : PANEL, after = end - o - count;
+    Panel panel = integer_panel(a, o, count, buffer);
+    const char *next = after ? (const char *)a.weight + (o + count) * bytes : nullptr;
+    for (int64_t b = 0; b < blocks; b += 2) {
+      int64_t some = rows - b * W < 2 * W ? rows - b * W : 2 * W;
+      integer_sums(a, panel, count, packed + b * words, words, some, c, b ? nullptr : next, (after < PANEL ? after : PANEL) * bytes);
+      scale_sums(a, o, count, c);
+      for (int64_t row = 0; row < some; row++)
+        for (int64_t i = 0; i < count; i++) emit((int)(b * W + row), o + i, c[i * 2 * W + row]);
+    }
+  }
 }
 #else
 inline void round_block(int64_t, int64_t, uint32_t *) {}

@@ -17,7 +17,7 @@ typedef struct {
   int64_t out, in;
   int64_t kind;
   const void *group_scales;   // [out, in / 32] bfloat16 for int4 (`in` a multiple of 32), else null
-  int64_t int8_inputs;        // of int8 and int4: few rows are multiplied as integers, each 32 inputs (int4) or row (int8) with a scale of its own
+  int64_t int8_inputs;        // of int8 and int4: rows are multiplied as integers, each 32 inputs (int4) or row (int8) with a scale of its own; see in_integers()
   int64_t zero_points;        // of int4: 1 if group_scales are [out, 2, in / 32], each output's scales and then the values that stand for 0; else 8
 } omni_matrix;
 

@@ -478,4 +478,15 @@ inline void panel_sums(bool floats, const Panel &p, int64_t count, const uint32_
     lane_panels<false>(p, count, x, block, steps, rows, c, next, bytes);
 }
 
+inline void scale_sums(const omni_matrix &a, int64_t output, int64_t count, float *c) {  // c[count][2 * W]
+  if (!a.scales && !a.bias) return;
+  for (int64_t i = 0; i < count; i++) {
+    float scale = a.scales ? a.scales[output + i] : 1.0f, bias = a.bias ? a.bias[output + i] : 0.0f;
+    for (int v = 0; v < 2 * W; v += W) write(c + i * 2 * W + v, read<Floats>(c + i * 2 * W + v) * scale + bias);
+  }
+}
+
+// Scratch memory of lane_product(), in words.
+inline int64_t panel_words(int64_t kind, int64_t size) { return kind == OMNI_FLOAT32 ? 0 : PANEL * words_of(kind, size); }
+
 }  // namespace

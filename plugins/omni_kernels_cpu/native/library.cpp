@@ -63,17 +63,31 @@ constexpr int64_t END = 128;  // floats by which a row of integers may be longer
 
 constexpr size_t SMALL = 64 * 64;  // what rounding up to cache lines adds to a few dozen pieces
 
+// Of rows as vectors, and of a panel, for products with inputs in 8 bits.
+size_t lanes_memory(const omni_matrix &a, int64_t rows) { return a.int8_inputs ? floats((rows + 16 + 48) * (a.in + 32)) : 0; }
+
 // Of this thread, for a product of few rows of floats.
 size_t product_memory(const omni_matrix &a, int64_t rows) {
-  return floats((rows + 16) * a.in + END * rows) + floats(2 * rows) + (a.kind == OMNI_INT4 ? floats(32 * a.in) : 0) + SMALL;
+  size_t lanes = lanes_memory(a, rows), panel = a.kind == OMNI_INT4 ? floats(48 * a.in) : 0;
+  return floats((rows + 16) * a.in + END * rows) + floats(2 * rows) + (lanes > panel ? lanes : panel) + SMALL;
 }
 
 void decode_memory(const omni_stack *stack, const omni_step *step, size_t *shared, size_t *own) {
   int64_t rows = step->rows, pairs = 0, units = 0, dense = 0, experts = 0, longest = 0;
+  size_t lanes = 0;
+  auto widest = [&](const omni_matrix &a) {
+    if (a.weight && lanes_memory(a, rows) > lanes) lanes = lanes_memory(a, rows);
+  };
   for (int64_t l = 0; l < stack->layer_count; l++) {
     const omni_layer &layer = stack->layers[l];
     if (layer.gate_up.weight && layer.gate_up.out / 2 > dense) dense = layer.gate_up.out / 2;
+    widest(layer.qkv);
+    widest(layer.output);
+    widest(layer.gate_up);
+    widest(layer.down);
     if (!layer.router.weight) continue;
+    widest(layer.experts[0]);
+    widest(layer.experts[1]);
     if (layer.router.out > experts) experts = layer.router.out;
     if (rows * layer.top_k > pairs) pairs = rows * layer.top_k;
     if (layer.experts[0].out / 2 > units) units = layer.experts[0].out / 2;
@@ -82,7 +96,7 @@ void decode_memory(const omni_stack *stack, const omni_step *step, size_t *share
   int64_t heads = stack->heads * stack->head_dim, all = heads + 2 * stack->kv_heads * stack->head_dim;
   *shared = floats(rows * (stack->hidden + all + heads + experts + 2 * dense)) + 2 * floats(pairs * units) + SMALL;
   *own = floats(rows * (4 * stack->hidden + 2 * heads + all + 2 * dense + 2 * stack->head_dim + 8 * END)) + floats(pairs * (units + END)) +
-         floats(stack->heads * longest) + floats(20 * pairs + 20 * rows + 4 * experts) + SMALL;
+         floats(stack->heads * longest) + floats(20 * pairs + 20 * rows + 4 * experts) + lanes + SMALL;
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ inline void multiply_rows(const omni_matrix &a, const float *x, int64_t rows, Sc
   }
   const void **xs = prepare_rows(a, x, rows, a.in, own);
   Range mine = share(a.out, 8, team);
-  product(a, xs, (int)rows, mine.begin, mine.end, emit);
+  product(a, xs, (int)rows, mine.begin, mine.end, own, emit);
 }
 
 }  // namespace

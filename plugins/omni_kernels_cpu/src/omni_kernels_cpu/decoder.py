@@ -24,7 +24,7 @@ class BoundStack:
         fits: False if the library cannot read a weight.
         narrow: True if the first matrix has weights narrower than float32, which tiles multiply.
         grouped: True if there are 4-bit weights that are not multiplied as integers, which only the code of prompts reads.
-        whole: True if the first matrix is multiplied as integers, which only the code of decode steps does.
+        whole: True if the first matrix is multiplied as integers, for which tiles are not used.
     """
 
     def __init__(self, stack: DecoderStack) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from attrs import define, evolve
+from attrs import define
 
 from omni_torch.experts import one_by_one, route_experts
 from omni_torch.few_rows import Matrix, few_rows_linear, widened
@@ -212,26 +212,10 @@ def prefill_layers(
     """Compute runs of adjacent positions of requests as :func:`decode_layers` computes single ones.
 
     Rows of one request are adjacent and in order. They have equal rows of ``pages``; the ``lengths`` of each are its own position plus
-    one. Each attends to the positions up to its own, those of earlier rows of the step among them. No inputs are rounded to 8 bits.
+    one. Each attends to the positions up to its own, those of earlier rows of the step among them. A kernel may
+    keep inputs in bfloat16 that :attr:`omni_torch.few_rows.Matrix.int8_inputs` rounds to 8 bits.
     """
-    return decode_layers.reference(
-        x, cos, sin, pages, lengths, block_size, keys, values, _with_float_inputs(stack), capture
-    )
-
-
-def _with_float_inputs(stack: DecoderStack) -> DecoderStack:
-    def plain(matrix: Matrix) -> Matrix:
-        return evolve(matrix, int8_inputs=False)
-
-    def layer(given: LayerWeights) -> LayerWeights:
-        dense, mixture = given.dense, given.mixture
-        if dense is not None:
-            dense = plain(dense[0]), plain(dense[1])
-        if mixture is not None:
-            mixture = evolve(mixture, experts=[(plain(first), plain(second)) for first, second in mixture.experts])
-        return evolve(given, qkv=plain(given.qkv), output=plain(given.output), dense=dense, mixture=mixture)
-
-    return evolve(stack, layers=[layer(each) for each in stack.layers])
+    return decode_layers.reference(x, cos, sin, pages, lengths, block_size, keys, values, stack, capture)
 
 
 def _slots(pages: torch.Tensor, length: int, block_size: int) -> torch.Tensor:

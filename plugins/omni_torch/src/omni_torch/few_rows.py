@@ -28,7 +28,8 @@ class Matrix:
     """A weight ``[out, in]`` of a float dtype, or int8 with one scale per output; or 4-bit values with a scale for each :data:`GROUP`
     inputs, see :func:`widened`. ``bias``: ``[out]``.
 
-    ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`; prompts never do.
+    ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`. So do prompts, unless
+    their kernel multiplies bfloat16 as fast.
     """
 
     weight: torch.Tensor
