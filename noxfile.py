@@ -18,7 +18,7 @@ from nox_wheels import CONSTRAINTS, DIST, install_wheels, lower_bounds, pinned, 
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-# CI ends within 40 minutes on two cores; `ray`, `clients` and `soak` are run by name.
+# CI ends within 40 minutes on two cores; `ray`, `clients`, `soak` and `instruction-sets` are run by name.
 nox.options.sessions = [
     "lint",
     "types",
@@ -268,6 +268,22 @@ def kernels(session: nox.Session) -> None:
     )
     arguments = session.posargs or ["tests/omni_kernels", "-n", "2"]
     run_tests(session, *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
+
+
+@nox.session(name="instruction-sets", requires=["build"])
+def instruction_sets(session: nox.Session) -> None:
+    """The compiled kernels of every instruction set, those that this processor lacks emulated: tests/omni_kernels_cpu. Arguments go to pytest.
+
+    Needs AVX2 and SIMDe (Debian: libsimde-dev).
+    """
+    install_wheels(
+        session, "omni-core", "omni-torch", "omni-testing", "omni-engine", "omni-kernels-cpu",
+        extra=(*TEST_TOOLS, "pytest-xdist"),
+    )  # fmt: skip
+    found = session.run("python", "-c", "import omni_kernels_cpu as it; print(it.__path__[0])", silent=True)
+    session.run("python", str(ROOT / "plugins/omni_kernels_cpu/compile.py"), "--emulate", str(found).strip())
+    arguments = session.posargs or ["tests/omni_kernels_cpu", "-n", "2"]
+    run_tests(session, *arguments, env=ONE_THREAD)
 
 
 @nox.session(requires=["build"])

@@ -1,6 +1,6 @@
 """Predict what the demo does in several placements and loads, then run it: first text, first sound, completion, throughput.
 
-    python benchmarks/planner.py [--quick] [--json FILE] [--keep DIR] [--variant TEXT ...] [--checkpoint mid|DIR] [--explain]
+    python benchmarks/planner.py [--quick] [--json FILE] [--rounds N] [--keep DIR] [--variant TEXT ...] [--checkpoint mid|DIR] [--explain]
 
 Calibrations, all in the demo's own placement, and variants in turn: virtual machines become slower and faster within minutes, which says
 nothing of a prediction, so each variant is simulated from the calibrations before and after its run. Rows say by how much those two differ
@@ -8,7 +8,8 @@ in what they predict (the later one's requests per second over the earlier one's
 the ratio is the smaller of the two over the larger, so that 1 is exact. Needs a machine that does nothing else: a run beside which other
 programs used more than 5 % of the processors is repeated, and of five the one with the least is taken; rows say how much. So is a run whose
 two calibrations differ by more than 10 %: of four the one with the least difference is taken. Each run is made twice, and what is measured
-are the figures of all requests of both; the last rows say by how much the second differs from the first, each alone.
+are the figures of all requests of both; the last rows say by how much the second differs from the first, each alone. All variants are
+run in three rounds, and of a variant's predictions and of what was measured the medians of rounds count.
 With ``--keep`` the calibration of each variant is kept, with which others can be simulated. ``--explain`` adds the processor time of each
 process for a request, measured and simulated, which tells costs that are wrong from waits that are.
 """
@@ -158,23 +159,28 @@ async def measured(
     return found, time.perf_counter() - begin
 
 
-def rows_of(name: str, predicted: Summary, found: Summary) -> list[Row]:
-    """Return a row for each figure."""
-    pairs = [("requests per second", "1/s", predicted.per_second, found.per_second)]
+def values_of(summary: Summary) -> dict[str, float]:
+    """Return each figure: requests per second, and milliseconds."""
+    found = {"requests per second": summary.per_second}
     for stage, what in (("decode", "first text"), ("code2wav", "first sound")):
-        if stage in found.first:
+        if stage in summary.first:
             for share in ("p50", "p95"):
-                here, there = getattr(predicted.first[stage], share), getattr(found.first[stage], share)
-                pairs.append((f"{what} {share}", "ms", here * 1e3, there * 1e3))
-    assert predicted.done is not None
-    assert found.done is not None
+                found[f"{what} {share}"] = getattr(summary.first[stage], share) * 1e3
+    assert summary.done is not None
     for share in ("p50", "p95"):
-        here, there = getattr(predicted.done, share), getattr(found.done, share)
-        pairs.append((f"completion {share}", "ms", here * 1e3, there * 1e3))
-    return [
-        Row(f"{name}: {what}", unit, ours, other, "measured", min(ours, other) / max(ours, other))
-        for what, unit, ours, other in pairs
-    ]
+        found[f"completion {share}"] = getattr(summary.done, share) * 1e3
+    return found
+
+
+def rows_of(name: str, predicted: Sequence[Summary], found: Sequence[Summary]) -> list[Row]:
+    """Return a row for each figure: the medians of rounds."""
+    rows = []
+    here, there = [values_of(each) for each in predicted], [values_of(each) for each in found]
+    for what in there[0]:
+        ours, other = (statistics.median(each[what] for each in side) for side in (here, there))
+        unit = "1/s" if what == "requests per second" else "ms"
+        rows.append(Row(f"{name}: {what}", unit, ours, other, "measured", min(ours, other) / max(ours, other)))
+    return rows
 
 
 def explained(name: str, total: int, used: dict[str, tuple[float, float]], found: Measured) -> list[Row]:
@@ -260,7 +266,9 @@ class Predicted:
     changed: float
 
 
-async def run(model: Model, names: Sequence[str], folder: Path | None, *, quick: bool, explain: bool) -> list[Row]:
+async def run(
+    model: Model, names: Sequence[str], folder: Path | None, *, rounds: int, quick: bool, explain: bool
+) -> list[Row]:
     """Calibrate, run variants and predict them."""
     variants = [each for each in model.variants if not names or any(name in each.name for name in names)]
     rows: list[Row] = []
@@ -290,21 +298,30 @@ async def run(model: Model, names: Sequence[str], folder: Path | None, *, quick:
             changed = summarise(simulated(after)).per_second / summarise(simulated(before)).per_second
             return Predicted(*twice, around, simulated(around), changed), after
 
+        if quick:
+            variants, rounds = variants[:2], 1
+        made: dict[str, list[Predicted]] = {variant.name: [] for variant in variants}
         last = await calibrated()
-        for number, variant in enumerate(variants[:2] if quick else variants):
-            tries: list[Predicted] = []
-            while not tries or (min(map(unsteady, tries)) > MOST_CHANGED and len(tries) < TRIES):
-                made, last = await between(last, variant)
-                tries.append(made)
-            best = min(tries, key=unsteady)
-            if folder is not None:
-                best.profile.save(folder / f"{number + 1}.json")
-            name = (
-                f"{variant.name} (others {max(best.found.others, best.again.others):.0%}, machine {best.changed:.2f})"
-            )
-            rows += rows_of(name, summarise(best.outcome), figures(best.found, best.again))
-            repeated += rows_of(name, figures(best.again), figures(best.found))
-            explanations += explained(variant.name, variant.total, best.outcome.processes, best.found)
+        for _ in range(rounds):
+            for variant in variants:
+                tries: list[Predicted] = []
+                while not tries or (min(map(unsteady, tries)) > MOST_CHANGED and len(tries) < TRIES):
+                    each, last = await between(last, variant)
+                    tries.append(each)
+                made[variant.name].append(min(tries, key=unsteady))
+    for number, variant in enumerate(variants):
+        each_round = made[variant.name]
+        first = each_round[0]
+        if folder is not None:
+            first.profile.save(folder / f"{number + 1}.json")
+        others = max(max(each.found.others, each.again.others) for each in each_round)
+        changed = " ".join(f"{each.changed:.2f}" for each in each_round)
+        name = f"{variant.name} (others {others:.0%}, machine {changed})"
+        found = [figures(each.found, each.again) for each in each_round]
+        rows += rows_of(name, [summarise(each.outcome) for each in each_round], found)
+        for each in each_round:
+            repeated += rows_of(name, [figures(each.again)], [figures(each.found)])
+        explanations += explained(variant.name, variant.total, first.outcome.processes, first.found)
     ends = [*errors_of("predictions", rows), *errors_of("a second run", repeated)]
     return rows + explanations * explain + ends
 
@@ -331,14 +348,16 @@ def unsteady(run: Predicted) -> float:
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="A folder for the calibration of each variant, by number.",
+    help="A folder for the calibrations of each variant's first run, by number.",
 )
+@click.option("--rounds", type=click.IntRange(1), default=3, help="Of all variants in turn; medians of them count.")
 @click.option("--variant", "names", multiple=True, help="Only variants with this in their names; may be repeated.")
 @click.option("--checkpoint", help="A folder of a Qwen3-Omni checkpoint, or `mid`: a random one of middle size.")
 @click.option("--explain", is_flag=True, help="Also compare the processor time of each process.")
 def main(
     quick: bool,
     json_path: Path | None,
+    rounds: int,
     keep: Path | None,
     names: tuple[str, ...],
     checkpoint: str | None,
@@ -355,7 +374,7 @@ def main(
             raise click.BadParameter(
                 f"there are {', '.join(each.name for each in model.variants)}", param_hint="--variant"
             )
-        rows = asyncio.run(run(model, names, keep, quick=quick, explain=explain))
+        rows = asyncio.run(run(model, names, keep, rounds=rounds, quick=quick, explain=explain))
     publish(rows, json_path)
 
 

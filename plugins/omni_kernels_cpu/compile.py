@@ -1,7 +1,8 @@
 """Compile the library while the wheel is built, or for an editable installation; needs g++ or clang++ and nothing else.
 
 The sources use vector extensions of these compilers. One file is compiled once for each instruction set; the library chooses when it
-is loaded, so that a wheel works on every processor of its architecture. Alone: `python compile.py` makes it in src/.
+is loaded, so that a wheel works on every processor of its architecture. Alone: `python compile.py` makes it in src/, and
+`python compile.py --emulate FOLDER` makes one for tests, which computes the code of every instruction set on any processor with AVX2.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ INSTRUCTION_SETS = {
     "amx": [*PAIRS, "-mamx-tile", "-mamx-bf16"],
 }
 """The flags of each; architectures other than x86-64 have the portable one only."""
+
+EMULATED = {"avx512": 1, "avx512_bf16": 2, "amx": 3}
+"""What emulation.h emulates for an instruction set."""
 
 NEEDED = ("portable",)
 """Without the others, which a compiler may be too old for, the library works with what it has."""
@@ -99,19 +103,22 @@ def _problem(compiler: str | None) -> str | None:
     return "no C++ compiler was found when it was built (apt install g++)" if compiler is None else None
 
 
-def _compile(compiler: str, library: Path) -> None:
+def _compile(compiler: str, library: Path, *, emulate: bool = False) -> None:
     sets = INSTRUCTION_SETS if platform.machine() == "x86_64" else {"portable": []}
+    needed, whole = set(NEEDED), list[str]()
+    if emulate:
+        sets, needed, whole = {name: _emulated(name, flags) for name, flags in sets.items()}, set(sets), ["-DEMULATED"]
     with tempfile.TemporaryDirectory() as scratch:
         jobs = [
             ([*flags, f"-DNAME={name}", "-c", str(NATIVE / "kernels.cpp")], f"{scratch}/{name}.o")
             for name, flags in sets.items()
         ]
-        jobs += [(["-c", str(NATIVE / f"{name}.cpp")], f"{scratch}/{name}.o") for name in ("pool", "library")]
+        jobs += [([*whole, "-c", str(NATIVE / f"{name}.cpp")], f"{scratch}/{name}.o") for name in ("pool", "library")]
 
         def run(job: tuple[list[str], str]) -> bool:
             command = [*compiler.split(), *FLAGS, *WARNINGS, *job[0], "-o", job[1]]
             made = subprocess.run(command, check=False, capture_output=True, text=True)
-            if made.returncode and Path(job[1]).stem in set(sets) - set(NEEDED):
+            if made.returncode and Path(job[1]).stem in set(sets) - needed:
                 print(f"{compiler} leaves out {Path(job[1]).stem}: {made.stderr.strip()[:500]}", file=sys.stderr)
                 return False
             made.check_returncode()
@@ -127,5 +134,33 @@ def _compile(compiler: str, library: Path) -> None:
         os.replace(library.with_suffix(".new"), library)
 
 
+def _emulated(name: str, flags: list[str]) -> list[str]:
+    if name not in EMULATED:
+        return flags
+    # Without warnings: SIMDe's have many, which are none of ours.
+    return [*INSTRUCTION_SETS["avx2"], "-w", f"-DEMULATE={EMULATED[name]}", "-include", str(HERE / "emulation.h")]
+
+
+def emulate(folder: Path) -> None:
+    """Compile a library into ``folder`` that has the code of every instruction set, those that this processor lacks emulated: for tests.
+
+    Raises:
+        SystemExit: there is no compiler, or it fails, as without SIMDe.
+    """
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), None)
+    problem = _problem(compiler)
+    if problem is not None or compiler is None:
+        sys.exit(f"cannot compile: {problem}")
+    try:
+        _compile(compiler, folder / LIBRARY, emulate=True)
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"{error.stderr[:2000]}\n{compiler} failed; emulation.h needs SIMDe (apt install libsimde-dev)")
+
+
 if __name__ == "__main__":
-    sys.exit(not compile_library(PACKAGE))
+    if sys.argv[1:2] == ["--emulate"] and len(sys.argv) == 3:
+        emulate(Path(sys.argv[2]))
+    elif sys.argv[1:]:
+        sys.exit("usage: compile.py [--emulate FOLDER]")
+    else:
+        sys.exit(not compile_library(PACKAGE))
