@@ -272,9 +272,9 @@ def kernels(session: nox.Session) -> None:
 
 @nox.session(name="instruction-sets", requires=["build"])
 def instruction_sets(session: nox.Session) -> None:
-    """The compiled kernels of every instruction set, those that this processor lacks emulated: tests/omni_kernels_cpu. Arguments go to pytest.
+    """The compiled kernels of every instruction set, those that this processor lacks emulated: tests/omni_kernels_cpu.
 
-    Needs AVX2 and SIMDe (Debian: libsimde-dev).
+    Needs AVX2 and SIMDe (Debian: libsimde-dev). Arguments go to pytest.
     """
     install_wheels(
         session, "omni-core", "omni-torch", "omni-testing", "omni-engine", "omni-kernels-cpu",

@@ -52,7 +52,7 @@ INSTRUCTION_SETS = {
 """The flags of each; architectures other than x86-64 have the portable one only."""
 
 EMULATED = {"avx512": 1, "avx512_bf16": 2, "amx": 3}
-"""What emulation.h emulates for an instruction set."""
+"""Values of EMULATE in emulation.h, by instruction set."""
 
 NEEDED = ("portable",)
 """Without the others, which a compiler may be too old for, the library works with what it has."""
