@@ -81,7 +81,7 @@ def compile_library(folder: Path) -> bool:
         return True
     library.unlink(missing_ok=True)
     reason.unlink(missing_ok=True)
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), None)
+    compiler = _compiler()
     problem = _problem(compiler)
     if problem is None:
         assert compiler is not None
@@ -95,6 +95,10 @@ def compile_library(folder: Path) -> bool:
     print(f"omni-kernels-cpu is built without its library: {problem}", file=sys.stderr)
     reason.write_text(problem + "\n")
     return False
+
+
+def _compiler() -> str | None:
+    return os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), None)
 
 
 def _problem(compiler: str | None) -> str | None:
@@ -145,9 +149,11 @@ def emulate(folder: Path) -> None:
     """Compile a library into ``folder`` that has the code of every instruction set, those that this processor lacks emulated: for tests.
 
     Raises:
-        SystemExit: there is no compiler, or it fails, as without SIMDe.
+        SystemExit: there is no folder or no compiler, or it fails, as without SIMDe.
     """
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")), None)
+    if not folder.is_dir():
+        sys.exit(f"{folder} is no folder: give that of an installed omni_kernels_cpu")
+    compiler = _compiler()
     problem = _problem(compiler)
     if problem is not None or compiler is None:
         sys.exit(f"cannot compile: {problem}")

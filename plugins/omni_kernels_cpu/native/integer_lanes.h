@@ -242,28 +242,6 @@ inline void pack_integers(int64_t kind, int64_t size, const void *const *rows, i
     for (int64_t i = 0; i < W; i++) ((float *)to)[(FOURS + 1) * W + i] = i < count ? ((const Unit *)rows[i])[g / 4].scales[at * 4] : 0;
   }
 }
-
-// As integer_product(), bit for bit, with memory for (rows + W + PANEL) * in words.
-template <class Emit>
-inline void many_integers(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Scratch scratch, Emit emit) {
-  int64_t blocks = blocks_of_rows(rows), words = words_of(a.kind, a.in) * W;
-  uint32_t *packed = scratch.take<uint32_t>(blocks * words), *buffer = scratch.take<uint32_t>(panel_words(a.kind, a.in));
-  for (int64_t b = 0; b < blocks; b++) pack_integers(a.kind, a.in, xs + b * W, rows - b * W < W ? rows - b * W : W, packed + b * words);
-  __attribute__((aligned(64))) float c[PANEL * 2 * W];
-  int64_t bytes = source_of(a).bytes;
-  for (int64_t o = begin; o < end; o += PANEL) {
-    int64_t count = end - o < PANEL ? end - o : PANEL, after = end - o - count;
-    Panel panel = integer_panel(a, o, count, buffer);
-    const char *next = after ? (const char *)a.weight + (o + count) * bytes : nullptr;
-    for (int64_t b = 0; b < blocks; b += 2) {
-      int64_t some = rows - b * W < 2 * W ? rows - b * W : 2 * W;
-      integer_sums(a, panel, count, packed + b * words, words, some, c, b ? nullptr : next, (after < PANEL ? after : PANEL) * bytes);
-      scale_sums(a, o, count, c);
-      for (int64_t row = 0; row < some; row++)
-        for (int64_t i = 0; i < count; i++) emit((int)(b * W + row), o + i, c[i * 2 * W + row]);
-    }
-  }
-}
 #else
 inline void round_block(int64_t, int64_t, uint32_t *) {}
 #endif

@@ -1,7 +1,7 @@
 // Products of few rows with a row-major matrix. A sum over the inputs is taken in one order, whatever the number of rows, of threads
 // and the place of a row, so that a row's result does not depend on the batch.
 #pragma once
-#include "integer_lanes.h"
+#include "lane_products.h"
 
 namespace {
 
@@ -143,6 +143,19 @@ constexpr Blocks blocks_of() {
 }
 
 constexpr Blocks BLOCKS[] = {blocks_of<Float32>(), blocks_of<BFloat16>(), blocks_of<Int8>()};  // by kind
+
+#if INTEGER_LANES
+// As integer_product(), bit for bit, with memory for (rows + W + PANEL) * in words.
+template <class Emit>
+inline void many_integers(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Scratch scratch, Emit emit) {
+  int64_t blocks = blocks_of_rows(rows), steps = words_of(a.kind, a.in);
+  uint32_t *packed = scratch.take<uint32_t>(blocks * steps * W), *buffer = scratch.take<uint32_t>(panel_words(a.kind, a.in));
+  for (int64_t b = 0; b < blocks; b++) pack_integers(a.kind, a.in, xs + b * W, rows - b * W < W ? rows - b * W : W, packed + b * steps * W);
+  lane_product(a, {packed, rows, steps}, begin, end, buffer, [&](int64_t row, int64_t o, int64_t count, const float *values) {
+    for (int64_t i = 0; i < count; i++) emit((int)row, o + i, values[i]);
+  });
+}
+#endif
 
 // Rows that are multiplied faster as vectors of rows, by kind: products with 4-bit weights twice as fast, with 8-bit weights a little.
 inline int many_rows(int64_t kind) { return kind == OMNI_INT4 ? W - 1 : 3 * W; }
