@@ -1,9 +1,13 @@
-"""The run of pytest in a session, and the second run of what failed in the first."""
+"""The runs of pytest in a session: the second run of what failed in the first, and tests beside others."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import nox
@@ -13,20 +17,26 @@ SECOND_RUN_LIMIT = 5
 """The most failures for which there is a second run; more than these are no accident."""
 
 
-def run_tests(session: nox.Session, *arguments: str, env: dict[str, str]) -> None:
+def run_tests(session: nox.Session, *arguments: str, env: dict[str, str], idle: bool = False) -> None:
     """Run pytest; run what failed once more, alone, and fail if it fails again.
 
     Many tests kill processes, cut networks and race them on machines that other programs share, and one failure by such an accident in
     thousands of tests would hide the result of all others. The session's output says which tests have passed in their second run only:
     docs/decisions/0055-a-second-run.md.
 
+    Args:
+        idle: take processors only while nothing else needs them, and print the output of the first run when it has ended.
+
     Raises:
         CommandFailed: more than :data:`SECOND_RUN_LIMIT` tests failed, the run ended before its end, or a test failed twice.
     """
     with tempfile.TemporaryDirectory(prefix="omni-nox-") as folder:
         pytest = ("python", "-m", "pytest", "-o", f"cache_dir={folder}")
+        first = (*IDLE, f"{session.bin}/python", *pytest[1:]) if idle else pytest
         try:
-            session.run(*pytest, *arguments, env=env)
+            output = session.run(*first, *arguments, env=env, silent=idle, external=idle)
+            if idle:
+                print(output, flush=True)
         except CommandFailed:
             failed = _failed(Path(folder))
             if not 0 < len(failed) <= SECOND_RUN_LIMIT:
@@ -34,6 +44,31 @@ def run_tests(session: nox.Session, *arguments: str, env: dict[str, str]) -> Non
             session.warn(f"failed, and run once more: {', '.join(failed)}")
             session.run(*pytest, *_alone(arguments), "--last-failed", "--last-failed-no-failures", "none", env=env)
             session.warn(f"passed in the second run only: {', '.join(failed)}")
+
+
+IDLE = ("chrt", "--idle", "0")
+"""What gives a command Linux's class of processes that run while no other wants the processor."""
+
+
+@contextmanager
+def beside(session: nox.Session, *arguments: str, env: dict[str, str]) -> Iterator[None]:
+    """Run tests that compute while those of the block, which mostly wait, leave the processors free; or after them, without `chrt`.
+
+    Raises:
+        CommandFailed: as in :func:`run_tests`, after the block.
+    """
+    if shutil.which(IDLE[0]) is None:
+        try:
+            yield
+        finally:
+            run_tests(session, *arguments, env=env)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_tests, session, *arguments, env=env, idle=True)
+        try:
+            yield
+        finally:
+            running.result()
 
 
 def _failed(cache: Path) -> list[str]:

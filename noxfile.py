@@ -13,7 +13,7 @@ import nox
 sys.path.insert(0, str(Path(__file__).parent))
 
 from nox_programs import install_sshd, installed_chromium, interpreters, npm_chromium, verbs
-from nox_tests import run_tests
+from nox_tests import beside, run_tests
 from nox_wheels import CONSTRAINTS, DIST, install_wheels, lower_bounds, pinned, plugin_wheels, wheels
 
 nox.needs_version = ">=2024.10.9"
@@ -33,6 +33,8 @@ nox.options.sessions = [
     "tests",
 ]
 nox.options.reuse_existing_virtualenvs = True
+# Most modules of torch and transformers are never imported; compiling all of them takes a minute of each session.
+os.environ.setdefault("PIP_COMPILE", "0")
 
 ROOT = Path(__file__).parent
 DISTRIBUTIONS = {
@@ -138,6 +140,22 @@ TEST_TOOLS += ["peft"]
 TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
 TIMED = ["faults", "end_to_end/runtime", "end_to_end/test_abort.py", "end_to_end/test_streaming.py"]
 """Tests of how soon something happens: they run one at a time; all others run two at a time."""
+COMPUTED = [
+    "omni_torch",
+    "omni_kernels_cpu",
+    "omni_engine",
+    "omni_qwen3",
+    "omni_fish_s2",
+    "omni_diffusion",
+    "omni_qwen_image",
+]
+COMPUTED += [
+    "omni_image_demo",
+    "end_to_end/test_parity.py",
+    "end_to_end/test_variants.py",
+    "omni_testing/test_plugins_new.py",
+]
+"""Tests that compute and depend on no time: they use what the timed ones leave of the processors."""
 # For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
 # Only the reference implementation imports it, in a separate process, for its video processor.
@@ -175,6 +193,10 @@ def tests(session: nox.Session) -> None:
     """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
     install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, "pytest-xdist", NIXL, MOONCAKE))
     session.run("python", "-m", "pip", "check")
+    # Timed tests must not wait for the compiler: what pip leaves out (see PIP_COMPILE) is done here, by all processors.
+    session.run(
+        "python", "-m", "compileall", "-q", "-j", "0", session.virtualenv.location, silent=True, success_codes=[0, 1]
+    )
     oracle = Path(session.virtualenv.location) / "oracle"
     session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
     environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
@@ -185,13 +207,16 @@ def tests(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", *session.posargs, env=environment)
         return
     timed = [f"tests/{name}" for name in TIMED]
-    elsewhere = [*timed, *(f"tests/packaging/{name}" for name in ("bare", "typed", "site"))]
+    computed = [f"tests/{name}" for name in COMPUTED]
+    elsewhere = [*timed, *computed, *(f"tests/packaging/{name}" for name in ("bare", "typed", "site"))]
     elsewhere += ["tests/omni_sglang", "tests/omni_launcher_ray"]
     others = ["tests", *(f"--ignore={path}" for path in elsewhere)]
+    both = ("-n", "2", "--dist", "loadfile")
     try:
-        run_tests(session, *timed, "--soak-seconds", "20", env=environment)
-    finally:  # what fails in the first part must not hide the second
-        run_tests(session, *others, "-n", "2", "--dist", "loadfile", env=environment)
+        with beside(session, *computed, *both, env=environment):
+            run_tests(session, *timed, "--soak-seconds", "20", env=environment)
+    finally:  # what fails in one part must not hide another
+        run_tests(session, *others, *both, env=environment)
 
 
 @nox.session(requires=["build"])

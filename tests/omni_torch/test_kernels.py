@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ from omni_core.plugins.registry import PluginRegistry
 from omni_core.protocol.codec import decode, encode
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.specs import KernelSpec
-from omni_torch.comparison import ContractViolation, relative_error
+from omni_torch.code_frames import code_frames
+from omni_torch.comparison import FEWEST_ROUNDS, ContractViolation, compare, relative_error
 from omni_torch.experts import experts, route_experts
 from omni_torch.installed_kernels import install
 from omni_torch.kernels import operation
@@ -269,6 +271,33 @@ def test_nan_and_wrong_shapes_fail_the_comparison() -> None:
         ContractViolation, match=r"it returns \[1, 3\], the reference \[2, 3\] \(for \[2, 3\] x \[3\]\)"
     ):
         relative_error(rms_norm, lambda x, weight, eps: x[:1], arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_codes_of_examples_do_not_depend_on_rounding(dtype: torch.dtype) -> None:
+    for seed in range(8):
+        for example in code_frames.examples(dtype, torch.Generator().manual_seed(seed)):
+            assert relative_error(code_frames, code_frames.reference, example) < 8e-3, seed
+
+
+def test_calls_that_take_long_are_timed_a_few_times_only(examples: Any) -> None:
+    calls = []
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.dtype)
+        time.sleep(0.02)
+        return x + 1
+
+    slow_one = operation("slow", examples=lambda dtype, generator: [(torch.zeros(3, dtype=dtype),)])(slow)
+    examples.slow = slow
+    one = KernelComponent(
+        name="k", target=f"{ME}:slow", summary="", operation="slow", device="cpu", dtypes=("float32",)
+    )
+    (found,) = compare(slow_one, one, seconds=0.01)
+    assert found.good
+    assert found.speeds is not None
+    assert calls.count(torch.float64) == 1
+    assert calls.count(torch.float32) == 1 + 2 * (1 + FEWEST_ROUNDS)  # the error, and the speeds of both
 
 
 def test_what_an_operation_writes_is_compared_and_nothing_else_may_change() -> None:

@@ -99,12 +99,15 @@ def frames_example(
     layers(state)
     x = first
     for group in range(groups - 1):
-        # Of each frame, three codes of its own have the logits 10, 9.5 and 9, whatever the order of their numbers; the others are near 0.
+        # Of each frame, three codes of its own have the logits 10, 9.5 and 9, whatever the order of their numbers; the others have 0.
         own = torch.randperm(vocab, generator=generator, device=device)[: 3 * frames].view(frames, 3)
         logits = torch.zeros(vocab, frames, dtype=torch.float64, device=device)
         for frame, codes in enumerate(own):
             logits[codes, frame] = torch.tensor([10.0, 9.5, 9.0], dtype=torch.float64, device=device)
-        weight = logits @ torch.linalg.pinv(layers(x)).T + normal(vocab, hidden).double() * 0.1 / hidden**0.5
+        reached = layers(x)
+        inverse = torch.linalg.pinv(reached)
+        noise = normal(vocab, hidden).double() * 0.1 / hidden**0.5
+        weight = logits @ inverse.T + noise - noise @ inverse @ reached  # it changes none of these logits
         heads_of.append(Matrix(weight.to(dtype)))
         shares = logits[own.T, torch.arange(frames, device=device)].softmax(0).T
         by_id = own.argsort(1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from inspect import signature
+from timeit import Timer
 from typing import Any
 
 import torch
 from attrs import frozen
-from torch.utils.benchmark import Timer
+from torch.utils.benchmark import timer as clock
 
 from omni_core.errors import PluginError, did_you_mean
 from omni_core.hookspecs import KernelComponent
@@ -21,8 +22,8 @@ plus errors of sums.
 """
 
 
-ROUNDS = 9
-"""The number of pairs of measurements, reference and kernel in turn, of a speed."""
+ROUNDS, FEWEST_ROUNDS = 9, 3
+"""The number of pairs of measurements, reference and kernel in turn, of a speed; and of one whose calls take long."""
 
 
 @frozen
@@ -90,7 +91,7 @@ def compare(operation: Operation[..., Any], component: KernelComponent, seconds:
             except ContractViolation as fault:
                 yield Comparison(name, float("inf"), BOUNDS[name], str(fault))
                 continue
-            speeds = _speeds(operation.reference, kernel, examples, seconds / ROUNDS)
+            speeds = _speeds(operation.reference, kernel, examples, seconds)
         yield Comparison(name, error, BOUNDS[name], None, speeds, _shapes(max(examples, key=_elements)))
 
 
@@ -144,19 +145,31 @@ def _elements(arguments: tuple[Any, ...]) -> int:
 
 
 def _speeds(reference: Any, kernel: Any, examples: list[tuple[Any, ...]], seconds: float) -> tuple[float, float, float]:
-    """Return the quartiles of the ratio of times. Both are measured in turn, so that other load on the machine affects
-    both alike.
+    """Return the quartiles of the ratio of times, with one thread of PyTorch. Both are measured in turn, so that other load on the machine
+    affects both alike.
     """
-    ratios = sorted(_time(reference, examples, seconds) / _time(kernel, examples, seconds) for _ in range(ROUNDS))
-    return ratios[ROUNDS // 4], ratios[ROUNDS // 2], ratios[-1 - ROUNDS // 4]
+    timers = [_timer(function, examples) for function in (reference, kernel)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        once = [each.timeit(1) for each in timers]
+        calls = [max(1, int(seconds / ROUNDS / each)) for each in once]
+        rounds = min(ROUNDS, max(FEWEST_ROUNDS, int(2 * seconds / sum(once))))
+        ratios = []
+        for _ in range(rounds):
+            theirs, ours = (timer.timeit(count) / count for timer, count in zip(timers, calls, strict=True))
+            ratios.append(theirs / ours)
+        ratios.sort()
+    finally:
+        torch.set_num_threads(threads)
+    return ratios[rounds // 4], ratios[rounds // 2], ratios[-1 - rounds // 4]
 
 
-def _time(function: Any, examples: list[tuple[Any, ...]], seconds: float) -> float:
-    """Return the seconds that one call with each example takes: the median of several, after a first call for each."""
+def _timer(function: Any, examples: list[tuple[Any, ...]]) -> Timer:
+    """Return a timer of one call with each example, by a clock that waits for the GPU."""
 
     def call() -> None:
         for example in examples:
             function(*example)
 
-    median: float = Timer("call()", globals={"call": call}).blocked_autorange(min_run_time=seconds).median
-    return median
+    return Timer(call, timer=clock)
