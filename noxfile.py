@@ -140,21 +140,9 @@ TEST_TOOLS += ["peft"]
 TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
 TIMED = ["faults", "end_to_end/runtime", "end_to_end/test_abort.py", "end_to_end/test_streaming.py"]
 """Tests of how soon something happens: they run one at a time; all others run two at a time."""
-COMPUTED = [
-    "omni_torch",
-    "omni_kernels_cpu",
-    "omni_engine",
-    "omni_qwen3",
-    "omni_fish_s2",
-    "omni_diffusion",
-    "omni_qwen_image",
-]
-COMPUTED += [
-    "omni_image_demo",
-    "end_to_end/test_parity.py",
-    "end_to_end/test_variants.py",
-    "omni_testing/test_plugins_new.py",
-]
+COMPUTED = ["omni_torch", "omni_kernels_cpu", "omni_engine", "omni_qwen3", "omni_fish_s2", "omni_diffusion"]
+COMPUTED += ["omni_qwen_image", "omni_image_demo"]
+COMPUTED += [f"end_to_end/test_{name}.py" for name in ("media", "parity", "sharing", "variants")]
 """Tests that compute and depend on no time: they use what the timed ones leave of the processors."""
 # For tests that write projects: check their style, install them.
 PROJECT_TOOLS = ["ruff", "hatchling", "editables"]

@@ -13,6 +13,14 @@ from pathlib import Path
 
 import pytest
 
+try:
+    from hypothesis import HealthCheck, settings
+except ModuleNotFoundError:  # sessions of the core alone
+    pass
+else:  # how long an example takes says nothing where tests share processors
+    settings.register_profile("omni", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("omni")
+
 os.environ.setdefault("OMNI_WEIGHTS_CACHE", "off")  # nothing is left in the cache of whoever runs the tests
 STAGES = Path(__file__).parent / "end_to_end" / "runtime"
 
