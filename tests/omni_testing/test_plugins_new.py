@@ -59,7 +59,7 @@ def beside(projects: dict[str, Path], *command: str) -> subprocess.CompletedProc
         cwd=next(iter(projects.values())).parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
 
