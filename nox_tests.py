@@ -55,7 +55,7 @@ def run_tests(
 
 
 IDLE = ("chrt", "--idle", "0")
-"""What gives a command Linux's class of processes that run while no other wants the processor."""
+"""The beginning of a command whose process runs only while no other wants its processor."""
 
 
 @contextmanager
