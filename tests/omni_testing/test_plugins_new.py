@@ -111,10 +111,12 @@ def test_it_is_clean_code_whatever_its_name(prefix: str, tmp_path: Path) -> None
 
 
 def test_each_provides_what_was_asked_for(projects: dict[str, Path]) -> None:
-    listed = beside(projects, "-m", "omni_core.cli", "plugins", "check").stdout
+    names = [f"fresh-{kind}" for kind in KINDS]
+    listed = beside(projects, "-m", "omni_core.cli", "plugins", "check", *names).stdout
     for kind, what in KINDS.items():
         for hook in what.hooks:
             assert f"ok  {HOOKS[hook].kind} fresh-{kind} (fresh-{kind})\n" in listed, listed
+    assert all("(fresh-" in line for line in listed.splitlines() if not line.startswith(" ")), listed
 
 
 BULK = """

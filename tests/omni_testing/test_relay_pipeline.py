@@ -64,9 +64,10 @@ def test_a_pipeline_that_sends_nothing_by_a_relay_proves_nothing(check: Check) -
     assert "nothing went by it" in result.output
 
 
-def test_an_unknown_relay_and_a_missing_one_are_errors(check: Check) -> None:
+def test_an_unknown_relay_a_missing_one_and_two_are_errors(check: Check) -> None:
     assert "did you mean 'shm'" in str(check("shn").exception)
-    assert CliRunner().invoke(omni, ["plugins", "check", "--pipeline", "demo"]).exit_code == 2
+    for relays in ([], ["shm", "shm"]):
+        assert CliRunner().invoke(omni, ["plugins", "check", *relays, "--pipeline", "demo"]).exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -104,24 +104,24 @@ def show(name: str) -> None:
 
 
 @plugins.command()
-@click.argument("name", required=False)
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--full", is_flag=True, help="Also run the conformance suites (minutes; needs omni-testing).")
 @click.option(
     "--pipeline",
     help="Instead, run this pipeline on its default model once with every tensor between its processes sent by the relay NAME, "
     "and once by shared memory, and compare the results (needs omni-testing).",
 )
-def check(name: str | None, full: bool, pipeline: str | None) -> None:
+def check(names: tuple[str, ...], full: bool, pipeline: str | None) -> None:
     """Ask every component whether it can work on this machine. Exits with 1 if a plugin is at fault.
 
     A kernel that can work is compared with its reference on random inputs, in float64, and timed beside it.
 
-    NAME is a plugin, or a relay with --pipeline; without it, all plugins are asked.
+    NAME is a plugin, or a relay with --pipeline; without one, all plugins are asked.
     """
     registry = load_plugins()
     if pipeline is not None:
-        sys.exit(0 if _check_relay(name, pipeline, full, registry) else 1)
-    records = _named(name) if name is not None else registry.records
+        sys.exit(0 if _check_relay(names, pipeline, full, registry) else 1)
+    records = [each for name in names for each in _named(name)] if names else registry.records
     bad = False
     for hook, component, record, answer in registry.check():
         if record in records:
@@ -141,7 +141,8 @@ def check(name: str | None, full: bool, pipeline: str | None) -> None:
         click.echo(f"no  {line}")
     if full:
         click.echo("\nconformance suites:")
-        bad |= not _check_fully(name)
+        for name in names or (None,):
+            bad |= not _check_fully(name)
     sys.exit(1 if bad else 0)
 
 
@@ -180,8 +181,8 @@ def _named(name: str) -> list[PluginRecord]:
     return records
 
 
-def _check_relay(relay: str | None, pipeline: str, full: bool, registry: PluginRegistry) -> bool:
-    if relay is None or full:
+def _check_relay(names: tuple[str, ...], pipeline: str, full: bool, registry: PluginRegistry) -> bool:
+    if len(names) != 1 or full:
         raise click.UsageError(
             "--pipeline runs one relay: omni plugins check RELAY --pipeline PIPELINE, without --full"
         )
@@ -189,8 +190,8 @@ def _check_relay(relay: str | None, pipeline: str, full: bool, registry: PluginR
         from omni_testing.relay_pipeline import check_relay
     except ModuleNotFoundError:
         raise click.ClickException(f"--pipeline compares a relay with shared memory; {_NEEDED}") from None
-    registry.resolve_reference("omni_relays", relay)
-    return check_relay(relay, LayeredSource(pipeline).resolve(registry).config, click.echo)
+    registry.resolve_reference("omni_relays", names[0])
+    return check_relay(names[0], LayeredSource(pipeline).resolve(registry).config, click.echo)
 
 
 def _check_fully(name: str | None) -> bool:
