@@ -127,7 +127,7 @@ class StageConfig:
         autoscale: bounds and thresholds by which the number of replicas follows the queue, from ``replicas`` on (needs omni-operations).
         preload: modules that are imported once for all stages that name them, and shared by their processes: large libraries that
             several of them import. A module that starts threads or uses a GPU when it is imported cannot be shared. torch is
-            shared without being named, if the stage's distribution requires it.
+            shared without being named, if the stage's distribution requires it or its module imports it.
         env: environment variables of the stage's process, set before it starts; they win over the environment and over ``env_defaults``.
             Equal within a process group. Such a process is a fresh interpreter, which shares no imports.
         startup_timeout: seconds until this stage must be ready.
