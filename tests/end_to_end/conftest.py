@@ -14,6 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import media
 from harness import SHAPES, TALKER_TOKENS, THINKER_TOKENS, Oracle, text_part
+from kept_forks import kept_fork_server as kept_fork_server
+from kept_forks import no_server_is_left as no_server_is_left
 
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 

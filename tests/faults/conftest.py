@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from kept_forks import kept_fork_server as kept_fork_server
+from kept_forks import no_server_is_left as no_server_is_left
 
 HERE = Path(__file__).parent
 

@@ -6,6 +6,14 @@ import os
 import time
 from pathlib import Path
 
+try:
+    from kept_forks import kept_pids
+except ModuleNotFoundError:  # without omni-torch there is no fork server
+
+    def kept_pids() -> set[int]:
+        return set()
+
+
 SECONDS = 20.0
 """Only a failure waits that long."""
 
@@ -28,21 +36,26 @@ class Before:
     """The processes and shared memory that there are before a test."""
 
     def __init__(self) -> None:
-        import psutil
 
         self._shared = set(os.listdir("/dev/shm"))
-        self._children = set(psutil.Process().children(recursive=True))
+        self._children = self._running()
+
+    @staticmethod
+    def _running() -> set[object]:
+        """Return the children, theirs included, but for the fork server that waits for the next test."""
+        import psutil
+
+        kept = kept_pids()
+        return {each for each in psutil.Process().children(recursive=True) if each.pid not in kept}
 
     def expect_nothing_new(self, folder: Path) -> None:
         """Assert that what the test has made is gone, ``omni-*`` in its folder included.
 
         A test beside this one may have made a name that it has not mapped yet.
         """
-        import psutil
-
         end = time.monotonic() + SECONDS
         while (
-            (children := set(psutil.Process().children(recursive=True)) - self._children)
+            (children := self._running() - self._children)
             or (shared := shared_memory(self._shared))
             or (files := list(folder.glob("omni-*")))
         ):
