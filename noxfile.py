@@ -233,7 +233,7 @@ def sglang(session: nox.Session) -> None:
         SGLANG,
     )
     session.install("--no-deps", "--force-reinstall", *ours)
-    arguments = session.posargs or ["tests/omni_sglang", "-n", "2"]
+    arguments = session.posargs or ["tests/omni_sglang", "-n", "2", "--dist", "worksteal"]
     run_tests(session, *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
 
 

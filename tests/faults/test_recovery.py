@@ -30,8 +30,10 @@ def relayed(folder: Path, check: str = "check_vector", **fields: Any) -> Pipelin
     """A tensor in shared memory, made in one process and checked in another."""
     return make_pipeline(
         folder,
-        StageConfig(name="make", factory="fault_stages:vector", process="make", next="check"),
-        StageConfig(name="check", factory=f"fault_stages:{check}", process="check", terminal=True),
+        StageConfig(name="make", factory="fault_stages:vector", process="make", next="check", preload=["torch"]),
+        StageConfig(
+            name="check", factory=f"fault_stages:{check}", process="check", terminal=True, preload=["torch"]
+        ),
         **fields,
     )
 
