@@ -31,9 +31,7 @@ def relayed(folder: Path, check: str = "check_vector", **fields: Any) -> Pipelin
     return make_pipeline(
         folder,
         StageConfig(name="make", factory="fault_stages:vector", process="make", next="check", preload=["torch"]),
-        StageConfig(
-            name="check", factory=f"fault_stages:{check}", process="check", terminal=True, preload=["torch"]
-        ),
+        StageConfig(name="check", factory=f"fault_stages:{check}", process="check", terminal=True, preload=["torch"]),
         **fields,
     )
 
