@@ -71,7 +71,7 @@ def command_parts(path: str, command: click.Command, depth: int) -> Iterator[str
         return
     arguments = [each for each in command.params if isinstance(each, click.Argument)]
     options = [each for each in command.params if isinstance(each, click.Option)]
-    names = [each.name.upper() if each.required else f"[{each.name.upper()}]" for each in arguments if each.name]
+    names = [each.make_metavar(click.Context(command)) for each in arguments]
     yield f"```\n{' '.join([path, *(['[OPTIONS]'] if options else []), *names])}\n```"
     if options:
         rows = [f"| `{option_form(each)}` | {option_text(each)} |" for each in options]

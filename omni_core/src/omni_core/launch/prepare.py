@@ -19,7 +19,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.coordinator.replicas import BALANCES, ReplicatedGroup, expected_work
 from omni_core.errors import ConfigError
 from omni_core.launch.relay_plan import plan_relays, sends
-from omni_core.launch.requirements import imports_torch, needs_torch
+from omni_core.launch.requirements import needs_torch
 from omni_core.machines.placing import endpoint_of
 from omni_core.plugins import PluginRegistry
 from omni_core.protocol.specs import NetworkSpec, ProcessSpec, StageSpec, UnitSpec
@@ -158,7 +158,7 @@ def replicated_group(name: str, stages: Sequence[StageConfig], registry: PluginR
 def _preload(stages: list[tuple[StageConfig, StageSpec]]) -> list[str]:
     """Return the modules to import before a process with these stages is forked, each once: torch first."""
     parts = [part for _, spec in stages for part in (spec.factory, spec.model_runner, spec.feedback) if part]
-    torch = ["torch"] if any(needs_torch(part) or imports_torch(part) for part in parts) else []
+    torch = ["torch"] if any(map(needs_torch, parts)) else []
     return list(dict.fromkeys([*torch, *(module for stage, _ in stages for module in stage.preload)]))
 
 

@@ -20,6 +20,7 @@ from itertools import count
 
 from omni_core.processes.process import wait_for, with_defaults
 from omni_core.protocol.specs import ProcessSpec
+from omni_torch.forks.sources import preload_of
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class ForkServer:
             self.start(spec.env)
             assert self._connection is not None
             number = next(self._numbers)
-            socket.send_fds(self._connection, [json.dumps([number, spec.name, spec.preload]).encode()], descriptors)
+            socket.send_fds(self._connection, [json.dumps([number, spec.name, preload_of(spec)]).encode()], descriptors)
         except OSError as error:
             future.set_exception(error)
         else:
