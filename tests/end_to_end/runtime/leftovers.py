@@ -36,7 +36,6 @@ class Before:
     """The processes and shared memory that there are before a test."""
 
     def __init__(self) -> None:
-
         self._shared = set(os.listdir("/dev/shm"))
         self._children = self._running()
 
