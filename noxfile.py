@@ -12,27 +12,14 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from nox_lanes import WHEELS, run_lanes, run_sessions
 from nox_programs import install_sshd, installed_chromium, interpreters, npm_chromium, verbs
 from nox_tests import beside, run_tests
 from nox_wheels import CONSTRAINTS, DIST, install_wheels, lower_bounds, pinned, plugin_wheels, wheels
 
 nox.needs_version = ">=2024.10.9"
 nox.options.default_venv_backend = "virtualenv"
-# CI is to end within 40 minutes on two cores (an hour on slow ones, decision 0072);
-# `ray`, `clients`, `soak` and `instruction-sets` are run by name.
-nox.options.sessions = [
-    "lint",
-    "types",
-    "docs",
-    "site",
-    "bare",
-    "old-plugin",
-    "example",
-    "example-parts",
-    "kernels",
-    "sglang",
-    "tests",
-]
+nox.options.sessions = ["ci"]
 nox.options.reuse_existing_virtualenvs = True
 # Most modules of torch and transformers are never imported; compiling all of them takes a minute of each session. What is imported
 # is compiled then, and must be kept, whatever the caller's environment says: `import torch` takes 2 s with bytecode, 8 without.
@@ -170,6 +157,20 @@ def new_project(session: nox.Session, kind: str, folder: Path) -> None:
     session.run("omni", "plugins", "new", f"my-{kind}", "--kind", kind, "--out", str(folder), silent=True)
 
 
+@nox.session(python=False)
+def ci(session: nox.Session) -> None:
+    """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones, decision 0072): `nox` alone.
+
+    `ray`, `clients`, `soak` and `instruction-sets` are run by name.
+    """
+    run_sessions(session, "build")
+    try:
+        processors = ("example-parts", "kernels", "sglang")
+        run_lanes(session, processors, ("lint", "types", "docs", "site", "bare", "old-plugin", "example"))
+    finally:  # what fails in one part must not hide another
+        run_sessions(session, "tests")
+
+
 @nox.session
 def build(session: nox.Session) -> None:
     """Build the wheel of every distribution into dist/."""
@@ -179,7 +180,7 @@ def build(session: nox.Session) -> None:
         session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(DIST), str(ROOT / folder))
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def tests(session: nox.Session) -> None:
     """The whole test suite against the installed wheels. Arguments go to pytest: nox -s tests -- tests/omni_engine."""
     install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, "pytest-xdist", NIXL, MOONCAKE))
@@ -204,11 +205,11 @@ def tests(session: nox.Session) -> None:
     try:
         with beside(session, *computed, *both, env=environment):
             run_tests(session, *timed, "--soak-seconds", "20", env=environment)
-    finally:  # what fails in one part must not hide another
-        run_tests(session, *others, *both, env=environment)
+    finally:
+        run_tests(session, *others, "-n", "3", "--dist", "loadfile", env=environment)
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def sglang(session: nox.Session) -> None:
     """SGLang's real scheduler behind our contract, without a GPU: tests/omni_sglang. Arguments go to pytest.
 
@@ -237,7 +238,7 @@ def sglang(session: nox.Session) -> None:
     run_tests(session, *arguments, env={**ONE_THREAD, "OMNI_ORACLE_PACKAGES": ""})
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def clients(session: nox.Session) -> None:
     """LiveKit and Pipecat as they are, against a server: tests/omni_serve/clients. Arguments go to pytest.
 
@@ -252,7 +253,7 @@ def clients(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *arguments, env=ONE_THREAD)
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def ray(session: nox.Session) -> None:
     """Pipelines on a Ray cluster of three nodes on this machine: tests/omni_launcher_ray. Arguments go to pytest."""
     names = ("omni-core", "omni-torch", "omni-testing", "omni-terminal", "omni-launcher-hosts", RAY, "omni-media")
@@ -265,7 +266,7 @@ def ray(session: nox.Session) -> None:
     run_tests(session, *arguments, env=ONE_THREAD)
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def kernels(session: nox.Session) -> None:
     """The Triton kernels in Triton's interpreter, on the CPU, and compiled for GPUs: tests/omni_kernels. Arguments go to pytest.
 
@@ -278,13 +279,13 @@ def kernels(session: nox.Session) -> None:
         "omni-testing",
         "omni-engine",
         "omni-kernels",
-        extra=(*TEST_TOOLS, "pytest-xdist", TRITON),
+        extra=("pytest-asyncio", "pytest-timeout", "pytest-xdist", TRITON),
     )
     arguments = session.posargs or ["tests/omni_kernels", "-n", "2"]
     run_tests(session, *arguments, env={**ONE_THREAD, "TRITON_INTERPRET": "1"})
 
 
-@nox.session(name="instruction-sets", requires=["build"])
+@nox.session(name="instruction-sets", requires=WHEELS)
 def instruction_sets(session: nox.Session) -> None:
     """The compiled kernels of every instruction set, those that this processor lacks emulated: tests/omni_kernels_cpu.
 
@@ -300,7 +301,7 @@ def instruction_sets(session: nox.Session) -> None:
     run_tests(session, *arguments, env=ONE_THREAD)
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def soak(session: nox.Session) -> None:
     """Random load with random kills, suspensions and aborts; with the slow fault tests. 60 s, or a given time: nox -s
     soak -- 600.
@@ -312,7 +313,7 @@ def soak(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *arguments, "--timeout", limit, env=ONE_THREAD)
 
 
-@nox.session(requires=["build"], python=PYTHONS)
+@nox.session(requires=WHEELS, python=PYTHONS)
 def bare(session: nox.Session) -> None:
     """omni-core alone: torch is not even installed, no plugin is there, and plain functions still make a pipeline."""
     install_wheels(session, "omni-core", extra=("pytest", "pytest-asyncio", "pytest-timeout"))
@@ -320,7 +321,7 @@ def bare(session: nox.Session) -> None:
     run_tests(session, "tests/packaging/bare", env=ONE_THREAD)
 
 
-@nox.session(requires=["build"], python=PYTHONS)
+@nox.session(requires=WHEELS, python=PYTHONS)
 @nox.parametrize("name", [nox.param(name, id=name) for name in DISTRIBUTIONS])
 def dist(session: nox.Session, name: str) -> None:
     """One distribution with what it depends on and the conformance suites, which run first; then its tests."""
@@ -333,7 +334,7 @@ def dist(session: nox.Session, name: str) -> None:
     run_tests(session, TESTS[name], env=ONE_THREAD)
 
 
-@nox.session(name="all", requires=["build"])
+@nox.session(name="all", requires=WHEELS)
 def everything(session: nox.Session) -> None:
     """Every wheel side by side: their requirements agree, all plugins load, no name is provided twice."""
     install_wheels(session, *DISTRIBUTIONS, extra=(NIXL,))
@@ -341,7 +342,7 @@ def everything(session: nox.Session) -> None:
     session.run("omni", "plugins", "check")
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 @nox.parametrize("name", [nox.param(name, id=name) for name in ("omni-core", "omni-qwen3")])
 def lowest(session: nox.Session, name: str) -> None:
     """One distribution with the lowest versions that its own metadata allow, but torch as constraints.txt has it.
@@ -368,7 +369,7 @@ def lowest(session: nox.Session, name: str) -> None:
         )
 
 
-@nox.session(name="old-plugin", requires=["build"], python=PYTHONS)
+@nox.session(name="old-plugin", requires=WHEELS, python=PYTHONS)
 def old_plugin(session: nox.Session) -> None:
     """A plugin for the API level before this core's, and one for the level after: left out, and the message says what
     to upgrade.
@@ -393,7 +394,7 @@ def old_plugin(session: nox.Session) -> None:
 ASK_LEVEL = "from omni_core.hookspecs import HOOKS; print(HOOKS['omni_commands'].level)"
 
 
-@nox.session(requires=["build"], reuse_venv=False)
+@nox.session(requires=WHEELS, reuse_venv=False)
 def example(session: nox.Session) -> None:
     """The example of a third party's plugin, installed beside the core alone, answers and passes its own tests."""
     install_wheels(session, "omni-core", extra=("hatchling",))
@@ -406,7 +407,7 @@ def example(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
 
 
-@nox.session(name="example-parts", requires=["build"], reuse_venv=False)
+@nox.session(name="example-parts", requires=WHEELS, reuse_venv=False)
 def example_parts(session: nox.Session) -> None:
     """The examples of a third party's parts for Qwen3-Omni, and of a model of engine and denoising stages, pass their own tests."""
     tools = ("hatchling", "pytest-asyncio", "pytest-xdist")
@@ -420,7 +421,7 @@ def example_parts(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", env=ONE_THREAD)
 
 
-@nox.session(requires=["build"], reuse_venv=False)
+@nox.session(requires=WHEELS, reuse_venv=False)
 @nox.parametrize("kind", [nox.param(kind, id=kind) for kind in KINDS])
 def template(session: nox.Session, kind: str) -> None:
     """A new project of each kind, built, and installed beside the core in a fresh environment, passes its own tests."""
@@ -446,7 +447,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def types(session: nox.Session) -> None:
     """mypy --strict over every distribution's source, and over new projects of every kind; mypy and pyright over a user's program."""
     install_wheels(
@@ -470,7 +471,7 @@ def docs(session: nox.Session) -> None:
     session.run("mkdocs", "build", "--strict", *session.posargs, env={"NO_MKDOCS_2_WARNING": "1"})
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def site(session: nox.Session) -> None:
     """Every page of the site, and the server's page, in headless Chromium, at the widths of a desktop and of a phone.
     Arguments go to pytest.
@@ -491,7 +492,7 @@ def site(session: nox.Session) -> None:
     run_tests(session, "tests/omni_serve/page", env=environment)
 
 
-@nox.session(requires=["build"])
+@nox.session(requires=WHEELS)
 def demo(session: nox.Session) -> None:
     """The main job: the demo's checkpoint answers with text and speech. Arguments replace those of `omni run`."""
     install_wheels(session, *DISTRIBUTIONS)

@@ -175,6 +175,7 @@ def beside(
     pythons: dict[str, str],
     *,
     weights: Sequence[str],
+    ways: Sequence[str] = (),
     threads: Sequence[int],
     rounds: int,
     cpu: bool,
@@ -184,6 +185,7 @@ def beside(
     """Measure each kind of weights at each number of threads.
 
     Args:
+        ways: which of :data:`WEIGHTS` are measured for a kind that has more than one; all of them if empty.
         pythons: an interpreter for each of :data:`PEERS` that is compared. ours: the interpreter of our own process.
         draw: returns a prompt of some length for a seed.
         cpu: measure CPU time at one thread, for a machine with other load; more threads are measured by wall clock.
@@ -198,7 +200,7 @@ def beside(
                 sides: dict[str, Worker] = {}
                 options = {"checkpoint": str(checkpoint), "threads": count, "scratch": folder}
                 try:
-                    for way in WEIGHTS[kind]:
+                    for way in [each for each in WEIGHTS[kind] if each in ways] or WEIGHTS[kind]:
                         sides[way] = Worker(way, ours, Path(folder), engine="omni", weights=way, **options)
                     for name, python in some.items():
                         sides[name] = Worker(name, python, Path(folder), engine=name, weights=kind, **options)

@@ -380,6 +380,13 @@ LABELS = {"mid": "270 M", "large": "1.5 B"}
     "--threads", type=click.IntRange(1), multiple=True, default=(1, 2), help="With --beside; may be repeated."
 )
 @click.option("--weights", type=click.Choice(list(beside.WEIGHTS)), multiple=True, help="With --beside; default: all.")
+@click.option(
+    "--way",
+    "ways",
+    type=click.Choice([way for each in beside.WEIGHTS.values() if len(each) > 1 for way in each]),
+    multiple=True,
+    help="With --beside: only these of our ways of int8 and int4 weights; default: all.",
+)
 def main(
     quick: bool,
     json_path: Path | None,
@@ -389,12 +396,14 @@ def main(
     peers: tuple[str, ...],
     threads: tuple[int, ...],
     weights: tuple[str, ...],
+    ways: tuple[str, ...],
 ) -> None:
     """Engine against transformers' generate, or beside other engines."""
     global clock
     pythons = beside.interpreters(peers)
-    if not pythons and weights:
-        raise click.UsageError("--weights: needs --beside")
+    for option, given in (("--weights", weights), ("--way", ways)):
+        if given and not pythons:
+            raise click.UsageError(f"{option}: needs --beside")
     clock = time.process_time if cpu else clock
     torch.set_num_threads(1)
     rounds, tokens, frames = (1, 12, 6) if quick else (5, 32, 24)
@@ -408,8 +417,8 @@ def main(
                 return ids
 
             rows = beside.beside(
-                LABELS[size], checkpoint, pythons, weights=weights or tuple(beside.WEIGHTS), threads=threads, rounds=rounds, cpu=cpu,
-                ours=sys.executable, draw=draw,
+                LABELS[size], checkpoint, pythons, weights=weights or tuple(beside.WEIGHTS), ways=ways, threads=threads,
+                rounds=rounds, cpu=cpu, ours=sys.executable, draw=draw,
             )  # fmt: skip
             publish(rows, json_path)
             return

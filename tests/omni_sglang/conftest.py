@@ -25,3 +25,4 @@ else:
     fixtures = module_from_spec(spec)
     spec.loader.exec_module(fixtures)
     cases, checkpoints, files, reference = fixtures.cases, fixtures.checkpoints, fixtures.files, fixtures.reference
+    kept_fork_server, no_server_is_left = fixtures.kept_fork_server, fixtures.no_server_is_left

@@ -1,0 +1,41 @@
+"""Sessions side by side. nox runs one after the other, and half of ours leave a processor free."""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import nox
+
+WHEELS = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
+"""What sessions that install our wheels require: nothing where ``OMNI_WHEELS=built`` says that ``dist/`` has them."""
+
+
+def run_sessions(session: nox.Session, *names: str, silent: bool = False) -> None:
+    """Run sessions one after the other with the wheels of ``dist/``, all of them even if one fails.
+
+    Args:
+        silent: print the output at the end.
+
+    Raises:
+        CommandFailed: a session failed.
+    """
+    command = (sys.executable, "-m", "nox", "-s", *names)
+    said = session.run(*command, env={"OMNI_WHEELS": "built"}, external=True, silent=silent)
+    if silent:
+        print(said, flush=True)
+
+
+def run_lanes(session: nox.Session, first: tuple[str, ...], second: tuple[str, ...]) -> None:
+    """Run the sessions of two lists side by side; the output of the second list comes at its end.
+
+    Raises:
+        CommandFailed: a session failed. Both lists have ended.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_sessions, session, *second, silent=True)
+        try:
+            run_sessions(session, *first)
+        finally:
+            running.result()
