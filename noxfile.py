@@ -410,7 +410,7 @@ def example(session: nox.Session) -> None:
 @nox.session(name="example-parts", requires=WHEELS, reuse_venv=False)
 def example_parts(session: nox.Session) -> None:
     """The examples of a third party's parts for Qwen3-Omni, and of a model of engine and denoising stages, pass their own tests."""
-    tools = ("hatchling", "pytest-asyncio", "pytest-xdist")
+    tools = ("hatchling", "pytest-asyncio")
     install_wheels(session, "omni-core", "omni-qwen3", "omni-diffusion", "omni-engine", extra=tools)
     built = [f"{each}[test]" for each in (PARTS_EXAMPLE, SKETCH_EXAMPLE)]
     session.install("-c", CONSTRAINTS, "--find-links", str(DIST), "--no-build-isolation", *built)
@@ -418,7 +418,7 @@ def example_parts(session: nox.Session) -> None:
     session.run("omni", "plugins", "check")
     for example in (PARTS_EXAMPLE, SKETCH_EXAMPLE):
         session.chdir(example)
-        session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", env=ONE_THREAD)
+        session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", env=ONE_THREAD)
 
 
 @nox.session(requires=WHEELS, reuse_venv=False)

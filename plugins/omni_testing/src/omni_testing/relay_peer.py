@@ -1,4 +1,6 @@
-"""The other process of :class:`omni_testing.RelayConformance`: runs commands from its standard input, one per line."""
+"""The other process of :class:`omni_testing.RelayConformance`: runs commands from its standard input, one per line. Without arguments:
+the process that forks these.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,10 @@ from omni_core.protocol.codec import decode, encode
 from omni_core.references import load
 from omni_core.relay.base import Relay, RelayOptions
 from omni_testing.idleness import wake_ups
+from omni_testing.relay_forks import ForkedProcess, can_fork, serve
+
+LINE_BYTES = 2**26
+"""The longest answer."""
 
 
 class PeerError(Exception):
@@ -23,16 +29,19 @@ class PeerError(Exception):
 class Peer:
     """A process with a relay of its own, as the test sees it."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self.process = process
         self._turn = asyncio.Lock()
 
     @classmethod
     async def start(cls, relay: str, options: dict[str, Any]) -> Peer:
         """Start a process whose relay is built from ``options``, the fields of ``RelayOptions``."""
-        command = [sys.executable, "-m", __name__, relay, encode(options).hex()]
+        arguments = (relay, encode(options).hex())
+        if can_fork():
+            return cls(await ForkedProcess.start(*arguments, limit=LINE_BYTES))
+        command = [sys.executable, "-m", __name__, *arguments]
         pipe = asyncio.subprocess.PIPE
-        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=2**26))
+        return cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=LINE_BYTES))
 
     async def ask(self, name: str, **arguments: Any) -> Any:
         """Have it do something (a method of :class:`_Obedient`), one thing after the other; what it answers. Raises PeerError."""
@@ -113,11 +122,12 @@ def described(tensors: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-async def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
+async def obey(relay: str, options: str) -> None:
+    """Build the relay, and run commands until the standard input ends."""
+    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # libraries may print
-    peer = _Obedient(sys.argv[1], decode(bytes.fromhex(sys.argv[2])))
-    while line := await asyncio.to_thread(sys.stdin.readline):
+    peer = _Obedient(relay, decode(bytes.fromhex(options)))
+    while line := await asyncio.to_thread(questions.readline):
         name, arguments = decode(bytes.fromhex(line))
         try:
             answer = ("ok", await getattr(peer, name)(**arguments))
@@ -129,5 +139,12 @@ async def main() -> None:
     peer.relay.close()
 
 
+def main(*arguments: str) -> None:
+    asyncio.run(obey(*arguments))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    if sys.argv[1:]:
+        main(*sys.argv[1:])
+    else:
+        serve(main)
