@@ -15,7 +15,8 @@ from fish_released import RELEASED
 
 from omni_core.errors import ConfigError
 from omni_fish_s2.checkpoint import JOINED
-from omni_fish_s2.codec.networks import CodecConfig, CodecDecoder, CodecEncoder
+from omni_fish_s2.codec.config import CodecConfig
+from omni_fish_s2.codec.networks import CodecDecoder, CodecEncoder
 from omni_fish_s2.codec.weights import CodecFile, load_codec
 from omni_fish_s2.config import parse_config
 from omni_fish_s2.slow import PREFIXES, SlowDecoder

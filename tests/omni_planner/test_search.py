@@ -20,7 +20,7 @@ from omni_planner.shapes import shapes
 from omni_planner.trials import Load
 from omni_torch.works import Ask, Counts, DecoderWork, PassWork, PipelineWorks, StageWork
 
-GPU = Accelerator("test", 10 * 2**30, flops=100e12, bandwidth=1e12, link=100e9)
+GPU = Accelerator("test", 10 * 2**30, flops=100e12, float32_flops=100e12, bandwidth=1e12, link=100e9)
 RATES = Rates(
     flops_share=1.0, bandwidth_share=1.0, kernel=1e-9, step=1e-6, row=1e-9, message=1e-6, latency=1e-6, function=1e-6
 )
@@ -63,6 +63,35 @@ def test_a_step_takes_as_long_as_its_bytes_or_its_arithmetic() -> None:
     assert device.seconds(DECODER.demand(Counts(positions=1000, prompts=1), 2)) == pytest.approx(1e-2, rel=0.01)
     exchanged = device.seconds(DECODER.demand(Counts(decodes=1), 2, 2)) - 0.5e-3
     assert exchanged == pytest.approx(4 * RATES.exchange, rel=0.1)
+
+
+def test_float32_is_computed_without_tensor_cores() -> None:
+    device = Device(evolve(GPU, float32_flops=10e12), RATES)
+    demand = PassWork(1000, 1e9).demand(Counts(positions=100), 4)
+    assert device.seconds(demand, 4) == pytest.approx(10 * device.seconds(demand, 2))
+    stage = line(factory_args={"dtype": "float32"}).stage("speak")
+    costs = {}
+    for name, made in (("float32", stage), ("bfloat16", evolve(stage, factory_args={"dtype": "bfloat16"}))):
+        measured = estimate(line(), device, {"text": Ask(text=10, reply=10)}, works()).stages["encode"]
+        costs[name] = measured.costing(made)("text", [1, 1, 0, 100])[1]
+    assert costs["float32"] == pytest.approx(10 * costs["bfloat16"])
+
+
+def test_a_stage_that_makes_sound_of_a_payload_streams_it() -> None:
+    """1,000 frames of 10 ms in chunks of 300: four, as long as they are made in time; the first comes after a quarter of the work."""
+    sounding = evolve(
+        works(),
+        stages={"encode": PassWork(1000, 1e11), "speak": PassWork(1000, 1e10)},
+        visits=lambda ask: {"encode": StageWork(10, 10), "speak": StageWork(round(100 * ask.speech))},
+        sounding={"speak": (0.01, 300)},
+    )
+    made = estimate(line(), Device(GPU, RATES), {"speech": Ask(speech=10.0)}, sounding)
+    assert made.kinds["speech"][0]["speak"].chunks == {CLIENT: 4}
+    load = Load({"speech": 1.0}, 3, rate=0.1)
+    (found,) = Search(line(), made, load, Objectives.parse("ttfa=1,gap=0")).on_gpus(Fleet(1, 1, GPU))[:1]
+    assert found.excess == 0
+    assert found.figures["ttfa"].p50 == pytest.approx(0.01 + 0.025, rel=0.1)
+    assert found.figures["done"].p50 == pytest.approx(0.01 + 0.1, rel=0.1)
 
 
 def test_the_estimated_cache_is_what_the_budget_leaves() -> None:

@@ -25,7 +25,7 @@ from omni_engine.scheduler import EngineScheduler
 from omni_planner.engine_stage import EngineStage
 from omni_planner.profile import CLIENT, Costing, Seconds, StageProfile, Visit
 from omni_planner.requests import Arrival, Flight
-from omni_planner.stages import CHUNK, DONE, PAYLOAD, StreamStage, streamed
+from omni_planner.stages import CHUNK, DONE, PAYLOAD, FunctionStage, StreamStage, streamed
 from omni_planner.vocoder_stage import VocoderStage
 from omni_torch.deadlines import Deadlines
 
@@ -192,3 +192,27 @@ def test_a_stream_begins_with_the_first_output_and_lacks_the_last() -> None:
     assert [streamed(2, 6, made) for made in range(1, 7)] == [1, 0, 0, 1, 0, 0]
     assert [streamed(8, 4, made) for made in range(1, 5)] == [2, 2, 2, 2]
     assert streamed(3, 0, 1) == 0
+
+
+def test_a_function_that_streams_makes_its_chunks_one_after_the_other() -> None:
+    """To the client with the frames that each has, to a stage without; its result comes with the last one."""
+    stage = FunctionStage("speak", StageProfile("function"), lambda kind, counts: (3.0, 6.0))
+    visit = Visit(targets=[CLIENT], chunks={CLIENT: 3, "next": 2}, prompt=700)
+    one = flight("one", speak=visit)
+    stage.inbox.append((one, PAYLOAD, "before"))
+    steps = stage.turn()
+    assert [cost for cost, _ in steps] == [(1.0, 2.0)] * 3
+    sent = [[(what, to, frames) for _, what, to, frames in outputs] for _, outputs in steps]
+    first, second, last = sent
+    to_client = [frames for outputs in sent for what, to, frames in outputs if (what, to) == (CHUNK, [CLIENT])]
+    assert sum(to_client) == 700
+    assert len(to_client) == 3
+    assert max(to_client) - min(to_client) <= 1
+    assert sum((CHUNK, ["next"], 0) in outputs for outputs in sent) == 2
+    assert (CHUNK, ["next"], 0) in first
+    assert last[-2:] == [(DONE, ["next"], 0), (PAYLOAD, [CLIENT], 0)]
+    assert all(what == CHUNK for what, _, _ in [*first, *second])
+    stage.inbox.append((flight("plain", speak=Visit(targets=[CLIENT])), PAYLOAD, "before"))
+    ((cost, outputs),) = stage.turn()
+    assert cost == (3.0, 6.0)
+    assert [what for _, what, _, _ in outputs] == [PAYLOAD]

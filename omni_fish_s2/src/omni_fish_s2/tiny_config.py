@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from omni_fish_s2.codec.networks import CodecConfig
+from omni_fish_s2.codec.config import CodecConfig
 
 
 @frozen

@@ -6,7 +6,7 @@ from omni_core.config.schema import PipelineConfig
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.encoder_config import AudioConfig, VisionConfig, VocoderConfig, halved_thrice
 from omni_torch.hub import config_folder
-from omni_torch.works import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work
+from omni_torch.works import Ask, DecoderWork, PassWork, PipelineWorks, StageWork, Work, sound_decoder
 
 FRAME_SECONDS = 0.08
 """The sound of a codec frame: 1920 samples at 24 kHz."""
@@ -31,11 +31,11 @@ def works_of(model: QwenConfig, names: set[str]) -> PipelineWorks:
     stages: dict[str, Work] = {
         "image_encoder": _vision(model.vision),
         "audio_encoder": _audio(model.audio),
-        "thinker": _decoder(model.thinker),
+        "thinker": decoder_work(model.thinker),
     }
     if model.vocoder is not None:
-        stages["talker_ar"] = _decoder(
-            model.talker.text, inner=_decoder(model.talker.predictor), inner_steps=model.talker.code_groups - 1
+        stages["talker_ar"] = decoder_work(
+            model.talker.text, inner=decoder_work(model.talker.predictor), inner_steps=model.talker.code_groups - 1
         )
         stages["code2wav"] = _vocoder(model.vocoder)
     return PipelineWorks(
@@ -70,7 +70,8 @@ def _visits(model: QwenConfig, ask: Ask) -> dict[str, StageWork]:
     return found
 
 
-def _decoder(config: DecoderConfig, inner: DecoderWork | None = None, inner_steps: int = 0) -> DecoderWork:
+def decoder_work(config: DecoderConfig, inner: DecoderWork | None = None, inner_steps: int = 0) -> DecoderWork:
+    """Return the work of a decoder of Qwen's architecture. ``inner``: see :class:`~omni_torch.works.DecoderWork`."""
     queries, keys, hidden = config.heads * config.head_dim, config.kv_heads * config.head_dim, config.hidden_size
     sparse = sum(config.is_sparse(layer) for layer in range(config.layers))
     attention = hidden * (2 * queries + 2 * keys)
@@ -120,14 +121,13 @@ def _vocoder(config: VocoderConfig) -> PassWork:
         weights += 10 * hidden**2
         multiplied += 10 * hidden**2 * rows
         values += 8 * hidden * rows
-    width = config.decoder_size
-    weights += 7 * hidden * width
-    multiplied += 7 * hidden * width * rows
-    for rate in config.rates:
-        rows, narrow = rows * rate, width // 2
-        weights += 2 * rate * width * narrow + 3 * 8 * narrow**2
-        multiplied += (2 * width * narrow + 3 * 8 * narrow**2) * rows
-        values += 3 * 6 * narrow * rows
-        width = narrow
-    kernels = config.layers * 12 + 12 * len(config.rates) * 3 + 10 * len(config.upsampling)
-    return PassWork(weights, 2 * multiplied, values, kernels, again=_LOOK_BACK)
+    weights += 7 * hidden * config.decoder_size
+    multiplied += 7 * hidden * config.decoder_size * rows
+    sound = sound_decoder(config.decoder_size, config.rates, rows)
+    return PassWork(
+        weights + sound.weights,
+        2 * multiplied + sound.flops,
+        values + sound.values,
+        config.layers * 12 + 10 * len(config.upsampling) + sound.kernels,
+        again=_LOOK_BACK,
+    )

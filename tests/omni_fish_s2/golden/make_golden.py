@@ -170,7 +170,7 @@ def released_names() -> dict[str, Any]:
     from fish_released import RELEASED
     from fish_speech.models.text2semantic import llama
 
-    from omni_fish_s2.codec.networks import CodecConfig
+    from omni_fish_s2.codec.config import CodecConfig
 
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(RELEASED))

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_fish_s2.codec.networks import CodecConfig
+from omni_fish_s2.codec.config import CodecConfig
 
 FILE = "codec.pth"
 

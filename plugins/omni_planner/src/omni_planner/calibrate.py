@@ -74,13 +74,14 @@ async def calibrate(
             await pipe.submit(request)
     tick = await asyncio.to_thread(measured_tick)
     windows: list[Window] = []
-    sound: dict[str, float] = {}
+    sound: dict[str, tuple[float, int]] = {}
 
     async def measured(kind: str, run: Sequence[OmniRequest], count: int) -> None:
         begin = time.monotonic_ns() / 1e3
         for heard in await _loop(pipe, run, count):
-            for stage, seconds in heard.items():
-                sound[stage] = sound.get(stage, 0.0) + seconds
+            for stage, (seconds, chunks) in heard.items():
+                before = sound.get(stage, (0.0, 0))
+                sound[stage] = before[0] + seconds, before[1] + chunks
         await asyncio.sleep(PAUSE)
         windows.append(Window(kind, begin, time.monotonic_ns() / 1e3, len(run) == 1))
 
@@ -116,13 +117,15 @@ async def calibrate(
         for turn in found.turns:
             if not window.alone and window.begin <= turn.begin < window.end:  # after a pause, turns find cold caches
                 profile.stages[turn.stage].observe(window.kind, turn.counts, turn.seconds)
-    for stage, seconds in sound.items():
+    for stage, (seconds, chunks) in sound.items():
         frames = sum(
             turn.counts["frames"]
             for window in windows
             for turn in found.turns
             if turn.stage == stage and "frames" in turn.counts and window.begin <= turn.begin < window.end
         )
+        if profile.stages[stage].kind == "function":
+            frames = chunks  # of a stage that streams its result, each counts as one
         if frames:
             profile.stages[stage].frame_seconds = seconds / frames
     for window, sample in zip([each for each in windows if each.alone], samples, strict=True):
@@ -189,9 +192,9 @@ def _lasting(requests: Sequence[OmniRequest], least: int) -> Iterator[OmniReques
         yield requests[number % len(requests)]
 
 
-async def _loop(pipe: AsyncPipe, requests: Iterable[OmniRequest], count: int) -> list[dict[str, float]]:
+async def _loop(pipe: AsyncPipe, requests: Iterable[OmniRequest], count: int) -> list[dict[str, tuple[float, int]]]:
     """Run requests, ``count`` at once; return what :func:`_run` says of each."""
-    left, heard = iter(requests), list[dict[str, float]]()
+    left, heard = iter(requests), list[dict[str, tuple[float, int]]]()
 
     async def client() -> None:
         for request in left:
@@ -217,11 +220,12 @@ def check_processes(config: PipelineConfig) -> None:
         )
 
 
-async def _run(pipe: AsyncPipe, request: OmniRequest) -> dict[str, float]:
-    """Run a request as a client that reads its stream; return the seconds of streamed sound, by stage."""
-    sound: dict[str, float] = {}
+async def _run(pipe: AsyncPipe, request: OmniRequest) -> dict[str, tuple[float, int]]:
+    """Run a request as a client that reads its stream; return the seconds of streamed sound and its chunks, by stage."""
+    sound: dict[str, tuple[float, int]] = {}
     async for event in pipe.stream(request):
         if isinstance(event.data, AudioChunk):
             seconds = len(event.data.samples) / event.data.sample_rate
-            sound[event.stage] = sound.get(event.stage, 0.0) + seconds
+            before = sound.get(event.stage, (0.0, 0))
+            sound[event.stage] = before[0] + seconds, before[1] + 1
     return sound

@@ -18,13 +18,14 @@ class Accelerator:
     """The rates of a kind of GPU, from its data sheet.
 
     Attributes:
-        memory: bytes. flops: FLOPs a second of dense bfloat16 products. bandwidth: bytes a second of its memory.
-        link: bytes a second to another GPU of its host, in one direction.
+        memory: bytes. flops: FLOPs a second of dense bfloat16 products. float32_flops: of float32 ones, without tensor cores.
+        bandwidth: bytes a second of its memory. link: bytes a second to another GPU of its host, in one direction.
     """
 
     name: str
     memory: int
     flops: float
+    float32_flops: float
     bandwidth: float
     link: float
 
@@ -32,14 +33,14 @@ class Accelerator:
 ACCELERATORS = {
     each.name: each
     for each in (
-        Accelerator("l4", 24 * GIB, 121e12, 0.3e12, 32e9),
-        Accelerator("rtx4090", 24 * GIB, 165e12, 1.008e12, 32e9),
-        Accelerator("a100-40", 40 * GIB, 312e12, 1.555e12, 300e9),
-        Accelerator("l40s", 48 * GIB, 362e12, 0.864e12, 32e9),
-        Accelerator("h100", 80 * GIB, 989e12, 3.35e12, 450e9),
-        Accelerator("a100", 80 * GIB, 312e12, 2.039e12, 300e9),
-        Accelerator("h200", 141 * GIB, 989e12, 4.8e12, 450e9),
-        Accelerator("b200", 180 * GIB, 2250e12, 8.0e12, 900e9),
+        Accelerator("l4", 24 * GIB, 121e12, 30.3e12, 0.3e12, 32e9),
+        Accelerator("rtx4090", 24 * GIB, 165e12, 82.6e12, 1.008e12, 32e9),
+        Accelerator("a100-40", 40 * GIB, 312e12, 19.5e12, 1.555e12, 300e9),
+        Accelerator("l40s", 48 * GIB, 362e12, 91.6e12, 0.864e12, 32e9),
+        Accelerator("h100", 80 * GIB, 989e12, 67e12, 3.35e12, 450e9),
+        Accelerator("a100", 80 * GIB, 312e12, 19.5e12, 2.039e12, 300e9),
+        Accelerator("h200", 141 * GIB, 989e12, 67e12, 4.8e12, 450e9),
+        Accelerator("b200", 180 * GIB, 2250e12, 75e12, 8.0e12, 900e9),
     )
 }
 

@@ -45,11 +45,12 @@ class Device:
     accelerator: Accelerator
     rates: Rates
 
-    def seconds(self, demand: Demand) -> float:
+    def seconds(self, demand: Demand, item_bytes: int = 2) -> float:
         """Return the seconds of a demand: arithmetic or memory, whichever takes longer, the start of kernels, and what ranks exchange."""
         rates, sheet = self.rates, self.accelerator
+        flops = sheet.float32_flops if item_bytes == ITEM_BYTES["float32"] else sheet.flops
         computed = max(
-            demand.flops / (sheet.flops * rates.flops_share), demand.nbytes / (sheet.bandwidth * rates.bandwidth_share)
+            demand.flops / (flops * rates.flops_share), demand.nbytes / (sheet.bandwidth * rates.bandwidth_share)
         )
         exchanged = demand.exchanges * rates.exchange + demand.exchanged / sheet.link
         return max(computed, demand.kernels * rates.kernel) + exchanged
@@ -83,7 +84,7 @@ class EstimatedStage(StageProfile):
                 counts.get("context", 0.0),
                 counts.get("pairs", 0.0),
             )
-            return taken + rates.step + rates.row * rows, device.seconds(work.demand(made, item, ranks))
+            return taken + rates.step + rates.row * rows, device.seconds(work.demand(made, item, ranks), item)
 
         return seconds
 
@@ -114,7 +115,8 @@ class EstimatedStage(StageProfile):
 def weights_of(work: DecoderWork) -> int:
     """Return the values of a decoder's weights, its embeddings and its inner decoder included."""
     inner = weights_of(work.inner) + work.inner.head * work.inner_steps if work.inner is not None else 0
-    return work.shared + 2 * work.head + work.expert * max(1, work.experts) * bool(work.experts) + inner
+    embeddings = work.head if work.embeddings is None else work.embeddings
+    return work.shared + work.head + embeddings + work.expert * work.experts + inner
 
 
 @define
@@ -187,7 +189,7 @@ def estimate(
         profile.stages[stage.name] = EstimatedStage(
             made,
             admit_after=works.admit_after.get(stage.name, 1),
-            frame_seconds=works.vocoders.get(stage.name, 0.0),
+            frame_seconds=works.vocoders.get(stage.name, 0.0) or works.sounding.get(stage.name, (0.0, 0))[0],
             work=work,
             device=device,
         )
@@ -219,7 +221,9 @@ def _sample(stages: Sequence[StageConfig], works: PipelineWorks, ask: Ask) -> Sa
         visit.sources = [each for each, other in sample.items() if name in other.targets or name in other.chunks]
         if name == entry:
             visit.sources.insert(0, CLIENT)
-        if works.kinds.get(name) == "stream" and visit.targets == [CLIENT]:
+        if name in works.sounding:
+            visit.chunks[CLIENT] = -(-visit.prompt // works.sounding[name][1])
+        elif works.kinds.get(name) == "stream" and visit.targets == [CLIENT]:
             visit.chunks[CLIENT] = sum(sample[each].chunks.get(name, 0) for each in visit.sources)
     return sample
 

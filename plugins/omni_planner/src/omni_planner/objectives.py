@@ -70,7 +70,7 @@ def figures_of(summary: Summary, profile: PipelineProfile) -> dict[str, Quantile
     """Return the figures of a load by their names in :data:`FIGURES`."""
     found: dict[str, Quantiles] = {}
     for stage, first in summary.first.items():
-        spoken = profile.stages[stage].kind == "vocoder"
+        spoken = profile.stages[stage].kind == "vocoder" or profile.stages[stage].frame_seconds > 0
         found.setdefault("ttfa" if spoken else "ttft", first)
     if summary.late is not None:
         found["gap"] = summary.late

@@ -190,7 +190,8 @@ def _about(config: PipelineConfig, load: Load, objectives: Objectives, fleet: Fl
     if fleet is not None:
         sheet = fleet.accelerator
         lines.append(
-            f"ESTIMATE, nothing was measured: {fleet}, {sheet.flops / 1e12:g} TFLOP/s, {sheet.bandwidth / 1e12:g} TB/s, "
+            f"ESTIMATE, nothing was measured: {fleet}, {sheet.flops / 1e12:g} TFLOP/s ({sheet.float32_flops / 1e12:g} in float32), "
+            f"{sheet.bandwidth / 1e12:g} TB/s, "
             f"links {sheet.link / 1e9:g} GB/s; "
             + ", ".join(f"{each.name} {getattr(rates, each.name):g}" for each in fields(Rates))
         )

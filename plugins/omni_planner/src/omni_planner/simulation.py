@@ -212,8 +212,10 @@ class Simulation:
 
     def _spoken(self, arrival: Arrival) -> float:
         """Return the seconds of sound that a request is answered with."""
-        chunks = [each for visit in arrival.sample.values() for each in visit.chunks.items() if each[0] != CLIENT]
-        return sum(self._profile.stages[name].frame_seconds * frames for name, frames in chunks)
+        seconds = {name: each.frame_seconds for name, each in self._profile.stages.items()}
+        visits = arrival.sample.items()
+        streamed = sum(seconds.get(to, 0.0) * frames for _, visit in visits for to, frames in visit.chunks.items())
+        return streamed + sum(seconds[name] * visit.prompt for name, visit in visits if CLIENT in visit.chunks)
 
     def _go_on(self) -> None:
         if self._closed:

@@ -100,7 +100,7 @@ class Watch:
 
 
 class FunctionStage(SimulatedStage):
-    """One request at a time."""
+    """One request at a time. A stage that streams its result takes as long for each chunk."""
 
     def drop(self, flight: Flight) -> None:
         pass
@@ -109,9 +109,24 @@ class FunctionStage(SimulatedStage):
         while self.inbox:
             flight, what, _ = self.inbox.popleft()
             if what == PAYLOAD:
-                cost = self._costing(flight.kind, (1, 1, self.woken, flight.sample[self.name].prompt))
-                return [(cost, self._result(flight))]
+                visit = flight.sample[self.name]
+                processor, device = self._costing(flight.kind, (1, 1, self.woken, visit.prompt))
+                parts = max(visit.chunks.values(), default=1)
+                share = processor / parts, device / parts
+                steps = [(share, self._streamed(flight, number, parts)) for number in range(1, parts + 1)]
+                steps[-1][1].extend(self._result(flight))
+                return steps
         return []
+
+    def _streamed(self, flight: Flight, number: int, parts: int) -> list[Output]:
+        """Return the chunks of part ``number`` (from 1); where the stage's positions are not known, a chunk counts as one frame."""
+        visit = flight.sample[self.name]
+        frames = visit.prompt * number // parts - visit.prompt * (number - 1) // parts or 1
+        return [
+            (flight, CHUNK, [target], frames if target == CLIENT else 0)
+            for target, total in visit.chunks.items()
+            for _ in range(streamed(total, parts, number))
+        ]
 
 
 @define

@@ -6,7 +6,7 @@ A pipeline whose ``placement_fn`` is ``package.memory:place`` may have a functio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import field, frozen
 
@@ -59,6 +59,7 @@ class DecoderWork:
         experts, chosen: of each layer, and of them those that a position takes. cached: keys and values of a position.
         heads: query heads times their size. kernels: of a layer.
         inner: a decoder that makes ``inner_steps`` steps for every token, one after the other.
+        embeddings: weights of which a position reads a row; ``None``: as many as of ``head``.
     """
 
     layers: int
@@ -73,6 +74,7 @@ class DecoderWork:
     kernels: int = 12
     inner: DecoderWork | None = None
     inner_steps: int = 0
+    embeddings: int | None = None
 
     def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
         """Return what a step asks of each of so many ranks."""
@@ -127,6 +129,25 @@ class PassWork:
         return Demand(self.flops * positions, item_bytes * (self.weights + self.values * positions), self.kernels)
 
 
+def sound_decoder(width: int, rates: Sequence[int], rows: int) -> PassWork:
+    """Return the work of a convolutional decoder of sound as in DAC (Kumar et al., 2023, arXiv:2306.06546).
+
+    At each rate a transposed convolution, whose kernel is twice the rate, halves the channels, and three residual units follow, of a
+    convolution with a kernel of 7 and one of 1.
+
+    Args:
+        width: channels before it. rows: of a position before it.
+    """
+    weights, multiplied, values = 0, 0.0, 0.0
+    for rate in rates:
+        rows, narrow = rows * rate, width // 2
+        weights += 2 * rate * width * narrow + 3 * 8 * narrow**2
+        multiplied += (2 * width * narrow + 3 * 8 * narrow**2) * rows
+        values += 3 * 6 * narrow * rows
+        width = narrow
+    return PassWork(weights, 2 * multiplied, values, 12 * len(rates) * 3)
+
+
 Work = DecoderWork | PassWork
 
 
@@ -166,6 +187,7 @@ class PipelineWorks:
     Attributes:
         stages: by name, of those with a network. visits: the stages that take part in a request, in the order of the config.
         kinds: of stages without a network: ``function`` or ``stream``. vocoders: by stage, the seconds of sound of a frame.
+        sounding: of stages that make sound of a whole payload, the seconds of a position, and the positions of a chunk of sound.
         admit_after: by stage, the messages of a request that come before it computes.
     """
 
@@ -173,4 +195,5 @@ class PipelineWorks:
     visits: Callable[[Ask], dict[str, StageWork]]
     kinds: Mapping[str, str] = field(factory=dict)
     vocoders: Mapping[str, float] = field(factory=dict)
+    sounding: Mapping[str, tuple[float, int]] = field(factory=dict)
     admit_after: Mapping[str, int] = field(factory=dict)
