@@ -121,6 +121,7 @@ def check(names: tuple[str, ...], full: bool, pipeline: str | None) -> None:
     registry = load_plugins()
     if pipeline is not None:
         sys.exit(0 if _check_relay(names, pipeline, full, registry) else 1)
+    names = tuple(dict.fromkeys(names))
     records = [each for name in names for each in _named(name)] if names else registry.records
     bad = False
     for hook, component, record, answer in registry.check():
