@@ -135,7 +135,7 @@ COMPUTED += ["omni_qwen_image", "omni_image_demo"]
 COMPUTED += [f"end_to_end/test_{name}.py" for name in ("media", "parity", "sharing", "variants")]
 """Tests that compute and depend on no time: they use what the timed ones leave of the processors."""
 # For tests that write projects: check their style, install them.
-PROJECT_TOOLS = ["ruff", "hatchling", "editables"]
+PROJECT_TOOLS = ["ruff", "hatchling", "editables", "nox"]
 # Only the reference implementation imports it, in a separate process, for its video processor.
 TORCHVISION = "torchvision==0.28.0"
 # The build that also runs without CUDA; `omni-relay-nixl[cu12]` installs it.
