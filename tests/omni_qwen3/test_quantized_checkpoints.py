@@ -90,6 +90,27 @@ def test_logits_are_those_of_the_weights_that_the_format_defines(
     assert errors(plain, exact).median() > 0.1, "the weights are not rounded to 4 bits"
 
 
+@pytest.mark.parametrize("name", ["gptq", "gptq with zero points", "awq", "awq without zero points"])
+def test_inputs_have_8_bits_if_asked_for_where_there_are_no_zero_points(
+    tiny: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "narrow"
+    write_quantized(tiny["a"], folder, LAYERS, plain=tmp_path / "plain", **FORMATS[name])
+    kept = load(folder)
+    made = load_thinker(str(folder), read_config(folder), quantization="int8_dynamic_activation_int4_weight")
+    narrow = {part: each for part, each in kept.named_modules() if isinstance(each, Int4WeightLinear)}
+    assert len(narrow) == 4 * (2 + 2 * 8)
+    x = torch.randn(1, 256, generator=torch.Generator().manual_seed(0))
+    for part, layer in narrow.items():
+        other: Any = made.get_submodule(part)
+        assert torch.equal(layer.matrix.weight, other.matrix.weight), part
+        assert torch.equal(layer.matrix.scales, other.matrix.scales), part
+        assert other.matrix.int8_inputs == FORMATS[name].get("symmetric", True), part
+        assert not layer.matrix.int8_inputs
+        row = x[:, : 2 * layer.matrix.weight.shape[1]]
+        assert errors(other(row), layer(row)).max() < 0.03, part
+
+
 def errors(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """Return the relative error of each row."""
     relative: torch.Tensor = (made - exact).norm(dim=-1) / exact.norm(dim=-1)

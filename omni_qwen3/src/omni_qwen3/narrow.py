@@ -10,26 +10,34 @@ import torch
 from torch import nn
 
 from omni_qwen3.layers import Experts
-from omni_torch.quantized_linear import Int4WeightLinear
+from omni_torch.quantized_linear import Int4Linear, Int4WeightLinear
 from omni_torch.weights import Checkpoint
 
 OnDisk = Callable[[str, torch.Size], Iterable[str]]
 """Maps a parameter's name and shape to the names of its on-disk tensors."""
 
 
-def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk) -> None:
+def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, *, int8_inputs: bool = False) -> None:
     """Replace the linear layers and the experts of a model on the meta device whose tensors are stored in 4 bits that our kernels read; the
     others are loaded in the model's dtype.
 
     A layer that is joined from several tensors needs all of them of one kind, and so do the experts of a layer.
+
+    Args:
+        int8_inputs: those without zero points get inputs in 8 bits, as :class:`~omni_torch.quantized_linear.Int4Linear` has them.
     """
+
+    def described(zero_points: bool) -> Callable[..., Int4WeightLinear]:
+        layer = Int4Linear if int8_inputs and not zero_points else Int4WeightLinear
+        return partial(layer.described, zero_points=zero_points)
+
     for name, module in list(model.named_modules()):
         for child, layer in list(module.named_children()):
             if type(layer) is nn.Linear:
                 weight = layer.weight
                 kind = checkpoint.narrow(on_disk(f"{name}.{child}.weight".lstrip("."), weight.shape))
                 if kind is not None:
-                    setattr(module, child, Int4WeightLinear.described(*weight.shape, zero_points=kind, bias=layer.bias))
+                    setattr(module, child, described(kind)(*weight.shape, bias=layer.bias))
         if isinstance(module, Experts):
             shapes = module.gate_up_proj.shape, module.down_proj.shape
             names = [
@@ -38,4 +46,4 @@ def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk) -> No
             ]
             kind = checkpoint.narrow(chain.from_iterable(names))
             if kind is not None:
-                module.describe_packed(partial(Int4WeightLinear.described, zero_points=kind))
+                module.describe_packed(described(kind))
