@@ -17,7 +17,7 @@ from omni_torch.few_rows import Matrix, few_rows_linear, rounded_inputs, widened
 from omni_torch.quantized_linear import quantized_int4
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
-kinds = pytest.mark.parametrize("kind", ["int8", "int4"])
+kinds = pytest.mark.parametrize("kind", ["int8", "int4", "int4 with zero points"])
 
 
 def generator(seed: int = 1) -> torch.Generator:
@@ -36,9 +36,12 @@ def weights(kind: str, out: int, size: int) -> tuple[torch.Tensor, torch.Tensor]
         return flat[: out * size].view(out, size), torch.rand(out, generator=generator())
     values = torch.full((out * size // 2 + 64,), 255, dtype=torch.uint8)
     values[: out * size // 2] = torch.randint(0, 256, (out * size // 2,), generator=generator(), dtype=torch.uint8)
-    scales = torch.full((out * size // 32 + 64,), float("nan")).to(torch.bfloat16)
-    scales[: out * size // 32] = torch.rand(out * size // 32, generator=generator()).to(torch.bfloat16)
-    return values[: out * size // 2].view(out, -1), scales[: out * size // 32].view(out, -1)
+    count = out * size // 32 * (1 if kind == "int4" else 2)
+    flat = torch.full((count + 64,), float("nan")).to(torch.bfloat16)
+    scales = flat[:count].view(out, -1, size // 32)
+    scales.copy_(torch.rand(scales.shape, generator=generator()))
+    scales[:, 1:] = 24 * scales[:, 1:] - 4  # no whole numbers, as those of Q4_K
+    return values[: out * size // 2].view(out, -1), scales.squeeze(1)
 
 
 @kinds
@@ -98,9 +101,14 @@ def test_inputs_are_rounded_by_row_or_by_group() -> None:
 
 
 def quantized(kind: str, matrix: Matrix) -> Matrix:
-    if kind == "int4":
-        fits = matrix.weight.shape[1] % 32 == 0
-        return Matrix(*quantized_int4(matrix.weight), matrix.bias, int8_inputs=True) if fits else matrix
+    if kind != "int8":
+        if matrix.weight.shape[1] % 32:
+            return matrix
+        values, scales = quantized_int4(matrix.weight)
+        if kind != "int4":
+            zeros = torch.randint(4, 12, scales.shape, generator=generator(5)).to(torch.bfloat16)
+            scales = torch.stack([scales, zeros], 1)
+        return Matrix(values, scales, matrix.bias, int8_inputs=True)
     scales = matrix.weight.float().abs().amax(1) / 127
     return Matrix((matrix.weight / scales.unsqueeze(1)).round().to(torch.int8), scales, matrix.bias, int8_inputs=True)
 

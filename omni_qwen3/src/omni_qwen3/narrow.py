@@ -24,20 +24,16 @@ def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, *, in
     A layer that is joined from several tensors needs all of them of one kind, and so do the experts of a layer.
 
     Args:
-        int8_inputs: those without zero points get inputs in 8 bits, as :class:`~omni_torch.quantized_linear.Int4Linear` has them.
+        int8_inputs: they get inputs in 8 bits, as :class:`~omni_torch.quantized_linear.Int4Linear` has them.
     """
-
-    def described(zero_points: bool) -> Callable[..., Int4WeightLinear]:
-        layer = Int4Linear if int8_inputs and not zero_points else Int4WeightLinear
-        return partial(layer.described, zero_points=zero_points)
-
+    described = (Int4Linear if int8_inputs else Int4WeightLinear).described
     for name, module in list(model.named_modules()):
         for child, layer in list(module.named_children()):
             if type(layer) is nn.Linear:
                 weight = layer.weight
                 kind = checkpoint.narrow(on_disk(f"{name}.{child}.weight".lstrip("."), weight.shape))
                 if kind is not None:
-                    setattr(module, child, described(kind)(*weight.shape, bias=layer.bias))
+                    setattr(module, child, described(*weight.shape, zero_points=kind, bias=layer.bias))
         if isinstance(module, Experts):
             shapes = module.gate_up_proj.shape, module.down_proj.shape
             names = [
@@ -46,4 +42,4 @@ def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, *, in
             ]
             kind = checkpoint.narrow(chain.from_iterable(names))
             if kind is not None:
-                module.describe_packed(described(kind))
+                module.describe_packed(partial(described, zero_points=kind))

@@ -40,8 +40,8 @@ inline Vector both_halves(const int8_t *first, const int8_t *second) {
 // Of 8-bit weights, a packed row is its scale, and then pairs of inputs in 16 bits. Of 4-bit weights it is, for each 32 inputs, eight fours of
 // bytes, what makes up for weights that are stored plus 8 (as two halves: sums of the first and of the last two bytes of fours), and the scale.
 constexpr int64_t GROUP_WORDS = 10, FOURS = 8;
-// A widened row of 4-bit weights: for each 32 inputs, their bytes and the scale.
-constexpr int64_t GROUP_WEIGHTS = 9;
+// A widened row of 4-bit weights: for each 32 inputs, their bytes and the scale, and of those with zero points zero_shares().
+constexpr int64_t group_weights(bool zeros) { return zeros ? 10 : 9; }
 
 inline Floats inverses_of(Floats scales) { return scales > 0 ? 1.0f / scales : Floats{}; }  // 0 of zeros and of NaN
 
@@ -91,31 +91,34 @@ inline void widen_pairs(const int8_t *from, int64_t size, int16_t *to) {
   if (size % 2) to[size] = 0;
 }
 
-inline void widen_fours(const uint8_t *from, const bf16 *scales, int64_t size, uint32_t *to) {
+inline void widen_fours(const uint8_t *from, const bf16 *scales, const bf16 *zeros, int64_t size, uint32_t *to) {
   const __m128i low = _mm_set1_epi8(15);
-  for (int64_t g = 0; g < size / GROUP; g++, from += 16, to += GROUP_WEIGHTS) {
+  for (int64_t g = 0; g < size / GROUP; g++, from += 16, to += group_weights(zeros)) {
     __m128i bytes = _mm_loadu_si128((const __m128i *)from);
     _mm_storeu_si128((__m128i *)to, _mm_and_si128(bytes, low));
     _mm_storeu_si128((__m128i *)(to + 4), _mm_and_si128(_mm_srli_epi16(bytes, 4), low));
     to[FOURS] = (uint32_t)scales[g] << 16;
+    if (zeros) write(to + FOURS + 1, (widen(zeros[g]) - 8.0f) * 0.125f);
   }
 }
 
 inline Panel integer_panel(const omni_matrix &a, int64_t output, int64_t count, uint32_t *buffer) {
-  int64_t stride = a.kind == OMNI_INT8 ? (a.in + 1) / 2 : a.in / GROUP * GROUP_WEIGHTS;
+  int64_t groups = a.in / GROUP, stride = a.kind == OMNI_INT8 ? (a.in + 1) / 2 : groups * group_weights(a.zero_points);
   for (int64_t o = output; o < output + count; o++) {
     uint32_t *to = buffer + (o - output) * stride;
     if (a.kind == OMNI_INT8)
       widen_pairs((const int8_t *)a.weight + o * a.in, a.in, (int16_t *)to);
-    else
-      widen_fours((const uint8_t *)a.weight + o * a.in / 2, (const bf16 *)a.group_scales + o * a.in / GROUP, a.in, to);
+    else {
+      const bf16 *scales = (const bf16 *)a.group_scales + o * groups * (a.zero_points ? 2 : 1);
+      widen_fours((const uint8_t *)a.weight + o * a.in / 2, scales, a.zero_points ? scales + groups : nullptr, a.in, to);
+    }
   }
   return {buffer, stride};
 }
 
 // Adds the sums of OUTS outputs of 4-bit weights for V blocks of rows to c[4][PANEL][2 * W]: of group number n to c[n % 4], or of the first four sets it. `next`, `lines`: as
 // lane_sums() has them, for each group.
-template <int OUTS, int V>
+template <bool ZEROS, int OUTS, int V>
 __attribute__((noinline)) const char *group_sums(const uint32_t *a, int64_t stride, const uint32_t *x, int64_t block, int64_t first, int64_t groups,
                                                  float *c, const char *next, int64_t lines) {
   constexpr int BASES = (OUTS + 2) / 3;
@@ -146,18 +149,23 @@ __attribute__((noinline)) const char *group_sums(const uint32_t *a, int64_t stri
       }
     }
     float *to = c + g % 4 * PANEL * 2 * W;
+    Floats begins[V];
+#pragma GCC unroll 2
+    for (int i = 0; ZEROS && i < V; i++) begins[i] = __builtin_convertvector((Ints)add_pairs(read<Integers>(x + i * block + FOURS * W)), Floats);
 #pragma GCC unroll 16
     for (int o = 0; o < OUTS; o++) {
-      Floats scale = broadcast(read<float>(bases[o / 3] + o % 3 * row + 4 * FOURS));
+      Floats scale = broadcast(read<float>(bases[o / 3] + o % 3 * row + 4 * FOURS)), share = scale;
+      if (ZEROS) share = broadcast(read<float>(bases[o / 3] + o % 3 * row + 4 * (FOURS + 1)));
 #pragma GCC unroll 2
       for (int i = 0; i < V; i++) {
         float *at = to + o * 2 * W + i * W;
         Floats sum = __builtin_convertvector((Ints)add_pairs(sums[o][i]), Floats);
+        if (ZEROS) sum += share * begins[i];
         write(at, (g < 4 ? Floats{} : read<Floats>(at)) + sum * (scale * read<Floats>(x + i * block + (FOURS + 1) * W)));
       }
     }
 #pragma GCC unroll 4
-    for (int b = 0; b < BASES; b++) bases[b] += 4 * GROUP_WEIGHTS;
+    for (int b = 0; b < BASES; b++) bases[b] += 4 * group_weights(ZEROS);
   }
   return next;
 }
@@ -172,7 +180,7 @@ inline int64_t group_outs(int64_t left) {
 
 constexpr int64_t SOME_GROUPS = 16;  // of two blocks of rows, that stay in the first cache while all outputs of a panel pass
 
-template <int V>
+template <bool ZEROS, int V>
 __attribute__((noinline)) void group_panel(const uint32_t *a, int64_t stride, int64_t count, const uint32_t *x, int64_t block, int64_t groups, float *c,
                                            const char *next, int64_t bytes) {
   __attribute__((aligned(64))) float parts[4][PANEL * 2 * W];
@@ -184,8 +192,8 @@ __attribute__((noinline)) void group_panel(const uint32_t *a, int64_t stride, in
     int64_t some = groups - g < SOME_GROUPS ? groups - g : SOME_GROUPS;
     for (int64_t o = 0, outs; o < count; o += outs) {
       outs = group_outs<V>(count - o);
-      auto sums = outs == MANY_GROUPS<V> ? group_sums<MANY_GROUPS<V>, V> : outs == 4 ? group_sums<4, V> : group_sums<1, V>;
-      next = sums(a + o * stride + g * GROUP_WEIGHTS, stride, x + g * GROUP_WORDS * W, block, g, some, parts[0] + o * 2 * W, next, lines);
+      auto sums = outs == MANY_GROUPS<V> ? group_sums<ZEROS, MANY_GROUPS<V>, V> : outs == 4 ? group_sums<ZEROS, 4, V> : group_sums<ZEROS, 1, V>;
+      next = sums(a + o * stride + g * group_weights(ZEROS), stride, x + g * GROUP_WORDS * W, block, g, some, parts[0] + o * 2 * W, next, lines);
     }
   }
   for (int64_t o = 0; o < count; o++)
@@ -211,8 +219,10 @@ inline void integer_sums(const omni_matrix &a, const Panel &p, int64_t count, co
                          int64_t bytes) {
   if (a.kind == OMNI_INT8)
     (rows > W ? pair_panel<2> : pair_panel<1>)(p, count, x, block, a.in, c, next, bytes);
+  else if (a.zero_points)
+    (rows > W ? group_panel<true, 2> : group_panel<true, 1>)(p.words, p.stride, count, x, block, a.in / GROUP, c, next, bytes);
   else
-    (rows > W ? group_panel<2> : group_panel<1>)(p.words, p.stride, count, x, block, a.in / GROUP, c, next, bytes);
+    (rows > W ? group_panel<false, 2> : group_panel<false, 1>)(p.words, p.stride, count, x, block, a.in / GROUP, c, next, bytes);
 }
 
 // A block of rows as prepare_units() or prepare_bytes() make them.

@@ -98,18 +98,23 @@ inline void prepare_bytes(const float *x, int64_t size, ByteRow *to) {
 struct Outputs {
   const uint8_t *weights[OUTS];
   const bf16 *scales[OUTS];
+  const bf16 *zeros[OUTS];  // zero points of 4-bit weights, or null: they are stored plus 8
 };
 
+// A group's sum has its inputs times 8 taken from it. With a zero point z, (z - 8) / 8 of that are added.
+inline Floats zero_shares(Floats zeros) { return (zeros - 8.0f) * 0.125f; }
+
 #if DOTS
-inline __m512 unit_scales(const Outputs &a, int64_t group, int64_t groups) {
+// Scales or zero points of a unit: lane 4 * g + o is that of group g and output o.
+inline __m512 unit_scales(const bf16 *const *from, int64_t group, int64_t groups) {
   __m128i v[OUTS];
 #pragma GCC unroll 4
   for (int o = 0; o < OUTS; o++) {
     uint64_t four = 0;
     if (groups == 4)
-      memcpy(&four, a.scales[o] + group, 8);
+      memcpy(&four, from[o] + group, 8);
     else
-      memcpy(&four, a.scales[o] + group, 2 * groups);
+      memcpy(&four, from[o] + group, 2 * groups);
     v[o] = _mm_cvtsi64_si128((int64_t)four);
   }
   __m128i front = _mm_unpacklo_epi16(v[0], v[1]), back = _mm_unpacklo_epi16(v[2], v[3]);
@@ -124,7 +129,7 @@ inline __m512i add_fours(const __m512i *v) {
   return _mm512_add_epi32(_mm512_unpacklo_epi64(front, back), _mm512_unpackhi_epi64(front, back));
 }
 
-template <int M>
+template <bool ZEROS, int M>
 inline __attribute__((always_inline)) void unit_sums(const Outputs &a, int64_t unit, int64_t groups, const Unit *const *xs, __m512 *sums) {
   const __m512i low = _mm512_set1_epi8(15);
   __mmask64 some = groups == 4 ? ~0ull : (1ull << 16 * groups) - 1;
@@ -137,27 +142,33 @@ inline __attribute__((always_inline)) void unit_sums(const Outputs &a, int64_t u
     first[o] = _mm512_and_si512(bytes, low);
     second[o] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
   }
-  __m512 scales = unit_scales(a, unit * 4, groups);
+  __m512 scales = unit_scales(a.scales, unit * 4, groups), shares = scales;
+  if (ZEROS) shares = (__m512)zero_shares((Floats)unit_scales(a.zeros, unit * 4, groups));
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++) {
     const Unit &x = xs[m][unit];
     __m512i front = _mm512_load_si512(x.first), back = _mm512_load_si512(x.second), begin = _mm512_load_si512(x.begin), v[OUTS];
 #pragma GCC unroll 4
     for (int o = 0; o < OUTS; o++) v[o] = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(begin, first[o], front), second[o], back);
-    sums[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(add_fours(v)), _mm512_mul_ps(scales, _mm512_load_ps(x.scales)), sums[m]);
+    __m512 total = _mm512_cvtepi32_ps(add_fours(v));
+    if (ZEROS) {
+      const __m512i begins[OUTS] = {begin, begin, begin, begin};
+      total = _mm512_fmadd_ps(shares, _mm512_cvtepi32_ps(add_fours(begins)), total);
+    }
+    sums[m] = _mm512_fmadd_ps(total, _mm512_mul_ps(scales, _mm512_load_ps(x.scales)), sums[m]);
   }
 }
 
 // out[m * OUTS + o]
-template <int M>
+template <bool ZEROS, int M>
 __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
   const Unit *const *xs = (const Unit *const *)rows;
   __m512 sums[M];
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++) sums[m] = _mm512_setzero_ps();
   int64_t whole = size / UNIT;
-  for (int64_t unit = 0; unit < whole; unit++) unit_sums<M>(a, unit, 4, xs, sums);
-  if (size % UNIT) unit_sums<M>(a, whole, size % UNIT / 32, xs, sums);
+  for (int64_t unit = 0; unit < whole; unit++) unit_sums<ZEROS, M>(a, unit, 4, xs, sums);
+  if (size % UNIT) unit_sums<ZEROS, M>(a, whole, size % UNIT / 32, xs, sums);
 #pragma GCC unroll 8
   for (int m = 0; m < M; m++) write(out + m * OUTS, fold((Floats)sums[m]));
 }
@@ -197,16 +208,23 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
 #else
 #if WIDTH == 8
 // Half a unit: two groups. Lanes are as in a unit of 512 bits, and sums in the same order.
-inline __m256 half_scales(const Outputs &a, int64_t group, int64_t groups) {
+inline __m256 half_scales(const bf16 *const *from, int64_t group, int64_t groups) {
   uint32_t two[OUTS] = {};
 #pragma GCC unroll 4
-  for (int o = 0; o < OUTS; o++) memcpy(&two[o], a.scales[o] + group, groups > 1 ? 4 : 2);
+  for (int o = 0; o < OUTS; o++) memcpy(&two[o], from[o] + group, groups > 1 ? 4 : 2);
   __m128i front = _mm_unpacklo_epi16(_mm_cvtsi32_si128((int)two[0]), _mm_cvtsi32_si128((int)two[1]));
   __m128i back = _mm_unpacklo_epi16(_mm_cvtsi32_si128((int)two[2]), _mm_cvtsi32_si128((int)two[3]));
   return (__m256)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_unpacklo_epi32(front, back)), 16);
 }
 
-template <int M>
+// Of four vectors the sums of four adjacent lanes, as of 512 bits.
+inline __m256i add_half_fours(const __m256i *v) {
+  __m256i even = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+  __m256i odd = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+  return _mm256_add_epi32(_mm256_unpacklo_epi64(even, odd), _mm256_unpackhi_epi64(even, odd));
+}
+
+template <bool ZEROS, int M>
 inline __attribute__((always_inline)) void half_sums(const Outputs &a, int64_t half, int64_t groups, const Unit *const *xs, __m256 *sums) {
   const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
   int64_t at = half % 2 * 32;
@@ -219,7 +237,8 @@ inline __attribute__((always_inline)) void half_sums(const Outputs &a, int64_t h
     first[o] = _mm256_and_si256(bytes, low);
     second[o] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low);
   }
-  __m256 scales = half_scales(a, half * 2, groups);
+  __m256 scales = half_scales(a.scales, half * 2, groups), shares = scales;
+  if (ZEROS) shares = (__m256)zero_shares((Floats)half_scales(a.zeros, half * 2, groups));
 #pragma GCC unroll 4
   for (int m = 0; m < M; m++) {
     const Unit &x = xs[m][half / 2];
@@ -228,14 +247,16 @@ inline __attribute__((always_inline)) void half_sums(const Outputs &a, int64_t h
 #pragma GCC unroll 4
     for (int o = 0; o < OUTS; o++)  // pairs of products of at most 15 and 127 fit into 16 bits
       v[o] = _mm256_add_epi32(begin, _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(first[o], front), _mm256_maddubs_epi16(second[o], back)), ones));
-    __m256i even = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
-    __m256i odd = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
-    __m256i fours = _mm256_add_epi32(_mm256_unpacklo_epi64(even, odd), _mm256_unpackhi_epi64(even, odd));
-    sums[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(fours), _mm256_mul_ps(scales, _mm256_loadu_ps(x.scales + at / 4)), sums[m]);
+    __m256 total = _mm256_cvtepi32_ps(add_half_fours(v));
+    if (ZEROS) {
+      const __m256i begins[OUTS] = {begin, begin, begin, begin};
+      total = _mm256_fmadd_ps(shares, _mm256_cvtepi32_ps(add_half_fours(begins)), total);
+    }
+    sums[m] = _mm256_fmadd_ps(total, _mm256_mul_ps(scales, _mm256_loadu_ps(x.scales + at / 4)), sums[m]);
   }
 }
 
-template <int M>
+template <bool ZEROS, int M>
 __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
   const Unit *const *xs = (const Unit *const *)rows;
   __m256 sums[2][M];  // of the first and the second halves of units
@@ -243,10 +264,10 @@ __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const 
   for (int m = 0; m < M; m++) sums[0][m] = sums[1][m] = _mm256_setzero_ps();
   int64_t groups = size / 32, half = 0;
   for (; 2 * half + 4 <= groups; half += 2) {
-    half_sums<M>(a, half, 2, xs, sums[0]);
-    half_sums<M>(a, half + 1, 2, xs, sums[1]);
+    half_sums<ZEROS, M>(a, half, 2, xs, sums[0]);
+    half_sums<ZEROS, M>(a, half + 1, 2, xs, sums[1]);
   }
-  for (int i = 0; 2 * half < groups; half++, i++) half_sums<M>(a, half, groups - 2 * half, xs, sums[i]);
+  for (int i = 0; 2 * half < groups; half++, i++) half_sums<ZEROS, M>(a, half, groups - 2 * half, xs, sums[i]);
 #pragma GCC unroll 4
   for (int m = 0; m < M; m++) write(out + m * OUTS, fold((Floats)_mm256_add_ps(sums[0][m], sums[1][m])));
 }
@@ -306,7 +327,7 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
 }
 #else
 // The same sums for processors without such instructions, and in the same order.
-template <int M>
+template <bool ZEROS, int M>
 __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const void *const *rows, float *out) {
   for (int m = 0; m < M; m++) {
     const Unit *x = (const Unit *)rows[m];
@@ -316,10 +337,12 @@ __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const 
         const Unit &u = x[g / 4];
         int64_t at = g % 4;
         const uint8_t *bytes = a.weights[o] + g * 16;
-        int32_t sum = 0;
-        for (int i = 0; i < 4; i++) sum += u.begin[at * 4 + i];
+        int32_t begin = 0, sum = 0;
+        for (int i = 0; i < 4; i++) begin += u.begin[at * 4 + i];
         for (int i = 0; i < 16; i++) sum += (bytes[i] & 15) * u.first[at * 16 + i] + (bytes[i] >> 4) * u.second[at * 16 + i];
-        sums[at] += (float)sum * (widen(a.scales[o][g]) * u.scales[at * 4]);
+        float total = (float)(begin + sum);
+        if (ZEROS) total += (widen(a.zeros[o][g]) - 8) * 0.125f * (float)begin;
+        sums[at] += total * (widen(a.scales[o][g]) * u.scales[at * 4]);
       }
       out[m * OUTS + o] = (sums[0] + sums[2]) + (sums[1] + sums[3]);
     }
@@ -343,7 +366,8 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
 #endif
 
 typedef void (*IntegerBlock)(const Outputs &a, int64_t size, const void *const *rows, float *out);
-constexpr IntegerBlock INT4_BLOCKS[] = {nullptr, int4_block<1>, int4_block<2>, int4_block<3>, int4_block<4>};
+constexpr IntegerBlock INT4_BLOCKS[] = {nullptr, int4_block<false, 1>, int4_block<false, 2>, int4_block<false, 3>, int4_block<false, 4>};
+constexpr IntegerBlock ZERO_POINT_BLOCKS[] = {nullptr, int4_block<true, 1>, int4_block<true, 2>, int4_block<true, 3>, int4_block<true, 4>};
 constexpr IntegerBlock INT8_BLOCKS[] = {nullptr, int8_block<1>, int8_block<2>, int8_block<3>, int8_block<4>};
 
 inline bool multiplies_integers(const omni_matrix &a) { return a.int8_inputs != 0; }
@@ -351,15 +375,16 @@ inline bool multiplies_integers(const omni_matrix &a) { return a.int8_inputs != 
 // Calls emit(row, output, value) for the outputs from `begin` to `end` of every row. `xs`: rows as prepare_units() or prepare_bytes() makes them.
 template <class Emit>
 inline void integer_product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Emit emit) {
-  const IntegerBlock *blocks = a.kind == OMNI_INT4 ? INT4_BLOCKS : INT8_BLOCKS;
-  int64_t bytes = a.kind == OMNI_INT4 ? a.in / 2 : a.in;
+  const IntegerBlock *blocks = a.kind != OMNI_INT4 ? INT8_BLOCKS : a.zero_points ? ZERO_POINT_BLOCKS : INT4_BLOCKS;
+  int64_t bytes = a.kind == OMNI_INT4 ? a.in / 2 : a.in, groups = a.in / 32 * (a.zero_points ? 2 : 1);
   for (int64_t o = begin; o < end; o += OUTS) {
     int count = end - o < OUTS ? (int)(end - o) : OUTS;
     Outputs outputs;
     for (int r = 0; r < OUTS; r++) {
       int64_t output = o + (r < count ? r : count - 1);
       outputs.weights[r] = (const uint8_t *)a.weight + output * bytes;
-      outputs.scales[r] = (const bf16 *)a.group_scales + output * (a.in / 32);
+      outputs.scales[r] = (const bf16 *)a.group_scales + output * groups;
+      outputs.zeros[r] = a.zero_points ? outputs.scales[r] + a.in / 32 : nullptr;
     }
     for (int row = 0; row < rows;) {
       int some = rows - row < 4 ? rows - row : 4;

@@ -54,7 +54,6 @@ def few_rows_linear(
     """See :func:`omni_torch.few_rows.few_rows_linear`."""
     quantized = weight.dtype in (torch.int8, torch.uint8)
     fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
-    fits = fits and not (int8_inputs and scales is not None and scales.dim() == 3)
     if not fits or not x.numel() or not weight.numel():
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()

@@ -45,7 +45,7 @@ def widened(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, *, e
         weight: int8, with ``scales`` ``[out]``; or uint8 ``[out, in / 2]`` with bfloat16 ``scales`` ``[out, in / 32]``: byte j of the 16 of
             a group holds value j in its low half and value j + 16 in its high half, each plus 8. Their products with the scale are rounded
             to bfloat16, but with ``exact``. With ``scales`` ``[out, 2, in / 32]`` the second row of each output are zero points, which
-            values are stored plus instead of 8; products with inputs in 8 bits do not read these.
+            values are stored plus instead of 8.
     """
     if weight.dtype != torch.uint8:
         return weight.to(dtype) * scales.to(dtype).unsqueeze(1)
@@ -95,7 +95,8 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
             groups = torch.rand(out, size // GROUP, generator=generator, device=device).to(torch.bfloat16) / 100
             examples += [(x, packed, groups, bias), (x, packed, groups, bias, True)]
             zeros = torch.randint(0, 16, groups.shape, generator=generator, device=device).to(torch.bfloat16)
-            examples.append((x, packed, torch.stack([groups, zeros], 1), bias))
+            both_rows = torch.stack([groups, zeros], 1)
+            examples += [(x, packed, both_rows, bias), (x, packed, both_rows, bias, True)]
     return examples
 
 
