@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import nox
+from nox.command import CommandFailed
 
 WHEELS = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
 """What sessions that install our wheels require: nothing where ``OMNI_WHEELS=built`` says that ``dist/`` has them."""
@@ -27,15 +28,21 @@ def run_sessions(session: nox.Session, *names: str, silent: bool = False) -> Non
         print(said, flush=True)
 
 
-def run_lanes(session: nox.Session, first: tuple[str, ...], second: tuple[str, ...]) -> None:
-    """Run the sessions of two lists side by side; the output of the second list comes at its end.
+def run_lanes(session: nox.Session, first: tuple[str, ...], second: tuple[str, ...], then: tuple[str, ...]) -> None:
+    """Run the sessions of two lists side by side, and those of a third one when both have ended, also where one has failed. The output of
+    the second list comes at its end.
 
     Raises:
-        CommandFailed: a session failed. Both lists have ended.
+        CommandFailed: a session failed.
     """
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run_sessions, session, *second, silent=True)
-        try:
-            run_sessions(session, *first)
-        finally:
-            running.result()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(run_sessions, session, *second, silent=True)
+            try:
+                run_sessions(session, *first)
+            finally:
+                running.result()
+    except CommandFailed:
+        run_sessions(session, *then)
+        raise
+    run_sessions(session, *then)

@@ -164,11 +164,8 @@ def ci(session: nox.Session) -> None:
     `ray`, `clients`, `soak` and `instruction-sets` are run by name.
     """
     run_sessions(session, "build")
-    try:
-        processors = ("example-parts", "kernels", "sglang")
-        run_lanes(session, processors, ("lint", "types", "docs", "site", "bare", "old-plugin", "example"))
-    finally:  # what fails in one part must not hide another
-        run_sessions(session, "tests")
+    others = ("lint", "types", "docs", "site", "bare", "old-plugin", "example")
+    run_lanes(session, ("example-parts", "kernels", "sglang"), others, then=("tests",))
 
 
 @nox.session

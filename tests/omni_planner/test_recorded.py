@@ -50,6 +50,38 @@ def test_speech_grows_with_its_text_if_nothing_is_said_of_it() -> None:
     assert made["talker"].outputs == 76
 
 
+def test_the_work_of_a_whole_speech_grows_with_it() -> None:
+    """The talker's codes, the frames that are made of them, and the chunks of their sound; its prompt and the text stay."""
+    sample = {
+        "thinker": Visit([CLIENT], ["decode", "talker"], {"decode": 8, "talker": 8}, 10, 8),
+        "decode": Visit(["thinker"], [CLIENT], {CLIENT: 7}),
+        "talker": Visit(["thinker"], ["code2mel"], {}, 16, 200),
+        "code2mel": Visit(["talker"], ["mel2wav"], {}, 400),
+        "mel2wav": Visit(["code2mel"], [CLIENT], {CLIENT: 2}, 400),
+    }
+    profile = PipelineProfile("line", Hardware("test", 2))
+    kinds = {"decode": "stream", "code2mel": "function", "mel2wav": "function"}
+    profile.stages = {name: StageProfile(kinds.get(name, "engine")) for name in sample}  # type: ignore[arg-type]
+    profile.stages["mel2wav"].frame_seconds = 0.01
+    made = resized(sample, profile, Recorded(0.0, "speech", tokens=16, sound=12.0))
+    assert (made["thinker"].outputs, made["decode"].chunks) == (16, {CLIENT: 14})
+    assert (made["talker"].prompt, made["talker"].outputs) == (16, 600)
+    assert made["code2mel"].prompt == made["mel2wav"].prompt == 1200
+    assert made["mel2wav"].chunks == {CLIENT: 6}
+    as_text = resized(sample, profile, Recorded(0.0, "speech", tokens=16))
+    assert (as_text["talker"].outputs, as_text["mel2wav"].prompt) == (400, 800)
+    measured_ones = {
+        **sample,
+        "code2mel": evolve(sample["code2mel"], prompt=0),
+        "mel2wav": evolve(sample["mel2wav"], prompt=0),
+    }
+    profile.stages["mel2wav"].frame_seconds = 2.0
+    made = resized(measured_ones, profile, Recorded(0.0, "speech", sound=12.0))
+    assert made["mel2wav"] == evolve(sample["mel2wav"], prompt=0, chunks={CLIENT: 6})
+    assert made["code2mel"] == measured_ones["code2mel"]
+    assert made["talker"].outputs == 600
+
+
 def test_a_benchmark_is_replayed(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     request = {"scenario": "speech", "begun": 0.5, "error": None, "sound": 4.0, "tokens": None, "ttft": 0.1}

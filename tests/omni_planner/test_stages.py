@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,7 +198,7 @@ def test_a_stream_begins_with_the_first_output_and_lacks_the_last() -> None:
 def test_a_function_that_streams_makes_its_chunks_one_after_the_other() -> None:
     """To the client with the frames that each has, to a stage without; its result comes with the last one."""
     stage = FunctionStage("speak", StageProfile("function"), lambda kind, counts: (3.0, 6.0))
-    visit = Visit(targets=[CLIENT], chunks={CLIENT: 3, "next": 2}, prompt=700)
+    visit = Visit(targets=[CLIENT], chunks={CLIENT: 3, "next": 2, "none": 0}, prompt=700)
     one = flight("one", speak=visit)
     stage.inbox.append((one, PAYLOAD, "before"))
     steps = stage.turn()
@@ -210,8 +211,13 @@ def test_a_function_that_streams_makes_its_chunks_one_after_the_other() -> None:
     assert max(to_client) - min(to_client) <= 1
     assert sum((CHUNK, ["next"], 0) in outputs for outputs in sent) == 2
     assert (CHUNK, ["next"], 0) in first
-    assert last[-2:] == [(DONE, ["next"], 0), (PAYLOAD, [CLIENT], 0)]
+    assert last[-2:] == [(DONE, ["next", "none"], 0), (PAYLOAD, [CLIENT], 0)]
     assert all(what == CHUNK for what, _, _ in [*first, *second])
+    for chunks, frames in (({CLIENT: 2, "next": 3}, [350, 350]), ({CLIENT: 0}, [])):
+        stage.inbox.append((flight("two", speak=evolve(visit, chunks=chunks)), PAYLOAD, "before"))
+        sent = [[(what, to, count) for _, what, to, count in outputs] for _, outputs in stage.turn()]
+        assert [count for outputs in sent for what, to, count in outputs if (what, to) == (CHUNK, [CLIENT])] == frames
+        assert sent[-1][-1] == (PAYLOAD, [CLIENT], 0)
     stage.inbox.append((flight("plain", speak=Visit(targets=[CLIENT])), PAYLOAD, "before"))
     ((cost, outputs),) = stage.turn()
     assert cost == (3.0, 6.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 
@@ -39,7 +40,10 @@ async def test_each_is_a_process_of_its_own_with_its_own_errors_and_end() -> Non
     await first.kill()
     with pytest.raises(ProcessLookupError):
         first.process.kill()
-    assert not os.path.exists(f"/proc/{first.process.pid}")
+    end = time.monotonic() + 2
+    while os.path.exists(f"/proc/{first.process.pid}"):
+        assert time.monotonic() < end, "it is waited for by nobody"
+        await asyncio.sleep(0.01)
     assert (await second.ask("statistics"))["slots_in_use"] == 0
     waiting = asyncio.ensure_future(second.ask("idle", seconds=60))
     await asyncio.sleep(0.05)
@@ -47,6 +51,16 @@ async def test_each_is_a_process_of_its_own_with_its_own_errors_and_end() -> Non
     with pytest.raises(PeerError, match="ended"):
         await waiting
     await second.kill()
+
+
+async def test_several_are_forked_at_once() -> None:
+    peers = await asyncio.gather(*[peer(f"number{number}") for number in range(8)])
+    assert len({each.process.pid for each in peers}) == 8
+    assert [(await each.ask("statistics"))["slots_in_use"] for each in peers] == [0] * 8
+    await peers[3].kill()
+    assert [(await each.ask("statistics"))["slots_in_use"] for each in peers if each is not peers[3]] == [0] * 7
+    for each in peers:
+        await each.kill()
 
 
 async def test_it_has_the_environment_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,7 +260,7 @@ def each_for_its_own(mistakes: dict[str, str]) -> str:
     return " or ".join(f"({name} and {test})" for name, test in mistakes.items())
 
 
-def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
+def failed(folder: Path, source: str, *selection: str, timeout: float = 150) -> tuple[list[str], str]:
     """The tests of a file that fail, as ``TestClass::test`` without parameters."""
     path = folder / "test_wrong.py"
     path.write_text(source)
@@ -272,7 +272,7 @@ def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
     command += ["-o", "faulthandler_timeout=60"]  # where it stands, should it stand still
     try:
         done = subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=150, check=False
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired as error:
         pytest.fail(f"it does not end: {(error.stderr or b'').decode()[-6000:]}")
@@ -284,7 +284,7 @@ def failed(folder: Path, source: str, *selection: str) -> tuple[list[str], str]:
 def caught_relays(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
     """Run the suite on all wrong relays in one process, because its start takes longer than most tests, and return what fails."""
     source = _RELAY_TESTS.format(references=[f"wrong:{name}" for name in RELAYS])
-    return failed(tmp_path_factory.mktemp("relays"), source, "-k", each_for_its_own(RELAYS))
+    return failed(tmp_path_factory.mktemp("relays"), source, "-k", each_for_its_own(RELAYS), timeout=280)
 
 
 @pytest.mark.parametrize(("name", "test"), RELAYS.items())

@@ -36,10 +36,7 @@ def note(session):
 @nox.session(python=False)
 def ci(session):
     run_sessions(session, "build")
-    try:
-        run_lanes(session, ("a", "b"), ("c", "d"))
-    finally:
-        run_sessions(session, "last")
+    run_lanes(session, ("a", "b"), ("c", "d"), then=("last",))
 
 
 @nox.session(python=False)

@@ -38,6 +38,7 @@ def works_of(model: FishConfig, codec: CodecConfig | None = None) -> PipelineWor
         ),  # rows of the head that can be chosen: semantic tokens and the end
         inner=fast,
         inner_steps=model.codebooks,
+        inner_heads=0,
         embeddings=model.slow.dim * (model.vocab_size + model.codebooks * model.codebook_size),
     )
 

@@ -114,7 +114,10 @@ class EstimatedStage(StageProfile):
 
 def weights_of(work: DecoderWork) -> int:
     """Return the values of a decoder's weights, its embeddings and its inner decoder included."""
-    inner = weights_of(work.inner) + work.inner.head * work.inner_steps if work.inner is not None else 0
+    inner = 0
+    if work.inner is not None:
+        heads = work.inner_steps if work.inner_heads is None else work.inner_heads
+        inner = weights_of(work.inner) + work.inner.head * heads
     embeddings = work.head if work.embeddings is None else work.embeddings
     return work.shared + work.head + embeddings + work.expert * work.experts + inner
 
@@ -212,7 +215,7 @@ def _sample(stages: Sequence[StageConfig], works: PipelineWorks, ask: Ask) -> Sa
         visit = Visit(targets=targets, prompt=part.positions, outputs=part.outputs)
         for name in stage.stream_to:
             if name in parts:
-                visit.chunks[name] = part.outputs - (name in works.vocoders)  # the last token ends the speech
+                visit.chunks[name] = max(0, part.outputs - (name in works.vocoders))  # the last token ends the speech
         if not targets:
             visit.targets.append(CLIENT)
         sample[stage.name] = visit

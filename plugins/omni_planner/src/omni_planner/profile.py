@@ -110,7 +110,8 @@ class StageProfile:
     Attributes:
         kind: by what rule its scheduler makes turns. costs: by kind of request.
         admit_after: of an engine, the messages of a request that come before it computes; more than one where it is fed by a stream.
-        frame_seconds: of a vocoder, the sound of a frame. transfers: by kind of request, the costs of the thread that sends and
+        frame_seconds: of a vocoder, the sound of a frame; of a function that streams sound, of a position, or of a chunk where positions
+            are not known. transfers: by kind of request, the costs of the thread that sends and
             receives for it, where they were measured. recorded: by how much turns cost more while they are recorded, by kind.
     """
 
@@ -166,7 +167,7 @@ class Visit:
     Attributes:
         sources: the stages that sent it a payload or a stream (:data:`CLIENT`: the client did).
         targets: the stages that got its result. chunks: chunks of its stream, by target (:data:`CLIENT`: to the client).
-        prompt: prompt positions that an engine computed. outputs: tokens that it made.
+        prompt: prompt positions that an engine computed; of estimates, those of a function, too. outputs: tokens that an engine made.
     """
 
     sources: list[str] = field(factory=list)

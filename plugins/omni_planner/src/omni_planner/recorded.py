@@ -114,16 +114,25 @@ def arrivals_of(record: list[Recorded], profile: PipelineProfile, speed: float =
 def resized(sample: Sample, profile: PipelineProfile, size: Recorded) -> Sample:
     """Return a request like ``sample`` of another size. Without ``sound``, sound is as much longer as text is.
 
-    ``prompt`` and ``tokens`` are those of engines that make text, ``sound`` that of engines that feed a vocoder.
+    ``prompt`` and ``tokens`` are those of engines that make text, ``sound`` that of engines that feed a vocoder, or a function that streams
+    sound, and of the functions between.
     """
     if (size.prompt, size.tokens, size.sound) == (None, None, None):
         return sample
     vocoders = {name for name in sample if profile.stages[name].kind == "vocoder"}
     growth = _growth(sample, profile, size.tokens, vocoders)
+    spoken = _spoken(sample, profile, size.sound, growth)
     made: Sample = {}
     for name, visit in sample.items():
         changed = evolve(visit, chunks=dict(visit.chunks))
-        if profile.stages[name].kind == "engine":
+        if name in spoken:
+            longer_by = spoken[name]
+            if profile.stages[name].kind == "engine":
+                changed.outputs = max(1, round(visit.outputs * longer_by))
+            else:
+                changed.prompt = max(min(1, visit.prompt), round(visit.prompt * longer_by))
+                changed.chunks = {each: max(1, round(count * longer_by)) for each, count in visit.chunks.items()}
+        elif profile.stages[name].kind == "engine":
             fed = vocoders & visit.chunks.keys()
             if fed:
                 frames = {
@@ -152,6 +161,27 @@ def _growth(sample: Sample, profile: PipelineProfile, tokens: int | None, vocode
         if profile.stages[name].kind == "engine" and not vocoders & visit.chunks.keys() and visit.outputs:
             return max(1, tokens) / visit.outputs if tokens is not None else 1.0
     return 1.0
+
+
+def _spoken(sample: Sample, profile: PipelineProfile, sound: float | None, growth: float) -> dict[str, float]:
+    """Return how many times longer the work of stages is that make sound of a whole payload: functions that stream it, those before
+    them, and the engine before these, but the first one, which makes text.
+    """
+    found: dict[str, float] = {}
+    first = next((name for name in sample if profile.stages[name].kind == "engine"), None)
+    for name, visit in sample.items():
+        seconds = profile.stages[name].frame_seconds * (visit.prompt or visit.chunks.get(CLIENT, 0))
+        if profile.stages[name].kind != "function" or CLIENT not in visit.chunks or not seconds:
+            continue
+        waiting = [name]
+        while waiting:
+            each = waiting.pop()
+            if each == first or each in found or profile.stages[each].kind not in ("function", "engine"):
+                continue
+            found[each] = growth if sound is None else sound / seconds
+            if profile.stages[each].kind == "function":
+                waiting += [source for source in sample[each].sources if source != CLIENT]
+    return found
 
 
 def _frames(count: int, frame_seconds: float, size: Recorded, growth: float) -> int:

@@ -215,7 +215,8 @@ class Simulation:
         seconds = {name: each.frame_seconds for name, each in self._profile.stages.items()}
         visits = arrival.sample.items()
         streamed = sum(seconds.get(to, 0.0) * frames for _, visit in visits for to, frames in visit.chunks.items())
-        return streamed + sum(seconds[name] * visit.prompt for name, visit in visits if CLIENT in visit.chunks)
+        chunks = ((name, visit, visit.chunks.get(CLIENT, 0)) for name, visit in visits)
+        return streamed + sum(seconds[name] * (visit.prompt or count) for name, visit, count in chunks if count)
 
     def _go_on(self) -> None:
         if self._closed:

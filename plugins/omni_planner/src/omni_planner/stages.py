@@ -111,7 +111,7 @@ class FunctionStage(SimulatedStage):
             if what == PAYLOAD:
                 visit = flight.sample[self.name]
                 processor, device = self._costing(flight.kind, (1, 1, self.woken, visit.prompt))
-                parts = max(visit.chunks.values(), default=1)
+                parts = max([1, *visit.chunks.values()])
                 share = processor / parts, device / parts
                 steps = [(share, self._streamed(flight, number, parts)) for number in range(1, parts + 1)]
                 steps[-1][1].extend(self._result(flight))
@@ -121,12 +121,13 @@ class FunctionStage(SimulatedStage):
     def _streamed(self, flight: Flight, number: int, parts: int) -> list[Output]:
         """Return the chunks of part ``number`` (from 1); where the stage's positions are not known, a chunk counts as one frame."""
         visit = flight.sample[self.name]
-        frames = visit.prompt * number // parts - visit.prompt * (number - 1) // parts or 1
-        return [
-            (flight, CHUNK, [target], frames if target == CLIENT else 0)
-            for target, total in visit.chunks.items()
-            for _ in range(streamed(total, parts, number))
-        ]
+        outputs: list[Output] = []
+        for target, total in visit.chunks.items():
+            before = -(-total * (number - 1) // parts)
+            for made in range(before, before + streamed(total, parts, number)):
+                frames = visit.prompt * (made + 1) // total - visit.prompt * made // total or 1
+                outputs.append((flight, CHUNK, [target], frames if target == CLIENT else 0))
+        return outputs
 
 
 @define

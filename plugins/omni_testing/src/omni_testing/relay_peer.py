@@ -48,8 +48,11 @@ class Peer:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         async with self._turn:
-            self.process.stdin.write(encode((name, arguments)).hex().encode() + b"\n")
-            line = await self.process.stdout.readline()
+            try:
+                self.process.stdin.write(encode((name, arguments)).hex().encode() + b"\n")
+                line = await self.process.stdout.readline()
+            except ConnectionError:  # it has ended before it read
+                line = b""
         if not line:
             raise PeerError("the peer has ended")
         state, answer = decode(bytes.fromhex(line.decode()))

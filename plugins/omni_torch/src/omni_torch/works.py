@@ -58,7 +58,8 @@ class DecoderWork:
             last position of a request is multiplied with. expert: weights of one expert, all layers together.
         experts, chosen: of each layer, and of them those that a position takes. cached: keys and values of a position.
         heads: query heads times their size. kernels: of a layer.
-        inner: a decoder that makes ``inner_steps`` steps for every token, one after the other.
+        inner: a decoder that makes ``inner_steps`` steps for every token, one after the other. inner_heads: its output layers beside the
+            first; ``None``: one for each step.
         embeddings: weights of which a position reads a row; ``None``: as many as of ``head``.
     """
 
@@ -74,6 +75,7 @@ class DecoderWork:
     kernels: int = 12
     inner: DecoderWork | None = None
     inner_steps: int = 0
+    inner_heads: int | None = None
     embeddings: int | None = None
 
     def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
