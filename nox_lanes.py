@@ -10,7 +10,7 @@ import nox
 from nox.command import CommandFailed
 
 WHEELS = [] if os.environ.get("OMNI_WHEELS") == "built" else ["build"]
-"""What sessions that install our wheels require: nothing where ``OMNI_WHEELS=built`` says that ``dist/`` has them."""
+"""Requirements of sessions that install our wheels: none where ``OMNI_WHEELS=built`` says that ``dist/`` has them."""
 
 
 def run_sessions(session: nox.Session, *names: str, silent: bool = False) -> None:

@@ -6,12 +6,11 @@ from omni_core.config.completion import Machine, Placement
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
 from omni_fish_s2.config import FishConfig, read_config
-from omni_fish_s2.works import works as works_in
+from omni_fish_s2.works import works as works
 from omni_torch.budgets import LIBRARIES, CacheShape, Network
 from omni_torch.headers import TensorInfo
 from omni_torch.hub import config_folder, download, listing
 from omni_torch.placement import place as choose_places
-from omni_torch.works import PipelineWorks
 
 FILES = ("*.json", "*.safetensors", "codec.pth")
 """The checkpoint files that are read, and downloaded."""
@@ -36,11 +35,6 @@ def place(config: PipelineConfig, machine: Machine) -> Placement:
     # No safetensors file: its size stands for its float32 values. Encoder and decoder are each less than the whole.
     tensors = {**found.tensors, CODEC: TensorInfo("F32", found.files[CODEC] // 4)}
     return choose_places(config, machine, tensors, networks_of(read_config(config_folder(config.model_path))))
-
-
-def works(config: PipelineConfig) -> PipelineWorks:
-    """Return the work of the stages; see :mod:`omni_torch.works`."""
-    return works_in(config)
 
 
 def networks_of(config: FishConfig) -> dict[str, Network]:

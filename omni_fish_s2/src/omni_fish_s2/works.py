@@ -32,10 +32,9 @@ def works_of(model: FishConfig, codec: CodecConfig | None = None) -> PipelineWor
     codec = codec or CodecConfig()
     frame = codec.samples_per_frame / SAMPLE_RATE
     fast = _decoder(model.fast, model.codebook_size)
+    choices = model.codebook_size + 1  # rows of the head that are read: the semantic tokens and the end
     slow = evolve(
-        _decoder(
-            model.slow, model.codebook_size + 1
-        ),  # rows of the head that can be chosen: semantic tokens and the end
+        _decoder(model.slow, choices),
         inner=fast,
         inner_steps=model.codebooks,
         inner_heads=0,
@@ -84,10 +83,5 @@ def _vocoder(codec: CodecConfig) -> PassWork:
         values += 8 * latent * rows
     weights += 7 * latent * codec.decoder_dim
     multiplied += 7 * latent * codec.decoder_dim * rows
-    sound = sound_decoder(codec.decoder_dim, codec.decoder_rates, rows)
-    return PassWork(
-        weights + sound.weights,
-        2 * multiplied + sound.flops,
-        values + sound.values,
-        codec.layers * 12 + 10 * len(codec.factors) + sound.kernels,
-    )
+    before = PassWork(weights, 2 * multiplied, values, codec.layers * 12 + 10 * len(codec.factors))
+    return before.plus(sound_decoder(codec.decoder_dim, codec.decoder_rates, rows))

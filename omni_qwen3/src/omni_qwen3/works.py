@@ -123,11 +123,6 @@ def _vocoder(config: VocoderConfig) -> PassWork:
         values += 8 * hidden * rows
     weights += 7 * hidden * config.decoder_size
     multiplied += 7 * hidden * config.decoder_size * rows
-    sound = sound_decoder(config.decoder_size, config.rates, rows)
-    return PassWork(
-        weights + sound.weights,
-        2 * multiplied + sound.flops,
-        values + sound.values,
-        config.layers * 12 + 10 * len(config.upsampling) + sound.kernels,
-        again=_LOOK_BACK,
-    )
+    kernels = config.layers * 12 + 10 * len(config.upsampling)
+    before = PassWork(weights, 2 * multiplied, values, kernels, again=_LOOK_BACK)
+    return before.plus(sound_decoder(config.decoder_size, config.rates, rows))

@@ -9,11 +9,10 @@ from omni_core.config.completion import Machine, Placement
 from omni_core.config.schema import PipelineConfig
 from omni_qwen3.memory import FRAMES, PATCHES, cache_shape, thinker_network, working
 from omni_qwen25.config import OmniConfig, read_config
-from omni_qwen25.works import works as works_in
+from omni_qwen25.works import works as works
 from omni_torch.budgets import Network
 from omni_torch.hub import config_folder, download, listing
 from omni_torch.placement import place as choose_places
-from omni_torch.works import PipelineWorks
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "spk_dict.pt")
 """The checkpoint files that are read, and downloaded."""
@@ -36,11 +35,6 @@ def place(config: PipelineConfig, machine: Machine) -> Placement:
     speaks = any(stage.name == "talker" for stage in config.stages)
     networks = networks_of(read_config(config_folder(config.model_path)), speaks=speaks)
     return choose_places(config, machine, tensors, networks)
-
-
-def works(config: PipelineConfig) -> PipelineWorks:
-    """Return the work of the stages; see :mod:`omni_torch.works`."""
-    return works_in(config)
 
 
 def networks_of(config: OmniConfig, *, speaks: bool = True) -> dict[str, Network]:

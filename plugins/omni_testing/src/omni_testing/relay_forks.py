@@ -100,7 +100,10 @@ class _Server:
         socket.send_fds(self._connection, [json.dumps(arguments).encode()], [there.fileno()])
         answer, descriptors, _, _ = socket.recv_fds(self._connection, 64, 1)
         if not answer:
-            raise RuntimeError(f"the process that forks has ended with {self._process.wait()}")
+            code = self._process.wait()
+            raise RuntimeError(
+                f"the process that forks the others of relay tests has ended with {code}; see what it printed"
+            )
         return int(answer), descriptors[0]
 
     def works(self) -> bool:

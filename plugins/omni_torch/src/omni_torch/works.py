@@ -130,6 +130,16 @@ class PassWork:
         positions = counts.positions + self.again * counts.decodes
         return Demand(self.flops * positions, item_bytes * (self.weights + self.values * positions), self.kernels)
 
+    def plus(self, other: PassWork) -> PassWork:
+        """Return the work of this network and then another one, for the same positions."""
+        return PassWork(
+            self.weights + other.weights,
+            self.flops + other.flops,
+            self.values + other.values,
+            self.kernels + other.kernels,
+            self.again,
+        )
+
 
 def sound_decoder(width: int, rates: Sequence[int], rows: int) -> PassWork:
     """Return the work of a convolutional decoder of sound as in DAC (Kumar et al., 2023, arXiv:2306.06546).
