@@ -98,7 +98,7 @@ inline void widen_fours(const uint8_t *from, const bf16 *scales, const bf16 *zer
     _mm_storeu_si128((__m128i *)to, _mm_and_si128(bytes, low));
     _mm_storeu_si128((__m128i *)(to + 4), _mm_and_si128(_mm_srli_epi16(bytes, 4), low));
     to[FOURS] = (uint32_t)scales[g] << 16;
-    if (zeros) write(to + FOURS + 1, (widen(zeros[g]) - 8.0f) * 0.125f);
+    if (zeros) write(to + FOURS + 1, zero_shares(widen(zeros[g])));
   }
 }
 

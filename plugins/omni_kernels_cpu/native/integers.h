@@ -102,7 +102,10 @@ struct Outputs {
 };
 
 // A group's sum has its inputs times 8 taken from it. With a zero point z, (z - 8) / 8 of that are added.
-inline Floats zero_shares(Floats zeros) { return (zeros - 8.0f) * 0.125f; }
+template <class T>
+inline T zero_shares(T zeros) {
+  return (zeros - 8.0f) * 0.125f;
+}
 
 #if DOTS
 // Scales or zero points of a unit: lane 4 * g + o is that of group g and output o.
@@ -341,7 +344,7 @@ __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const 
         for (int i = 0; i < 4; i++) begin += u.begin[at * 4 + i];
         for (int i = 0; i < 16; i++) sum += (bytes[i] & 15) * u.first[at * 16 + i] + (bytes[i] >> 4) * u.second[at * 16 + i];
         float total = (float)(begin + sum);
-        if (ZEROS) total += (widen(a.zeros[o][g]) - 8) * 0.125f * (float)begin;
+        if (ZEROS) total += zero_shares(widen(a.zeros[o][g])) * (float)begin;
         sums[at] += total * (widen(a.scales[o][g]) * u.scales[at * 4]);
       }
       out[m * OUTS + o] = (sums[0] + sums[2]) + (sums[1] + sums[3]);
