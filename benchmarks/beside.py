@@ -61,6 +61,10 @@ LOADS = (
 )
 
 
+AWAKE = Load("one prompt", 1, 54, 1, "positions/s")
+"""Computed before each measurement: Linux may have taken the pages of an engine that waited, which then reads its weights from the disk."""
+
+
 class Worker:
     """A process with an engine. ``name`` is for messages."""
 
@@ -132,10 +136,12 @@ def equal_ids(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[int, int]:
     return same, total
 
 
-def measure(label: str, kind: str, sides: dict[str, Worker], *, rounds: int, clock: str, draw: Draw) -> list[Row]:
-    """Measure all loads on all sides, those that are not ours last in ``sides``."""
+def measure(
+    label: str, kind: str, sides: dict[str, Worker], loads: Sequence[Load], *, rounds: int, clock: str, draw: Draw
+) -> list[Row]:
+    """Measure ``loads`` on all sides, those that are not ours last in ``sides``."""
     samples: dict[tuple[str, str], list[float]] = {}
-    for load in LOADS:  # what is compiled or laid out at first use, and threads that are chosen by trial
+    for load in loads:  # what is compiled or laid out at first use, and threads that are chosen by trial
         for number in range(WARM_UPS if load.tokens == 1 else 1):
             prompts = [draw(load.length, -1 - seed - number) for seed in range(load.requests)]
             for worker in sides.values():
@@ -145,9 +151,12 @@ def measure(label: str, kind: str, sides: dict[str, Worker], *, rounds: int, clo
     peers = [name for name in sides if name in PEERS]
     for number in range(rounds):
         order = list(sides) if number % 2 else list(reversed(sides))
-        for load in LOADS:
+        for load in loads:
             prompts = [draw(load.length, 1000 * number + seed) for seed in range(load.requests)]
-            answers = {name: sides[name].generate(load, prompts) for name in order}
+            answers = {}
+            for name in order:
+                sides[name].generate(AWAKE, [draw(AWAKE.length, -1)])
+                answers[name] = sides[name].generate(load, prompts)
             for name, made in answers.items():
                 samples.setdefault((name, load.name), []).append(rate(load, made, clock))
             so_far = ", ".join(f"{name} {samples[name, load.name][-1]:.1f}" for name in answers)
@@ -156,7 +165,7 @@ def measure(label: str, kind: str, sides: dict[str, Worker], *, rounds: int, clo
                 if kind == "float32" and load.requests > 1 and number == 0:
                     equal[load.name, peer] = equal_ids(answers[ours[0]], answers[peer])
     rows = []
-    for load in LOADS:
+    for load in loads:
         medians = {peer: statistics.median(samples[peer, load.name]) for peer in peers}
         better = max(medians, key=lambda peer: medians[peer])
         for mine in ours:
@@ -176,6 +185,7 @@ def beside(
     *,
     weights: Sequence[str],
     ways: Sequence[str] = (),
+    loads: Sequence[str] = (),
     threads: Sequence[int],
     rounds: int,
     cpu: bool,
@@ -186,11 +196,13 @@ def beside(
 
     Args:
         ways: which of :data:`WEIGHTS` are measured for a kind that has more than one; all of them if empty.
+        loads: names of those of :data:`LOADS` that are measured; all of them if empty.
         pythons: an interpreter for each of :data:`PEERS` that is compared. ours: the interpreter of our own process.
         draw: returns a prompt of some length for a seed.
         cpu: measure CPU time at one thread, for a machine with other load; more threads are measured by wall clock.
     """
     rows: list[Row] = []
+    some_loads = [each for each in LOADS if each.name in loads] or LOADS
     with tempfile.TemporaryDirectory() as folder:
         for count in threads:
             for kind in weights:
@@ -206,7 +218,7 @@ def beside(
                         sides[name] = Worker(name, python, Path(folder), engine=name, weights=kind, **options)
                     title = f"{label}, {count} thread{'s' if count > 1 else ''}"
                     clock = "cpu" if cpu and count == 1 else "wall"
-                    made = measure(title, kind, sides, rounds=rounds, clock=clock, draw=draw)
+                    made = measure(title, kind, sides, some_loads, rounds=rounds, clock=clock, draw=draw)
                 finally:
                     for worker in sides.values():
                         worker.stop()

@@ -387,6 +387,13 @@ LABELS = {"mid": "270 M", "large": "1.5 B"}
     multiple=True,
     help="With --beside: only these of our ways of int8 and int4 weights; default: all.",
 )
+@click.option(
+    "--load",
+    "loads",
+    type=click.Choice([each.name for each in beside.LOADS]),
+    multiple=True,
+    help="With --beside: only these rows; default: all.",
+)
 def main(
     quick: bool,
     json_path: Path | None,
@@ -397,11 +404,12 @@ def main(
     threads: tuple[int, ...],
     weights: tuple[str, ...],
     ways: tuple[str, ...],
+    loads: tuple[str, ...],
 ) -> None:
     """Engine against transformers' generate, or beside other engines."""
     global clock
     pythons = beside.interpreters(peers)
-    for option, given in (("--weights", weights), ("--way", ways)):
+    for option, given in (("--weights", weights), ("--way", ways), ("--load", loads)):
         if given and not pythons:
             raise click.UsageError(f"{option}: needs --beside")
     clock = time.process_time if cpu else clock
@@ -417,8 +425,8 @@ def main(
                 return ids
 
             rows = beside.beside(
-                LABELS[size], checkpoint, pythons, weights=weights or tuple(beside.WEIGHTS), ways=ways, threads=threads,
-                rounds=rounds, cpu=cpu, ours=sys.executable, draw=draw,
+                LABELS[size], checkpoint, pythons, weights=weights or tuple(beside.WEIGHTS), ways=ways, loads=loads,
+                threads=threads, rounds=rounds, cpu=cpu, ours=sys.executable, draw=draw,
             )  # fmt: skip
             publish(rows, json_path)
             return

@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -20,6 +24,10 @@ from omni_torch.headers import LARGEST_HEADER
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector that a kernel loads."""
+
+HUGE_PAGE = 2**21
+"""Bytes. Linux keeps a file's bytes in pages of as many as one call writes, within a multiple of this, and maps whole ones as one page:
+https://docs.kernel.org/admin-guide/mm/transhuge.html."""
 
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
@@ -64,13 +72,32 @@ def write_tensors(
         with os.fdopen(handle, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, total)  # a full disk is an error at once
             claiming.close()
-            file.write(len(encoded).to_bytes(8, "little") + encoded)
-            for tensor in plan:
-                file.write(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+            begin = memoryview(len(encoded).to_bytes(8, "little") + encoded)
+            _write(file, chain([begin], map(_bytes, plan)))
             file.flush()
             os.fsync(file.fileno())
         os.replace(name, path)
         stack.pop_all()
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _write(file: BinaryIO, parts: Iterable[memoryview]) -> None:
+    """Write one part after the other in calls that begin and end at multiples of :data:`HUGE_PAGE`."""
+    rest = bytearray()
+    for part in parts:
+        missing = -len(rest) % HUGE_PAGE
+        rest += part[:missing]
+        if len(rest) == HUGE_PAGE:
+            file.write(rest)
+            rest.clear()
+        if not rest:
+            end = len(part) - (len(part) - missing) % HUGE_PAGE
+            file.write(part[missing:end])
+            rest += part[end:]
+    file.write(rest)
 
 
 def file_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
@@ -136,6 +163,14 @@ def _check(entry: dict[str, Any]) -> int:
     return int(end)
 
 
+def _read_huge_pages(address: int, size: int) -> None:
+    """Have Linux read a mapping from the disk in huge pages, however little it reads ahead. What it answers does not matter: memory that is
+    in pieces, a file system without large pages and a kernel without huge ones are as good, and slower.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.MADV_HUGEPAGE)
+
+
 def map_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Return the tensors of a file, mapped: pages are read when they are used, and shared with other processes that map it.
 
@@ -149,6 +184,7 @@ def map_tensors(path: Path) -> dict[str, torch.Tensor]:
         storage = torch.UntypedStorage.from_file(str(path), shared=False, nbytes=total)
     except RuntimeError as error:
         raise OSError(str(error)) from None
+    _read_huge_pages(storage.data_ptr(), total)
     memory = torch.tensor([], dtype=torch.uint8).set_(cast(torch.UntypedStorage, storage), 0, (total,), (1,))
     tensors = {}
     for name, entry in header.items():
