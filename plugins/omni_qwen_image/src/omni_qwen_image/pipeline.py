@@ -15,6 +15,12 @@ INDEX = "model_index.json"
 FILES = ("*.json", "*/*.json", "*/*.txt", "*/*.safetensors", "*/*.jinja")
 """The checkpoint files that are read, and downloaded."""
 
+LIBRARIES = [
+    "diffusers.models.transformers.transformer_qwenimage",
+    "diffusers.models.autoencoders.autoencoder_kl_qwenimage",
+]
+"""Modules that the stages import, and with them transformers: most of the time of a start, so they are imported once for all."""
+
 
 def qwen_image(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
     """A text in, and an image where the checkpoint edits images; an image out. ``options``: see :data:`.interface.OPTIONS`.
@@ -34,7 +40,7 @@ def qwen_image(model_path: str, **options: Unpack[Options]) -> PipelineConfig:
         return dtype | {name: given[name] for name in names if name in given}
 
     def place(stage: str) -> dict[str, Any]:
-        return {"process": stage if separate else "pipeline", "gpu": given.get("gpu")}
+        return {"process": stage if separate else "pipeline", "gpu": given.get("gpu"), "preload": list(LIBRARIES)}
 
     return PipelineConfig(
         model_path=model_path,
