@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from itertools import pairwise
 from typing import Any
@@ -348,7 +349,27 @@ def test_int4_products_read_nothing_beyond_the_matrix() -> None:
             weight, groups = values[: out * size // 2].view(out, -1), scales[: out * size // 32].view(out, -1)
             x = torch.cat([normal(count * size), torch.full((64,), float("nan"))])[: count * size].view(count, size)
             error = relative_error(few_rows_linear, rows.few_rows_linear, (x, weight, groups, normal(out)))
-            assert error <= 1e-5, (size, count, out)
+            most = 1e-5 if count <= 32 else 2**-8  # weights of prompts are rounded to bfloat16
+            assert error <= most, (size, count, out)
+
+
+@pytest.mark.parametrize("narrow", [int4, with_zero_points], ids=["int4", "int4 with zero points"])
+@pytest.mark.parametrize("size", [96, 512, 1120])
+def test_a_row_of_an_int4_product_does_not_depend_on_the_others(narrow: Callable[[Matrix], Matrix], size: int) -> None:
+    """Few rows multiply weights that are widened in registers, and more rows those in memory, a stretch of 512 inputs at a time."""
+    matrix = narrow(Matrix(normal(11, size), None, normal(11)))
+    assert matrix.scales is not None
+    x = normal(9, size)
+    x[8, 3] = float("nan")
+    product = partial(rows.few_rows_linear, weight=matrix.weight, scales=matrix.scales, bias=matrix.bias)
+    whole = product(x)
+    arguments = x[:8], matrix.weight, matrix.scales, matrix.bias
+    assert relative_error(few_rows_linear, rows.few_rows_linear, arguments) <= 1e-5
+    assert whole[8].isnan().all()
+    assert whole[:8].isfinite().all()
+    for count in range(1, 9):
+        assert torch.equal(product(x[:count]), whole[:count]), count
+        assert torch.equal(product(x[8 - count : 8]), whole[8 - count : 8]), count
 
 
 def finite(arguments: list[Any]) -> tuple[Any, ...]:

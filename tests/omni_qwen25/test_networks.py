@@ -22,6 +22,7 @@ from omni_qwen25.config import parse_config, read_config
 from omni_qwen25.dit import MelNetwork
 from omni_qwen25.mel2wav import Vocoder
 from omni_qwen25.networks import PARTS, Talker, Thinker, describe_part
+from omni_qwen25.pipeline import qwen25_omni
 from omni_qwen25.voices import load_voices, voice_names, voice_of
 
 
@@ -173,3 +174,12 @@ def test_a_checkpoint_without_speech_is_refused_by_the_stages_of_speech(tiny: di
     assert read_config(tmp_path).talker is None
     with pytest.raises(ConfigError, match="does not speak: use qwen25-text"):
         create_code2mel(str(tmp_path))
+
+
+def test_stages_of_transformers_networks_share_its_import(tiny: dict[str, Path]) -> None:
+    """Each of these processes would take seconds of its own for the import."""
+    config, stages = read_config(tiny["a"]), {each.name: each for each in qwen25_omni(str(tiny["a"])).stages}
+    networks = {"image_encoder": "visual", "audio_encoder": "audio", "code2mel": "dit", "mel2wav": "bigvgan"}
+    for stage, part in networks.items():
+        assert type(describe_part(config, part)).__module__ in stages[stage].preload, stage
+    assert {name for name, each in stages.items() if each.preload} == set(networks)

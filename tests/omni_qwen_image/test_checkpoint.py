@@ -13,6 +13,7 @@ from omni_core.errors import ConfigError
 from omni_qwen_image.checkpoint import Checkpoint
 from omni_qwen_image.decoder import create_decoder
 from omni_qwen_image.denoiser import create_denoiser
+from omni_qwen_image.pipeline import qwen_image
 
 
 @pytest.fixture
@@ -49,3 +50,10 @@ def test_a_component_that_cannot_be_read_is_named(damaged: Path) -> None:
     (damaged / "scheduler/scheduler_config.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"scheduler_config\.json must hold an object"):
         create_denoiser(str(damaged))
+
+
+def test_stages_share_the_import_of_their_networks(small: Path) -> None:
+    from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
+
+    networks = [QwenImageTransformer2DModel.__module__, AutoencoderKLQwenImage.__module__]
+    assert all(stage.preload == networks for stage in qwen_image(str(small)).stages)

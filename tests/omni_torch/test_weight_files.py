@@ -1,4 +1,4 @@
-"""How files of prepared weights are written and mapped, for huge pages. What is in them is tested with what fills them, in
+"""Files of prepared weights are written and mapped in huge pages. What is in them is tested with what fills them, in
 test_prepared.py.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
+from os import fspath
 from symtable import symtable
 from typing import Any
 
@@ -91,5 +92,5 @@ def find(module: str) -> ModuleSpec | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         # Under its whole name, a folder without __init__.py asks for the package around it, which is not there.
-        spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
+        spec = PathFinder.find_spec(name, [*map(fspath, spec.submodule_search_locations)])  # some packages have paths there
     return spec

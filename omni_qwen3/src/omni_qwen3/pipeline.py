@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -85,11 +85,13 @@ class Distribution:
     Attributes:
         package: the import package of its stages. options: that its pipelines know.
         interface_of: see :func:`omni_qwen3.interface.interface_of`.
+        preload: by stage, modules that several stages import, and that are imported once for all.
     """
 
     package: str
     options: Mapping[str, str]
     interface_of: Callable[[str, Interface, dict[str, Any]], Interface]
+    preload: Mapping[str, Sequence[str]] = {}
 
 
 QWEN3 = Distribution("omni_qwen3", OPTIONS, interface_of)
@@ -114,9 +116,12 @@ class GivenOptions:
         return {name: self._options[name] for name in names if name in self._options}
 
     def place(self, stage: str, *, network: bool = True) -> dict[str, Any]:
-        """The process and the device of a stage."""
-        process = "pipeline" if self._processes == "one" else stage
-        return {"process": process, "gpu": self._gpu} if network else {"process": process}
+        """The process, the device and the shared modules of a stage."""
+        place = {
+            "process": "pipeline" if self._processes == "one" else stage,
+            "preload": list(self.distribution.preload.get(stage, ())),
+        }
+        return {**place, "gpu": self._gpu} if network else place
 
     def pipeline(
         self, model_path: str, name: str, stages: list[StageConfig], terminals: str | None, interface: Interface

@@ -368,38 +368,66 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
 #endif
 #endif
 
-typedef void (*IntegerBlock)(const Outputs &a, int64_t size, const void *const *rows, float *out);
-constexpr IntegerBlock INT4_BLOCKS[] = {nullptr, int4_block<false, 1>, int4_block<false, 2>, int4_block<false, 3>, int4_block<false, 4>};
-constexpr IntegerBlock ZERO_POINT_BLOCKS[] = {nullptr, int4_block<true, 1>, int4_block<true, 2>, int4_block<true, 3>, int4_block<true, 4>};
-constexpr IntegerBlock INT8_BLOCKS[] = {nullptr, int8_block<1>, int8_block<2>, int8_block<3>, int8_block<4>};
+// The blocks of one kind of products, by the number of rows. out[row * OUTS + output]
+typedef void (*RowsBlock)(const Outputs &a, int64_t size, const void *const *rows, float *out);
+constexpr RowsBlock INT4_BLOCKS[] = {nullptr, int4_block<false, 1>, int4_block<false, 2>, int4_block<false, 3>, int4_block<false, 4>};
+constexpr RowsBlock ZERO_POINT_BLOCKS[] = {nullptr, int4_block<true, 1>, int4_block<true, 2>, int4_block<true, 3>, int4_block<true, 4>};
+constexpr RowsBlock INT8_BLOCKS[] = {nullptr, int8_block<1>, int8_block<2>, int8_block<3>, int8_block<4>};
 
 inline bool multiplies_integers(const omni_matrix &a) { return a.int8_inputs != 0; }
 
-// Calls emit(row, output, value) for the outputs from `begin` to `end` of every row. `xs`: rows as prepare_units() or prepare_bytes() makes them.
-template <class Emit>
-inline void integer_product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Emit emit) {
-  const IntegerBlock *blocks = a.kind != OMNI_INT4 ? INT8_BLOCKS : a.zero_points ? ZERO_POINT_BLOCKS : INT4_BLOCKS;
+// OUTS outputs from `output` on; `end` is after the last of the matrix or of a thread.
+inline Outputs outputs_of(const omni_matrix &a, int64_t output, int64_t end) {
   int64_t bytes = a.kind == OMNI_INT4 ? a.in / 2 : a.in, groups = a.in / 32 * (a.zero_points ? 2 : 1);
+  Outputs made;
+  for (int r = 0; r < OUTS; r++, output += output + 1 < end) {
+    made.weights[r] = (const uint8_t *)a.weight + output * bytes;
+    made.scales[r] = (const bf16 *)a.group_scales + output * groups;
+    made.zeros[r] = a.zero_points ? made.scales[r] + a.in / 32 : nullptr;
+  }
+  return made;
+}
+
+// Calls emit(row, output, value) for `rows` rows from `row` on and OUTS outputs from `output` on that are before `end`, whose sums are `out`.
+template <class Emit>
+inline void emit_outputs(const omni_matrix &a, const float *out, int row, int rows, int64_t output, int64_t end, Emit emit) {
+  for (int r = 0; r < OUTS && output + r < end; r++) {
+    float scale = a.scales ? a.scales[output + r] : 1.0f, bias = a.bias ? a.bias[output + r] : 0.0f;
+    for (int m = 0; m < rows; m++)
+      emit(row + m, output + r, a.scales || a.bias ? out[m * OUTS + r] * scale + bias : out[m * OUTS + r]);
+  }
+}
+
+// The same for all rows, whose sums are by fours of rows: of each four [OUTS][rows].
+template <class Emit>
+inline void emit_sums(const omni_matrix &a, const Floats *sums, int rows, int64_t output, int64_t end, Emit emit) {
+  for (int row = 0; row < rows; row += 4) {
+    int some = rows - row < 4 ? rows - row : 4;
+    float out[4 * OUTS];
+    for (int r = 0; r < OUTS; r++)
+      for (int m = 0; m < some; m++) out[m * OUTS + r] = sum(sums[row * OUTS + r * some + m]);
+    emit_outputs(a, out, row, some, output, end, emit);
+  }
+}
+
+// Calls emit(row, output, value) for the outputs from `begin` to `end` of every row. `xs`: rows as `blocks` read them.
+template <class Emit>
+inline void outputs_product(const RowsBlock *blocks, const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Emit emit) {
   for (int64_t o = begin; o < end; o += OUTS) {
-    int count = end - o < OUTS ? (int)(end - o) : OUTS;
-    Outputs outputs;
-    for (int r = 0; r < OUTS; r++) {
-      int64_t output = o + (r < count ? r : count - 1);
-      outputs.weights[r] = (const uint8_t *)a.weight + output * bytes;
-      outputs.scales[r] = (const bf16 *)a.group_scales + output * groups;
-      outputs.zeros[r] = a.zero_points ? outputs.scales[r] + a.in / 32 : nullptr;
-    }
-    for (int row = 0; row < rows;) {
+    Outputs outputs = outputs_of(a, o, end);
+    for (int row = 0; row < rows; row += 4) {
       int some = rows - row < 4 ? rows - row : 4;
       float out[4 * OUTS];
       blocks[some](outputs, a.in, xs + row, out);
-      for (int r = 0; r < count; r++) {
-        float scale = a.scales ? a.scales[o + r] : 1.0f, bias = a.bias ? a.bias[o + r] : 0.0f;
-        for (int m = 0; m < some; m++) emit(row + m, o + r, a.scales || a.bias ? out[m * OUTS + r] * scale + bias : out[m * OUTS + r]);
-      }
-      row += some;
+      emit_outputs(a, out, row, some, o, end, emit);
     }
   }
+}
+
+// As outputs_product(); rows are as prepare_units() or prepare_bytes() makes them.
+template <class Emit>
+inline void integer_product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Emit emit) {
+  outputs_product(a.kind != OMNI_INT4 ? INT8_BLOCKS : a.zero_points ? ZERO_POINT_BLOCKS : INT4_BLOCKS, a, xs, rows, begin, end, emit);
 }
 
 }  // namespace

@@ -69,20 +69,22 @@ constexpr int64_t END = 128;  // floats by which a row of integers may be longer
 
 constexpr size_t SMALL = 64 * 64;  // what rounding up to cache lines adds to a few dozen pieces
 
-// Of rows as vectors, and of a panel, for products with inputs in 8 bits.
-size_t lanes_memory(const omni_matrix &a, int64_t rows) { return a.int8_inputs ? floats((rows + 16 + 48) * (a.in + 32)) : 0; }
+// What product() takes: of inputs in 8 bits rows as vectors, and a panel; of other 4-bit weights sums of 16 lanes of 4 outputs.
+size_t scratch_memory(const omni_matrix &a, int64_t rows) {
+  return a.int8_inputs ? floats((rows + 16 + 48) * (a.in + 32)) : a.kind == OMNI_INT4 ? floats(64 * rows) : 0;
+}
 
-// Of this thread, for a product of few rows of floats.
+// Of this thread, for a product of rows of floats.
 size_t product_memory(const omni_matrix &a, int64_t rows) {
-  size_t lanes = lanes_memory(a, rows), panel = a.kind == OMNI_INT4 ? floats(48 * a.in) : 0;
-  return floats((rows + 16) * a.in + END * rows) + floats(2 * rows) + (lanes > panel ? lanes : panel) + SMALL;
+  size_t scratch = scratch_memory(a, rows), panel = a.kind == OMNI_INT4 ? floats(48 * a.in) : 0;
+  return floats((rows + 16) * a.in + END * rows) + floats(2 * rows) + (scratch > panel ? scratch : panel) + SMALL;
 }
 
 void decode_memory(const omni_stack *stack, const omni_step *step, size_t *shared, size_t *own) {
   int64_t rows = step->rows, pairs = 0, units = 0, dense = 0, experts = 0, longest = 0;
-  size_t lanes = 0;
+  size_t scratch = 0;
   auto widest = [&](const omni_matrix &a) {
-    if (a.weight && lanes_memory(a, rows) > lanes) lanes = lanes_memory(a, rows);
+    if (a.weight && scratch_memory(a, rows) > scratch) scratch = scratch_memory(a, rows);
   };
   for (int64_t l = 0; l < stack->layer_count; l++) {
     const omni_layer &layer = stack->layers[l];
@@ -102,7 +104,7 @@ void decode_memory(const omni_stack *stack, const omni_step *step, size_t *share
   int64_t heads = stack->heads * stack->head_dim, all = heads + 2 * stack->kv_heads * stack->head_dim;
   *shared = floats(rows * (stack->hidden + all + heads + experts + 2 * dense)) + 2 * floats(pairs * units) + SMALL;
   *own = floats(rows * (4 * stack->hidden + 2 * heads + all + 2 * dense + 2 * stack->head_dim + 8 * END)) + floats(pairs * (units + END)) +
-         floats(stack->heads * longest) + floats(20 * pairs + 20 * rows + 4 * experts) + lanes + SMALL;
+         floats(stack->heads * longest) + floats(20 * pairs + 20 * rows + 4 * experts) + scratch + SMALL;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // and the place of a row, so that a row's result does not depend on the batch.
 #pragma once
 #include "lane_products.h"
+#include "nibbles.h"
 
 namespace {
 
@@ -164,13 +165,13 @@ inline int many_rows(int64_t kind) { return kind == OMNI_INT4 ? W - 1 : 3 * W; }
 // prepare_units() or prepare_bytes().
 template <class Emit>
 inline void product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Scratch scratch, Emit emit) {
-  (void)scratch;
   if (multiplies_integers(a)) {
 #if INTEGER_LANES
     if (rows >= many_rows(a.kind)) return many_integers(a, xs, rows, begin, end, scratch, emit);
 #endif
     return integer_product(a, xs, rows, begin, end, emit);
   }
+  if (a.kind == OMNI_INT4) return nibble_product(a, xs, rows, begin, end, scratch, emit);
   const Blocks &blocks = BLOCKS[a.kind];
   for (int64_t o = begin; o < end;) {
     int outputs = o + MANY <= end ? MANY : 1;

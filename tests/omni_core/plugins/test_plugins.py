@@ -6,7 +6,9 @@ import os
 import re
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from attrs import evolve
@@ -414,6 +416,7 @@ def test_every_hook_is_documented_with_an_example() -> None:
 
 LIGHT = """
 import sys
+from importlib.machinery import ModuleSpec
 from omni_core.cli.main import main
 try:
     main(sys.argv[1:])
@@ -464,3 +467,15 @@ def test_plugin_modules_import_quickly_and_without_torch() -> None:
 def test_components_are_frozen() -> None:
     with pytest.raises(AttributeError):
         Component("a", "b:c", "d").name = "x"  # type: ignore[misc]
+
+
+def test_a_module_is_found_in_a_package_whose_places_are_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers gives itself such a spec once it is imported; Python's own finder ignores what is no text."""
+    (tmp_path / "placed").mkdir()
+    (tmp_path / "placed" / "inner.py").write_text("value = 1\n")
+    package = ModuleType("placed")
+    package.__spec__ = ModuleSpec("placed", None, is_package=True)
+    package.__spec__.submodule_search_locations = [tmp_path / "placed"]  # type: ignore[list-item]
+    monkeypatch.setitem(sys.modules, "placed", package)
+    assert problem("placed.inner:value") is None
+    assert problem("placed.other:value") == "module 'placed.other' does not exist"

@@ -23,14 +23,12 @@ class BoundStack:
     Attributes:
         fits: False if the library cannot read a weight.
         narrow: True if the first matrix has weights narrower than float32, which tiles multiply.
-        grouped: True if there are 4-bit weights that are not multiplied as integers, which only the code of prompts reads.
         whole: True if the first matrix is multiplied as integers, for which tiles are not used.
     """
 
     def __init__(self, stack: DecoderStack) -> None:
         self._kept: list[object] = []
         self.fits = True
-        self.grouped = False
         self.layers = (LayerStruct * len(stack.layers))(*map(self._layer, stack.layers))
         hidden = stack.norm.shape[0]
         sizes = len(stack.layers), hidden, stack.heads, stack.kv_heads, stack.head_dim
@@ -58,7 +56,7 @@ class BoundStack:
         """True if decode steps are computed by the code of prompts: tiles multiply one row as fast as sixteen, and no slower than its
         weights are read.
         """
-        return self.grouped or (self.narrow and not self.whole and has_tiles())
+        return self.narrow and not self.whole and has_tiles()
 
     def _layer(self, layer: LayerWeights) -> LayerStruct:
         made = LayerStruct(
@@ -93,7 +91,6 @@ class BoundStack:
             assert matrix.scales is not None
             groups = matrix.scales.detach().to(torch.bfloat16).contiguous()
             self._kept.append(groups)
-            self.grouped = self.grouped or not matrix.int8_inputs
             kinds = KINDS[weight.dtype], groups.data_ptr(), matrix.int8_inputs, groups.dim() == 3
             return MatrixStruct(weight.data_ptr(), None, bias, out, 2 * inner, *kinds)
         scales = None if matrix.scales is None else self._floats(matrix.scales)

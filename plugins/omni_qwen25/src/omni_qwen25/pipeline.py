@@ -13,7 +13,15 @@ _ROUTING = "omni_qwen25.routing"
 _SOUND = {"dtype": "float32"}
 """Token2wav computes in float32, as in the reference."""
 
-QWEN25 = Distribution("omni_qwen25", OPTIONS, interface_of)
+_LIBRARY = ["transformers.models.qwen2_5_omni.modeling_qwen2_5_omni"]
+"""Most of the time of a start, in each of the stages that import it."""
+
+QWEN25 = Distribution(
+    "omni_qwen25",
+    OPTIONS,
+    interface_of,
+    preload=dict.fromkeys(("image_encoder", "audio_encoder", "code2mel", "mel2wav"), _LIBRARY),
+)
 
 
 def qwen25_omni(model_path: str, **options: Unpack[Options]) -> PipelineConfig:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from attrs import define
 
 from omni_torch.experts import one_by_one, route_experts
-from omni_torch.few_rows import Matrix, few_rows_linear, widened
+from omni_torch.few_rows import Matrix, few_rows_linear
 from omni_torch.kernels import operation
 from omni_torch.operations import EPS, norm_rotary
 
@@ -213,7 +213,8 @@ def prefill_layers(
 
     Rows of one request are adjacent and in order. They have equal rows of ``pages``; the ``lengths`` of each are its own position plus
     one. Each attends to the positions up to its own, those of earlier rows of the step among them. A kernel may
-    keep inputs in bfloat16 that :attr:`omni_torch.few_rows.Matrix.int8_inputs` rounds to 8 bits.
+    keep inputs in bfloat16 that :attr:`omni_torch.few_rows.Matrix.int8_inputs` rounds to 8 bits, and round 4-bit values times their scales
+    to bfloat16.
     """
     return decode_layers.reference(x, cos, sin, pages, lengths, block_size, keys, values, stack, capture)
 
@@ -231,9 +232,7 @@ def _product(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
     bias = None if matrix.bias is None else matrix.bias.to(x.dtype)
     if matrix.scales is None:
         return F.linear(x, matrix.weight.to(x.dtype), bias)
-    if matrix.int8_inputs:
-        return few_rows_linear.reference(x, matrix.weight, matrix.scales, bias, True)
-    return F.linear(x.to(torch.bfloat16).to(x.dtype), widened(matrix.weight, matrix.scales, x.dtype), bias)
+    return few_rows_linear.reference(x, matrix.weight, matrix.scales, bias, matrix.int8_inputs)
 
 
 def _attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

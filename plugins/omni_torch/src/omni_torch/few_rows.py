@@ -44,8 +44,8 @@ def widened(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, *, e
     Args:
         weight: int8, with ``scales`` ``[out]``; or uint8 ``[out, in / 2]`` with bfloat16 ``scales`` ``[out, in / 32]``: byte j of the 16 of
             a group holds value j in its low half and value j + 16 in its high half, each plus 8. Their products with the scale are rounded
-            to bfloat16, but with ``exact``. With ``scales`` ``[out, 2, in / 32]`` the second row of each output are zero points, which
-            values are stored plus instead of 8.
+            to bfloat16, as kernels of prompts have them, but with ``exact``. With ``scales`` ``[out, 2, in / 32]`` the second row of each
+            output are zero points, which values are stored plus instead of 8.
     """
     if weight.dtype != torch.uint8:
         return weight.to(dtype) * scales.to(dtype).unsqueeze(1)
@@ -111,7 +111,8 @@ def few_rows_linear(
     """Compute ``x @ (weight * scales).T + bias``.
 
     A row's result does not depend on the other rows. With a quantised weight, ``x`` is rounded to bfloat16 first, or with ``int8_inputs``
-    as by :func:`rounded_inputs`.
+    as by :func:`rounded_inputs`. The products of 4-bit values with their scales are not rounded; of more rows than a decode step has (32) a
+    kernel may round them to bfloat16.
 
     Args:
         x: ``[..., in]``. weight: ``[out, in]`` of the same dtype; or with ``scales``, as in :func:`widened`.
@@ -121,14 +122,12 @@ def few_rows_linear(
     """
     if scales is None:
         return F.linear(x, weight, bias)
-    if int8_inputs:
-        wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-        exact = F.linear(rounded_inputs(x.to(wide), weight), widened(weight, scales, wide, exact=True)).to(x.dtype)
-        return exact if bias is None else exact + bias
-    rounded = x.to(torch.bfloat16).to(x.dtype)
-    if weight.dtype == torch.uint8:
-        return F.linear(rounded, widened(weight, scales, x.dtype), bias)
-    output = F.linear(rounded, weight.to(x.dtype)) * scales.to(x.dtype)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    inputs = rounded_inputs(x.to(wide), weight) if int8_inputs else x.to(torch.bfloat16).to(wide)
+    if int8_inputs or weight.dtype == torch.uint8:
+        output = F.linear(inputs, widened(weight, scales, wide, exact=True)).to(x.dtype)
+    else:
+        output = F.linear(inputs.to(x.dtype), weight.to(x.dtype)) * scales.to(x.dtype)
     return output if bias is None else output + bias
 
 
