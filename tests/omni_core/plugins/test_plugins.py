@@ -416,7 +416,6 @@ def test_every_hook_is_documented_with_an_example() -> None:
 
 LIGHT = """
 import sys
-from importlib.machinery import ModuleSpec
 from omni_core.cli.main import main
 try:
     main(sys.argv[1:])
