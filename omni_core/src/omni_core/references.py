@@ -91,6 +91,7 @@ def find(module: str) -> ModuleSpec | None:
     for name in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        # Under its whole name, a folder without __init__.py asks for the package around it, which is not there.
-        spec = PathFinder.find_spec(name, [*map(fspath, spec.submodule_search_locations)])  # some packages have paths there
+        # Under its whole name, a folder without __init__.py asks for the package around it, which is not there. Some packages have paths
+        # among their locations, which the finder ignores.
+        spec = PathFinder.find_spec(name, [*map(fspath, spec.submodule_search_locations)])
     return spec
