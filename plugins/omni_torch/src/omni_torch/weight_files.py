@@ -26,7 +26,7 @@ ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector that a kernel loads."""
 
 HUGE_PAGE = 2**21
-"""Bytes. Linux keeps a file's bytes in pages of as many as one call writes, within a multiple of this, and maps whole ones as one page:
+"""Bytes. Linux keeps what one call writes in pages as large as fit, up to this size and aligned to it, and maps a page of this size as one:
 https://docs.kernel.org/admin-guide/mm/transhuge.html."""
 
 _NAMES = {
