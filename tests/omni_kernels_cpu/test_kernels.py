@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from omni_core.hookspecs import KernelComponent
 from omni_core.references import load
@@ -19,7 +20,7 @@ from omni_torch import decoder_stack, operations
 from omni_torch.comparison import BOUNDS, relative_error
 from omni_torch.decoder_stack import DecoderStack, MixtureWeights
 from omni_torch.experts import experts
-from omni_torch.few_rows import Matrix, few_rows_linear
+from omni_torch.few_rows import Matrix, few_rows_linear, widened
 from omni_torch.quantized_linear import quantized_int4
 
 COMPONENTS = [each for each in omni_kernels() if all(find_spec(name) for name in each.requires)]
@@ -348,9 +349,12 @@ def test_int4_products_read_nothing_beyond_the_matrix() -> None:
             scales[: out * size // 32] = torch.rand(out * size // 32, generator=generator()).to(torch.bfloat16)
             weight, groups = values[: out * size // 2].view(out, -1), scales[: out * size // 32].view(out, -1)
             x = torch.cat([normal(count * size), torch.full((64,), float("nan"))])[: count * size].view(count, size)
-            error = relative_error(few_rows_linear, rows.few_rows_linear, (x, weight, groups, normal(out)))
-            most = 1e-5 if count <= 32 else 2**-8  # weights of prompts are rounded to bfloat16
-            assert error <= most, (size, count, out)
+            bias = normal(out)
+            made = rows.few_rows_linear(x, weight, groups, bias).double()
+            # A prompt's products with the scales are rounded to bfloat16.
+            wide = widened(weight, groups, torch.float64, exact=count <= 32)
+            right = F.linear(x.to(torch.bfloat16).double(), wide, bias.double())
+            assert (made - right).norm() <= 1e-5 * right.norm(), (size, count, out)
 
 
 @pytest.mark.parametrize("narrow", [int4, with_zero_points], ids=["int4", "int4 with zero points"])

@@ -164,8 +164,8 @@ def _check(entry: dict[str, Any]) -> int:
 
 
 def _read_huge_pages(address: int, size: int) -> None:
-    """Have Linux read a mapping from the disk in huge pages, however little it reads ahead. What it answers does not matter: memory that is
-    in pieces, a file system without large pages and a kernel without huge ones are as good, and slower.
+    """Ask Linux to read a mapping from the disk in huge pages, however little it reads ahead. A refusal is ignored: small pages hold the
+    same weights, and are read more slowly.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.MADV_HUGEPAGE)
