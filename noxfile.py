@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -170,11 +171,14 @@ def ci(session: nox.Session) -> None:
 
 @nox.session
 def build(session: nox.Session) -> None:
-    """Build the wheel of every distribution into dist/."""
+    """Build the wheel of every distribution into dist/, two at a time, first the one that compiles."""
     session.install("-c", CONSTRAINTS, "build", "hatchling")
     shutil.rmtree(DIST, ignore_errors=True)
-    for folder in (*DISTRIBUTIONS.values(), SGLANG_FOLDER, RAY_FOLDER):
-        session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(DIST), str(ROOT / folder))
+    DIST.mkdir()
+    folders = dict.fromkeys((DISTRIBUTIONS["omni-kernels-cpu"], *DISTRIBUTIONS.values(), SGLANG_FOLDER, RAY_FOLDER))
+    command = ("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(DIST))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda folder: session.run(*command, str(ROOT / folder), silent=True), folders))
 
 
 @nox.session(requires=WHEELS)
@@ -183,7 +187,7 @@ def tests(session: nox.Session) -> None:
     install_wheels(session, *DISTRIBUTIONS, extra=(*TEST_TOOLS, *PROJECT_TOOLS, "pytest-xdist", NIXL, MOONCAKE))
     session.run("python", "-m", "pip", "check")
     oracle = Path(session.virtualenv.location) / "oracle"
-    session.run("python", "-m", "pip", "install", "-q", "--no-deps", "--target", str(oracle), TORCHVISION, silent=True)
+    session.install("--no-deps", "--target", str(oracle), TORCHVISION)
     environment = {**ONE_THREAD, "OMNI_ORACLE_PACKAGES": str(oracle)}
     install_sshd(session)
     if find_library("ibverbs") is None:

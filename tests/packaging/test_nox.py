@@ -27,8 +27,9 @@ BAD = {bad!r}
 
 
 def note(session):
-    with open("ran.txt", "a") as file:
+    with open("begun.txt", "a") as file:
         file.write(session.name + "\\n")
+    session.run("sh", "-c", f"echo {{session.name}} >> ran.txt", external=True)
     if session.name == BAD:
         session.error("bad")
 
@@ -66,6 +67,7 @@ def test_all_sessions_run_and_one_that_fails_fails_all(tmp_path: Path, bad: str 
     assert sorted(ran[1:-1]) == ["a", "b", "c", "d"], "each once, after wheels that were built once"
     assert ran.index("a") < ran.index("b")
     assert ran.index("c") < ran.index("d")
+    assert (tmp_path / "begun.txt").read_text().split().count("last") == 2, "once only to make its environment"
     for name in ("a", "b", "c", "d", "last"):
         assert (f"Session {name} was successful" in said) == (name != bad)
 
