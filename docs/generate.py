@@ -137,6 +137,7 @@ CONTRACTS = {
         "omni_torch.autoregressive_loop:AutoregressiveLoop",
         "omni_torch.autoregressive_loop:LoopedScheduler",
         "omni_torch.autoregressive_loop:Policy",
+        "omni_torch.deadlines:Policy",
         "omni_torch.vocoder:VocoderScheduler",
         "omni_torch.vocoder:Vocoder",
         "omni_torch.kernels:Operation",

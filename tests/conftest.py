@@ -19,6 +19,7 @@ except ModuleNotFoundError:  # sessions of the core alone
     pass
 else:  # how long an example takes says nothing where tests share processors
     settings.register_profile("omni", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("thorough", settings.get_profile("omni"), max_examples=3_000)
     settings.load_profile("omni")
 
 os.environ.setdefault("OMNI_WEIGHTS_CACHE", "off")  # nothing is left in the cache of whoever runs the tests

@@ -53,7 +53,12 @@ def test_a_search_gives_the_placement_that_it_chose(tmp_path: Path) -> None:
     assert found.saturates() == ("gpu 0", 0.9)
 
 
-@pytest.mark.parametrize("document", [[], {}, {"front": []}, {**SIMULATED, "busy": 1}, "text"])
+def test_a_fleet_gives_a_cell(tmp_path: Path) -> None:
+    found = read(tmp_path, {"estimate": True, "hosts": 3, "cells": 12, "cell": SEARCHED["front"][1]})
+    assert (found.per_second, found.late, found.is_estimate) == (9.0, 0.1, True)
+
+
+@pytest.mark.parametrize("document", [[], {}, {"front": []}, {"cell": {}}, {**SIMULATED, "busy": 1}, "text"])
 def test_what_is_no_plan_is_an_error(tmp_path: Path, document: Any) -> None:
     with pytest.raises(ConfigError, match=r"plan\.json: no plan: give what `omni simulate --json`"):
         read(tmp_path, document)

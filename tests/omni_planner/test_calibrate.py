@@ -45,7 +45,14 @@ async def test_the_demo_is_measured_and_simulated() -> None:
         assert 0.05 < profile.stages["talker_ar"].recorded["speech"] < 20, (
             "turns of a trace cost about as much as the thread used"
         )
+    cache = profile.stages["thinker"].cache
+    assert cache is not None
+    assert 0 < cache.peak <= cache.blocks
+    edge = profile.stages["talker_ar"].edges["speech"]["code2wav"]
+    assert edge.nbytes > edge.messages > edge.requests > 0
+    assert "talker_ar" not in profile.stages["thinker"].edges["text"]
     [sample, *more] = profile.kinds["speech"]
+    assert edge.messages / edge.requests == pytest.approx(sample["talker_ar"].chunks["code2wav"] + 1, abs=2)
     assert len(more) == 5
     assert sample["preprocessing"].sources == [CLIENT]
     assert sample["thinker"].outputs > 2
@@ -69,6 +76,13 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "thinker: " in made.output
     assert list(PipelineProfile.load(path).kinds) == ["text"]
     asked = ["simulate", "demo", "--profile", str(path), "--requests", "50", "--json"]
+    drawn = runner.invoke(omni, [*asked, "--rate", "1", "--plot", str(tmp_path / "plot.svg")], catch_exceptions=False)
+    assert json.loads(drawn.stdout)["requests"]
+    picture = (tmp_path / "plot.svg").read_text()
+    assert "<!-- first decode -->" in picture
+    assert "<!-- thinker -->" in picture
+    refused = runner.invoke(omni, [*asked, "--rate", "1", "--plot", "a.gif"])
+    assert (refused.exit_code, "must end with .png or .svg" in str(refused.exception)) == (1, True)
     slow = json.loads(runner.invoke(omni, [*asked, "--rate", "1"], catch_exceptions=False).stdout)
     fast = json.loads(runner.invoke(omni, [*asked, "--concurrency", "16"], catch_exceptions=False).stdout)
     assert fast["requests"] == 50

@@ -10,13 +10,15 @@ import pytest
 from omni_core.config.schema import StageConfig
 from omni_core.errors import ConfigError
 from omni_planner.costs import Cost
-from omni_planner.profile import FEATURES, Hardware, PipelineProfile, StageProfile, Visit, counts_of
+from omni_planner.profile import FEATURES, CacheUse, Edge, Hardware, PipelineProfile, StageProfile, Visit, counts_of
 
 
 def made(seconds: float = 0.01) -> PipelineProfile:
     profile = PipelineProfile("demo", Hardware("cpu", 2), message=seconds, latency=seconds / 2, messages=10)
     profile.stages["thinker"] = StageProfile("engine", admit_after=2)
     profile.stages["thinker"].cost("text").observe({"turns": 1.0, "decodes": 3.0}, seconds)
+    profile.stages["thinker"].edges["text"] = {"decode": Edge(2, 8, 4_000)}
+    profile.stages["thinker"].cache = CacheUse(100, 16, 32_768, 7)
     profile.kinds["text"] = [{"thinker": Visit(["client"], ["decode"], {"decode": 4}, 12, 4)}]
     return profile
 
@@ -32,10 +34,53 @@ def test_merging_adds_turns_and_samples() -> None:
     assert both.stages["thinker"].costs["text"].turns == 2
     assert both.message == pytest.approx(0.02)
     assert (both.messages, len(both.kinds["text"])) == (20, 2)
+    assert both.stages["thinker"].edges == {"text": {"decode": Edge(4, 16, 8_000)}}
+    assert both.stages["thinker"].cache == CacheUse(100, 16, 32_768, 7)
     other = made()
     other.hardware = Hardware("another", 8)
     with pytest.raises(ConfigError, match="another"):
         both.merge(other)
+
+
+def test_what_turns_cost_more_while_recorded_is_weighed_by_turns() -> None:
+    both, other = made(), made()
+    both.stages["thinker"].recorded["text"], other.stages["thinker"].recorded["text"] = 1.0, 2.0
+    for _ in range(2):
+        other.stages["thinker"].observe("text", {"turns": 1.0}, 0.01)
+    other.stages["thinker"].admit_after, other.stages["thinker"].frame_seconds = 1, 0.08
+    both.merge(other)
+    assert both.stages["thinker"].recorded["text"] == pytest.approx((1.0 + 3 * 2.0) / 4)
+    assert (both.stages["thinker"].admit_after, both.stages["thinker"].frame_seconds) == (1, 0.08)
+
+
+def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    made().save(path)
+    document = json.loads(path.read_text()) | {"version": 3}
+    for stage in document["stages"].values():
+        del stage["edges"], stage["cache"]
+    path.write_text(json.dumps(document))
+    read = PipelineProfile.load(path)
+    assert read.stages["thinker"].cache is None
+    read.save(path)
+    assert PipelineProfile.load(path) == read
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"kv_blocks": 100}),
+        ({"block_size": 32}, {"kv_blocks": 50}),
+        ({"kv_cache_mb": 2}, {"kv_blocks": 64}),
+        ({"kv_cache_mb": 2, "block_size": 8}, {"kv_blocks": 128}),
+        ({"kv_blocks": 5}, {}),
+    ],
+)
+def test_a_simulated_cache_is_as_large_as_the_measured_one_or_as_configured(
+    given: dict[str, int], expected: dict[str, int]
+) -> None:
+    stage = StageConfig(name="thinker", factory="m:f", factory_args=given)
+    assert made().stages["thinker"].settings(stage) == expected
 
 
 def test_a_step_of_an_engine_costs_less_for_each_position_the_more_there_are() -> None:

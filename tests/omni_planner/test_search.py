@@ -99,6 +99,8 @@ def test_the_estimated_cache_is_what_the_budget_leaves() -> None:
     blocks = profile().stages["speak"].settings(stage)["kv_blocks"]
     left = 0.4 * GPU.memory - 2 * DECODER.shared
     assert blocks * 16 * 2 * (256 + 128) == pytest.approx(left, rel=0.05)
+    stage.factory_args["kv_cache_mb"] = 3
+    assert profile().stages["speak"].settings(stage) == {"kv_blocks": 3 * 2**20 // (16 * 2 * DECODER.cached)}
 
 
 def test_shapes_are_ranked_by_the_busiest_gpu() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
-from attrs import evolve
+from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "omni_engine"))
 from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 
 from omni_core.config.schema import StageConfig
+from omni_core.errors import ConfigError
 from omni_core.model_runner import SamplingParams
-from omni_core.protocol.messages import OmniRequest
+from omni_core.protocol.messages import OmniRequest, StagePayload
 from omni_core.scheduling.base import IncomingMessage
 from omni_engine.batching import Batcher, Plan
 from omni_engine.scheduler import EngineScheduler
@@ -29,6 +32,7 @@ from omni_planner.requests import Arrival, Flight
 from omni_planner.stages import CHUNK, DONE, PAYLOAD, FunctionStage, StreamStage, streamed
 from omni_planner.vocoder_stage import VocoderStage
 from omni_torch.deadlines import Deadlines
+from omni_torch.vocoder import VocoderScheduler
 
 
 def free(kind: str, counts: Sequence[float]) -> Seconds:
@@ -51,31 +55,52 @@ requests = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+costs = st.tuples(*(st.sampled_from([count / 1024 for count in each]) for each in ((16, 128), (0, 8, 64), (0, 1, 16))))
+"""Seconds of a step, of each of its decodes, and of each position of its prompts; sums of them are exact."""
+
+
+@settings(max_examples=max(200, settings.default.max_examples), deadline=None)
 @given(
     requests,
     st.integers(1, 4),
     st.sampled_from([9, 14, 40]),
     st.sampled_from([8, 24, 64]),
     st.sampled_from([None, "omni_torch.deadlines:Deadlines"]),
+    costs,
 )
 def test_an_engine_plans_the_same_steps(
-    asked: list[tuple[int, int, int]], max_running: int, kv_blocks: int, max_batch_tokens: int, policy: str | None
+    asked: list[tuple[int, int, int]],
+    max_running: int,
+    kv_blocks: int,
+    max_batch_tokens: int,
+    policy: str | None,
+    costs: tuple[float, float, float],
 ) -> None:
-    """Thousands of steps, with preemptions: the same requests compute as many positions in the same order in each."""
+    """Random schedules, with preemptions, and requests that are held back by what steps are predicted to take: the same requests compute
+    as many positions in the same order in each step. `--hypothesis-profile thorough` runs 3,000.
+    """
     options: dict[str, Any] = {
         "max_running": max_running, "kv_blocks": kv_blocks, "max_batch_tokens": max_batch_tokens,
         "chunk_size": 16, "block_size": 8, "patience": 5 if policy is None else None, "policy": policy,
     }  # fmt: skip
     real = EngineScheduler(ToyRunner(ToyModel()), prefix_cache=False, max_context=256, **options)
-    simulated = EngineStage("engine", StageProfile("engine"), free, options)
+
+    def seconds(decodes: float, positions: float) -> float:
+        return costs[0] + costs[1] * decodes + costs[2] * positions
+
+    simulated = EngineStage("engine", StageProfile("engine"), lambda _, made: (seconds(made[1], made[3]), 0.0), options)
     plans: dict[int, list[list[tuple[str, int]]]] = {id(real.batcher): [], id(simulated.batcher): []}
     original = Batcher.plan
-    real.clock = simulated.now = lambda: 0.3 * turn  # a step takes no time on it, and listeners are late between them
+    now = began = 0.0  # on the clock, and when the turn began
+    real.clock, simulated.now = lambda: now, lambda: began
 
-    def noted(batcher: Batcher, can_step: Any, now: float) -> Plan:
-        made = original(batcher, can_step, now)
+    def noted(batcher: Batcher, can_step: Any, when: float) -> Plan:
+        nonlocal now
+        made = original(batcher, can_step, when)
         plans[id(batcher)].append([(request.request_id, count) for request, count in made.work])
+        if batcher is real.batcher:
+            decodes = sum(count == 1 and bool(request.output_ids) for request, count in made.work)
+            now += seconds(decodes, sum(count for _, count in made.work) - decodes)
         return made
 
     arrivals = sorted((turn, index) for index, (turn, _, _) in enumerate(asked))
@@ -93,10 +118,17 @@ def test_an_engine_plans_the_same_steps(
                 real.loop._receive(real.inbox.drain()[0])
             assert real.loop.turn()
             simulated.turn()
-            turn += 1
+            turn, began = turn + 1, now
     assert plans[id(simulated.batcher)] == plans[id(real.batcher)]
     assert real.batcher.preemptions == simulated.batcher.preemptions
     real.stop()
+
+
+def test_a_request_that_no_cache_holds_is_an_error_that_says_so() -> None:
+    stage = EngineStage("thinker", StageProfile("engine"), free, {"kv_blocks": 2})
+    stage.inbox.append((flight("a", thinker=Visit([CLIENT], [CLIENT], {}, 30, 4)), PAYLOAD, CLIENT))
+    with pytest.raises(ConfigError, match="33 positions does not fit into a KV cache of 32"):
+        stage.turn()
 
 
 def test_an_engine_that_is_fed_by_a_stream_waits_for_it() -> None:
@@ -141,6 +173,97 @@ def test_a_vocoder_makes_the_passes_of_the_runtime() -> None:
     assert [round(seconds * 1000) for (seconds, _), _ in steps] == [0, 1]
     assert [what for _, what, *_ in steps[-1][1]] == [CHUNK, PAYLOAD]
     assert stage.turn() == []
+
+
+@define
+class _Sounds:
+    """A vocoder whose passes take simulated time; a frame is two samples, in all 80 ms. ``passes``: streams and frames of each."""
+
+    seconds: Callable[[int, int], float]
+    now: float = 0.0
+    passes: list[tuple[int, int]] = field(factory=list)
+    device, sample_rate, codebooks, codebook_size = torch.device("cpu"), 25, 1, 1
+
+    def begin(self) -> None:
+        """Keep nothing of a stream."""
+
+    def decode(self, work: list[tuple[None, torch.Tensor]]) -> list[torch.Tensor]:
+        self.passes.append((len(work), sum(len(frames) for _, frames in work)))
+        self.now += self.seconds(*self.passes[-1])
+        return [torch.zeros(2 * len(frames)) for _, frames in work]
+
+
+@settings(max_examples=max(200, settings.default.max_examples), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=7),
+    st.integers(1, 5),
+    st.integers(1, 12),
+    st.sampled_from([None, 1, 3]),
+    st.sampled_from([None, "omni_torch.deadlines:Deadlines"]),
+    costs,
+)
+def test_a_vocoder_makes_the_same_passes_and_sends_the_same_sound(
+    asked: list[tuple[int, int, int]],  # turn of the first frames, frames, and how many come in a turn
+    initial_chunk: int,
+    chunk: int,
+    max_running: int | None,
+    policy: str | None,
+    costs: tuple[float, float, float],
+) -> None:
+    """Random schedules in which sound is late, or held back by a policy: in each turn the same passes and the same pieces."""
+    made: list[tuple[int, int]] = []
+
+    def costing(_: str, counts: Sequence[float]) -> Seconds:
+        if counts[0]:
+            made.append((int(counts[1]), int(counts[2])))
+        return (seconds(*made[-1]) if counts[0] else 0.0), 0.0
+
+    def seconds(streams: int, frames: int) -> float:
+        return costs[0] + costs[1] * streams + costs[2] * frames
+
+    options: dict[str, Any] = {
+        "initial_chunk": initial_chunk,
+        "chunk": chunk,
+        "max_running": max_running,
+        "policy": policy,
+    }
+    vocoder = _Sounds(seconds)
+    real, simulated = (
+        VocoderScheduler(vocoder, **options),
+        VocoderStage("vocoder", StageProfile("vocoder"), costing, options),
+    )
+    began = 0.0
+    real.clock, simulated.now = lambda: vocoder.now, lambda: began
+    frame, turn = torch.zeros(1, dtype=torch.int64), 0
+    left = [frames for _, frames, _ in asked]
+    visits = {"talker": Visit(targets=["vocoder"]), "vocoder": Visit(["talker"], [CLIENT])}
+    flights = [flight(str(index), **visits) for index in range(len(asked))]
+    while any(left) or real.unfinished or real.wait is not None:
+        for index, (first, _, rate) in enumerate(asked):
+            coming = min(rate, left[index]) if turn >= first else 0
+            left[index] -= coming
+            messages: list[tuple[Any, Any]] = [(CHUNK, frame)] * coming
+            if coming and not left[index]:
+                messages += [(DONE, None), (PAYLOAD, StagePayload(str(index), OmniRequest(), None))]
+            for what, data in messages:
+                real.inbox.put(IncomingMessage(str(index), "stream_chunk" if what == CHUNK else what, data, "talker"))
+                simulated.inbox.append((flights[index], what, "talker"))
+        heard: list[tuple[str, str, int]] = []
+        if len(real.inbox) or real.unfinished or real.wait is not None:
+            real.wait = 0.0
+            assert real.turn()
+            for message in real.outbox.drain():
+                is_piece = message.type == "stream"
+                heard.append(
+                    (message.request_id, CHUNK if is_piece else PAYLOAD, len(message.data.samples) // 2 * is_piece)
+                )
+        steps = simulated.turn()
+        assert [(each.name, what, frames) for _, outputs in steps for each, what, _, frames in outputs] == heard
+        assert (made, simulated.wait) == (vocoder.passes, real.wait)
+        if vocoder.now == began:  # nothing was computed, so time may pass without making steps appear slow
+            vocoder.now += max(1, math.ceil(1024 * min(real.wait or 0.0, 1.0))) / 1024
+        turn, began = turn + 1, vocoder.now
+    assert sum(frames for _, frames in made) == sum(frames for _, frames, _ in asked)
 
 
 class OneSecondLater(Deadlines):

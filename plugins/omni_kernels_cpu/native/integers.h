@@ -208,9 +208,8 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
     _mm_storeu_ps(out + m * OUTS, _mm_mul_ps(_mm_cvtepi32_ps(_mm_add_epi32(total, _mm_set1_epi32(x->begin))), _mm_set1_ps(x->scale)));
   }
 }
-#else
-#if WIDTH == 8
-// Half a unit: two groups. Lanes are as in a unit of 512 bits, and sums in the same order.
+#elif WIDTH >= 8
+// Processors with vectors of 512 bits and no such instructions use 256 bits here. Half a unit: two groups. Lanes are as in a unit of 512 bits, and sums in the same order.
 inline __m256 half_scales(const bf16 *const *from, int64_t group, int64_t groups) {
   uint32_t two[OUTS] = {};
 #pragma GCC unroll 4
@@ -241,7 +240,7 @@ inline __attribute__((always_inline)) void half_sums(const Outputs &a, int64_t h
     second[o] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), low);
   }
   __m256 scales = half_scales(a.scales, half * 2, groups), shares = scales;
-  if (ZEROS) shares = (__m256)zero_shares((Floats)half_scales(a.zeros, half * 2, groups));
+  if (ZEROS) shares = zero_shares(half_scales(a.zeros, half * 2, groups));
 #pragma GCC unroll 4
   for (int m = 0; m < M; m++) {
     const Unit &x = xs[m][half / 2];
@@ -272,7 +271,10 @@ __attribute__((noinline)) void int4_block(const Outputs &a, int64_t size, const 
   }
   for (int i = 0; 2 * half < groups; half++, i++) half_sums<ZEROS, M>(a, half, groups - 2 * half, xs, sums[i]);
 #pragma GCC unroll 4
-  for (int m = 0; m < M; m++) write(out + m * OUTS, fold((Floats)_mm256_add_ps(sums[0][m], sums[1][m])));
+  for (int m = 0; m < M; m++) {
+    __m256 total = _mm256_add_ps(sums[0][m], sums[1][m]);
+    _mm_storeu_ps(out + m * OUTS, _mm_add_ps(_mm256_castps256_ps128(total), _mm256_extractf128_ps(total, 1)));
+  }
 }
 
 // Sums of pairs of products fit into 16 bits: the inputs, at most 127, take the signs of the weights, whose magnitudes are at most 128.
@@ -365,7 +367,6 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
     }
   }
 }
-#endif
 #endif
 
 // The blocks of one kind of products, by the number of rows. out[row * OUTS + output]

@@ -60,7 +60,11 @@ def read_prediction(path: Path) -> Prediction:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        return _of_search(document) if "front" in document else _of_simulation(document)
+        if "front" in document:
+            return _of_trial(document["front"][document["chosen"]], document["estimate"])
+        if "cell" in document:  # of a fleet, each of whose cells is a pipeline
+            return _of_trial(document["cell"], document["estimate"])
+        return _of_simulation(document)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -82,12 +86,11 @@ def _of_simulation(document: Mapping[str, Any]) -> Prediction:
     )
 
 
-def _of_search(document: Mapping[str, Any]) -> Prediction:
-    chosen = document["front"][document["chosen"]]
-    gap = chosen["figures"].get("gap")
+def _of_trial(trial: Mapping[str, Any], is_estimate: bool) -> Prediction:
+    gap = trial["figures"].get("gap")
     return Prediction(
-        float(chosen["per_second"]),
-        {str(name): float(share) for name, share in chosen["busy"].items()},
+        float(trial["per_second"]),
+        {str(name): float(share) for name, share in trial["busy"].items()},
         None if gap is None else float(gap["p95"]),
-        bool(document["estimate"]),
+        bool(is_estimate),
     )

@@ -26,6 +26,7 @@ class BlockPool:
     def __init__(self, blocks: int) -> None:
         self.total = blocks
         self.evictions = 0
+        self.peak = 0
         self._free = list(range(blocks))
         self._references: dict[int, int] = {}
         self._by_key: dict[bytes, int] = {}
@@ -51,6 +52,7 @@ class BlockPool:
             self._evict(max(count - len(self._free), min(EVICTED_AT_ONCE, len(self._idle) // 8)))
         taken = [heapq.heappop(self._free) for _ in range(count)]
         self._references.update(dict.fromkeys(taken, 1))
+        self.peak = max(self.peak, len(self._references))
         return taken
 
     def _evict(self, count: int) -> None:

@@ -123,8 +123,8 @@ class EngineScheduler(LoopedScheduler):
         check_ranks(runner, tp_size)
         self.loop = AutoregressiveLoop(runner, self, max_context)
         layout = runner.model.kv_layout
+        block_bytes = self._block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
         if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
-            block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
             asked = _asked_bytes(runner.device, kv_cache_mb, kv_blocks, kv_fraction)
             longest = -(-max_context // block_size)
             if asked is not None:
@@ -177,6 +177,9 @@ class EngineScheduler(LoopedScheduler):
         counted = {
             "free_blocks": pool.free,
             "total_blocks": pool.total,
+            "peak_blocks": pool.peak,
+            "block_positions": self.cache.block_size,
+            "block_bytes": self._block_bytes,
             "shared_blocks": pool.named,
             "evictions": pool.evictions,
             "prompt_positions": batcher.prompt_positions,

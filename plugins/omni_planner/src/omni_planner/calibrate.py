@@ -21,7 +21,7 @@ from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest
 from omni_core.protocol.outputs import AudioChunk
 from omni_planner.costs import Cost
-from omni_planner.profile import CLIENT, TRANSFERS, Hardware, PipelineProfile, StageProfile, messages_of
+from omni_planner.profile import CLIENT, TRANSFERS, CacheUse, Edge, Hardware, PipelineProfile, StageProfile, messages_of
 from omni_planner.requests import Arrival
 from omni_planner.simulate import processor_use
 from omni_planner.starts import measured_tick
@@ -149,8 +149,10 @@ async def _measure_threads(
     """
     stages = {each.name: each.stages[0].name for each in plan(pipe.config) if not each.rank}
     loads: list[Load] = []
+    counters = await _counters(pipe)
     for _ in range(rounds):
         for kind, given in requests.items():
+            done = 0
             for count in (1, *concurrencies):
                 before = _usages(pipe)
                 total = len(await _loop(pipe, _lasting(given, max(LOOP * count, len(given))), count))
@@ -158,6 +160,13 @@ async def _measure_threads(
                 samples = profile.kinds[kind]
                 loads.append(([Arrival(None, kind, samples[each % len(given)]) for each in range(total)], count, used))
                 await asyncio.sleep(PAUSE)
+                done += total
+            since, counters = counters, await _counters(pipe)
+            for name, stage in profile.stages.items():
+                for target, edge in _edges(since.get(name, {}), counters.get(name, {}), done).items():
+                    stage.edges.setdefault(kind, {}).setdefault(target, Edge()).add(edge)
+    for name, stage in profile.stages.items():
+        stage.cache = _cache(counters.get(name, {}))
     for _ in range(FITS):
         _fit_threads(pipe.config, profile, loads)
 
@@ -202,6 +211,37 @@ async def _loop(pipe: AsyncPipe, requests: Iterable[OmniRequest], count: int) ->
 
     await asyncio.gather(*(client() for _ in range(count)))
     return heard
+
+
+async def _counters(pipe: AsyncPipe) -> dict[str, dict[str, float]]:
+    """Return the counters of each stage; of replicas the sum of those of messages, and otherwise those of one of them."""
+    found: dict[str, dict[str, float]] = {}
+    for stages in (await pipe.statistics()).values():
+        for stage, counters in stages.items():
+            mine = found.setdefault(stage, {})
+            for name, value in counters.items():
+                mine[name] = mine.get(name, 0.0) + value if name.startswith("edge.") else value
+    return found
+
+
+def _edges(before: Mapping[str, float], after: Mapping[str, float], requests: int) -> dict[str, Edge]:
+    """Return what a stage sent between two readings of its counters, by target."""
+    found: dict[str, Edge] = {}
+    for name in after:
+        if name.startswith("edge.") and name.endswith(".messages"):
+            target = name.removeprefix("edge.").removesuffix(".messages")
+            messages, nbytes = (
+                round(after.get(each, 0.0) - before.get(each, 0.0)) for each in (name, f"edge.{target}.bytes")
+            )
+            if messages:
+                found[target] = Edge(requests, messages, nbytes)
+    return found
+
+
+def _cache(counters: Mapping[str, float]) -> CacheUse | None:
+    """Return the KV cache that an engine's counters tell of."""
+    names = ("total_blocks", "block_positions", "block_bytes", "peak_blocks")
+    return CacheUse(*(int(counters[name]) for name in names)) if all(name in counters for name in names) else None
 
 
 def _usages(pipe: AsyncPipe) -> dict[str, Usage]:

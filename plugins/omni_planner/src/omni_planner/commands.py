@@ -73,6 +73,18 @@ def calibrate_command(
             click.echo(
                 f"{name}{f' ({kind})' if kind else ''}: {parts}; {cost.turns} turns, error {cost.relative_error():.0%}"
             )
+        for kind, edges in stage.edges.items():
+            for target, edge in edges.items():
+                each, size = edge.messages / edge.requests, edge.nbytes / edge.requests / 1024
+                click.echo(
+                    f"{name} -> {target}{f' ({kind})' if kind else ''}: {each:.1f} messages, {size:.1f} KiB a request"
+                )
+        if stage.cache is not None:
+            cache = stage.cache
+            click.echo(
+                f"{name}: KV cache of {cache.blocks} blocks of {cache.positions} positions and {cache.nbytes / 1024:.1f} KiB; "
+                f"at most {cache.peak} in use"
+            )
     if profile.starts:
         click.echo("starts: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in profile.starts.items()))
     click.echo(f"message: {profile.message * 1e3:.2f} ms of a processor at each end; profile in {out}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import define, field
 
+from omni_core.errors import ConfigError
 from omni_core.model_runner import ARRequest, SamplingParams
 from omni_core.model_runner.types import KVLayout
 from omni_core.protocol.messages import OmniRequest
@@ -31,7 +32,7 @@ class EngineStage(SimulatedStage):
     """An autoregressive stage: takes all that has come, then computes a step that the engine's batcher plans.
 
     Args:
-        settings: the stage's ``factory_args``; those that the engine has are used.
+        settings: the stage's ``factory_args``; those that the engine has are used. Without ``kv_blocks`` the cache is never full.
         output_seconds: the same of its model runner.
     """
 
@@ -120,6 +121,12 @@ class EngineStage(SimulatedStage):
         running.inputs.take(message)
         if running.request is None and running.inputs.messages >= self._profile.admit_after:
             visit = flight.sample[self.name]
+            most, capacity = max(1, visit.prompt) + max(1, visit.outputs) - 1, self.batcher.cache.capacity
+            if most > capacity:
+                raise ConfigError(
+                    f"stages[{self.name}]: a request of {most} positions does not fit into a KV cache of {capacity}; raise kv_cache_mb "
+                    "or kv_blocks"
+                )
             sampling = SamplingParams(max_new_tokens=max(1, visit.outputs))
             running.request = ARRequest(flight.name, OmniRequest(), [0] * max(1, visit.prompt), sampling, state=running)
             if self._pace is not None:

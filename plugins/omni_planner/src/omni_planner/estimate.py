@@ -89,15 +89,17 @@ class EstimatedStage(StageProfile):
         return seconds
 
     def settings(self, stage: StageConfig) -> dict[str, Any]:
-        """Return the blocks of an engine's cache, from the budget of its devices."""
-        if not isinstance(self.work, DecoderWork) or stage.gpu_memory is None or stage.factory_args.get("kv_blocks"):
+        """Return the blocks of an engine's cache: as many as its config asks for, or as the budget of its devices leaves."""
+        work, arguments = self.work, stage.factory_args
+        if not isinstance(work, DecoderWork) or arguments.get("kv_blocks"):
+            return {}
+        item, block = ITEM_BYTES.get(arguments.get("dtype", "bfloat16"), 2), int(arguments.get("block_size") or 16)
+        cached = item * work.cached // stage.tp_size
+        if arguments.get("kv_cache_mb"):
+            return {"kv_blocks": max(1, int(arguments["kv_cache_mb"]) * 2**20 // (cached * block))}
+        if stage.gpu_memory is None:
             return {}
         budget = Budget.parse(stage.gpu_memory).of(self.device.accelerator.memory) or 0
-        item, work, arguments = (
-            ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2),
-            self.work,
-            stage.factory_args,
-        )
         weights = item * weights_of(work) // stage.tp_size
         vocabulary = work.head // work.hidden_size
         step = step_bytes(
@@ -107,8 +109,7 @@ class EstimatedStage(StageProfile):
             int(arguments.get("max_batch_tokens") or MAX_BATCH_TOKENS),
             int(arguments.get("max_running") or MAX_RUNNING),
         )
-        position = item * (work.cached // stage.tp_size + request_values(work.hidden_size))
-        block = int(arguments.get("block_size") or 16)
+        position = cached + item * request_values(work.hidden_size)
         return {"kv_blocks": max(1, (budget - weights - step) // (position * block))}
 
 

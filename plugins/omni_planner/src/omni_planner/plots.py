@@ -1,4 +1,6 @@
-"""Plots of a plan: the front of cost against the first objective, and what is busy in each of its placements. Needs matplotlib."""
+"""Plots of a plan: the front of cost against the first objective, and what is busy in each of its placements; of a simulation, the times of
+its requests, and what is busy. Needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 
 from omni_core.errors import ConfigError
 from omni_planner.objectives import FIGURES, Objectives
+from omni_planner.simulation import Outcome
 from omni_planner.trials import Trial
 
 SUFFIXES = (".png", ".svg")
@@ -68,3 +71,42 @@ def plot(
     right.invert_yaxis()
     right.legend()
     figure.savefig(path)
+
+
+def plot_simulation(path: Path, outcome: Outcome, title: str) -> None:
+    """Write the times of a simulation's requests and the shares of its stages and devices as PNG or SVG, by the end of the name."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    axes: Any = figure.subplots(1, 2)
+    left, right = axes
+    times = times_of(outcome)
+    for name, values in times.items():
+        ordered = sorted(values)
+        left.plot(ordered, [100 * (index + 1) / len(ordered) for index in range(len(ordered))], label=name)
+    left.axhline(95, color="0.6", linestyle="--", linewidth=0.8)
+    left.set(xlabel="seconds after a request's arrival", ylabel="requests of 100", ylim=(0, 100), title=title)
+    if times:
+        left.set_xscale("log")
+        left.legend()
+    busy = {**outcome.stages, **{f"gpu {name}": share for name, share in outcome.devices.items()}}
+    shown = sorted(busy.items(), key=lambda each: -each[1])[:12]
+    right.barh([name for name, _ in shown], [share for _, share in shown])
+    right.set(xlim=(0, 1), xlabel="share of the time in which it is busy", title="what saturates")
+    right.invert_yaxis()
+    figure.savefig(path)
+
+
+def times_of(outcome: Outcome) -> dict[str, list[float]]:
+    """Return the seconds of all requests that ended, by what they are to: the first output of each terminal stage, and the end."""
+    times: dict[str, list[float]] = {}
+    for flight in outcome.flights:
+        if flight.failed or not flight.events:
+            continue
+        seen: set[str] = set()
+        for when, stage, _ in flight.events:
+            if stage not in seen:
+                seen.add(stage)
+                times.setdefault(f"first {stage}", []).append(when - flight.arrived)
+        times.setdefault("done", []).append(max(when for when, _, _ in flight.events) - flight.arrived)
+    return times

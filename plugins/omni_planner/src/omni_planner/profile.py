@@ -18,7 +18,10 @@ from omni_core.errors import ConfigError
 from omni_planner.costs import Cost
 from omni_planner.machine import TICK
 
-VERSION = 3
+VERSION = 4
+
+READ = (3, VERSION)
+"""Versions that can be read; the third has no edges and no caches."""
 
 Kind = Literal["function", "engine", "vocoder", "stream"]
 
@@ -104,6 +107,45 @@ class Hardware:
 
 
 @define
+class Edge:
+    """The messages from a stage to another one: totals of so many requests. ``nbytes``: as they are sent, payloads and chunks."""
+
+    requests: int = 0
+    messages: int = 0
+    nbytes: int = 0
+
+    def add(self, other: Edge) -> None:
+        """Add what another run sent."""
+        self.requests += other.requests
+        self.messages += other.messages
+        self.nbytes += other.nbytes
+
+
+@frozen
+class CacheUse:
+    """The KV cache of an engine where it was measured.
+
+    Attributes:
+        blocks: that it has. positions, nbytes: of one block, in all layers. peak: the most blocks in use at once.
+    """
+
+    blocks: int
+    positions: int
+    nbytes: int
+    peak: int
+
+    def settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ``kv_blocks`` of a stage with these ``factory_args``; nothing where they say it."""
+        if given.get("kv_blocks"):
+            return {}
+        positions = int(given.get("block_size") or self.positions)
+        megabytes = given.get("kv_cache_mb")
+        if megabytes:
+            return {"kv_blocks": max(1, int(megabytes) * 2**20 // (self.nbytes * positions // self.positions))}
+        return {"kv_blocks": max(1, self.blocks * self.positions // positions)}
+
+
+@define
 class StageProfile:
     """The costs of a stage's turns.
 
@@ -113,6 +155,7 @@ class StageProfile:
         frame_seconds: of a vocoder, the sound of a frame; of a function that streams sound, of a position, or of a chunk where positions
             are not known. transfers: by kind of request, the costs of the thread that sends and
             receives for it, where they were measured. recorded: by how much turns cost more while they are recorded, by kind.
+        edges: by kind of request and by target, what was sent. cache: of an engine, if it tells.
     """
 
     kind: Kind
@@ -121,6 +164,8 @@ class StageProfile:
     frame_seconds: float = 0.0
     transfers: dict[str, Cost] = field(factory=dict)
     recorded: dict[str, float] = field(factory=dict)
+    edges: dict[str, dict[str, Edge]] = field(factory=dict)
+    cache: CacheUse | None = None
 
     def cost(self, request_kind: str) -> Cost:
         """Return the cost of turns for a kind of request, new if it is the first."""
@@ -131,6 +176,30 @@ class StageProfile:
     def observe(self, request_kind: str, counts: Mapping[str, float], seconds: float) -> None:
         """Add a turn to the costs."""
         self.cost(request_kind).observe(observed(self.kind, counts), seconds)
+
+    def add(self, name: str, other: StageProfile) -> None:
+        """Add what another run measured of this stage, which is called ``name``.
+
+        Raises:
+            ConfigError: it was of another kind there.
+        """
+        if self.kind != other.kind:
+            raise ConfigError(f"stage {name!r} is of kind {self.kind} in one profile and {other.kind} in the other")
+        for key, share in other.recorded.items():  # as many turns as each has seen
+            mine, theirs = (each.costs[key].turns if key in each.costs else 0 for each in (self, other))
+            before = self.recorded.get(key, share)
+            self.recorded[key] = (before * mine + share * theirs) / (mine + theirs) if mine + theirs else before
+        _add(self.costs, other.costs)
+        _add(self.transfers, other.transfers)
+        for kind, edges in other.edges.items():
+            for target, edge in edges.items():
+                self.edges.setdefault(kind, {}).setdefault(target, Edge()).add(edge)
+        self.admit_after = min(self.admit_after, other.admit_after)
+        self.frame_seconds = self.frame_seconds or other.frame_seconds
+        if self.cache is not None and other.cache is not None:
+            self.cache = evolve(other.cache, peak=max(self.cache.peak, other.cache.peak))
+        else:
+            self.cache = self.cache or other.cache
 
     def costing(self, stage: StageConfig) -> Costing:
         """Return what turns cost where the stage is configured like this."""
@@ -157,7 +226,7 @@ class StageProfile:
 
     def settings(self, stage: StageConfig) -> dict[str, Any]:
         """Return what the profile knows of a stage's settings and its config does not say."""
-        return {}
+        return {} if self.cache is None else self.cache.settings(stage.factory_args)
 
 
 @define
@@ -257,13 +326,8 @@ class PipelineProfile:
                 f"profiles of {self.pipeline!r} on {self.hardware} and of {other.pipeline!r} on {other.hardware} cannot be merged"
             )
         for name, stage in other.stages.items():
-            mine = self.stages.setdefault(name, evolve(stage, costs={}, transfers={}, recorded={}))
-            if mine.kind != stage.kind:
-                raise ConfigError(f"stage {name!r} is of kind {mine.kind} in one profile and {stage.kind} in the other")
-            _add(mine.costs, stage.costs)
-            _add(mine.transfers, stage.transfers)
-            for key, share in stage.recorded.items():
-                mine.recorded[key] = (mine.recorded.get(key, share) + share) / 2
+            mine = self.stages.setdefault(name, evolve(stage, costs={}, transfers={}, recorded={}, edges={}))
+            mine.add(name, stage)
         both = self.messages + other.messages
         if both:
             self.message = (self.message * self.messages + other.message * other.messages) / both
@@ -288,12 +352,12 @@ class PipelineProfile:
         try:
             document: Any = json.loads(path.read_text())
             version = document.get("version")
-            if version != VERSION:
+            if version not in READ:
                 raise ConfigError(
-                    f"{path}: version {version!r} of a profile; this omni-planner reads version {VERSION} (calibrate again: "
+                    f"{path}: version {version!r} of a profile; this omni-planner reads {READ[0]} to {VERSION} (calibrate again: "
                     "omni calibrate PIPELINE --out FILE)"
                 )
-            return _CONVERTER.structure(document, cls)
+            return _CONVERTER.structure({**document, "version": VERSION}, cls)
         except ConfigError:
             raise
         except OSError as error:

@@ -21,6 +21,7 @@ from omni_planner.commands import mix_of
 from omni_planner.devices import Fleet, Rates, assumed
 from omni_planner.estimate import KINDS, Device, ask_of, estimate
 from omni_planner.failures import at_random, failure_of
+from omni_planner.plots import check_plot, plot_simulation
 from omni_planner.profile import PipelineProfile
 from omni_planner.recorded import arrivals_of, read_record
 from omni_planner.requests import Arrival, closed_loop, draw
@@ -83,17 +84,26 @@ from omni_planner.stretches import LEAST, simulate_side_by_side
     "default. The result is the same for any number.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--plot",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also draw the times of requests, and what is busy, as .png or .svg.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def simulate_command(
     path: Path | None, devices: str | None, asks: tuple[str, ...], assume: tuple[str, ...], concurrency: int | None, rate: float | None,
     arrivals: str, record: Path | None, names: tuple[str, ...], run: int | None, speed: float, total: int, mix: tuple[str, ...],
-    fails: tuple[str, ...], mtbf: float | None, cores: int | None, processes: int | None, seed: int, as_json: bool, **source: Any,
+    fails: tuple[str, ...], mtbf: float | None, cores: int | None, processes: int | None, seed: int, picture: Path | None, as_json: bool,
+    **source: Any,
 ) -> None:  # fmt: skip
     """Predict what PIPELINE does under a load, as it is configured, from a profile of it; starts nothing."""
     if sum(each is not None for each in (concurrency, rate, record)) != 1:
         raise click.UsageError("give either --concurrency or --rate or --trace")
     if (path is None) == (devices is None):
         raise click.UsageError("give either --profile (measured) or --devices (GPUs, estimated)")
+    if picture is not None:
+        check_plot(picture)
     pattern = pattern_of(arrivals)
     if rate is None and arrivals != "poisson":
         raise click.UsageError("--arrivals is for --rate")
@@ -124,6 +134,8 @@ def simulate_command(
     else:
         outcome = simulate(config, profile, load, in_flight=concurrency, cores=cores, failures=failures)
     _show(outcome, profile, as_json)
+    if picture is not None:
+        plot_simulation(picture, outcome, f"{config.resolved_name}{' (estimate)' * profile.is_estimate}")
 
 
 def _measured(path: Path, source: dict[str, Any]) -> tuple[PipelineConfig, PipelineProfile]:
