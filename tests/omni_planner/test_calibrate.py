@@ -82,7 +82,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert "<!-- first decode -->" in picture
     assert "<!-- thinker -->" in picture
     refused = runner.invoke(omni, [*asked, "--rate", "1", "--plot", "a.gif"])
-    assert (refused.exit_code, "must end with .png or .svg" in str(refused.exception)) == (1, True)
+    assert (refused.exit_code, "must end with .png or .svg" in f"{refused.exception}{refused.output}") == (1, True)
     slow = json.loads(runner.invoke(omni, [*asked, "--rate", "1"], catch_exceptions=False).stdout)
     fast = json.loads(runner.invoke(omni, [*asked, "--concurrency", "16"], catch_exceptions=False).stdout)
     assert fast["requests"] == 50

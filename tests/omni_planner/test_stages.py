@@ -318,6 +318,39 @@ def test_a_stream_begins_with_the_first_output_and_lacks_the_last() -> None:
     assert streamed(3, 0, 1) == 0
 
 
+def test_a_function_takes_what_waits_as_a_batch_and_waits_for_it_to_fill() -> None:
+    seen: list[tuple[float, ...]] = []
+    now = 5.0
+
+    def costing(kind: str, counts: Sequence[float]) -> Seconds:
+        seen.append(tuple(counts))
+        return 2.0, 0.0
+
+    stage = FunctionStage("encode", StageProfile("function"), costing, {"batch_size": 3, "batch_wait": 0.5})
+    stage.now = lambda: now
+
+    def come(*names: str) -> list[list[str]]:
+        for each in names:
+            stage.inbox.append((flight(each, encode=Visit(targets=["next"], prompt=10)), PAYLOAD, CLIENT))
+        return [[sent.name for sent, *_ in outputs] for _, outputs in stage.turn()]
+
+    assert come("a") == []
+    assert stage.wait == 0.5
+    now = 5.25
+    assert come("b") == []
+    assert stage.wait == 0.25, "from the first request on"
+    assert come("c", "d") == [["a", "b", "c"]]
+    assert seen == [(1, 3, 0, 30)]
+    assert come() == []
+    now += stage.wait or 0.0
+    assert come() == [["d"]]
+    assert (come(), stage.wait) == ([], None)
+    plain = FunctionStage("encode", StageProfile("function"), costing, {"max_batch_size": 2})
+    for each in "ab":
+        plain.inbox.append((flight(each, encode=Visit(targets=["next"])), PAYLOAD, CLIENT))
+    assert [len(outputs) for _, outputs in plain.turn()] == [2]
+
+
 def test_a_function_that_streams_makes_its_chunks_one_after_the_other() -> None:
     """To the client with the frames that each has, to a stage without; its result comes with the last one."""
     stage = FunctionStage("speak", StageProfile("function"), lambda kind, counts: (3.0, 6.0))

@@ -22,6 +22,8 @@ namespace {
 
 constexpr int MOST_THREADS = 64;
 constexpr double SPIN = 5e-4;  // seconds of a wait within a call, before the thread sleeps: some ten phases of a layer
+constexpr double PART = 0.5;   // or, of a long phase, this share of it, but no more than LONGEST: its halves end some percent apart
+constexpr double LONGEST = 4e-3;
 constexpr double AWAKE = 1e-3; // seconds after a call in which a thread does not sleep, if the last call came as soon
 constexpr int SPINS = 64;      // between two looks at the clock
 constexpr double ALL = 0.9;    // share of a call's time that a thread has a processor which others leave to it
@@ -42,6 +44,7 @@ double seconds_of(clockid_t clock) {
 double now() { return seconds_of(CLOCK_MONOTONIC); }
 double worked() { return seconds_of(CLOCK_THREAD_CPUTIME_ID); }  // by this thread
 
+thread_local double phase_began = 0;  // when this thread's last wait of more than some microseconds ended, or its part of the call began
 thread_local double waited = 0;  // seconds that this thread spun in its call's waits, but not the first microseconds of each
 
 // A thread that waits for long sleeps: on a machine with more work than cores it would keep the one that it waits for from running. Not
@@ -63,14 +66,17 @@ struct Barrier {
       if (b.turn.load(std::memory_order_acquire) != turn) return;
       pause();
     }
-    double begin = now(), spun = 0;
-    while (b.turn.load(std::memory_order_acquire) == turn && (spun = now() - begin) < SPIN)
+    double begin = now(), spun = 0, most = PART * (begin - phase_began);
+    most = most < SPIN ? SPIN : most > LONGEST ? LONGEST : most;
+    while (b.turn.load(std::memory_order_acquire) == turn && (spun = now() - begin) < most)
       for (int spins = 0; spins < SPINS && b.turn.load(std::memory_order_relaxed) == turn; spins++) pause();
     waited += spun;
+    phase_began = begin + spun;
     if (b.turn.load(std::memory_order_acquire) != turn) return;
     b.sleeping.fetch_add(1, std::memory_order_seq_cst);
     while (b.turn.load(std::memory_order_seq_cst) == turn) b.sleep(turn);
     b.sleeping.fetch_sub(1, std::memory_order_relaxed);
+    phase_began = now();
   }
 
 #if defined(__linux__)
@@ -139,6 +145,7 @@ struct Pool {
   void work_as(int index, const omni_team &team) {
     double begin = worked();
     waited = 0;
+    phase_began = now();
     work(context, &team);
     spent[index] = worked() - begin;
     work_done[index] = spent[index] - waited;

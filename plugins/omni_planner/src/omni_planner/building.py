@@ -27,7 +27,7 @@ def simulated(stage: StageConfig, profile: PipelineProfile, number: int = 0) -> 
     costing = varied(measured.costing(stage), errors, f"{stage.name}.{number}")
     settings = {**settings_of(stage), **measured.settings(stage)}
     if measured.kind == "function":
-        return FunctionStage(stage.name, measured, costing)
+        return FunctionStage(stage.name, measured, costing, settings)
     if measured.kind == "stream":
         return StreamStage(stage.name, measured, costing)
     if measured.kind == "engine":

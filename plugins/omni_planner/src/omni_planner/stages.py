@@ -100,23 +100,53 @@ class Watch:
 
 
 class FunctionStage(SimulatedStage):
-    """One request at a time. A stage that streams its result takes as long for each chunk."""
+    """One request at a time, or a batch of them. A stage that streams its result takes as long for each chunk.
+
+    Args:
+        settings: ``batch_size`` (or ``max_batch_size``) and ``batch_wait``, as :class:`omni_core.scheduling.simple.SimpleScheduler`
+            has them.
+    """
+
+    def __init__(self, name: str, profile: StageProfile, costing: Costing, settings: Settings | None = None) -> None:
+        super().__init__(name, profile, costing)
+        given = settings or {}
+        self._batch_size = int(given.get("batch_size") or given.get("max_batch_size") or 1)
+        self._batch_wait = float(given.get("batch_wait") or 0.0)
+        self._until: float | None = None
 
     def drop(self, flight: Flight) -> None:
         pass
 
     def turn(self) -> list[Step]:
-        while self.inbox:
+        batch = self._batch()
+        if not batch:
+            return []
+        flight, visits = batch[0], [each.sample[self.name] for each in batch]
+        counts = 1, len(batch), self.woken, sum(each.prompt for each in visits)
+        processor, device = self._costing(flight.kind, counts)
+        if len(batch) > 1:
+            return [((processor, device), [output for each in batch for output in self._result(each)])]
+        parts = max([1, *visits[0].chunks.values()])
+        share = processor / parts, device / parts
+        steps = [(share, self._streamed(flight, number, parts)) for number in range(1, parts + 1)]
+        steps[-1][1].extend(self._result(flight))
+        return steps
+
+    def _batch(self) -> list[Flight]:
+        """Take the requests of a turn; none while a batch may still fill, for which the stage waits."""
+        now, waiting = self.now(), sum(what == PAYLOAD for _, what, _ in self.inbox) if self._batch_wait else 0
+        if 0 < waiting < self._batch_size:
+            self._until = now + self._batch_wait if self._until is None else self._until
+            if now < self._until:
+                self.wait = self._until - now
+                return []
+        self.wait = self._until = None
+        taken: list[Flight] = []
+        while self.inbox and len(taken) < self._batch_size:
             flight, what, _ = self.inbox.popleft()
             if what == PAYLOAD:
-                visit = flight.sample[self.name]
-                processor, device = self._costing(flight.kind, (1, 1, self.woken, visit.prompt))
-                parts = max([1, *visit.chunks.values()])
-                share = processor / parts, device / parts
-                steps = [(share, self._streamed(flight, number, parts)) for number in range(1, parts + 1)]
-                steps[-1][1].extend(self._result(flight))
-                return steps
-        return []
+                taken.append(flight)
+        return taken
 
     def _streamed(self, flight: Flight, number: int, parts: int) -> list[Output]:
         """Return the chunks of part ``number`` (from 1); where the stage's positions are not known, a chunk counts as one frame."""
