@@ -88,7 +88,7 @@ def plot_simulation(path: Path, outcome: Outcome, title: str) -> None:
     left.set(xlabel="seconds after a request's arrival", ylabel="requests of 100", ylim=(0, 100), title=title)
     if times:
         left.set_xscale("log")
-        left.legend()
+        left.legend(loc="lower right")
     busy = {**outcome.stages, **{f"gpu {name}": share for name, share in outcome.devices.items()}}
     shown = sorted(busy.items(), key=lambda each: -each[1])[:12]
     right.barh([name for name, _ in shown], [share for _, share in shown])
