@@ -23,7 +23,7 @@ namespace {
 constexpr int MOST_THREADS = 64;
 constexpr double SPIN = 5e-4;  // seconds of a wait within a call, before the thread sleeps: some ten phases of a layer
 constexpr double PART = 0.5;   // or, of a long phase, this share of it, but no more than LONGEST: its halves end some percent apart
-constexpr double LONGEST = 4e-3;
+constexpr double LONGEST = 1.5e-3;
 constexpr double AWAKE = 1e-3; // seconds after a call in which a thread does not sleep, if the last call came as soon
 constexpr int SPINS = 64;      // between two looks at the clock
 constexpr double ALL = 0.9;    // share of a call's time that a thread has a processor which others leave to it
