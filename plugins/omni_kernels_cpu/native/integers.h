@@ -209,7 +209,8 @@ __attribute__((noinline)) void int8_block(const Outputs &a, int64_t size, const 
   }
 }
 #elif WIDTH >= 8
-// Processors with vectors of 512 bits and no such instructions use 256 bits here. Half a unit: two groups. Lanes are as in a unit of 512 bits, and sums in the same order.
+// Processors with vectors of 512 bits and no such instructions use 256 bits here.
+// Half a unit: two groups. Lanes are as in a unit of 512 bits, and sums in the same order.
 inline __m256 half_scales(const bf16 *const *from, int64_t group, int64_t groups) {
   uint32_t two[OUTS] = {};
 #pragma GCC unroll 4

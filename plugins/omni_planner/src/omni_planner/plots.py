@@ -10,7 +10,8 @@ from typing import Any
 
 from omni_core.errors import ConfigError
 from omni_planner.objectives import FIGURES, Objectives
-from omni_planner.simulation import Outcome
+from omni_planner.simulate import Outcome, events_of
+from omni_planner.summary import times_of
 from omni_planner.trials import Trial
 
 SUFFIXES = (".png", ".svg")
@@ -80,13 +81,14 @@ def plot_simulation(path: Path, outcome: Outcome, title: str) -> None:
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     axes: Any = figure.subplots(1, 2)
     left, right = axes
-    times = times_of(outcome)
+    first, done = times_of(events_of(outcome))
+    times = {**{f"first {stage}": values for stage, values in first.items()}, "done": done}
     for name, values in times.items():
         ordered = sorted(values)
         left.plot(ordered, [100 * (index + 1) / len(ordered) for index in range(len(ordered))], label=name)
     left.axhline(95, color="0.6", linestyle="--", linewidth=0.8)
     left.set(xlabel="seconds after a request's arrival", ylabel="requests of 100", ylim=(0, 100), title=title)
-    if times:
+    if done:
         left.set_xscale("log")
         left.legend(loc="lower right")
     busy = {**outcome.stages, **{f"gpu {name}": share for name, share in outcome.devices.items()}}
@@ -95,18 +97,3 @@ def plot_simulation(path: Path, outcome: Outcome, title: str) -> None:
     right.set(xlim=(0, 1), xlabel="share of the time in which it is busy", title="what saturates")
     right.invert_yaxis()
     figure.savefig(path)
-
-
-def times_of(outcome: Outcome) -> dict[str, list[float]]:
-    """Return the seconds of all requests that ended, by what they are to: the first output of each terminal stage, and the end."""
-    times: dict[str, list[float]] = {}
-    for flight in outcome.flights:
-        if flight.failed or not flight.events:
-            continue
-        seen: set[str] = set()
-        for when, stage, _ in flight.events:
-            if stage not in seen:
-                seen.add(stage)
-                times.setdefault(f"first {stage}", []).append(when - flight.arrived)
-        times.setdefault("done", []).append(max(when for when, _, _ in flight.events) - flight.arrived)
-    return times

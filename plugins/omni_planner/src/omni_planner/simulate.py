@@ -11,10 +11,10 @@ from omni_planner.failures import Failure
 from omni_planner.machine import Process
 from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.replica import Loop
-from omni_planner.requests import Arrival
+from omni_planner.requests import Arrival, Flight
 from omni_planner.simulation import Outcome as Outcome
 from omni_planner.simulation import Simulation
-from omni_planner.summary import Summary
+from omni_planner.summary import Events, Summary
 
 
 def simulate(
@@ -78,9 +78,17 @@ def summarise(outcome: Outcome) -> Summary:
         raise ConfigError(
             f"{stuck} of {len(outcome.flights)} simulated requests never end: the profile is not of this pipeline; calibrate it anew"
         )
-    ended = [each for each in outcome.flights if each.events and not each.failed]
-    events = [[(when - each.arrived, stage, final) for when, stage, final in each.events] for each in ended]
+    ended = _ended(outcome)
     sound = [each.sound for each in ended if each.sound]
     refused, failed = (sum(getattr(each, name) for each in outcome.flights) for name in ("refused", "failed"))
     retried = sum(each.attempts > 1 and not each.failed for each in outcome.flights)
-    return Summary.of(events, outcome.seconds or 1.0, refused, sound, failed, retried)
+    return Summary.of(events_of(outcome), outcome.seconds or 1.0, refused, sound, failed, retried)
+
+
+def events_of(outcome: Outcome) -> list[Events]:
+    """Return what the clients of the requests that ended have read, in seconds since each came."""
+    return [[(when - each.arrived, stage, final) for when, stage, final in each.events] for each in _ended(outcome)]
+
+
+def _ended(outcome: Outcome) -> list[Flight]:
+    return [each for each in outcome.flights if each.events and not each.failed]

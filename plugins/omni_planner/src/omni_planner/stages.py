@@ -100,7 +100,7 @@ class Watch:
 
 
 class FunctionStage(SimulatedStage):
-    """One request at a time, or a batch of them. A stage that streams its result takes as long for each chunk.
+    """One request at a time, or a batch of them. A stage that streams its result has no batches, and takes as long for each chunk.
 
     Args:
         settings: ``batch_size`` (or ``max_batch_size``) and ``batch_wait``, as :class:`omni_core.scheduling.simple.SimpleScheduler`
@@ -118,19 +118,24 @@ class FunctionStage(SimulatedStage):
         pass
 
     def turn(self) -> list[Step]:
-        batch = self._batch()
-        if not batch:
-            return []
-        flight, visits = batch[0], [each.sample[self.name] for each in batch]
-        counts = 1, len(batch), self.woken, sum(each.prompt for each in visits)
-        processor, device = self._costing(flight.kind, counts)
-        if len(batch) > 1:
-            return [((processor, device), [output for each in batch for output in self._result(each)])]
-        parts = max([1, *visits[0].chunks.values()])
-        share = processor / parts, device / parts
-        steps = [(share, self._streamed(flight, number, parts)) for number in range(1, parts + 1)]
-        steps[-1][1].extend(self._result(flight))
-        return steps
+        if self._batch_size > 1:
+            batch = self._batch()
+            if not batch:
+                return []
+            positions = sum(each.sample[self.name].prompt for each in batch)
+            seconds = self._costing(batch[0].kind, (1, len(batch), self.woken, positions))
+            return [(seconds, [output for each in batch for output in self._result(each)])]
+        while self.inbox:
+            flight, what, _ = self.inbox.popleft()
+            if what == PAYLOAD:
+                visit = flight.sample[self.name]
+                processor, device = self._costing(flight.kind, (1, 1, self.woken, visit.prompt))
+                parts = max([1, *visit.chunks.values()])
+                share = processor / parts, device / parts
+                steps = [(share, self._streamed(flight, number, parts)) for number in range(1, parts + 1)]
+                steps[-1][1].extend(self._result(flight))
+                return steps
+        return []
 
     def _batch(self) -> list[Flight]:
         """Take the requests of a turn; none while a batch may still fill, for which the stage waits."""

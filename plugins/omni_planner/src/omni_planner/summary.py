@@ -28,6 +28,20 @@ def played(sound: Sound) -> float:
     return end
 
 
+def times_of(requests: Iterable[Events]) -> tuple[dict[str, list[float]], list[float]]:
+    """Return the times of requests to the first output of each terminal stage, by its name, and to their end."""
+    first: dict[str, list[float]] = {}
+    done: list[float] = []
+    for events in requests:
+        seen: set[str] = set()
+        for when, stage, _ in events:
+            if stage not in seen:
+                seen.add(stage)
+                first.setdefault(stage, []).append(when)
+        done.append(max(when for when, _, _ in events))
+    return first, done
+
+
 @frozen
 class Quantiles:
     """Seconds that half of the requests took at most, and 95 of 100."""
@@ -73,15 +87,7 @@ class Summary:
         retried: int = 0,
     ) -> Summary:
         """Summarise what clients read. ``seconds``: the load's duration. ``sound``: of the requests that have some."""
-        first: dict[str, list[float]] = {}
-        done: list[float] = []
-        for events in requests:
-            seen: set[str] = set()
-            for when, stage, _ in events:
-                if stage not in seen:
-                    seen.add(stage)
-                    first.setdefault(stage, []).append(when)
-            done.append(max(when for when, _, _ in events))
+        first, done = times_of(requests)
         quantiles = {name: Quantiles.of(values) for name, values in first.items()}
         late = [late_seconds(each) for each in sound]
         return cls(
