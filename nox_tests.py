@@ -42,7 +42,9 @@ def run_tests(
                 session.run(*pytest, *arguments, env=env)
             else:
                 idle = (*IDLE, f"{session.bin}/python", *pytest[1:])
-                print(session.run(*idle, *arguments, env=env, silent=True, external=True), flush=True)
+                said = session.run(*idle, *arguments, env=env, silent=True, external=True)
+                if said is not None:  # None: only the environment is made
+                    print(said, flush=True)
         except CommandFailed:
             failed = _failed(Path(folder))
             if not 0 < len(failed) <= SECOND_RUN_LIMIT:

@@ -13,6 +13,7 @@ import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from nox_distributions import DISTRIBUTIONS, TESTS
 from nox_lanes import WHEELS, run_lanes, run_sessions
 from nox_programs import install_sshd, installed_chromium, interpreters, npm_chromium, verbs
 from nox_tests import beside, run_tests
@@ -28,73 +29,6 @@ os.environ.setdefault("PIP_COMPILE", "0")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 ROOT = Path(__file__).parent
-DISTRIBUTIONS = {
-    "omni-core": "omni_core",
-    "omni-deploy": "plugins/omni_deploy",
-    "omni-tracing": "plugins/omni_tracing",
-    "omni-torch": "plugins/omni_torch",
-    "omni-testing": "plugins/omni_testing",
-    "omni-terminal": "plugins/omni_terminal",
-    "omni-launcher-hosts": "plugins/omni_launcher_hosts",
-    "omni-launcher-remote": "plugins/omni_launcher_remote",
-    "omni-planner": "plugins/omni_planner",
-    "omni-diffusion": "plugins/omni_diffusion",
-    "omni-qwen-image": "plugins/omni_qwen_image",
-    "omni-image-demo": "plugins/omni_image_demo",
-    "omni-operations": "plugins/omni_operations",
-    "omni-capsules": "plugins/omni_capsules",
-    "omni-serve": "plugins/omni_serve",
-    "omni-import": "plugins/omni_import",
-    "omni-export": "plugins/omni_export",
-    "omni-media": "plugins/omni_media",
-    "omni-relay-kit": "plugins/omni_relay_kit",
-    "omni-relay-shm": "plugins/omni_relay_shm",
-    "omni-relay-nixl": "plugins/omni_relay_nixl",
-    "omni-relay-mooncake": "plugins/omni_relay_mooncake",
-    "omni-relay-nccl": "plugins/omni_relay_nccl",
-    "omni-engine": "plugins/omni_engine",
-    "omni-kernels": "plugins/omni_kernels",
-    "omni-kernels-cpu": "plugins/omni_kernels_cpu",
-    "omni-qwen3": "omni_qwen3",
-    "omni-qwen25": "plugins/omni_qwen25",
-    "omni-qwen3-demo": "plugins/omni_qwen3_demo",
-    "omni-fish-s2": "omni_fish_s2",
-}
-TESTS = {
-    "omni-core": "tests/packaging/bare",
-    "omni-deploy": "tests/omni_deploy",
-    "omni-tracing": "tests/omni_tracing",
-    "omni-torch": "tests/omni_torch",
-    "omni-testing": "tests/omni_testing",
-    "omni-terminal": "tests/omni_terminal",
-    "omni-launcher-hosts": "tests/omni_launcher_hosts",
-    "omni-launcher-remote": "tests/omni_launcher_remote",
-    "omni-planner": "tests/omni_planner",
-    "omni-diffusion": "tests/omni_diffusion",
-    "omni-qwen-image": "tests/omni_qwen_image",
-    "omni-image-demo": "tests/omni_image_demo",
-    "omni-operations": "tests/omni_operations",
-    "omni-capsules": "tests/omni_capsules",
-    "omni-serve": "tests/omni_serve",
-    "omni-import": "tests/omni_import",
-    "omni-export": "tests/omni_export",
-    "omni-media": "tests/omni_media",
-    "omni-relay-kit": "tests/omni_relay_kit",
-    "omni-relay-shm": "tests/omni_relay_shm",
-    "omni-relay-nixl": "tests/end_to_end/runtime/test_relays_in_pipelines.py",
-    "omni-relay-mooncake": "tests/omni_relay_mooncake",
-    "omni-relay-nccl": "tests/omni_relay_nccl",
-    "omni-engine": "tests/omni_engine",
-    "omni-kernels": "tests/omni_kernels",
-    "omni-kernels-cpu": "tests/omni_kernels_cpu",
-    "omni-qwen3": "tests/omni_qwen3",
-    "omni-qwen25": "tests/omni_qwen25",
-    "omni-qwen3-demo": "tests/omni_qwen3_demo",
-    "omni-fish-s2": "tests/omni_fish_s2",
-}
-"""The test folders of a distribution's own session; tests of the core that need a relay, an engine or torch run in
-`tests`.
-"""
 TEMPLATES = ROOT / "plugins/omni_testing/src/omni_testing/authoring/templates"
 EXAMPLE = ROOT / "examples/omni-pipeline-chat-echo"
 PARTS_EXAMPLE = ROOT / "examples/omni-qwen3-parts"
@@ -132,7 +66,7 @@ TEST_TOOLS += ["openai", "httpx2", "schemathesis"]
 TIMED = ["faults", "end_to_end/runtime", "end_to_end/test_abort.py", "end_to_end/test_streaming.py"]
 """Tests of how soon something happens: they run one at a time; all others run two at a time."""
 COMPUTED = ["omni_torch", "omni_kernels_cpu", "omni_engine", "omni_qwen3", "omni_fish_s2", "omni_diffusion"]
-COMPUTED += ["omni_qwen_image", "omni_image_demo"]
+COMPUTED += ["omni_qwen_image", "omni_image_demo", "omni_qwen25", "omni_qwen3_demo"]
 COMPUTED += [f"end_to_end/test_{name}.py" for name in ("media", "parity", "sharing", "variants")]
 """Tests that compute and depend on no time: they use what the timed ones leave of the processors."""
 # For tests that write projects: check their style, install them.

@@ -27,7 +27,7 @@ PEERS = ("llama.cpp", "vllm")
 WEIGHTS = {
     "float32": ("float32",),
     "bfloat16": ("bfloat16",),
-    "int8": ("int8_weight_only", "int8_dynamic_activation_int8_weight"),
+    "int8": ("int8_weight_only", "int8_weight_only_groups", "int8_dynamic_activation_int8_weight"),
     "int4": ("int4_weight_only", "int8_dynamic_activation_int4_weight"),
 }
 """Our ways for each kind of weights. vLLM has the first two on a CPU."""

@@ -16,7 +16,7 @@ from omni_torch.code_frames import CodeChoice, FramePredictor, frames_example
 from omni_torch.comparison import relative_error
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.few_rows import Matrix
-from omni_torch.quantized_linear import quantized_int4, quantized_int8
+from omni_torch.quantized_values import quantized_int4, quantized_int8
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 

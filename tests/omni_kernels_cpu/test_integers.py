@@ -14,7 +14,7 @@ from omni_torch import decoder_stack
 from omni_torch.comparison import relative_error
 from omni_torch.decoder_stack import DecoderStack, MixtureWeights
 from omni_torch.few_rows import Matrix, few_rows_linear, rounded_inputs, widened
-from omni_torch.quantized_linear import quantized_int4
+from omni_torch.quantized_values import quantized_int4
 
 pytestmark = pytest.mark.usefixtures("instruction_set")
 kinds = pytest.mark.parametrize("kind", ["int8", "int4", "int4 with zero points"])

@@ -21,7 +21,7 @@ from omni_torch.comparison import BOUNDS, relative_error
 from omni_torch.decoder_stack import DecoderStack, MixtureWeights
 from omni_torch.experts import experts
 from omni_torch.few_rows import Matrix, few_rows_linear, widened
-from omni_torch.quantized_linear import quantized_int4
+from omni_torch.quantized_values import quantized_int4, quantized_int8_groups
 
 COMPONENTS = [each for each in omni_kernels() if all(find_spec(name) for name in each.requires)]
 KERNELS = [(component, getattr(torch, name)) for component in COMPONENTS for name in component.dtypes]
@@ -293,6 +293,10 @@ def int8(matrix: Matrix) -> Matrix:
     return Matrix((matrix.weight / scales.float().unsqueeze(1)).round().to(torch.int8), scales, matrix.bias)
 
 
+def int8_groups(matrix: Matrix) -> Matrix:
+    return matrix if matrix.weight.shape[1] % 32 else Matrix(*quantized_int8_groups(matrix.weight), matrix.bias)
+
+
 def int4(matrix: Matrix) -> Matrix:
     return matrix if matrix.weight.shape[1] % 32 else Matrix(*quantized_int4(matrix.weight), matrix.bias)
 
@@ -306,7 +310,7 @@ def with_zero_points(matrix: Matrix) -> Matrix:
     return Matrix(made.weight, torch.stack([made.scales, zeros], 1), made.bias)
 
 
-@pytest.mark.parametrize("narrow", [int8, int4, with_zero_points], ids=["int8", "int4", "int4 with zero points"])
+@pytest.mark.parametrize("narrow", [int8, int8_groups, int4, with_zero_points], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("prompt", [False, True], ids=["decode", "prompt"])
 def test_steps_with_quantised_weights(narrow: Callable[[Matrix], Matrix], prompt: bool, threads: None) -> None:
     """Activations are float32, and rounded to bfloat16 for the products with narrow weights. Rows do not depend on each other.
@@ -337,17 +341,18 @@ def test_steps_with_quantised_weights(narrow: Callable[[Matrix], Matrix], prompt
     assert torch.equal(kernel(*copied(arguments, [0, 1] if prompt else [0]))[0], whole[: 2 if prompt else 1])
 
 
-def test_int4_products_read_nothing_beyond_the_matrix() -> None:
+@pytest.mark.parametrize("bits", [4, 8])
+def test_products_in_groups_read_nothing_beyond_the_matrix(bits: int) -> None:
     """Scales and values after the last are NaN and noise; every remainder of outputs and rows."""
     for size in (32, 64, 96, 160):
         for count, out in ((1, 1), (2, 15), (3, 16), (5, 17), (16, 31), (17, 33), (33, 50)):
-            values = torch.full((out * size // 2 + 64,), 255, dtype=torch.uint8)
-            values[: out * size // 2] = torch.randint(
-                0, 256, (out * size // 2,), generator=generator(), dtype=torch.uint8
-            )
+            nbytes = out * size * bits // 8
+            values = torch.full((nbytes + 64,), 255, dtype=torch.uint8)
+            values[:nbytes] = torch.randint(0, 256, (nbytes,), generator=generator(), dtype=torch.uint8)
             scales = torch.full((out * size // 32 + 64,), float("nan")).to(torch.bfloat16)
             scales[: out * size // 32] = torch.rand(out * size // 32, generator=generator()).to(torch.bfloat16)
-            weight, groups = values[: out * size // 2].view(out, -1), scales[: out * size // 32].view(out, -1)
+            weight, groups = values[:nbytes].view(out, -1), scales[: out * size // 32].view(out, -1)
+            weight = weight.view(torch.int8) if bits == 8 else weight
             x = torch.cat([normal(count * size), torch.full((64,), float("nan"))])[: count * size].view(count, size)
             bias = normal(out)
             made = rows.few_rows_linear(x, weight, groups, bias).double()
@@ -357,9 +362,11 @@ def test_int4_products_read_nothing_beyond_the_matrix() -> None:
             assert (made - right).norm() <= 1e-5 * right.norm(), (size, count, out)
 
 
-@pytest.mark.parametrize("narrow", [int4, with_zero_points], ids=["int4", "int4 with zero points"])
+@pytest.mark.parametrize("narrow", [int8_groups, int4, with_zero_points], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("size", [96, 512, 1120])
-def test_a_row_of_an_int4_product_does_not_depend_on_the_others(narrow: Callable[[Matrix], Matrix], size: int) -> None:
+def test_a_row_of_a_product_in_groups_does_not_depend_on_the_others(
+    narrow: Callable[[Matrix], Matrix], size: int
+) -> None:
     """Few rows multiply weights that are widened in registers, and more rows those in memory, a stretch of 512 inputs at a time."""
     matrix = narrow(Matrix(normal(11, size), None, normal(11)))
     assert matrix.scales is not None

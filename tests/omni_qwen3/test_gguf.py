@@ -17,10 +17,10 @@ from omni_core.errors import ConfigError
 from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of, open_gguf
 from omni_testing.quantized_checkpoints import write_gguf
-from omni_torch import gguf_checkpoints
+from omni_torch import gguf_checkpoints, quantized_linear
 from omni_torch.few_rows import widened
 from omni_torch.gguf_checkpoints import NARROW, _narrowed
-from omni_torch.quantized_linear import Int4WeightLinear
+from omni_torch.quantized_linear import QUANTIZATIONS, GroupsLinear, Int8GroupsLinear, Int8WeightLinear
 from omni_torch.tensor_parallel import TensorParallel
 
 gguf: Any = pytest.importorskip("gguf")
@@ -41,16 +41,16 @@ def load(source: Path, path: Path | None) -> Thinker:
 def test_weights_are_those_that_the_file_defines(tiny: dict[str, Path], tmp_path: Path, kind: str) -> None:
     path = write(tiny["a"], tmp_path / "thinker.gguf", kind)
     model, plain = load(tiny["a"], path), load(tiny["a"], None)
-    assert any(isinstance(each, Int4WeightLinear) for each in model.modules()) == (kind in NARROW)
+    assert any(isinstance(each, GroupsLinear) for each in model.modules()) == (kind in NARROW)
     parts = dict(plain.named_modules())
     for name, tensor in plain.state_dict().items():
         owner, _, last = name.rpartition(".")
         module: Any = model.get_submodule(owner)
-        if isinstance(module, Int4WeightLinear):
+        if isinstance(module, GroupsLinear):
             matrix = module.matrix
             assert matrix.scales is not None
             exact, found = parts[owner].weight, widened(matrix.weight, matrix.scales, torch.float32)
-        elif not getattr(module, last).numel():  # experts in 4 bits
+        elif not getattr(module, last).numel():  # experts in groups
             scales = [each.matrix.scales for pair in module._packed for each in pair]
             assert all(each is not None for each in scales)
             pairs = [
@@ -70,6 +70,17 @@ def test_weights_are_those_that_the_file_defines(tiny: dict[str, Path], tmp_path
         wanted = torch.from_numpy(np.array(gguf.quants.dequantize(gguf.quants.quantize(shaped, whole), whole)))
         rtol = 0 if found is getattr(module, last, None) else 2**-7  # scale and product are rounded to bfloat16
         torch.testing.assert_close(found.detach(), wanted.view(exact.shape), rtol=rtol, atol=0, msg=name)
+
+
+@pytest.mark.skipif(not quantized_linear._works(QUANTIZATIONS["int8_weight_only"]), reason="no int8 kernels here")
+def test_eight_bits_of_a_file_are_kept_unless_the_stage_asks_for_others(tiny: dict[str, Path], tmp_path: Path) -> None:
+    path, config = write(tiny["a"], tmp_path / "thinker.gguf", "Q8_0"), read_config(tiny["a"])
+    for quantization, kind in {
+        None: Int8GroupsLinear, "int8_weight_only_groups": Int8GroupsLinear, "int8_weight_only": Int8WeightLinear,
+    }.items():  # fmt: skip
+        model = load_thinker(str(tiny["a"]), config, gguf=str(path), quantization=quantization)
+        layers = [each for each in model.modules() if isinstance(each, GroupsLinear | Int8WeightLinear)]
+        assert {type(each) for each in layers} == {kind}, quantization
 
 
 def test_blocks_with_minima_are_those_of_the_package() -> None:

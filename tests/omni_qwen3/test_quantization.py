@@ -15,11 +15,15 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_engine.scheduler import EngineScheduler
-from omni_qwen3.layers import RMSNorm, Router, SparseMLP
+from omni_qwen3.config import read_config
+from omni_qwen3.layers import Attention, Experts, RMSNorm, Router, SparseMLP
+from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch import quantized_linear
+from omni_torch.few_rows import widened
 from omni_torch.packed_linear import PackedLinear
 from omni_torch.quantized_linear import QUANTIZATIONS, Int8WeightLinear
+from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 NAME = "int8_weight_only"
 
@@ -87,6 +91,29 @@ print(private() - begin)
     )
     assert plain > 250, "the weights alone are as large"
     assert quantized < 0.6 * plain
+
+
+@pytest.mark.skipif(not quantized_linear._works(QUANTIZATIONS[NAME]), reason="no int8 kernels here")
+@pytest.mark.parametrize(
+    ("name", "alike"), [("int8_weight_only_groups", True), ("int4_weight_only", True), (NAME, False)]
+)
+def test_ranks_have_the_values_of_one_process_where_scales_belong_to_groups(mid: Path, name: str, alike: bool) -> None:
+    """Each rank rounds its own part. Of layers whose inputs are split, a scale per output is that of the part."""
+    config = read_config(str(mid))
+    parts = ALONE, TensorParallel(0, 2), TensorParallel(1, 2)
+    models = [load_thinker(str(mid), config, quantization=name, parallel=parallel) for parallel in parts]
+
+    def values(model: nn.Module) -> list[torch.Tensor]:
+        found = [module.o_proj for module in model.modules() if isinstance(module, Attention)]
+        found += [down for module in model.modules() if isinstance(module, Experts) for _, down in module._packed]
+        return [widened(each.matrix.weight, each.matrix.scales, torch.float32) for each in found]
+
+    whole, *shares = map(values, models)
+    assert len(whole) > 32
+    for one, *halves in zip(whole, *shares, strict=True):
+        joined = torch.cat(halves, 1)
+        assert torch.equal(joined, one) == alike
+        assert (joined - one).norm() < 0.01 * one.norm()
 
 
 @pytest.mark.parametrize("create", [create_thinker, create_talker])

@@ -16,11 +16,13 @@ from omni_core.errors import ConfigError
 from omni_torch import quantized_linear
 from omni_torch.few_rows import widened
 from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.quantized_linear import LEAST_VALUES, MOST_ROWS, QUANTIZATIONS, pack_for, quantized_int4
+from omni_torch.quantized_linear import LEAST_VALUES, MOST_ROWS, QUANTIZATIONS, pack_for
+from omni_torch.quantized_values import quantized_int4
 
 BOUNDS = {
     "int8_weight_only": 0.01,
     "int8_dynamic_activation_int8_weight": 0.015,
+    "int8_weight_only_groups": 0.007,
     "int4_weight_only": 0.1,
     "int8_dynamic_activation_int4_weight": 0.1,
 }

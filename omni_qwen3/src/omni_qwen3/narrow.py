@@ -1,4 +1,4 @@
-"""Layers that a checkpoint stores in 4 bits, kept so: their layers are made before the weights are read."""
+"""Layers that a checkpoint stores in 8 or 4 bits, kept so: their layers are made before the weights are read."""
 
 from __future__ import annotations
 
@@ -10,36 +10,47 @@ import torch
 from torch import nn
 
 from omni_qwen3.layers import Experts
-from omni_torch.quantized_linear import Int4Linear, Int4WeightLinear
+from omni_torch.few_rows import Groups
+from omni_torch.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear
 from omni_torch.weights import Checkpoint
 
 OnDisk = Callable[[str, torch.Size], Iterable[str]]
 """Maps a parameter's name and shape to the names of its on-disk tensors."""
 
 
-def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, *, int8_inputs: bool = False) -> None:
-    """Replace the linear layers and the experts of a model on the meta device whose tensors are stored in 4 bits that our kernels read; the
-    others are loaded in the model's dtype.
+def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, quantization: str | None = None) -> None:
+    """Replace the linear layers and the experts of a model on the meta device whose tensors are stored in 8 or 4 bits that our kernels
+    read; the others are loaded in the model's dtype.
 
     A layer that is joined from several tensors needs all of them of one kind, and so do the experts of a layer.
 
     Args:
-        int8_inputs: they get inputs in 8 bits, as :class:`~omni_torch.quantized_linear.Int4Linear` has them.
+        quantization: of the stage. Layers in 4 bits are kept whatever it says, and get inputs in 8 bits if it says so; layers in 8 bits are
+            kept if it says nothing else.
     """
-    described = (Int4Linear if int8_inputs else Int4WeightLinear).described
     for name, module in list(model.named_modules()):
         for child, layer in list(module.named_children()):
             if type(layer) is nn.Linear:
                 weight = layer.weight
-                kind = checkpoint.narrow(on_disk(f"{name}.{child}.weight".lstrip("."), weight.shape))
-                if kind is not None:
-                    setattr(module, child, described(*weight.shape, zero_points=kind, bias=layer.bias))
+                stored = checkpoint.narrow(on_disk(f"{name}.{child}.weight".lstrip("."), weight.shape))
+                if (described := _description(stored, quantization)) is not None:
+                    setattr(module, child, described(*weight.shape, bias=layer.bias))
         if isinstance(module, Experts):
             shapes = module.gate_up_proj.shape, module.down_proj.shape
             names = [
                 on_disk(f"{name}.{each}", shape)
                 for each, shape in zip(("gate_up_proj", "down_proj"), shapes, strict=True)
             ]
-            kind = checkpoint.narrow(chain.from_iterable(names))
-            if kind is not None:
-                module.describe_packed(partial(described, zero_points=kind))
+            stored = checkpoint.narrow(chain.from_iterable(names))
+            if (described := _description(stored, quantization)) is not None:
+                module.describe_packed(described)
+
+
+def _description(stored: Groups | None, quantization: str | None) -> Callable[..., nn.Module] | None:
+    """Return what makes a layer without values for weights that are stored so; ``None``: they are not kept."""
+    if stored is None:
+        return None
+    if stored.bits == 8:
+        return Int8GroupsLinear.described if quantization in (None, "int8_weight_only_groups") else None
+    kind = Int4Linear if quantization == "int8_dynamic_activation_int4_weight" else Int4WeightLinear
+    return partial(kind.described, zero_points=stored.zero_points)

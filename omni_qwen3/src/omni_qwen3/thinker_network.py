@@ -119,8 +119,7 @@ def load_thinker(
         with torch.device("meta"):
             model = Thinker(config.thinker, parallel)
         if torch.device(device).type == "cpu" and parallel.size == 1:
-            integers = quantization == "int8_dynamic_activation_int4_weight"
-            keep_narrow(model, checkpoint, weights_of(checkpoint, prefixes), int8_inputs=integers)
+            keep_narrow(model, checkpoint, weights_of(checkpoint, prefixes), quantization)
         return model
 
     def fill(model: Thinker) -> Thinker:

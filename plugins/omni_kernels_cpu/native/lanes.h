@@ -27,7 +27,7 @@ namespace {
 
 constexpr int64_t PANEL = WIDTH == 8 ? 48 : 32;  // outputs whose weights are in the caches while all rows pass
 constexpr int64_t UNITS = PANEL / 2;             // units of a feed-forward block whose gates and ups make a panel
-constexpr int64_t GROUP = 32;  // inputs that share a scale of 4-bit weights; inputs are padded with zeros to a multiple of it
+constexpr int64_t GROUP = 32;  // inputs that share a scale of weights in groups; inputs are padded with zeros to a multiple of it
 
 inline bool in_pairs(int64_t kind) { return PAIRS && kind != OMNI_FLOAT32; }
 
@@ -188,7 +188,7 @@ struct Source {
 };
 
 inline Source source_of(const omni_matrix &a) {
-  int64_t bytes = a.kind == OMNI_FLOAT32 ? 4 * a.in : a.kind == OMNI_BFLOAT16 ? 2 * a.in : a.kind == OMNI_INT8 ? a.in : a.in / 2;
+  int64_t bytes = a.kind == OMNI_FLOAT32 ? 4 * a.in : a.kind == OMNI_BFLOAT16 ? 2 * a.in : a.kind == OMNI_INT4 ? a.in / 2 : a.in;
   return {(const char *)a.weight, bytes};
 }
 
@@ -209,6 +209,18 @@ inline void widen_int8(const int8_t *from, int64_t size, uint32_t *to) {
     int8_t part[2 * W] = {};
     if (i < size) memcpy(part, from + i, size - i < 2 * W ? size - i : 2 * W);
     store_words(to, i, load_bytes(part), load_bytes(part + W));
+  }
+}
+
+// One row of int8 weights with a scale per group.
+inline void widen_int8_groups(const int8_t *from, const bf16 *scales, int64_t size, uint32_t *to) {
+  for (int64_t g = 0; g < size / GROUP; g++) {
+    Floats scale = broadcast(widen(scales[g]));
+#pragma GCC unroll 8
+    for (int64_t i = g * GROUP; i < (g + 1) * GROUP; i += 2 * W) {
+      Floats first = scale * load_bytes(from + i), second = scale * load_bytes(from + i + W);
+      store_words(to, i, PAIRS ? first : rounded(first), PAIRS ? second : rounded(second));
+    }
   }
 }
 
@@ -271,7 +283,9 @@ inline Panel panel_of(const omni_matrix &a, int64_t output, int64_t count, uint3
     uint32_t *to = buffer + o * stride;
     if (a.kind == OMNI_BFLOAT16) widen_bfloat16((const bf16 *)from, a.in, to);
     else if (a.kind == OMNI_INT8) widen_int8((const int8_t *)from, size, to);
-    else if (a.zero_points) {
+    else if (a.kind == OMNI_INT8_GROUPS) {
+      widen_int8_groups((const int8_t *)from, (const bf16 *)a.group_scales + ((output + o) * a.in + begin) / GROUP, size, to);
+    } else if (a.zero_points) {
       const bf16 *scales = (const bf16 *)a.group_scales + (2 * (output + o) * a.in + begin) / GROUP;
       widen_int4<true>((const uint8_t *)from, scales, scales + a.in / GROUP, size, to);
     } else {

@@ -69,14 +69,14 @@ constexpr int64_t END = 128;  // floats by which a row of integers may be longer
 
 constexpr size_t SMALL = 64 * 64;  // what rounding up to cache lines adds to a few dozen pieces
 
-// What product() takes: of inputs in 8 bits rows as vectors, and a panel; of other 4-bit weights sums of 16 lanes of 4 outputs.
+// What product() takes: of inputs in 8 bits rows as vectors, and a panel; of other weights in groups sums of 16 lanes of 4 outputs.
 size_t scratch_memory(const omni_matrix &a, int64_t rows) {
-  return a.int8_inputs ? floats((rows + 16 + 48) * (a.in + 32)) : a.kind == OMNI_INT4 ? floats(64 * rows) : 0;
+  return a.int8_inputs ? floats((rows + 16 + 48) * (a.in + 32)) : a.group_scales ? floats(64 * rows) : 0;
 }
 
 // Of this thread, for a product of rows of floats.
 size_t product_memory(const omni_matrix &a, int64_t rows) {
-  size_t scratch = scratch_memory(a, rows), panel = a.kind == OMNI_INT4 ? floats(48 * a.in) : 0;
+  size_t scratch = scratch_memory(a, rows), panel = a.group_scales ? floats(48 * a.in) : 0;
   return floats((rows + 16) * a.in + END * rows) + floats(2 * rows) + (scratch > panel ? scratch : panel) + SMALL;
 }
 

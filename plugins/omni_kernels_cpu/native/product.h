@@ -1,8 +1,8 @@
 // Products of few rows with a row-major matrix. A sum over the inputs is taken in one order, whatever the number of rows, of threads
 // and the place of a row, so that a row's result does not depend on the batch.
 #pragma once
+#include "group_products.h"
 #include "lane_products.h"
-#include "nibbles.h"
 
 namespace {
 
@@ -171,7 +171,7 @@ inline void product(const omni_matrix &a, const void *const *xs, int rows, int64
 #endif
     return integer_product(a, xs, rows, begin, end, emit);
   }
-  if (a.kind == OMNI_INT4) return nibble_product(a, xs, rows, begin, end, scratch, emit);
+  if (a.group_scales) return group_product(a, xs, rows, begin, end, scratch, emit);
   const Blocks &blocks = BLOCKS[a.kind];
   for (int64_t o = begin; o < end;) {
     int outputs = o + MANY <= end ? MANY : 1;

@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 import torch
 
 from omni_kernels_cpu.library import LayerStruct, MatrixStruct, StackStruct, StepStruct, has_tiles, library
-from omni_kernels_cpu.rows import KINDS
+from omni_kernels_cpu.rows import KINDS, kind_of
 from omni_torch import decoder_stack
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
-from omni_torch.few_rows import Matrix
+from omni_torch.few_rows import GROUP, Matrix
 
 Caches = Sequence[torch.Tensor] | torch.Tensor
 
@@ -87,14 +87,14 @@ class BoundStack:
         self._kept.append(weight)
         bias = None if matrix.bias is None else self._floats(matrix.bias)
         out, inner = weight.shape
-        if weight.dtype == torch.uint8:
-            assert matrix.scales is not None
+        kind = kind_of(weight, matrix.scales)
+        if matrix.scales is not None and matrix.scales.dim() > 1:
             groups = matrix.scales.detach().to(torch.bfloat16).contiguous()
             self._kept.append(groups)
-            kinds = KINDS[weight.dtype], groups.data_ptr(), matrix.int8_inputs, groups.dim() == 3
-            return MatrixStruct(weight.data_ptr(), None, bias, out, 2 * inner, *kinds)
+            rest = kind, groups.data_ptr(), matrix.int8_inputs, groups.dim() == 3
+            return MatrixStruct(weight.data_ptr(), None, bias, out, GROUP * groups.shape[-1], *rest)
         scales = None if matrix.scales is None else self._floats(matrix.scales)
-        return MatrixStruct(weight.data_ptr(), scales, bias, out, inner, KINDS[weight.dtype], None, matrix.int8_inputs)
+        return MatrixStruct(weight.data_ptr(), scales, bias, out, inner, kind, None, matrix.int8_inputs)
 
     def _floats(self, tensor: torch.Tensor) -> int:
         wide = tensor.detach().float().contiguous()

@@ -11,6 +11,8 @@ from omni_torch import experts as mixture
 from omni_torch import few_rows, operations
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}
+INT8_GROUPS = 4
+"""The kind of int8 weights whose scales are matrices."""
 MOST_EXPERT_ROWS = 32
 """The most rows of a mixture that is computed here; the products of more rows have better kernels."""
 
@@ -53,7 +55,9 @@ def few_rows_linear(
 ) -> torch.Tensor:
     """See :func:`omni_torch.few_rows.few_rows_linear`."""
     quantized = weight.dtype in (torch.int8, torch.uint8)
+    in_groups = scales is not None and scales.dim() > 1
     fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
+    fits = fits and not (in_groups and int8_inputs and weight.dtype == torch.int8)
     if not fits or not x.numel() or not weight.numel():
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()
@@ -61,17 +65,24 @@ def few_rows_linear(
     # Tensors that the structure points into, which live until the product is computed.
     wide_bias = None if bias is None else bias.float().contiguous()
     groups = wide_scales = None
-    if scales is not None and weight.dtype == torch.uint8:
+    if scales is not None and in_groups:
         groups = scales.to(torch.bfloat16).contiguous()
     elif scales is not None:
         wide_scales = scales.float().contiguous()
     matrix = MatrixStruct(
-        weight.data_ptr(), _pointer(wide_scales), _pointer(wide_bias), weight.shape[0], x.shape[-1], KINDS[weight.dtype], _pointer(groups),
-        int8_inputs, groups is not None and groups.dim() == 3,
+        weight.data_ptr(), _pointer(wide_scales), _pointer(wide_bias), weight.shape[0], x.shape[-1], kind_of(weight, scales),
+        _pointer(groups), int8_inputs, groups is not None and groups.dim() == 3,
     )  # fmt: skip
     rows, kind, threads = x.numel() // x.shape[-1], KINDS[x.dtype], torch.get_num_threads()
     library().omni_cpu_product(byref(matrix), x.data_ptr(), kind, rows, output.data_ptr(), threads)
     return output
+
+
+def kind_of(weight: torch.Tensor, scales: torch.Tensor | None) -> int:
+    """Return the library's number for a kind of weights."""
+    return (
+        INT8_GROUPS if weight.dtype == torch.int8 and scales is not None and scales.dim() > 1 else KINDS[weight.dtype]
+    )
 
 
 def _pointer(tensor: torch.Tensor | None) -> int | None:

@@ -20,16 +20,16 @@ FEW_ROWS = 16
 
 
 GROUP = 32
-"""The inputs that share a scale of 4-bit values."""
+"""The inputs that share a scale, of weights with a scale per group."""
 
 
 @frozen(eq=False)
 class Matrix:
-    """A weight ``[out, in]`` of a float dtype, or int8 with one scale per output; or 4-bit values with a scale for each :data:`GROUP`
-    inputs, see :func:`widened`. ``bias``: ``[out]``.
+    """A weight ``[out, in]`` of a float dtype, or int8 with one scale per output; or int8 or 4-bit values with a scale for each
+    :data:`GROUP` inputs, see :func:`widened`. ``bias``: ``[out]``.
 
-    ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`. So do prompts, unless
-    their kernel multiplies bfloat16 as fast.
+    ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`; not of int8 in groups. So do
+    prompts, unless their kernel multiplies bfloat16 as fast.
     """
 
     weight: torch.Tensor
@@ -38,23 +38,34 @@ class Matrix:
     int8_inputs: bool = False
 
 
+@frozen
+class Groups:
+    """The form of weights with a scale per group, see :func:`widened`. ``bits``: 4 or 8. ``zero_points``: of 4 bits."""
+
+    bits: int
+    zero_points: bool = False
+
+
 def widened(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, *, exact: bool = False) -> torch.Tensor:
     """Return the values of a quantised weight, ``[out, in]``.
 
     Args:
-        weight: int8, with ``scales`` ``[out]``; or uint8 ``[out, in / 2]`` with bfloat16 ``scales`` ``[out, in / 32]``: byte j of the 16 of
-            a group holds value j in its low half and value j + 16 in its high half, each plus 8. Their products with the scale are rounded
-            to bfloat16, as kernels of prompts have them, but with ``exact``. With ``scales`` ``[out, 2, in / 32]`` the second row of each
-            output are zero points, which values are stored plus instead of 8.
+        weight: int8, with ``scales`` ``[out]`` or bfloat16 ``[out, in / 32]``; or uint8 ``[out, in / 2]`` with bfloat16 ``scales``
+            ``[out, in / 32]``: byte j of the 16 of a group holds value j in its low half and value j + 16 in its high half, each plus 8.
+            Products with the scale of a group are rounded to bfloat16, as kernels of prompts have them, but with ``exact``. With ``scales``
+            ``[out, 2, in / 32]`` the second row of each output are zero points, which 4-bit values are stored plus instead of 8.
     """
-    if weight.dtype != torch.uint8:
+    if scales.dim() == 1:
         return weight.to(dtype) * scales.to(dtype).unsqueeze(1)
-    bytes_of = weight.view(len(weight), -1, GROUP // 2)
-    values = torch.cat([bytes_of & 15, bytes_of >> 4], -1).float()
+    if weight.dtype == torch.int8:
+        values = weight.view(len(weight), -1, GROUP).float()
+    else:
+        bytes_of = weight.view(len(weight), -1, GROUP // 2)
+        values = torch.cat([bytes_of & 15, bytes_of >> 4], -1).float()
     if scales.dim() == 3:
         scales, zeros = scales.unbind(1)
         values -= zeros.float().unsqueeze(-1)
-    else:
+    elif weight.dtype != torch.int8:
         values -= 8
     if exact:
         return (values.to(dtype) * scales.to(dtype).unsqueeze(-1)).flatten(1)
@@ -97,6 +108,7 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
             zeros = torch.randint(0, 16, groups.shape, generator=generator, device=device).to(torch.bfloat16)
             both_rows = torch.stack([groups, zeros], 1)
             examples += [(x, packed, both_rows, bias), (x, packed, both_rows, bias, True)]
+            examples.append((x, whole, groups, bias))
     return examples
 
 
@@ -110,9 +122,9 @@ def few_rows_linear(
 ) -> torch.Tensor:
     """Compute ``x @ (weight * scales).T + bias``.
 
-    A row's result does not depend on the other rows, of 4-bit weights while there are at most 32. With a quantised weight, ``x`` is rounded
-    to bfloat16 first, or with ``int8_inputs`` as by :func:`rounded_inputs`. The products of 4-bit values with their scales are not rounded;
-    of more than 32 rows a kernel may round them to bfloat16.
+    A row's result does not depend on the other rows, of weights in groups while there are at most 32. With a quantised weight, ``x`` is
+    rounded to bfloat16 first, or with ``int8_inputs`` as by :func:`rounded_inputs`. The products of a group's values with its scale are not
+    rounded; of more than 32 rows a kernel may round them to bfloat16.
 
     Args:
         x: ``[..., in]``. weight: ``[out, in]`` of the same dtype; or with ``scales``, as in :func:`widened`.
@@ -124,7 +136,7 @@ def few_rows_linear(
         return F.linear(x, weight, bias)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     inputs = rounded_inputs(x.to(wide), weight) if int8_inputs else x.to(torch.bfloat16).to(wide)
-    if int8_inputs or weight.dtype == torch.uint8:
+    if int8_inputs or scales.dim() > 1:
         output = F.linear(inputs, widened(weight, scales, wide, exact=True)).to(x.dtype)
     else:
         output = F.linear(inputs.to(x.dtype), weight.to(x.dtype)) * scales.to(x.dtype)

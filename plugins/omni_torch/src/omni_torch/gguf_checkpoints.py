@@ -1,7 +1,7 @@
 """Reads the weights of a text decoder from a GGUF file, under the names of a checkpoint in safetensors.
 
-Needs the ``gguf`` package, an optional extra. Q4_0 and Q4_K are loaded in 4 bits as they are (:mod:`omni_torch.quantized_checkpoints` has
-the names); every other type that the package knows becomes floats.
+Needs the ``gguf`` package, an optional extra. Q8_0, Q4_0 and Q4_K are loaded in 8 and 4 bits as they are
+(:mod:`omni_torch.quantized_checkpoints` has the names); every other type that the package knows becomes floats.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from omni_core.errors import ConfigError
-from omni_torch.few_rows import GROUP, packed_int4
+from omni_torch.few_rows import GROUP, Groups, packed_int4
 from omni_torch.quantized_checkpoints import SCALES, VALUES
 from omni_torch.weights import Checkpoint, PartOf, whole
 
@@ -98,7 +98,7 @@ class GgufCheckpoint(Checkpoint):
     def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
         return self.read([name])[name][rows]
 
-    def narrow(self, weights: Iterable[str]) -> bool | None:
+    def narrow(self, weights: Iterable[str]) -> Groups | None:
         kinds = {_kind(self._tensors[name][0]) if name in self._tensors else None for name in weights}
         return NARROW.get(kinds.pop() or "") if len(kinds) == 1 else None
 
@@ -160,17 +160,18 @@ def _kind(tensor: Any) -> str:
     return str(tensor.tensor_type.name)
 
 
-NARROW = {"Q4_0": False, "Q4_K": True}
-"""The types that are loaded in 4 bits, and whether they have zero points."""
+NARROW = {"Q8_0": Groups(8), "Q4_0": Groups(4), "Q4_K": Groups(4, zero_points=True)}
+"""The types that are loaded as they are."""
 
 
 def _narrowed(kind: str, data: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values and scales in the layout of :func:`omni_torch.few_rows.widened` of rows of blocks, uint8 ``[out, bytes]``."""
     rows = np.ascontiguousarray(data)
-    if kind == "Q4_0":  # a scale in float16, then 16 bytes as ours are
-        blocks = rows.reshape(len(rows), -1, 2 + GROUP // 2)
+    if kind in ("Q8_0", "Q4_0"):  # a scale in float16, then 32 or 16 bytes as ours are
+        blocks = rows.reshape(len(rows), -1, 2 + GROUP * NARROW[kind].bits // 8)
         halves = torch.from_numpy(np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32))
-        return torch.from_numpy(blocks[..., 2:].reshape(len(rows), -1).copy()), halves.to(torch.bfloat16)
+        values = torch.from_numpy(blocks[..., 2:].reshape(len(rows), -1).copy())
+        return values.view(torch.int8) if kind == "Q8_0" else values, halves.to(torch.bfloat16)
     # Two float16, 12 bytes of eight 6-bit scales and minima, and 128 bytes: of 32 the low halves are a group, the high ones the next.
     blocks = rows.reshape(len(rows), -1, 4 + 12 + 16 * SUPER)
     both = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)

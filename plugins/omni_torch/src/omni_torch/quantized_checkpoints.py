@@ -16,7 +16,7 @@ from attrs import frozen
 
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints import read_json
-from omni_torch.few_rows import GROUP, packed_int4
+from omni_torch.few_rows import GROUP, Groups, packed_int4
 from omni_torch.weights import Checkpoint, PartOf, whole
 
 VALUES, SCALES = "._weight", "._scales"
@@ -110,7 +110,7 @@ class QuantizedCheckpoint(Checkpoint):
             shard = self.shards[f"{layer}.qweight"]
             self.shards |= {f"{layer}{end}": shard for end in (".weight", VALUES, SCALES)}
 
-    def narrow(self, weights: Iterable[str]) -> bool | None:
+    def narrow(self, weights: Iterable[str]) -> Groups | None:
         layers = [name.removesuffix(".weight") for name in weights]
         if not all(layer in self._layers for layer in layers) or (
             self.scheme.group % GROUP and self.scheme.group != -1
@@ -118,7 +118,7 @@ class QuantizedCheckpoint(Checkpoint):
             return None
         if self.scheme.reordered and not self._out_of_order.isdisjoint(layers):
             return None
-        return not self.scheme.symmetric
+        return Groups(4, zero_points=not self.scheme.symmetric)
 
     @cached_property
     def _out_of_order(self) -> set[str]:

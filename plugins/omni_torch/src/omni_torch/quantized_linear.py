@@ -1,6 +1,6 @@
 """Linear layers with int8 or 4-bit weights for a CPU: a quarter or a seventh of float32's bytes, which a decode step waits for.
 
-Weights are quantised symmetrically, from float32, with one scale per output channel, or for 4 bits per group of 32 inputs. The kernels of
+Weights are quantised symmetrically, from float32, with one scale per output channel, or per group of 32 inputs. The kernels of
 int8 are PyTorch's own and partly private, so they are probed. docs/performance.md has the measurements, and the reasons for not using
 torchao.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +17,12 @@ from attrs import frozen
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_torch.few_rows import FEW_ROWS, GROUP, Matrix, few_rows_linear, packed_int4, widened
+from omni_torch.few_rows import FEW_ROWS, GROUP, Matrix, few_rows_linear, widened
 from omni_torch.packed_linear import Pack, keep, pack_decoder
+from omni_torch.quantized_values import LARGEST, largest, quantized_int4, quantized_int8, quantized_int8_groups
 
 LEAST_VALUES = 1 << 13
 """Smaller weights are not quantised: the bytes of gates and the like are negligible."""
-
-LARGEST = 127
-"""The largest magnitude of an int8 value."""
 
 MOST_ROWS = 24
 """The most rows of one call of the kernel of int8 weights. For more it is faster to make bfloat16 weights for one
@@ -114,7 +112,7 @@ class Int8Linear(nn.Module):
         if self._keeps_rows:
             return self._kept_rows(x)
         rows = x.reshape(-1, x.shape[-1]).float()
-        scales = _largest(rows) / LARGEST
+        scales = largest(rows) / LARGEST
         # The kernels take unsigned inputs. Adding a half makes the conversion round instead of truncate.
         unsigned = (rows / scales).add_(128.5).to(torch.uint8)
         output = torch.ops.onednn.qlinear_pointwise(
@@ -130,12 +128,17 @@ class Int8Linear(nn.Module):
         return output if self._bias is None else output + self._bias
 
 
-class Int4WeightLinear(nn.Module):
-    """A linear layer with 4-bit weights, a scale for each :data:`omni_torch.few_rows.GROUP` inputs, and bfloat16 inputs, summed in float32.
+class GroupsLinear(nn.Module):
+    """A linear layer with narrow weights, a scale for each :data:`omni_torch.few_rows.GROUP` inputs.
 
-    Its output has the dtype of its input. Without a kernel of ``few_rows_linear`` the weight is widened at every product.
+    Inputs are rounded to bfloat16 and sums are in float32. The output has the dtype of the input. Without a kernel of
+    ``few_rows_linear`` the weight is widened at every product.
+
+    Attributes:
+        quantized: makes values and scales, in the layout of :func:`omni_torch.few_rows.widened`.
     """
 
+    quantized: ClassVar[Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]
     _weight: torch.Tensor
     _scales: torch.Tensor
     _bias: torch.Tensor | None
@@ -143,19 +146,19 @@ class Int4WeightLinear(nn.Module):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """``weight``: ``[out, in]`` of any float dtype, ``in`` a multiple of the group."""
         super().__init__()
-        values, scales = quantized_int4(weight.detach())
+        values, scales = type(self).quantized(weight.detach())
         self.register_buffer("_weight", values)
         self.register_buffer("_scales", scales)
         self.register_buffer("_bias", None if bias is None else bias.detach())
 
     @classmethod
-    def described(cls, out: int, size: int, *, zero_points: bool, bias: torch.Tensor | None = None) -> Self:
+    def described(cls, out: int, size: int, *, zero_points: bool = False, bias: torch.Tensor | None = None) -> Self:
         """Return a layer without values, on the meta device, which a checkpoint fills: ``[out, size]``, with or without zero points."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
-        scales = (out, 2, size // GROUP) if zero_points else (out, size // GROUP)
-        layer.register_buffer("_weight", torch.empty(out, size // 2, dtype=torch.uint8, device="meta"))
-        layer.register_buffer("_scales", torch.empty(scales, dtype=torch.bfloat16, device="meta"))
+        values, scales = cls.quantized(torch.empty(out, size, device="meta"))
+        layer.register_buffer("_weight", values)
+        layer.register_buffer("_scales", scales.new_empty(out, 2, size // GROUP) if zero_points else scales)
         layer.register_buffer("_bias", bias)
         return layer
 
@@ -170,6 +173,18 @@ class Int4WeightLinear(nn.Module):
         wide = widened(self._weight, self._scales, torch.bfloat16)
         output = F.linear(x.to(torch.bfloat16), wide).to(x.dtype)
         return output if self._bias is None else output + self._bias
+
+
+class Int8GroupsLinear(GroupsLinear):
+    """A linear layer with int8 weights and a scale for each :data:`omni_torch.few_rows.GROUP` inputs."""
+
+    quantized = staticmethod(quantized_int8_groups)
+
+
+class Int4WeightLinear(GroupsLinear):
+    """A linear layer with 4-bit weights and a scale for each :data:`omni_torch.few_rows.GROUP` inputs."""
+
+    quantized = staticmethod(quantized_int4)
 
 
 class Int4Linear(Int4WeightLinear):
@@ -188,55 +203,6 @@ class Int4Linear(Int4WeightLinear):
         return super().forward(x)
 
 
-def quantized_int8(weight: torch.Tensor, kind: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return int8 values ``[out, in]`` and a scale per output, ``[out]`` of dtype ``kind``. Of a weight on the meta device their shapes."""
-    if weight.is_meta:  # computing there would import torch's compiler, which takes a second and 100 MB
-        return weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight), dtype=kind)
-    wide = weight.float()
-    scales = (_largest(wide).squeeze(1) / LARGEST).to(kind)
-    return _quantized(wide, scales.float().unsqueeze(1)), scales
-
-
-def quantized_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return 4-bit values and their scales, in the layout of :func:`omni_torch.few_rows.widened`.
-
-    Values are from -8 to 7. A group's scale is the one of the least squared error among some near its largest magnitude divided by 8, of
-    either sign. Of a weight on the meta device only their shapes are made.
-    """
-    if weight.is_meta:
-        out, size = weight.shape
-        return weight.new_empty(out, size // 2, dtype=torch.uint8), weight.new_empty(
-            out, size // GROUP, dtype=torch.bfloat16
-        )
-    groups = weight.float().unflatten(1, (-1, GROUP))
-    extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
-    scales, least = torch.zeros_like(extreme), torch.full_like(extreme, torch.inf)
-    for levels in SCALES:
-        tried = (extreme / -levels).to(torch.bfloat16).float()
-        error = (_rounded(groups, tried) * tried - groups).square().sum(-1, keepdim=True)
-        better = error < least
-        scales, least = torch.where(better, tried, scales), torch.where(better, error, least)
-    values = (_rounded(groups, scales) + 8).to(torch.uint8)
-    return packed_int4(values.flatten(1)), scales.squeeze(-1).to(torch.bfloat16)
-
-
-def _rounded(groups: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return (groups / torch.where(scales == 0, 1.0, scales)).round_().clamp_(-8, 7)
-
-
-def _largest(x: torch.Tensor) -> torch.Tensor:
-    """Return the largest magnitude of each row, at least a tiny positive number: ``[n, k]`` to ``[n, 1]``."""
-    return x.abs().amax(-1, keepdim=True).clamp_(min=1e-20)
-
-
-def _quantized(wide: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return (wide / scales).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
-
-
-SCALES = (-6.8, -7.2, -7.6, 6.8, 7.2, 7.6, 8.0, 8.4, 9.0)
-"""The values that a group's largest magnitude may become, for :func:`quantized_int4`."""
-
-
 @frozen
 class Quantization:
     """A way to store weights."""
@@ -251,10 +217,11 @@ class Quantization:
 QUANTIZATIONS = {
     "int8_weight_only": Quantization(Int8WeightLinear, "a CPU with AVX2 or AVX-512", ALIGNMENT),
     "int8_dynamic_activation_int8_weight": Quantization(Int8Linear, "a CPU with AVX2 or AVX-512 and VNNI", 1),
+    "int8_weight_only_groups": Quantization(Int8GroupsLinear, "a CPU with AVX2 or AVX-512", GROUP),
     "int4_weight_only": Quantization(Int4WeightLinear, "a CPU with AVX2 or AVX-512", GROUP),
     "int8_dynamic_activation_int4_weight": Quantization(Int4Linear, "a CPU with AVX2 or AVX-512", GROUP),
 }
-"""The schemes by their names in torchao and transformers."""
+"""The schemes by their names in torchao and transformers; ``int8_weight_only_groups`` is ``int8_weight_only`` with their group size 32."""
 
 
 def quantize_for(quantization: str | None, device: str) -> Pack:

@@ -17,6 +17,7 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints import read_json
+from omni_torch.few_rows import Groups
 from omni_torch.headers import INDEX, SINGLE
 from omni_torch.tensor_parallel import Part
 
@@ -81,9 +82,9 @@ class Checkpoint:
                     tensors[name] = _read(shard, name, part_of(name))
         return tensors
 
-    def narrow(self, weights: Iterable[str]) -> bool | None:
-        """Return None if these tensors, ``X.weight``, are not stored in 4 bits that can be loaded as they are; else whether they have zero
-        points. See :mod:`omni_torch.quantized_checkpoints`.
+    def narrow(self, weights: Iterable[str]) -> Groups | None:
+        """Return the form in which these tensors, ``X.weight``, are stored, if they can be loaded as they are, in groups. See
+        :mod:`omni_torch.quantized_checkpoints`.
         """
         return None
 

@@ -1,0 +1,69 @@
+"""Rounds weights to int8 or 4-bit values, symmetrically, with one scale per output channel or per group of inputs."""
+
+from __future__ import annotations
+
+import torch
+
+from omni_torch.few_rows import GROUP, packed_int4
+
+LARGEST = 127
+"""The largest magnitude of an int8 value."""
+
+SCALES = (-6.8, -7.2, -7.6, 6.8, 7.2, 7.6, 8.0, 8.4, 9.0)
+"""The values that a group's largest magnitude may become, for :func:`quantized_int4`."""
+
+
+def quantized_int8(weight: torch.Tensor, kind: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return int8 values ``[out, in]`` and a scale per output, ``[out]`` of dtype ``kind``. Of a weight on the meta device their shapes."""
+    if weight.is_meta:  # computing there would import torch's compiler, which takes a second and 100 MB
+        return weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight), dtype=kind)
+    wide = weight.float()
+    scales = (largest(wide).squeeze(1) / LARGEST).to(kind)
+    return _quantized(wide, scales.float().unsqueeze(1)), scales
+
+
+def quantized_int8_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return int8 values ``[out, in]`` and bfloat16 scales ``[out, in / 32]``, which make a group's largest magnitude 127. Of a weight on
+    the meta device their shapes.
+    """
+    out, size = weight.shape
+    if weight.is_meta:
+        return weight.new_empty(out, size, dtype=torch.int8), weight.new_empty(out, size // GROUP, dtype=torch.bfloat16)
+    values, scales = quantized_int8(weight.reshape(-1, GROUP), torch.bfloat16)
+    return values.view(out, size), scales.view(out, -1)
+
+
+def quantized_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return 4-bit values and their scales, in the layout of :func:`omni_torch.few_rows.widened`.
+
+    Values are from -8 to 7. A group's scale is the one of the least squared error among some near its largest magnitude divided by 8, of
+    either sign. Of a weight on the meta device only their shapes are made.
+    """
+    if weight.is_meta:
+        out, size = weight.shape
+        return weight.new_empty(out, size // 2, dtype=torch.uint8), weight.new_empty(
+            out, size // GROUP, dtype=torch.bfloat16
+        )
+    groups = weight.float().unflatten(1, (-1, GROUP))
+    extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    scales, least = torch.zeros_like(extreme), torch.full_like(extreme, torch.inf)
+    for levels in SCALES:
+        tried = (extreme / -levels).to(torch.bfloat16).float()
+        error = (_rounded(groups, tried) * tried - groups).square().sum(-1, keepdim=True)
+        better = error < least
+        scales, least = torch.where(better, tried, scales), torch.where(better, error, least)
+    values = (_rounded(groups, scales) + 8).to(torch.uint8)
+    return packed_int4(values.flatten(1)), scales.squeeze(-1).to(torch.bfloat16)
+
+
+def _rounded(groups: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return (groups / torch.where(scales == 0, 1.0, scales)).round_().clamp_(-8, 7)
+
+
+def largest(x: torch.Tensor) -> torch.Tensor:
+    """Return the largest magnitude of each row, at least a tiny positive number: ``[n, k]`` to ``[n, 1]``."""
+    return x.abs().amax(-1, keepdim=True).clamp_(min=1e-20)
+
+
+def _quantized(wide: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return (wide / scales).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
