@@ -64,8 +64,14 @@ class Reader:
         return done.returncode, done.stdout, done.stderr
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: random checkpoints are written to it."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
+def reader(tmp_path: Path, cache: Path) -> Reader:
     """Make their environment, which sees the packages of this one; packages that they install stay in it."""
     home = tmp_path / "environment"
     venv.create(home, symlinks=True, with_pip=False)
@@ -81,7 +87,7 @@ def reader(tmp_path: Path) -> Reader:
         "PIP_NO_BUILD_ISOLATION": "0",
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "XDG_CACHE_HOME": str(cache),
     }
     (tmp_path / "home").mkdir()
     return Reader(tmp_path / "home", {**os.environ, **settings})
