@@ -87,7 +87,6 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
   __attribute__((aligned(64))) float c[PANEL * 2 * W];
   Source source = source_of(a);
   int64_t blocks = blocks_of_rows(x.rows);
-  bool floats = !in_pairs(a.kind);
   for (int64_t o = begin; o < end; o += PANEL) {
     int64_t count = end - o < PANEL ? end - o : PANEL, after = end - o - count;
 #if TILES
@@ -96,7 +95,7 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
     constexpr bool chunks = false;
 #endif
     Panel panel = chunks ? Panel{buffer, 0} : any_panel(a, o, count, buffer);
-    const char *next = after && (floats || blocks > 1 || panel.words == buffer) ? source.memory + (o + count) * source.bytes : nullptr;
+    const char *next = after ? source.memory + (o + count) * source.bytes : nullptr;
     int64_t bytes = (after < PANEL ? after : PANEL) * source.bytes;
     for (int64_t b = 0; b < blocks; b += 2) {
       bool two = b + 1 < blocks;
@@ -174,7 +173,7 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, cons
       bool two = b + 1 < blocks;
       int64_t size = x.steps * W;
       if (in_pairs(a.kind) && gates.stride == ups.stride) {
-        const char *next = after && (blocks > 1 || gates.words == buffer) && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
+        const char *next = after && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
         (two ? tile_panel<2, 2> : tile_panel<2, 1>)(gates.words, ups.words, gates.stride, x.block(b), size, x.steps, c, next,
                                                     next ? next + units * source.bytes : nullptr, (after < UNITS ? after : UNITS) * source.bytes, true, true);
       } else

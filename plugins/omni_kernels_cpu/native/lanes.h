@@ -424,8 +424,8 @@ struct Tiles {
   ~Tiles() { _tile_release(); }
 };
 
-// M * 16 outputs, the second 16 at `after`, and V blocks of rows, which pass the first cache once per panel. `next`, `later`: memory that is read after this, some of which is fetched in each step (or null: with a
-// single block of rows, and weights that are not widened, the processor's own prefetching is as fast).
+// M * 16 outputs, the second 16 at `after`, and V blocks of rows, which pass the first cache once per panel. `next`, `later`: memory that is read
+// after this, some of which is fetched in each step; or null.
 template <int M, int V>
 __attribute__((noinline)) void tile_panel(const uint32_t *a, const uint32_t *after, int64_t stride, const uint32_t *x, int64_t block, int64_t steps, float *c,
                                           const char *next, const char *later, int64_t bytes, bool first, bool last) {

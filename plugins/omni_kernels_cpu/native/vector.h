@@ -118,8 +118,13 @@ inline void store_part(T *to, Floats value, int64_t count) {
 }
 
 // Bytes from the weights that are multiplied to those that are fetched: where several outputs or rows hide the order of the memory from the
-// processor, and where it foresees the order by itself, and fetches far ahead would only take its place.
+// processor, and where it foresees the order by itself, and fetches far ahead would only take its place (not so on processors with tiles, which are
+// Intel's).
+#if defined(__AMX_TILE__)
+constexpr int64_t AHEAD = 8192, NEAR = AHEAD;
+#else
 constexpr int64_t AHEAD = 8192, NEAR = 1024;
+#endif
 
 // Fetches a line of weights to the second cache: those of the first one's fetches that can be under way at once are too few.
 inline void fetch(const void *memory) { __builtin_prefetch(memory, 0, 2); }
