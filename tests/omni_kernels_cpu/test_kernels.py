@@ -116,6 +116,69 @@ def test_nan_stays_in_its_row() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("width", [2, 16, 18, 33, 64])
+def test_attention_over_slots_reads_only_those_of_a_request(width: int, dtype: torch.dtype, threads: None) -> None:
+    """Slots that no request has, and those behind a request's length, are NaN; a NaN of one request stays in it, whatever the team."""
+    reference = pytest.importorskip("omni_engine.attention.decode").paged_decode.reference
+    paged_decode = load("omni_kernels_cpu.attention:paged_decode")
+    lengths, heads, kv_heads = [1, 3, 17, 40], 6, 2
+    longest, slots = max(lengths), sum(lengths) + 9
+    order = torch.randperm(slots, generator=generator())
+    read = order[-1].repeat(len(lengths), longest)  # a slot that is NaN
+    begin = 0
+    keys, values = (torch.full((slots, kv_heads, width), float("nan"), dtype=dtype) for _ in range(2))
+    for row, length in enumerate(lengths):
+        read[row, :length] = mine = order[begin : begin + length]
+        keys[mine], values[mine] = (normal(length, kv_heads, width, seed=seed + row, dtype=dtype) for seed in (0, 9))
+        begin += length
+    query = normal(len(lengths), heads, width, seed=20, dtype=dtype)
+    counts = torch.tensor(lengths)
+    seen = torch.arange(longest) < counts.unsqueeze(1)
+    torch.set_num_threads(1)
+    made = paged_decode(query, keys, values, read, counts, seen, None)
+    for row, length in enumerate(lengths):  # the reference of a row alone has nothing that is not its own
+        alone = query[row : row + 1], keys, values, read[row : row + 1, :length].contiguous(), counts[row : row + 1]
+        right = reference(
+            *(each.double() if each.is_floating_point() else each for each in alone), seen[row : row + 1, :length], None
+        )
+        assert (made[row].double() - right[0]).norm() <= bound(dtype) * right.norm(), length
+        assert torch.equal(paged_decode(*alone, seen[row : row + 1, :length], None)[0], made[row])
+    torch.set_num_threads(3)
+    assert torch.equal(paged_decode(query, keys, values, read, counts, seen, None), made)
+    values[read[2, 5]] = float("nan")
+    spoilt = paged_decode(query, keys, values, read, counts, seen, None)
+    assert [bool(each.isnan().any()) for each in spoilt] == [False, False, True, False]
+    assert torch.equal(spoilt[[0, 1, 3]], made[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_experts_read_only_the_chosen_ones(dtype: torch.dtype) -> None:
+    """Experts that no row has chosen are NaN, and so is what lies behind the matrices; a row with NaN spoils no other."""
+    count, hidden, inner = 5, 45, 19
+    gate_up, down = (
+        torch.full((count, 2 * inner, hidden), float("nan"), dtype=dtype),
+        torch.full((count + 1, hidden, inner), float("nan"), dtype=dtype),
+    )
+    down = down[:count]
+    for expert in (0, 2, 3):
+        gate_up[expert], down[expert] = (
+            normal(2 * inner, hidden, seed=expert, dtype=dtype),
+            normal(hidden, inner, seed=9, dtype=dtype),
+        )
+    x, shares = normal(7, hidden, seed=3, dtype=dtype), torch.rand(7, 2, generator=generator()).to(dtype)
+    chosen = torch.tensor([[0, 2], [3, 0], [2, 3], [0, 3], [2, 0], [3, 2], [0, 2]])
+    arguments = x, shares, chosen, gate_up, down
+    made = rows.experts(*arguments)
+    right = experts.reference(*(each.double() if each.is_floating_point() else each for each in arguments))
+    assert (made.double() - right).norm() <= bound(dtype) * right.norm()
+    x[4, hidden - 1] = float("nan")
+    spoilt = rows.experts(*arguments)
+    assert spoilt.isnan().all(1).tolist() == [row == 4 for row in range(7)]
+    others = [0, 1, 2, 3, 5, 6]
+    assert torch.equal(spoilt[others], made[others])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_a_row_does_not_depend_on_the_batch_or_on_threads(dtype: torch.dtype, threads: None) -> None:
     x, weight = normal(11, 90, dtype=dtype), normal(37, 90, seed=2, dtype=dtype)
     gate_up, down = normal(6, 34, 90, seed=3, dtype=dtype), normal(6, 90, 17, seed=4, dtype=dtype)

@@ -82,3 +82,61 @@ def test_a_session_by_name_builds_the_wheels_first(tmp_path: Path) -> None:
     code, ran, _ = run(tmp_path, "b", None)
     assert code == 0
     assert ran == ["build", "b"]
+
+
+TESTS = """
+import sys
+from pathlib import Path
+
+import nox
+
+sys.path.insert(0, {root!r})
+
+from nox_tests import beside, run_tests
+
+
+@nox.session(venv_backend="venv")
+def tests(session):
+    environment = {{"PYTHONPATH": {packages!r}}}
+    try:
+        with beside(session, "test_idle.py", env=environment):
+            run_tests(session, "test_timed.py", env=environment)
+    finally:
+        session.run("sh", "-c", "echo end >> ran.txt", external=True)
+"""
+
+CASE = """
+from pathlib import Path
+
+
+def test_{name}():
+    ran = Path("ran.txt")
+    ran.open("a").write("{name}\\n")
+    assert ran.read_text().split().count("{name}") > {failures}
+"""
+
+
+@pytest.mark.parametrize("slow", ["idle", "timed"])
+@pytest.mark.parametrize("failures", [0, 1, 2], ids=["pass", "fail once", "fail twice"])
+def test_tests_run_beside_others_and_once_more_if_they_fail(tmp_path: Path, slow: str, failures: int) -> None:
+    """``slow`` are those that fail so often; the others pass, and all run whatever happens."""
+    packages = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
+    (tmp_path / "noxfile.py").write_text(TESTS.format(root=str(ROOT), packages=packages))
+    for name in ("idle", "timed"):
+        (tmp_path / f"test_{name}.py").write_text(CASE.format(name=name, failures=failures if name == slow else 0))
+    done = subprocess.run(
+        [sys.executable, "-m", "nox", "-s", "tests"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert (done.returncode != 0) == (failures == 2), said
+    ran = (tmp_path / "ran.txt").read_text().split()
+    assert ran.count(slow) == min(failures, 1) + 1
+    assert len(ran) == ran.count(slow) + 2
+    assert ran[-1] == "end"
+    assert (f"passed in the second run only: test_{slow}.py::test_{slow}" in said) == (failures == 1)
+    assert "test_idle.py" in said, "the output of those that ran beside others is shown"
