@@ -127,6 +127,37 @@ def test_the_front_has_more_gpus_only_where_they_help() -> None:
     assert all(each.excess for each in strict)
 
 
+def two_engines() -> tuple[PipelineConfig, EstimatedProfile]:
+    """A request takes 100 steps of 1 ms in one engine and then in another."""
+    speak = line().stage("speak")
+    stages = [evolve(speak, name="think", process="think", next="speak", terminal=False), speak]
+    config = evolve(line(), stages=stages)
+    both = PipelineWorks(
+        stages={"think": DECODER, "speak": DECODER},
+        visits=lambda ask: {name: StageWork(ask.text, ask.reply) for name in ("think", "speak")},
+    )
+    return config, estimate(config, Device(GPU, RATES), {"text": Ask(text=10, reply=100)}, both)
+
+
+def test_every_engine_may_have_ranks() -> None:
+    config, estimated = two_engines()
+    ranked = shapes(estimated, config, {"text": 1.0}, 1.0, 4)
+    names = {each.text for each in ranked}
+    assert {"think (tp 2) on 2; speak (tp 2) on 2", "think on 2; speak (tp 2) on 2", "think + speak on 4"} <= names
+    both = next(each for each in ranked if each.text == "think (tp 2) on 2; speak (tp 2) on 2")
+    assert {name: both.settings[f"{name}.tp_size"] for name in ("think", "speak")} == {"think": 2, "speak": 2}
+    assert both.settings["speak.gpu"] == [2, 3]
+    search = Search(config, estimated, Load({"text": 1.0}, 40, rate=1.0), Objectives.parse("done=0.12"))
+    front = search.on_gpus(Fleet(1, 4, GPU))
+    assert front[-1].excess == 0, "0.2 s alone, and 0.1 s if two ranks share each engine's weights"
+    assert all(front[-1].config.stage(name).tp_size > 1 for name in ("think", "speak"))
+
+
+def test_a_function_has_no_ranks() -> None:
+    ranked = shapes(profile(), evolve(line()), {"text": 1.0}, 10.0, 4)
+    assert not [each.text for each in ranked if "encode (tp" in each.text]
+
+
 def test_a_fleet_has_as_many_cells_as_the_load_needs() -> None:
     """A conversation is 0.1 s of work and 0.9 s of pause. A step costs as much for many as for one, until it misses the objective."""
     load = Load({"text": 1.0}, 50, in_flight=80, pause=0.9)

@@ -28,6 +28,8 @@ def moves(trial: Trial, profile: PipelineProfile) -> Iterator[dict[str, Any]]:
     for name in busiest[:2]:
         if stages[name].gpu is None:
             yield from _replicas(stages[name], config)
+        elif profile.stages[name].kind == "engine":
+            yield from _ranks(stages[name])
     for name in busiest:
         if profile.stages[name].kind == "vocoder":
             yield from _chunks(stages[name])
@@ -42,6 +44,18 @@ def _replicas(stage: StageConfig, config: PipelineConfig) -> Iterator[dict[str, 
     for count in sorted({stage.replicas + 1, stage.replicas * 2}):
         changes: dict[str, Any] = {f"{each.name}.replicas": count for each in group}
         yield changes | {f"{each.name}.balance": "least_busy" for each in group}
+
+
+def _ranks(stage: StageConfig) -> Iterator[dict[str, Any]]:
+    """Yield the same GPUs with twice and with half as many ranks: answers are sooner, or there are more of them."""
+    gpus = stage.tp_size * stage.replicas
+    for ranks in (2 * stage.tp_size, stage.tp_size // 2):
+        if ranks and gpus % ranks == 0:
+            replicas = gpus // ranks
+            balance = "least_busy" if replicas > 1 else "turns"
+            yield {
+                f"{stage.name}.tp_size": ranks, f"{stage.name}.replicas": replicas, f"{stage.name}.balance": balance,
+            }  # fmt: skip
 
 
 def _chunks(stage: StageConfig) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from attrs import evolve, frozen
@@ -71,15 +72,21 @@ def shapes(
     found: dict[str, Shape] = {}
     for blocks in _partitions(order):
         blocks = [*blocks[:-1], [*blocks[-1], *idle]]
+        splits = [bool(names) and profile.stages[names[0]].kind == "engine" for names in blocks]
         for counts in _compositions(gpus, len(blocks)):
-            for ranks in (each for each in RANKS if each <= counts[0] and counts[0] % each == 0):
+            for ranks in product(*map(_ranks, counts, splits)):
                 shape = _shape(blocks, counts, ranks, by_ranks, per_second)
                 found.setdefault(shape.text, shape)
     if gpus > 1:
-        for ranks in (each for each in RANKS if each <= gpus and gpus % each == 0):
+        for ranks in _ranks(gpus, profile.stages[order[0]].kind == "engine"):
             shape = _beside([*order, *idle], gpus, ranks, by_ranks, per_second)
             found.setdefault(shape.text, shape)
     return sorted(found.values(), key=lambda each: each.work)
+
+
+def _ranks(gpus: int, splits: bool) -> list[int]:
+    """Return the numbers of ranks that a stage on so many GPUs may have; one if it is none that ``splits``."""
+    return [each for each in RANKS if gpus % each == 0 and (splits or each == 1)]
 
 
 def _beside(
@@ -122,17 +129,18 @@ def _compositions(total: int, parts: int) -> Iterator[list[int]]:
 def _shape(
     blocks: Sequence[Sequence[str]],
     counts: Sequence[int],
-    ranks: int,
+    ranks: Sequence[int],
     by_ranks: Mapping[int, Mapping[str, float]],
     per_second: float,
 ) -> Shape:
+    """Return a shape whose blocks have so many GPUs, and their first stages, the heaviest, so many ranks."""
     settings: dict[str, Any] = {}
     texts, work, begin = list[str](), 0.0, 0
-    for number, (names, count) in enumerate(zip(blocks, counts, strict=True)):
+    for names, count, split in zip(blocks, counts, ranks, strict=True):
         gpus, busy = list(range(begin, begin + count)), 0.0
         begin += count
         for position, name in enumerate(names):
-            each = ranks if number == 0 and position == 0 else 1  # only the heaviest stage is split
+            each = split if position == 0 else 1
             settings |= {
                 f"{name}.gpu": gpus if count > 1 else gpus[0],
                 f"{name}.tp_size": each,
@@ -140,7 +148,7 @@ def _shape(
                 f"{name}.balance": "least_busy" if count // each > 1 else "turns",
             }
             busy += by_ranks[each].get(name, 0.0) * per_second * each / count
-        split = f" (tp {ranks})" if number == 0 and ranks > 1 else ""
-        texts.append(f"{' + '.join(names)}{split} on {count}")
+        shown = [f"{name} (tp {split})" if name == names[0] and split > 1 else name for name in names]
+        texts.append(f"{' + '.join(shown)} on {count}")
         work = max(work, busy)
     return Shape(settings, "; ".join(texts), work)
