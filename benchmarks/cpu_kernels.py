@@ -1,6 +1,7 @@
 """Our engine with omni-kernels-cpu beside the same engine on PyTorch's kernels, in one process, rounds alternating.
 
     python benchmarks/cpu_kernels.py [--quick] [--wall] [--threads N] [--rounds N] [--json FILE] [--checkpoint DIR] [--size mid|large]
+        [--weights W ...]
 
 *Decode* is steps 2 to 64 of one request or of eight: the time of the whole requests less that of their first tokens. Prompts are computed
 anew every time. CPU time by default, because the machine may have other load; wall clock with more than one thread.
@@ -11,7 +12,7 @@ from __future__ import annotations
 import gc
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"dtype": "bfloat16"},
     "int8": {"quantization": "int8_weight_only"},
+    "int8 both": {"quantization": "int8_dynamic_activation_int8_weight"},
     "int4": {"quantization": "int4_weight_only"},
+    "int4, int8 inputs": {"quantization": "int8_dynamic_activation_int4_weight"},
 }
 
 
@@ -67,15 +70,17 @@ class Side:
         return rate
 
 
-def beside_pytorch(label: str, checkpoint: Path, *, rounds: int, tokens: int, frames: int) -> list[Row]:
+def beside_pytorch(
+    label: str, checkpoint: Path, kinds: Sequence[str], *, rounds: int, tokens: int, frames: int
+) -> list[Row]:
     """Interleaved rounds for each kind of weights."""
     kernels = {
         name: [each for each in some if each.device == "cpu"] for name, some in kernel_specs(load_plugins()).items()
     }
     prompts = {length: opening(read_config(checkpoint), length, 7)[0] for length in (48, 994)}
     figures = Figures(label)
-    for name, weights in WEIGHTS.items():
-        plain, fast = Side({}, checkpoint, **weights), Side(kernels, checkpoint, **weights)
+    for name in kinds:
+        plain, fast = (Side(some, checkpoint, **WEIGHTS[name]) for some in ({}, kernels))
         for number in range(rounds):
             order = (plain, fast) if number % 2 else (fast, plain)
             for requests in (1, CONCURRENT):
@@ -104,11 +109,19 @@ def beside_pytorch(label: str, checkpoint: Path, *, rounds: int, tokens: int, fr
     "--checkpoint", type=click.Path(exists=True, path_type=Path), help="Default: a random one of size --size."
 )
 @click.option("--size", type=click.Choice(list(LABELS)), default="mid")
+@click.option("--weights", type=click.Choice(list(WEIGHTS)), multiple=True, help="Default: all.")
 @click.option("--threads", type=int, default=1, help="Of PyTorch and of the kernels.")
 @click.option("--rounds", type=click.IntRange(1), default=5)
 @click.option("--wall", is_flag=True, help="Measure wall time instead of CPU time.")
 def main(
-    quick: bool, json_path: Path | None, checkpoint: Path | None, size: str, threads: int, rounds: int, wall: bool
+    quick: bool,
+    json_path: Path | None,
+    checkpoint: Path | None,
+    size: str,
+    weights: tuple[str, ...],
+    threads: int,
+    rounds: int,
+    wall: bool,
 ) -> None:
     """omni-kernels-cpu beside PyTorch."""
     if (reason := problem()) is not None:
@@ -119,7 +132,9 @@ def main(
     rounds, tokens, frames = (1, 16, 6) if quick else (rounds, 64, 24)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = checkpoint or write_tiny_checkpoint(Path(folder) / size, shape=size)
-        rows = beside_pytorch(LABELS[size], checkpoint, rounds=rounds, tokens=tokens, frames=frames)
+        rows = beside_pytorch(
+            LABELS[size], checkpoint, weights or tuple(WEIGHTS), rounds=rounds, tokens=tokens, frames=frames
+        )
     publish(rows, json_path)
 
 
