@@ -20,8 +20,8 @@ from omni_qwen3.config import read_config
 from omni_qwen3.layers import Experts
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing.quantized_checkpoints import write_quantized
-from omni_torch.few_rows import widened
-from omni_torch.quantized_linear import Int4WeightLinear
+from omni_torch.few_rows import Groups, widened
+from omni_torch.quantized_linear import GroupsLinear, Int4WeightLinear, Int8GroupsLinear
 from omni_torch.tensor_parallel import TensorParallel
 from omni_torch.weights import Checkpoint
 
@@ -33,6 +33,8 @@ FORMATS: dict[str, dict[str, Any]] = {
     "gptq version 2": {"group": 32, "symmetric": False, "version": 2},
     "gptq with reordered inputs": {"group": 32, "symmetric": False, "reordered": True},
     "gptq, a scale per output": {"group": -1},
+    "gptq in 8 bits": {"group": 32, "bits": 8},
+    "gptq in 8 bits with zero points": {"group": 32, "bits": 8, "symmetric": False},
     "awq": {"group": 32, "method": "awq", "symmetric": False},
     "awq without zero points": {"group": 32, "method": "awq"},
 }
@@ -66,11 +68,13 @@ def test_logits_are_those_of_the_weights_that_the_format_defines(
     write_quantized(tiny["a"], tmp_path / "narrow", LAYERS, plain=tmp_path / "plain", **FORMATS[name])
     rounded, model = load(tmp_path / "plain"), load(tmp_path / "narrow")
     made, exact, plain = logits_of(model), logits_of(rounded), logits_of(load(tiny["a"]))
-    narrow = {part: each for part, each in model.named_modules() if isinstance(each, Int4WeightLinear)}
-    if name == "gptq with reordered inputs":
+    narrow = {part: each for part, each in model.named_modules() if isinstance(each, GroupsLinear)}
+    if name in ("gptq with reordered inputs", "gptq in 8 bits with zero points"):
         assert not narrow
         torch.testing.assert_close(made, exact, atol=1e-4, rtol=0)
         return
+    bits = FORMATS[name].get("bits", 4)
+    assert all(isinstance(each, Int8GroupsLinear if bits == 8 else Int4WeightLinear) for each in narrow.values())
     assert len(narrow) == 4 * (2 + 2 * 8), "queries, keys and values; outputs; two layers of each expert"
     assert not any(each.gate_up_proj.numel() for each in model.modules() if isinstance(each, Experts))
     parts = dict(rounded.named_modules())
@@ -87,7 +91,7 @@ def test_logits_are_those_of_the_weights_that_the_format_defines(
         torch.testing.assert_close(found, wide.detach(), rtol=2**-7, atol=0)
     # Some rows have other experts after rounding, in every layer of random weights.
     assert errors(made, exact).median() < 0.02
-    assert errors(plain, exact).median() > 0.1, "the weights are not rounded to 4 bits"
+    assert (errors(plain, exact).median() > 0.1) == (bits == 4), "rounding to 4 bits is seen"
 
 
 @pytest.mark.parametrize("name", ["gptq", "gptq with zero points", "awq", "awq without zero points"])
@@ -129,7 +133,7 @@ def test_every_value_is_the_one_of_the_format(tmp_path: Path, method: str, group
         )
         exact = load_file(plain / "model.safetensors")["layer.weight"]
         checkpoint = open_checkpoint(target)
-        assert checkpoint.narrow(["layer.weight"]) is not symmetric
+        assert checkpoint.narrow(["layer.weight"]) == Groups(4, zero_points=not symmetric)
         read = checkpoint.read(["layer.weight", "layer._weight", "layer._scales"])
         assert torch.equal(read["layer.weight"], exact)
         narrow = widened(read["layer._weight"], read["layer._scales"], torch.float32)
@@ -190,7 +194,8 @@ def narrow(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
     [
         ({"quant_method": "fp8"}, r"quant_method is 'fp8', which cannot be read; there are: gptq, awq"),
         ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'"),
-        ({"bits": 8}, r"quantization_config.bits is 8, which cannot be read; there are: 4"),
+        ({"bits": 3}, r"quantization_config.bits is 3, which cannot be read; there are: 4, 8"),
+        ({"quant_method": "awq", "bits": 8}, r"quantization_config.bits is 8, which cannot be read; there are: 4$"),
         ({"quant_method": "awq", "version": "gemv"}, "version is 'gemv'"),
         ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
         ({"group_size": 0}, "group_size is 0"),

@@ -78,8 +78,8 @@ def shapes(
                 shape = _shape(blocks, counts, ranks, by_ranks, per_second)
                 found.setdefault(shape.text, shape)
     if gpus > 1:
-        for ranks in _ranks(gpus, profile.stages[order[0]].kind == "engine"):
-            shape = _beside([*order, *idle], gpus, ranks, by_ranks, per_second)
+        for split in _ranks(gpus, profile.stages[order[0]].kind == "engine"):
+            shape = _beside([*order, *idle], gpus, split, by_ranks, per_second)
             found.setdefault(shape.text, shape)
     return sorted(found.values(), key=lambda each: each.work)
 

@@ -1,4 +1,4 @@
-"""Writes checkpoints in 4 bits as the tools of GPTQ and AWQ do, and GGUF files, for tests and benchmarks of their readers.
+"""Writes checkpoints in 4 or 8 bits as the tools of GPTQ and AWQ do, and GGUF files, for tests and benchmarks of their readers.
 
 Weights are rounded to the nearest value; the tools themselves choose values by data, which is a matter of quality, not of the format.
 """
@@ -32,13 +32,14 @@ def write_quantized(
     symmetric: bool = True,
     reordered: bool = False,
     version: int = 1,
+    bits: int = 4,
     plain: Path | None = None,
 ) -> dict[str, Any]:
-    """Write a checkpoint with the weights that ``pattern`` finds in 4 bits; return its ``quantization_config``.
+    """Write a checkpoint with the weights that ``pattern`` finds in ``bits`` bits; return its ``quantization_config``.
 
     Args:
         source, target: folders; ``target`` is made. pattern: of tensor names.
-        method: ``gptq`` or ``awq``. group: inputs that share a scale. symmetric: all zero points are 8.
+        method: ``gptq`` or ``awq``. group: inputs that share a scale. symmetric: all zero points are half of the values.
         reordered: inputs of a group are not adjacent (``desc_act``). version: of GPTQ's format, 1 or 2.
         plain: a folder for the same checkpoint with the rounded weights as floats.
     """
@@ -49,9 +50,9 @@ def write_quantized(
             stored[name] = rounded[name] = tensor
             continue
         layer = name.removesuffix(".weight")
-        parts, rounded[name] = _layer(tensor.float(), method, group, symmetric, reordered, version)
+        parts, rounded[name] = _layer(tensor.float(), method, group, symmetric, reordered, version, bits)
         stored |= {f"{layer}.{part}": value for part, value in parts.items()}
-    section: dict[str, Any] = {"quant_method": method, "bits": 4, "group_size": group}
+    section: dict[str, Any] = {"quant_method": method, "bits": bits, "group_size": group}
     if method == "awq":
         section |= {"version": "gemm", "zero_point": not symmetric}
     else:
@@ -109,10 +110,11 @@ def write_gguf(
 
 
 def _layer(
-    weight: torch.Tensor, method: str, group: int, symmetric: bool, reordered: bool, version: int
+    weight: torch.Tensor, method: str, group: int, symmetric: bool, reordered: bool, version: int, bits: int
 ) -> tuple[Tensors, torch.Tensor]:
     """Return the tensors of a layer, ``[out, in]``, and its rounded weight."""
     size = weight.shape[1]
+    half, most = 1 << (bits - 1), (1 << bits) - 1
     group = size if group == -1 else group
     index = torch.arange(size, dtype=torch.int32) // group
     if reordered:
@@ -120,33 +122,36 @@ def _layer(
     order = index.argsort(stable=True)
     parts = weight[:, order].view(len(weight), -1, group)
     if symmetric:
-        scales = (parts.abs().amax(-1) / 7).half()
-        zeros = torch.full_like(scales, 8).int()
+        scales = (parts.abs().amax(-1) / (half - 1)).half()
+        zeros = torch.full_like(scales, half).int()
     else:
         low, high = parts.amin(-1).clamp(max=0), parts.amax(-1).clamp(min=0)
-        scales = ((high - low) / 15).half()
-        zeros = (-low / scales.float()).round().clamp(0, 15).int()
+        scales = ((high - low) / most).half()
+        zeros = (-low / scales.float()).round().clamp(0, most).int()
     wide_scales, wide_zeros = scales.float()[:, index], zeros[:, index]
-    values = ((weight / wide_scales).round().int() + wide_zeros).clamp(0, 15)
+    values = ((weight / wide_scales).round().int() + wide_zeros).clamp(0, most)
     rounded = (values - wide_zeros).float() * wide_scales
     if method == "awq":
         return {
-            "qweight": _words(values.T, AWQ_ORDER),
-            "qzeros": _words(zeros.T, AWQ_ORDER),
+            "qweight": _words(values.T, AWQ_ORDER, bits),
+            "qzeros": _words(zeros.T, AWQ_ORDER, bits),
             "scales": scales.T,
         }, rounded
-    kept = (zeros - (1 if version == 1 else 0)) & 15
-    plain = tuple(range(8))
-    made = {"qweight": _words(values, plain).T, "qzeros": _words(kept.T, plain), "scales": scales.T, "g_idx": index}
+    kept = (zeros - (1 if version == 1 else 0)) & most
+    plain = tuple(range(32 // bits))
+    made = {
+        "qweight": _words(values, plain, bits).T,
+        "qzeros": _words(kept.T, plain, bits),
+        "scales": scales.T,
+        "g_idx": index,
+    }
     return made, rounded
 
 
-def _words(values: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """Pack eight adjacent columns into an int32: ``[n, 8 * m]`` to ``[n, m]``."""
-    parts, words = (
-        values.reshape(len(values), -1, 8).long(),
-        torch.zeros(len(values), values.shape[1] // 8, dtype=torch.int64),
-    )
+def _words(values: torch.Tensor, order: tuple[int, ...], bits: int) -> torch.Tensor:
+    """Pack adjacent columns into an int32: ``[n, 32 / bits * m]`` to ``[n, m]``."""
+    parts = values.reshape(len(values), -1, len(order)).long()
+    words = torch.zeros(parts.shape[:2], dtype=torch.int64)
     for place, column in enumerate(order):
-        words |= parts[..., column] << (4 * place)
+        words |= parts[..., column] << (bits * place)
     return torch.where(words >= 1 << 31, words - (1 << 32), words).int()

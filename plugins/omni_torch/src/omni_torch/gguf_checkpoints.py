@@ -170,8 +170,8 @@ def _narrowed(kind: str, data: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if kind in ("Q8_0", "Q4_0"):  # a scale in float16, then 32 or 16 bytes as ours are
         blocks = rows.reshape(len(rows), -1, 2 + GROUP * NARROW[kind].bits // 8)
         halves = torch.from_numpy(np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0].astype(np.float32))
-        values = torch.from_numpy(blocks[..., 2:].reshape(len(rows), -1).copy())
-        return values.view(torch.int8) if kind == "Q8_0" else values, halves.to(torch.bfloat16)
+        narrow = torch.from_numpy(blocks[..., 2:].reshape(len(rows), -1).copy())
+        return narrow.view(torch.int8) if kind == "Q8_0" else narrow, halves.to(torch.bfloat16)
     # Two float16, 12 bytes of eight 6-bit scales and minima, and 128 bytes: of 32 the low halves are a group, the high ones the next.
     blocks = rows.reshape(len(rows), -1, 4 + 12 + 16 * SUPER)
     both = np.ascontiguousarray(blocks[..., :4]).view(np.float16).astype(np.float32)

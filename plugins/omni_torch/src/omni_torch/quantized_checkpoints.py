@@ -1,4 +1,4 @@
-"""Reads checkpoints whose linear layers are stored in 4 bits as GPTQ's and AWQ's tools write them.
+"""Reads checkpoints whose linear layers are stored in 4 bits as GPTQ's and AWQ's tools write them, or in 8 as GPTQ's do.
 
 Of each such layer ``X`` the tensor ``X.weight`` is made, with the values that the format defines; and, where groups fit, its values and
 scales in the layout of :func:`omni_torch.few_rows.widened`, ``X._weight`` and ``X._scales``, which are loaded as they are.
@@ -22,11 +22,8 @@ from omni_torch.weights import Checkpoint, PartOf, whole
 VALUES, SCALES = "._weight", "._scales"
 """Ends of the names of tensors in the layout of :func:`omni_torch.few_rows.widened`."""
 
-PER_WORD = 8
-"""4-bit values in an int32."""
-
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""The output, of eight, that each 4 bits of an AWQ word belong to, lowest first."""
+"""The output, of eight, that each 4 bits of an AWQ word, an int32, belong to, lowest first."""
 
 
 @frozen
@@ -34,8 +31,8 @@ class Scheme:
     """The way in which a checkpoint's layers are stored.
 
     Attributes:
-        awq: words hold eight outputs, not eight inputs. group: inputs that share a scale; -1: all. symmetric: every zero point is 8.
-        offset: what is added to stored zero points. reordered: groups need not be adjacent inputs.
+        awq: words hold outputs, not inputs. group: inputs that share a scale; -1: all. symmetric: every zero point is half of the values.
+        offset: what is added to stored zero points. reordered: groups need not be adjacent inputs. bits: of a value, 4 or 8.
     """
 
     awq: bool
@@ -43,6 +40,17 @@ class Scheme:
     symmetric: bool
     offset: int = 0
     reordered: bool = False
+    bits: int = 4
+
+    @property
+    def per_word(self) -> int:
+        """Values in an int32."""
+        return 32 // self.bits
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The column that each value of a word of zero points, or of AWQ, belongs to, lowest bits first."""
+        return AWQ_ORDER if self.awq else tuple(range(self.per_word))
 
 
 def open_checkpoint(folder: str | Path) -> Checkpoint:
@@ -82,8 +90,9 @@ def parse_scheme(section: dict[str, Any], where: str) -> Scheme:
         raise refuse("quant_method", advice)
     if kind not in ("gptq", "awq"):
         raise refuse("packing_format", "auto_round:auto_gptq, auto_round:auto_awq")
-    if section.get("bits") != 4:
-        raise refuse("bits", "4")
+    bits = section.get("bits")
+    if not isinstance(bits, int) or bits not in ((4,) if kind == "awq" else (4, 8)):
+        raise refuse("bits", "4" if kind == "awq" else "4, 8")
     group = section.get("group_size", 128)
     if isinstance(group, bool) or not isinstance(group, int) or not (group == -1 or group > 0):
         raise refuse("group_size", "-1 or a number of inputs, such as 128")
@@ -95,8 +104,8 @@ def parse_scheme(section: dict[str, Any], where: str) -> Scheme:
     if form not in ("gptq", "gptq_v2"):
         raise refuse("checkpoint_format", "gptq, gptq_v2")
     reordered = section.get("desc_act", False) is True
-    # Symmetric checkpoints have the zero point 8, whichever of 7 and 8 their tool has stored.
-    return Scheme(False, group, section.get("sym", True) is True, 1 if form == "gptq" else 0, reordered)
+    # Symmetric checkpoints have the zero point 8 (of 8 bits 128), whichever of that and one less their tool has stored.
+    return Scheme(False, group, section.get("sym", True) is True, 1 if form == "gptq" else 0, reordered, bits)
 
 
 class QuantizedCheckpoint(Checkpoint):
@@ -118,7 +127,9 @@ class QuantizedCheckpoint(Checkpoint):
             return None
         if self.scheme.reordered and not self._out_of_order.isdisjoint(layers):
             return None
-        return Groups(4, zero_points=not self.scheme.symmetric)
+        if self.scheme.bits == 8 and not self.scheme.symmetric:
+            return None
+        return Groups(self.scheme.bits, zero_points=not self.scheme.symmetric)
 
     @cached_property
     def _out_of_order(self) -> set[str]:
@@ -164,13 +175,14 @@ class QuantizedCheckpoint(Checkpoint):
         words, scales = stored[f"{layer}.qweight"], stored[f"{layer}.scales"]
         axis = 1 if self.scheme.awq else 0
         self._expect(layer, "qweight", words, words.dim() == 2 and words.dtype == torch.int32, "a matrix of int32")
+        per_word, bits = self.scheme.per_word, self.scheme.bits
         size, out = (
-            (len(words), PER_WORD * words.shape[1]) if self.scheme.awq else (PER_WORD * len(words), words.shape[1])
+            (len(words), per_word * words.shape[1]) if self.scheme.awq else (per_word * len(words), words.shape[1])
         )
         group = size if self.scheme.group == -1 else self.scheme.group
         groups = -(-size // group)
         self._expect(layer, "scales", scales, tuple(scales.shape) == (groups, out), f"[{groups}, {out}]")
-        values = (_columns(words, AWQ_ORDER) if axis else _rows(words)).T.contiguous()
+        values = (_columns(words, self.scheme.order, bits) if axis else _rows(words, bits)).T.contiguous()
         zeros = None
         if not self.scheme.symmetric:
             packed = stored[f"{layer}.qzeros"]
@@ -178,11 +190,11 @@ class QuantizedCheckpoint(Checkpoint):
                 layer,
                 "qzeros",
                 packed,
-                tuple(packed.shape) == (groups, -(-out // PER_WORD)),
-                f"[{groups}, {-(-out // PER_WORD)}]",
+                tuple(packed.shape) == (groups, -(-out // per_word)),
+                f"[{groups}, {-(-out // per_word)}]",
             )
-            zeros = _columns(packed, AWQ_ORDER if self.scheme.awq else tuple(range(PER_WORD)))[:, :out]
-            zeros = ((zeros + self.scheme.offset) & 15).T
+            zeros = _columns(packed, self.scheme.order, bits)[:, :out]
+            zeros = ((zeros + self.scheme.offset) & ((1 << bits) - 1)).T
         index = stored.get(f"{layer}.g_idx")
         if index is not None:
             self._expect(
@@ -199,7 +211,7 @@ class QuantizedCheckpoint(Checkpoint):
                     f"{self.shard_of(f'{layer}.g_idx')}: the tensor {layer + '.g_idx'!r} reorders inputs, but config.json says "
                     "desc_act is false; set quantization_config.desc_act to true"
                 )
-        return _Layer(values, scales.T.float(), zeros, group, index)
+        return _Layer(bits, values, scales.T.float(), zeros, group, index)
 
     def _expect(self, layer: str, part: str, tensor: torch.Tensor, holds: bool, wanted: str) -> None:
         if not holds:
@@ -212,10 +224,11 @@ class QuantizedCheckpoint(Checkpoint):
 
 @frozen(eq=False)
 class _Layer:
-    """Values ``[out, in]`` from 0 to 15, float32 scales ``[out, groups]``, zero points of that shape, and each input's group if they are
-    not adjacent.
+    """Values ``[out, in]`` of 4 or 8 bits from 0 on, float32 scales ``[out, groups]``, zero points of that shape, and each input's group if
+    they are not adjacent.
     """
 
+    bits: int
     stored: torch.Tensor
     scales: torch.Tensor
     zeros: torch.Tensor | None
@@ -226,11 +239,11 @@ class _Layer:
         size = self.stored.shape[1]
         index = _adjacent(size, self.group) if self.index is None else self.index
         scales = self.scales.index_select(1, index)
-        zeros = 8 if self.zeros is None else self.zeros.index_select(1, index)
+        zeros = 1 << (self.bits - 1) if self.zeros is None else self.zeros.index_select(1, index)
         return (self.stored - zeros).float() * scales
 
     def values(self) -> torch.Tensor:
-        return packed_int4(self.stored.to(torch.uint8))
+        return packed_int4(self.stored.to(torch.uint8)) if self.bits == 4 else (self.stored - 128).to(torch.int8)
 
     def group_scales(self, symmetric: bool) -> torch.Tensor:
         count = self.stored.shape[1] // GROUP
@@ -248,13 +261,13 @@ def _adjacent(size: int, group: int) -> torch.Tensor:
     return torch.arange(size, dtype=torch.int32) // (size if group == -1 else group)
 
 
-def _rows(words: torch.Tensor) -> torch.Tensor:
-    """Return the values of words that hold eight adjacent rows: ``[n, m]`` to ``[8 * n, m]``."""
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32).view(1, -1, 1)
-    return ((words.unsqueeze(1) >> shifts) & 15).flatten(0, 1)
+def _rows(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Return the values of words that hold adjacent rows: ``[n, m]`` to ``[32 / bits * n, m]``."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32).view(1, -1, 1)
+    return ((words.unsqueeze(1) >> shifts) & ((1 << bits) - 1)).flatten(0, 1)
 
 
-def _columns(words: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """Return the values of words that hold eight columns in ``order``: ``[n, m]`` to ``[n, 8 * m]``."""
-    shifts = torch.tensor([4 * order.index(column) for column in range(PER_WORD)], dtype=torch.int32)
-    return ((words.unsqueeze(-1) >> shifts) & 15).flatten(1)
+def _columns(words: torch.Tensor, order: tuple[int, ...], bits: int) -> torch.Tensor:
+    """Return the values of words that hold columns in ``order``: ``[n, m]`` to ``[n, 32 / bits * m]``."""
+    shifts = torch.tensor([bits * order.index(column) for column in range(len(order))], dtype=torch.int32)
+    return ((words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)).flatten(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -133,12 +133,8 @@ class GroupsLinear(nn.Module):
 
     Inputs are rounded to bfloat16 and sums are in float32. The output has the dtype of the input. Without a kernel of
     ``few_rows_linear`` the weight is widened at every product.
-
-    Attributes:
-        quantized: makes values and scales, in the layout of :func:`omni_torch.few_rows.widened`.
     """
 
-    quantized: ClassVar[Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]]
     _weight: torch.Tensor
     _scales: torch.Tensor
     _bias: torch.Tensor | None
@@ -146,10 +142,15 @@ class GroupsLinear(nn.Module):
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """``weight``: ``[out, in]`` of any float dtype, ``in`` a multiple of the group."""
         super().__init__()
-        values, scales = type(self).quantized(weight.detach())
+        values, scales = self.quantized(weight.detach())
         self.register_buffer("_weight", values)
         self.register_buffer("_scales", scales)
         self.register_buffer("_bias", None if bias is None else bias.detach())
+
+    @staticmethod
+    def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return values and scales, in the layout of :func:`omni_torch.few_rows.widened`; on the meta device their shapes."""
+        raise NotImplementedError
 
     @classmethod
     def described(cls, out: int, size: int, *, zero_points: bool = False, bias: torch.Tensor | None = None) -> Self:
@@ -178,13 +179,17 @@ class GroupsLinear(nn.Module):
 class Int8GroupsLinear(GroupsLinear):
     """A linear layer with int8 weights and a scale for each :data:`omni_torch.few_rows.GROUP` inputs."""
 
-    quantized = staticmethod(quantized_int8_groups)
+    @staticmethod
+    def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return quantized_int8_groups(weight)
 
 
 class Int4WeightLinear(GroupsLinear):
     """A linear layer with 4-bit weights and a scale for each :data:`omni_torch.few_rows.GROUP` inputs."""
 
-    quantized = staticmethod(quantized_int4)
+    @staticmethod
+    def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return quantized_int4(weight)
 
 
 class Int4Linear(Int4WeightLinear):
