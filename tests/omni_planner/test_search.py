@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ GPU = Accelerator("test", 10 * 2**30, flops=100e12, float32_flops=100e12, bandwi
 RATES = Rates(
     flops_share=1.0, bandwidth_share=1.0, kernel=1e-9, step=1e-6, row=1e-9, message=1e-6, latency=1e-6, function=1e-6
 )
-DECODER = DecoderWork(layers=2, hidden_size=64, shared=500_000_000, head=0, cached=256, heads=64)
+DECODER = DecoderWork(layers=2, hidden_size=64, shared=500_000_000, head=0, cached=256, heads=64, ranks=(1, 2, 4))
 """A step reads a gigabyte: 1 ms."""
 
 
@@ -153,9 +154,30 @@ def test_every_engine_may_have_ranks() -> None:
     assert all(front[-1].config.stage(name).tp_size > 1 for name in ("think", "speak"))
 
 
-def test_a_function_has_no_ranks() -> None:
-    ranked = shapes(profile(), evolve(line()), {"text": 1.0}, 10.0, 4)
+def test_only_what_its_pipeline_says_has_ranks() -> None:
+    """A pass has none; a decoder those that it says, in shapes and in changes of them."""
+    ranked = shapes(profile(), line(), {"text": 1.0}, 10.0, 4)
     assert not [each.text for each in ranked if "encode (tp" in each.text]
+    config, _ = two_engines()
+    for allowed in ((1,), (1, 2)):
+        decoders = {name: evolve(DECODER, ranks=allowed) for name in ("think", "speak")}
+        works = PipelineWorks(
+            decoders, lambda ask: {name: StageWork(ask.text, ask.reply) for name in ("think", "speak")}
+        )
+        made = estimate(config, Device(GPU, RATES), {"text": Ask(text=10, reply=100)}, works)
+        search = Search(config, made, Load({"text": 1.0}, 20, rate=1.0), Objectives.parse("done=0.01"))
+        search.on_gpus(Fleet(1, 4, GPU))
+        assert {stage.tp_size for trial in search.trials for stage in trial.config.stages} == set(allowed)
+
+
+def test_the_talker_of_qwen3_omni_has_no_ranks(tmp_path: Path) -> None:
+    """Its runner takes none, so a plan with them could not start."""
+    works_of = pytest.importorskip("omni_qwen3.works")
+    tiny = pytest.importorskip("omni_qwen3.tiny_checkpoint")
+    model = pytest.importorskip("omni_qwen3.config").read_config(tiny.write_tiny_checkpoint(tmp_path / "tiny"))
+    stages = works_of.works_of(model, {"thinker", "talker_ar"}).stages
+    assert stages["talker_ar"].ranks == (1,)
+    assert stages["thinker"].ranks[:2] == (1, 2)
 
 
 def test_a_fleet_has_as_many_cells_as_the_load_needs() -> None:

@@ -7,6 +7,7 @@ from functools import partial
 from omni_core.config.completion import Machine, Placement
 from omni_core.config.schema import PipelineConfig
 from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig, QwenConfig, read_config
+from omni_qwen3.works import ranks_of
 from omni_qwen3.works import works as works
 from omni_torch.budgets import LIBRARIES, CacheShape, Network
 from omni_torch.hub import config_folder, download, listing
@@ -56,7 +57,7 @@ def thinker_network(decoder: DecoderConfig, *, speaks: bool) -> Network:
     return Network(
         ("thinker.model.", "thinker.lm_head."),
         cache=cache_shape(decoder, decoder.hidden_size if speaks else 0),
-        ranks=tuple(ranks for ranks in (1, 2, 4, 8, 16) if _can_share(decoder, ranks)),
+        ranks=ranks_of(decoder),
         parts=partial(_parts, decoder),
     )
 
@@ -72,14 +73,6 @@ def cache_shape(decoder: DecoderConfig, kept_width: int = 0) -> CacheShape:
         decoder.max_positions,
         kept_width,
     )
-
-
-def _can_share(decoder: DecoderConfig, ranks: int) -> bool:
-    """Return True if so many ranks can share the decoder evenly; see :func:`omni_qwen3.sharding.local_config`."""
-    shared = (decoder.heads, decoder.intermediate_size, decoder.moe_intermediate_size, decoder.shared_expert_size)
-    heads = min(ranks, decoder.kv_heads)
-    even = not any(each % ranks for each in shared) and not decoder.kv_heads % heads and not ranks % heads
-    return ranks == 1 or (even and not decoder.attention_bias)
 
 
 def _parts(decoder: DecoderConfig, name: str, ranks: int) -> int:

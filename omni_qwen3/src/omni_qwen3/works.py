@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from attrs import evolve
+
 from omni_core.config.schema import PipelineConfig
 from omni_qwen3.config import DecoderConfig, QwenConfig, read_config
 from omni_qwen3.encoder_config import AudioConfig, VisionConfig, VocoderConfig, halved_thrice
@@ -31,7 +33,7 @@ def works_of(model: QwenConfig, names: set[str]) -> PipelineWorks:
     stages: dict[str, Work] = {
         "image_encoder": _vision(model.vision),
         "audio_encoder": _audio(model.audio),
-        "thinker": decoder_work(model.thinker),
+        "thinker": evolve(decoder_work(model.thinker), ranks=ranks_of(model.thinker)),
     }
     if model.vocoder is not None:
         stages["talker_ar"] = decoder_work(
@@ -90,6 +92,19 @@ def decoder_work(config: DecoderConfig, inner: DecoderWork | None = None, inner_
         inner=inner,
         inner_steps=inner_steps,
     )
+
+
+def ranks_of(decoder: DecoderConfig) -> tuple[int, ...]:
+    """Return the numbers of ranks that can share a thinker."""
+    return tuple(ranks for ranks in (1, 2, 4, 8, 16) if _can_share(decoder, ranks))
+
+
+def _can_share(decoder: DecoderConfig, ranks: int) -> bool:
+    """Return True if so many ranks can share the decoder evenly; see :func:`omni_qwen3.sharding.local_config`."""
+    shared = (decoder.heads, decoder.intermediate_size, decoder.moe_intermediate_size, decoder.shared_expert_size)
+    heads = min(ranks, decoder.kv_heads)
+    even = not any(each % ranks for each in shared) and not decoder.kv_heads % heads and not ranks % heads
+    return ranks == 1 or (even and not decoder.attention_bias)
 
 
 def _vision(config: VisionConfig) -> PassWork:

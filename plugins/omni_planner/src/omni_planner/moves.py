@@ -10,6 +10,7 @@ from omni_core.config.placement import process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_planner.building import settings_of
 from omni_planner.profile import PipelineProfile
+from omni_planner.shapes import ranks_of
 from omni_planner.trials import Trial
 from omni_torch.budgets import CHUNK_SIZE, MAX_BATCH_TOKENS, MAX_RUNNING
 
@@ -28,8 +29,8 @@ def moves(trial: Trial, profile: PipelineProfile) -> Iterator[dict[str, Any]]:
     for name in busiest[:2]:
         if stages[name].gpu is None:
             yield from _replicas(stages[name], config)
-        elif profile.stages[name].kind == "engine":
-            yield from _ranks(stages[name])
+        else:
+            yield from _ranks(stages[name], profile)
     for name in busiest:
         if profile.stages[name].kind == "vocoder":
             yield from _chunks(stages[name])
@@ -46,11 +47,11 @@ def _replicas(stage: StageConfig, config: PipelineConfig) -> Iterator[dict[str, 
         yield changes | {f"{each.name}.balance": "least_busy" for each in group}
 
 
-def _ranks(stage: StageConfig) -> Iterator[dict[str, Any]]:
+def _ranks(stage: StageConfig, profile: PipelineProfile) -> Iterator[dict[str, Any]]:
     """Yield the same GPUs with twice and with half as many ranks: answers are sooner, or there are more of them."""
     gpus = stage.tp_size * stage.replicas
     for ranks in (2 * stage.tp_size, stage.tp_size // 2):
-        if ranks and gpus % ranks == 0:
+        if ranks in ranks_of(profile, stage.name, gpus):
             replicas = gpus // ranks
             balance = "least_busy" if replicas > 1 else "turns"
             yield {

@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 
 from omni_core.config.schema import PipelineConfig
 from omni_planner.estimate import EstimatedProfile, EstimatedStage
-from omni_planner.profile import Costing, Kind, Sample, counts_of
+from omni_planner.profile import Costing, Kind, PipelineProfile, Sample, counts_of
 
 BATCH = 32
 """Requests that are taken to compute together, in the ranking."""
@@ -72,21 +72,25 @@ def shapes(
     found: dict[str, Shape] = {}
     for blocks in _partitions(order):
         blocks = [*blocks[:-1], [*blocks[-1], *idle]]
-        splits = [bool(names) and profile.stages[names[0]].kind == "engine" for names in blocks]
         for counts in _compositions(gpus, len(blocks)):
-            for ranks in product(*map(_ranks, counts, splits)):
+            choices = [
+                ranks_of(profile, names[0], count) if names else [1]
+                for names, count in zip(blocks, counts, strict=True)
+            ]
+            for ranks in product(*choices):
                 shape = _shape(blocks, counts, ranks, by_ranks, per_second)
                 found.setdefault(shape.text, shape)
     if gpus > 1:
-        for split in _ranks(gpus, profile.stages[order[0]].kind == "engine"):
+        for split in ranks_of(profile, order[0], gpus):
             shape = _beside([*order, *idle], gpus, split, by_ranks, per_second)
             found.setdefault(shape.text, shape)
     return sorted(found.values(), key=lambda each: each.work)
 
 
-def _ranks(gpus: int, splits: bool) -> list[int]:
-    """Return the numbers of ranks that a stage on so many GPUs may have; one if it is none that ``splits``."""
-    return [each for each in RANKS if gpus % each == 0 and (splits or each == 1)]
+def ranks_of(profile: PipelineProfile, stage: str, gpus: int) -> list[int]:
+    """Return the numbers of ranks that a stage may have on so many GPUs; one, if its pipeline does not say that others can share it."""
+    work = getattr(profile.stages[stage], "work", None)
+    return [each for each in RANKS if gpus % each == 0 and each in getattr(work, "ranks", (1,))]
 
 
 def _beside(

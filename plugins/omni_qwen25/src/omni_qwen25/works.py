@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve
 
 from omni_core.config.schema import PipelineConfig
-from omni_qwen3.works import decoder_work
+from omni_qwen3.works import decoder_work, ranks_of
 from omni_qwen25.config import OmniConfig, read_config
 from omni_qwen25.interface import CODE_SECONDS, TOKEN2WAV_DEFAULTS
 from omni_torch.hub import config_folder
@@ -40,7 +40,7 @@ def works_of(model: OmniConfig, names: set[str]) -> PipelineWorks:
     stages: dict[str, Work] = {
         "image_encoder": _vision(_section(model, "thinker_config", "vision_config")),
         "audio_encoder": _audio(_section(model, "thinker_config", "audio_config")),
-        "thinker": decoder_work(model.thinker),
+        "thinker": evolve(decoder_work(model.thinker), ranks=ranks_of(model.thinker)),
     }
     if model.talker is not None:
         talker = decoder_work(model.talker.decoder)

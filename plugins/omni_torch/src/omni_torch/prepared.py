@@ -38,6 +38,7 @@ _CODE = (
     "few_rows",
     "packed_linear",
     "quantized_linear",
+    "quantized_values",
     "quantized_checkpoints",
     "gguf_checkpoints",
     "prepared",

@@ -61,6 +61,7 @@ class DecoderWork:
         inner: a decoder that makes ``inner_steps`` steps for every token, one after the other. inner_heads: its output layers beside the
             first; ``None``: one for each step.
         embeddings: weights of which a position reads a row; ``None``: as many as of ``head``.
+        ranks: the numbers of tensor parallel ranks that can share it, as its stage takes them.
     """
 
     layers: int
@@ -77,6 +78,7 @@ class DecoderWork:
     inner_steps: int = 0
     inner_heads: int | None = None
     embeddings: int | None = None
+    ranks: tuple[int, ...] = (1,)
 
     def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
         """Return what a step asks of each of so many ranks."""
