@@ -425,6 +425,18 @@ def test_products_in_groups_read_nothing_beyond_the_matrix(bits: int) -> None:
             assert (made - right).norm() <= 1e-5 * right.norm(), (size, count, out)
 
 
+def test_groups_that_the_library_does_not_multiply_go_to_the_reference() -> None:
+    """Int8 with zero points or with inputs in 8 bits; a stack of such weights is not computed as one call."""
+    x, (weight, scales) = normal(3, 64), quantized_int8_groups(normal(5, 64, seed=1))
+    zeros = torch.randint(-9, 9, scales.shape, generator=generator()).to(torch.bfloat16)
+    for some, integers in ((torch.stack([scales, zeros], 1), False), (scales, True)):
+        arguments = x, weight, some, None, integers
+        assert torch.equal(rows.few_rows_linear(*arguments), few_rows_linear.reference(*arguments))
+        assert not rows.groups_fit(weight, some, integers)
+    assert rows.groups_fit(weight, scales, False)
+    assert not rows.groups_fit(weight[:, :48], scales[:, :1], False), "a group is cut"
+
+
 @pytest.mark.parametrize("narrow", [int8_groups, int4, with_zero_points], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("size", [96, 512, 1120])
 def test_a_row_of_a_product_in_groups_does_not_depend_on_the_others(

@@ -6,6 +6,7 @@ import shutil
 import struct
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,23 @@ from omni_testing.quantized_checkpoints import write_gguf
 from omni_torch import gguf_checkpoints, quantized_linear
 from omni_torch.few_rows import widened
 from omni_torch.gguf_checkpoints import NARROW, _narrowed
-from omni_torch.quantized_linear import QUANTIZATIONS, GroupsLinear, Int8GroupsLinear, Int8WeightLinear
+from omni_torch.quantized_linear import (
+    QUANTIZATIONS,
+    GroupsLinear,
+    Int4WeightLinear,
+    Int8GroupsLinear,
+    Int8WeightLinear,
+)
 from omni_torch.tensor_parallel import TensorParallel
 
 gguf: Any = pytest.importorskip("gguf")
 TYPES = gguf.GGMLQuantizationType
+
+
+@pytest.fixture
+def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep layers in 8 bits, as where omni-kernels-cpu is installed; elsewhere they become floats."""
+    monkeypatch.setattr("omni_qwen3.narrow.few_rows_linear", SimpleNamespace(replaced=lambda device, dtype: True))
 
 
 def write(source: Path, path: Path, kind: str, *, drop: str = "", **metadata: Any) -> Path:
@@ -37,6 +50,7 @@ def load(source: Path, path: Path | None) -> Thinker:
     return load_thinker(str(source), read_config(source), gguf=None if path is None else str(path))
 
 
+@pytest.mark.usefixtures("with_kernels")
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0"])
 def test_weights_are_those_that_the_file_defines(tiny: dict[str, Path], tmp_path: Path, kind: str) -> None:
     path = write(tiny["a"], tmp_path / "thinker.gguf", kind)
@@ -72,15 +86,22 @@ def test_weights_are_those_that_the_file_defines(tiny: dict[str, Path], tmp_path
         torch.testing.assert_close(found.detach(), wanted.view(exact.shape), rtol=rtol, atol=0, msg=name)
 
 
+@pytest.mark.usefixtures("with_kernels")
 @pytest.mark.skipif(not quantized_linear._works(QUANTIZATIONS["int8_weight_only"]), reason="no int8 kernels here")
 def test_eight_bits_of_a_file_are_kept_unless_the_stage_asks_for_others(tiny: dict[str, Path], tmp_path: Path) -> None:
     path, config = write(tiny["a"], tmp_path / "thinker.gguf", "Q8_0"), read_config(tiny["a"])
     for quantization, kind in {
         None: Int8GroupsLinear, "int8_weight_only_groups": Int8GroupsLinear, "int8_weight_only": Int8WeightLinear,
+        "int4_weight_only": Int4WeightLinear,
     }.items():  # fmt: skip
         model = load_thinker(str(tiny["a"]), config, gguf=str(path), quantization=quantization)
         layers = [each for each in model.modules() if isinstance(each, GroupsLinear | Int8WeightLinear)]
         assert {type(each) for each in layers} == {kind}, quantization
+
+
+def test_eight_bits_become_floats_where_no_kernel_computes_them(tiny: dict[str, Path], tmp_path: Path) -> None:
+    model = load(tiny["a"], write(tiny["a"], tmp_path / "thinker.gguf", "Q8_0"))
+    assert not [each for each in model.modules() if isinstance(each, GroupsLinear)]
 
 
 def test_blocks_with_minima_are_those_of_the_package() -> None:

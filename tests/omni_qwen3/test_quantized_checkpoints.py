@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from omni_core.model_runner import ForwardBatch
 from omni_qwen3.checkpoint import open_checkpoint
 from omni_qwen3.config import read_config
 from omni_qwen3.layers import Experts
+from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing.quantized_checkpoints import write_quantized
 from omni_torch.few_rows import Groups, widened
@@ -38,6 +40,12 @@ FORMATS: dict[str, dict[str, Any]] = {
     "awq": {"group": 32, "method": "awq", "symmetric": False},
     "awq without zero points": {"group": 32, "method": "awq"},
 }
+
+
+@pytest.fixture
+def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep layers in 8 bits, as where omni-kernels-cpu is installed; elsewhere they become floats."""
+    monkeypatch.setattr("omni_qwen3.narrow.few_rows_linear", SimpleNamespace(replaced=lambda device, dtype: True))
 
 
 def attend(
@@ -61,6 +69,7 @@ def load(folder: Path) -> Thinker:
     return load_thinker(str(folder), read_config(folder))
 
 
+@pytest.mark.usefixtures("with_kernels")
 @pytest.mark.parametrize("name", FORMATS)
 def test_logits_are_those_of_the_weights_that_the_format_defines(
     tiny: dict[str, Path], tmp_path: Path, name: str
@@ -119,9 +128,9 @@ def errors(made: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return relative
 
 
-@pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize("method", ["gptq", "awq"])
-def test_every_value_is_the_one_of_the_format(tmp_path: Path, method: str, group: int) -> None:
+@pytest.mark.parametrize("group", [32, 64, 128, -1])
+@pytest.mark.parametrize(("method", "bits"), [("gptq", 4), ("gptq", 8), ("awq", 4)])
+def test_every_value_is_the_one_of_the_format(tmp_path: Path, method: str, bits: int, group: int) -> None:
     weight = torch.randn(24, 256, generator=torch.Generator().manual_seed(group))
     (tmp_path / "source").mkdir()
     save_file({"layer.weight": weight}, tmp_path / "source" / "model.safetensors")
@@ -129,17 +138,41 @@ def test_every_value_is_the_one_of_the_format(tmp_path: Path, method: str, group
     for symmetric in (False, True):
         target, plain = tmp_path / f"{symmetric}", tmp_path / f"plain {symmetric}"
         write_quantized(
-            tmp_path / "source", target, "weight", method=method, group=group, symmetric=symmetric, plain=plain
+            tmp_path / "source",
+            target,
+            "weight",
+            method=method,
+            bits=bits,
+            group=group,
+            symmetric=symmetric,
+            plain=plain,
         )
         exact = load_file(plain / "model.safetensors")["layer.weight"]
         checkpoint = open_checkpoint(target)
-        assert checkpoint.narrow(["layer.weight"]) == Groups(4, zero_points=not symmetric)
+        kept = None if bits == 8 and not symmetric else Groups(bits, zero_points=not symmetric)
+        assert checkpoint.narrow(["layer.weight"]) == kept
+        if kept is None:
+            assert torch.equal(checkpoint.read(["layer.weight"])["layer.weight"], exact)
+            continue
         read = checkpoint.read(["layer.weight", "layer._weight", "layer._scales"])
         assert torch.equal(read["layer.weight"], exact)
         narrow = widened(read["layer._weight"], read["layer._scales"], torch.float32)
         torch.testing.assert_close(narrow, exact, rtol=2**-7, atol=0)
         assert read["layer._scales"].shape == ((24, 8) if symmetric else (24, 2, 8))
         assert torch.equal(checkpoint.read(["layer.weight"], lambda name: None)["layer.weight"], exact)
+
+
+@pytest.mark.usefixtures("with_kernels")
+@pytest.mark.parametrize("bits", [4, 8])
+def test_layers_that_are_not_whole_groups_become_floats(tmp_path: Path, bits: int) -> None:
+    (tmp_path / "source").mkdir()
+    save_file({"layer.weight": torch.randn(64, 48)}, tmp_path / "source" / "model.safetensors")
+    (tmp_path / "source" / "config.json").write_text("{}")
+    write_quantized(tmp_path / "source", tmp_path / "narrow", "weight", bits=bits, group=-1)
+    with torch.device("meta"):
+        model = torch.nn.ModuleDict({"layer": torch.nn.Linear(48, 64, bias=False)})
+    keep_narrow(model, open_checkpoint(tmp_path / "narrow"), lambda name, shape: [name], None, torch.float32)
+    assert type(model["layer"]) is torch.nn.Linear
 
 
 def test_some_layers_may_be_plain(tiny: dict[str, Path], tmp_path: Path) -> None:

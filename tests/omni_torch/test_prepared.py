@@ -250,3 +250,10 @@ def test_the_folder_is_bounded_and_forgets_what_was_used_longest_ago(
     monkeypatch.setenv(weight_cache.VARIABLE, "much")
     with pytest.raises(ConfigError, match="OMNI_WEIGHTS_CACHE: must be a size such as 20GiB"):
         load(checkpoint)
+
+
+def test_all_code_that_rounds_or_reads_weights_is_part_of_the_key() -> None:
+    modules = [each.stem for each in Path(prepared.__file__).parent.glob("*.py")]
+    makers = {name for name in modules if name.startswith("quantized_") or name.endswith(("checkpoints", "_linear"))}
+    assert "quantized_values" in makers
+    assert makers <= set(prepared._CODE)

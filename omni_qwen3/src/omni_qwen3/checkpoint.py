@@ -26,7 +26,7 @@ def sources(name: str, shape: torch.Size) -> list[Source]:
     if name.endswith(".experts.down_proj"):
         base = name.removesuffix("down_proj")
         return [(f"{base}{e}.down_proj.weight", tuple(shape[1:])) for e in range(shape[0])]
-    if ".experts.packed." in name:  # two layers of each expert, as stored in 4 bits
+    if ".experts.packed." in name:  # two layers of each expert, as stored in 8 or 4 bits
         base, _, rest = name.rpartition(".packed.")
         number, _, kind = rest.partition(".")
         expert = f"{base}.{int(number) // 2}"

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from omni_qwen3.layers import Experts
-from omni_torch.few_rows import Groups
+from omni_torch.few_rows import GROUP, Groups, few_rows_linear
 from omni_torch.quantized_linear import Int4Linear, Int4WeightLinear, Int8GroupsLinear
 from omni_torch.weights import Checkpoint
 
@@ -18,7 +18,9 @@ OnDisk = Callable[[str, torch.Size], Iterable[str]]
 """Maps a parameter's name and shape to the names of its on-disk tensors."""
 
 
-def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, quantization: str | None = None) -> None:
+def keep_narrow(
+    model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, quantization: str | None, dtype: torch.dtype
+) -> None:
     """Replace the linear layers and the experts of a model on the meta device whose tensors are stored in 8 or 4 bits that our kernels
     read; the others are loaded in the model's dtype.
 
@@ -26,14 +28,16 @@ def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, quant
 
     Args:
         quantization: of the stage. Layers in 4 bits are kept whatever it says, and get inputs in 8 bits if it says so; layers in 8 bits are
-            kept if it says nothing else.
+            kept if it says ``int8_weight_only_groups``, or nothing where a kernel of ``few_rows_linear`` computes them.
+        dtype: of the stage.
     """
+    describe = partial(_description, quantization, dtype)
     for name, module in list(model.named_modules()):
         for child, layer in list(module.named_children()):
             if type(layer) is nn.Linear:
                 weight = layer.weight
                 stored = checkpoint.narrow(on_disk(f"{name}.{child}.weight".lstrip("."), weight.shape))
-                if (described := _description(stored, quantization)) is not None:
+                if (described := describe(stored, weight.shape)) is not None:
                     setattr(module, child, described(*weight.shape, bias=layer.bias))
         if isinstance(module, Experts):
             shapes = module.gate_up_proj.shape, module.down_proj.shape
@@ -42,15 +46,18 @@ def keep_narrow(model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, quant
                 for each, shape in zip(("gate_up_proj", "down_proj"), shapes, strict=True)
             ]
             stored = checkpoint.narrow(chain.from_iterable(names))
-            if (described := _description(stored, quantization)) is not None:
+            if (described := describe(stored, *shapes)) is not None:
                 module.describe_packed(described)
 
 
-def _description(stored: Groups | None, quantization: str | None) -> Callable[..., nn.Module] | None:
+def _description(
+    quantization: str | None, dtype: torch.dtype, stored: Groups | None, *shapes: torch.Size
+) -> Callable[..., nn.Module] | None:
     """Return what makes a layer without values for weights that are stored so; ``None``: they are not kept."""
-    if stored is None:
+    if stored is None or any(shape[-1] % GROUP for shape in shapes):
         return None
     if stored.bits == 8:
-        return Int8GroupsLinear.described if quantization in (None, "int8_weight_only_groups") else None
+        kept = quantization is None and few_rows_linear.replaced("cpu", dtype)
+        return Int8GroupsLinear.described if kept or quantization == "int8_weight_only_groups" else None
     kind = Int4Linear if quantization == "int8_dynamic_activation_int4_weight" else Int4WeightLinear
     return partial(kind.described, zero_points=stored.zero_points)

@@ -119,7 +119,7 @@ def load_thinker(
         with torch.device("meta"):
             model = Thinker(config.thinker, parallel)
         if torch.device(device).type == "cpu" and parallel.size == 1:
-            keep_narrow(model, checkpoint, weights_of(checkpoint, prefixes), quantization)
+            keep_narrow(model, checkpoint, weights_of(checkpoint, prefixes), quantization, getattr(torch, dtype))
         return model
 
     def fill(model: Thinker) -> Thinker:

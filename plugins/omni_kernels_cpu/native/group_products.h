@@ -87,7 +87,6 @@ __attribute__((noinline)) void group_block(const Outputs &a, int64_t size, const
     for (int m = 0; m < M; m++) out[m * OUTS + o] = sum(sums[o][m]);
 }
 
-
 // More rows: a stretch's weights are widened once, in memory, [OUTS][32 * STRETCH].
 template <class Group>
 inline void widen_stretch(const Outputs &a, int64_t begin, int64_t end, float *wide) {
@@ -119,12 +118,12 @@ constexpr GroupKind group_kind() {
   return {{nullptr, group_block<Group, 1>, group_block<Group, 2>, group_block<Group, 3>, group_block<Group, 4>}, widen_stretch<Group>};
 }
 
-constexpr GroupKind NIBBLES = group_kind<NibbleGroup<false>>(), NIBBLES_WITH_ZEROS = group_kind<NibbleGroup<true>>(), BYTES = group_kind<ByteGroup>();
+constexpr GroupKind IN_NIBBLES = group_kind<NibbleGroup<false>>(), WITH_ZEROS = group_kind<NibbleGroup<true>>(), IN_BYTES = group_kind<ByteGroup>();
 
 // As outputs_product(); rows are floats.
 template <class Emit>
 inline void group_product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Scratch scratch, Emit emit) {
-  const GroupKind &kind = a.kind == OMNI_INT8_GROUPS ? BYTES : a.zero_points ? NIBBLES_WITH_ZEROS : NIBBLES;
+  const GroupKind &kind = a.kind == OMNI_INT8_GROUPS ? IN_BYTES : a.zero_points ? WITH_ZEROS : IN_NIBBLES;
   if (rows <= 4) return outputs_product(kind.few, a, xs, rows, begin, end, emit);
   Floats *sums = scratch.take<Floats>(rows * OUTS);
   float wide[OUTS * 32 * STRETCH];

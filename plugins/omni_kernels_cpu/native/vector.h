@@ -118,8 +118,8 @@ inline void store_part(T *to, Floats value, int64_t count) {
 }
 
 // Bytes from the weights that are multiplied to those that are fetched: where several outputs or rows hide the order of the memory from the
-// processor, and where it foresees the order by itself, and fetches far ahead would only take its place (not so on processors with tiles, which are
-// Intel's).
+// processor, and where it foresees the order by itself, and fetches far ahead would only take its place. On Intel's, which have
+// tiles, far ahead is faster there too.
 #if defined(__AMX_TILE__)
 constexpr int64_t AHEAD = 8192, NEAR = AHEAD;
 #else

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from omni_kernels_cpu.library import LayerStruct, MatrixStruct, StackStruct, StepStruct, has_tiles, library
-from omni_kernels_cpu.rows import KINDS, kind_of
+from omni_kernels_cpu.rows import KINDS, groups_fit, kind_of
 from omni_torch import decoder_stack
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.few_rows import GROUP, Matrix
@@ -91,6 +91,7 @@ class BoundStack:
         if matrix.scales is not None and matrix.scales.dim() > 1:
             groups = matrix.scales.detach().to(torch.bfloat16).contiguous()
             self._kept.append(groups)
+            self.fits = self.fits and groups_fit(weight, groups, matrix.int8_inputs)
             rest = kind, groups.data_ptr(), matrix.int8_inputs, groups.dim() == 3
             return MatrixStruct(weight.data_ptr(), None, bias, out, GROUP * groups.shape[-1], *rest)
         scales = None if matrix.scales is None else self._floats(matrix.scales)

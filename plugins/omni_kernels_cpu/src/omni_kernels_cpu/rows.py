@@ -57,7 +57,7 @@ def few_rows_linear(
     quantized = weight.dtype in (torch.int8, torch.uint8)
     in_groups = scales is not None and scales.dim() > 1
     fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
-    fits = fits and not (in_groups and int8_inputs and weight.dtype == torch.int8)
+    fits = fits and (scales is None or not in_groups or groups_fit(weight, scales, int8_inputs))
     if not fits or not x.numel() or not weight.numel():
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()
@@ -83,6 +83,15 @@ def kind_of(weight: torch.Tensor, scales: torch.Tensor | None) -> int:
     return (
         INT8_GROUPS if weight.dtype == torch.int8 and scales is not None and scales.dim() > 1 else KINDS[weight.dtype]
     )
+
+
+def groups_fit(weight: torch.Tensor, scales: torch.Tensor, int8_inputs: bool) -> bool:
+    """Return whether the library multiplies weights with these scales of groups: whole groups, and of int8 neither zero points nor inputs
+    in 8 bits.
+    """
+    size = weight.shape[-1] * (2 if weight.dtype == torch.uint8 else 1)
+    plain = weight.dtype == torch.uint8 or (scales.dim() == 2 and not int8_inputs)
+    return plain and size == few_rows.GROUP * scales.shape[-1]
 
 
 def _pointer(tensor: torch.Tensor | None) -> int | None:

@@ -155,6 +155,7 @@ class GroupsLinear(nn.Module):
     @classmethod
     def described(cls, out: int, size: int, *, zero_points: bool = False, bias: torch.Tensor | None = None) -> Self:
         """Return a layer without values, on the meta device, which a checkpoint fills: ``[out, size]``, with or without zero points."""
+        assert not size % GROUP, "a group would be cut"
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         values, scales = cls.quantized(torch.empty(out, size, device="meta"))
