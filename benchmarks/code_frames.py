@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 import torch
+from cpu_kernels import WEIGHTS
 from engine import LABELS, Figures
 from report import Row, json_option, publish, quick_option
 
@@ -31,14 +32,6 @@ from omni_torch.few_rows import Matrix, matrix_of
 from omni_torch.installed_kernels import install
 from omni_torch.kernel_specs import kernel_specs
 from omni_torch.packed_linear import pack_decoder, pack_linears
-
-WEIGHTS: dict[str, dict[str, str]] = {
-    "float32": {},
-    "bfloat16": {"dtype": "bfloat16"},
-    "int8": {"quantization": "int8_weight_only"},
-    "int8 both": {"quantization": "int8_dynamic_activation_int8_weight"},
-    "int4, int8 inputs": {"quantization": "int8_dynamic_activation_int4_weight"},
-}
 
 
 def bytes_read(predictor: CodePredictor) -> int:

@@ -6,7 +6,6 @@ import shutil
 import struct
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,12 +31,6 @@ from omni_torch.tensor_parallel import TensorParallel
 
 gguf: Any = pytest.importorskip("gguf")
 TYPES = gguf.GGMLQuantizationType
-
-
-@pytest.fixture
-def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep layers in 8 bits, as where omni-kernels-cpu is installed; elsewhere they become floats."""
-    monkeypatch.setattr("omni_qwen3.narrow.few_rows_linear", SimpleNamespace(replaced=lambda device, dtype: True))
 
 
 def write(source: Path, path: Path, kind: str, *, drop: str = "", **metadata: Any) -> Path:

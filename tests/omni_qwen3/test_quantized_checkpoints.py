@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,12 +39,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     "awq": {"group": 32, "method": "awq", "symmetric": False},
     "awq without zero points": {"group": 32, "method": "awq"},
 }
-
-
-@pytest.fixture
-def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep layers in 8 bits, as where omni-kernels-cpu is installed; elsewhere they become floats."""
-    monkeypatch.setattr("omni_qwen3.narrow.few_rows_linear", SimpleNamespace(replaced=lambda device, dtype: True))
 
 
 def attend(

@@ -55,9 +55,8 @@ def few_rows_linear(
 ) -> torch.Tensor:
     """See :func:`omni_torch.few_rows.few_rows_linear`."""
     quantized = weight.dtype in (torch.int8, torch.uint8)
-    in_groups = scales is not None and scales.dim() > 1
     fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
-    fits = fits and (scales is None or not in_groups or groups_fit(weight, scales, int8_inputs))
+    fits = fits and (scales is None or scales.dim() == 1 or groups_fit(weight, scales, int8_inputs))
     if not fits or not x.numel() or not weight.numel():
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()
@@ -65,7 +64,7 @@ def few_rows_linear(
     # Tensors that the structure points into, which live until the product is computed.
     wide_bias = None if bias is None else bias.float().contiguous()
     groups = wide_scales = None
-    if scales is not None and in_groups:
+    if scales is not None and scales.dim() > 1:
         groups = scales.to(torch.bfloat16).contiguous()
     elif scales is not None:
         wide_scales = scales.float().contiguous()
