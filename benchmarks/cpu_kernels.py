@@ -41,6 +41,9 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "int4, int8 inputs": {"quantization": "int8_dynamic_activation_int4_weight"},
 }
 
+QUICK = ("float32", "bfloat16", "int8", "int4")
+"""The kinds of weights with ``--quick``, which has to end in a minute."""
+
 
 class Side:
     """One engine, with the kernels that its process would have. Both are in this process, so they are installed before every call."""
@@ -109,7 +112,7 @@ def beside_pytorch(
     "--checkpoint", type=click.Path(exists=True, path_type=Path), help="Default: a random one of size --size."
 )
 @click.option("--size", type=click.Choice(list(LABELS)), default="mid")
-@click.option("--weights", type=click.Choice(list(WEIGHTS)), multiple=True, help="Default: all.")
+@click.option("--weights", type=click.Choice(list(WEIGHTS)), multiple=True, help="Default: all; with --quick four.")
 @click.option("--threads", type=int, default=1, help="Of PyTorch and of the kernels.")
 @click.option("--rounds", type=click.IntRange(1), default=5)
 @click.option("--wall", is_flag=True, help="Measure wall time instead of CPU time.")
@@ -132,9 +135,8 @@ def main(
     rounds, tokens, frames = (1, 16, 6) if quick else (rounds, 64, 24)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = checkpoint or write_tiny_checkpoint(Path(folder) / size, shape=size)
-        rows = beside_pytorch(
-            LABELS[size], checkpoint, weights or tuple(WEIGHTS), rounds=rounds, tokens=tokens, frames=frames
-        )
+        kinds = weights or (QUICK if quick else tuple(WEIGHTS))
+        rows = beside_pytorch(LABELS[size], checkpoint, kinds, rounds=rounds, tokens=tokens, frames=frames)
     publish(rows, json_path)
 
 
