@@ -130,7 +130,7 @@ async def test_replicas_take_turns_and_keys_stick(run_folder: Path) -> None:
         run_folder,
         stage("start", "inputs", next="work"),
         stage("work", "who", terminal=True, replicas=3, affinity_key="session"),
-        restart=RestartConfig(backoff=60.0),  # the one that is killed stays away
+        restart=RestartConfig(backoff=60.0, backoff_limit=60.0),  # the one that is killed twice stays away
     )
     async with open_async(config) as client:
         assert set(client.process_ids) == {"start", "work.0", "work.1", "work.2"}
@@ -144,8 +144,13 @@ async def test_replicas_take_turns_and_keys_stick(run_folder: Path) -> None:
             (homes[key],) = {each["work"]["replica"] for each in replies}
         assert set(homes.values()) == {0, 1, 2}
         gone = homes[0]
-        os.kill(client.process_ids[f"work.{gone}"], signal.SIGKILL)
-        while client.health()[f"work.{gone}"]["state"] == "ready":
+        unit = f"work.{gone}"
+        first = client.process_ids[unit]
+        os.kill(first, signal.SIGKILL)  # its first restart is at once, as fast as a fork
+        while client.process_ids.get(unit, first) == first or client.health()[unit]["state"] != "ready":
+            await asyncio.sleep(0.01)
+        os.kill(client.process_ids[unit], signal.SIGKILL)
+        while client.health()[unit]["state"] == "ready":
             await asyncio.sleep(0.01)
         for key, home in homes.items():
             reply = await client.submit(OmniRequest({"n": 0}, metadata={"session": key}))
