@@ -13,6 +13,7 @@ from omni_kernels_cpu.decoder import bound_stack
 from omni_kernels_cpu.frames import code_frames
 from omni_torch import code_frames as operations
 from omni_torch.code_frames import CodeChoice, FramePredictor, frames_example
+from omni_torch.coded_weights import coded_bfloat16
 from omni_torch.comparison import relative_error
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.few_rows import Matrix
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("instruction_set")
 KINDS: dict[str, tuple[Any, bool]] = {
     "float32": (None, False),
     "bfloat16": (None, False),
+    "bfloat16 in 12 bits": (coded_bfloat16, False),
     "int8": (quantized_int8, False),
     "int4": (quantized_int4, False),
     "int8 both": (quantized_int8, True),

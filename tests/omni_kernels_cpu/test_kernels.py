@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from attrs import evolve
 
 from omni_core.hookspecs import KernelComponent
 from omni_core.references import load
 from omni_kernels_cpu import decoder, rows
 from omni_kernels_cpu.plugin import omni_kernels
 from omni_torch import decoder_stack, operations
+from omni_torch.coded_weights import coded_bfloat16
 from omni_torch.comparison import BOUNDS, relative_error
-from omni_torch.decoder_stack import DecoderStack, MixtureWeights
+from omni_torch.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
 from omni_torch.experts import experts
 from omni_torch.few_rows import Matrix, few_rows_linear, widened
 from omni_torch.quantized_values import quantized_int4, quantized_int8_groups
@@ -364,6 +366,12 @@ def int4(matrix: Matrix) -> Matrix:
     return matrix if matrix.weight.shape[1] % 32 else Matrix(*quantized_int4(matrix.weight), matrix.bias)
 
 
+def coded(matrix: Matrix) -> Matrix:
+    if matrix.weight.shape[1] % 32 or (made := coded_bfloat16(matrix.weight)) is None:
+        return matrix
+    return Matrix(*made, matrix.bias)
+
+
 def with_zero_points(matrix: Matrix) -> Matrix:
     """4-bit values as GPTQ's and AWQ's checkpoints have them: a zero point for each group."""
     made = int4(matrix)
@@ -373,18 +381,20 @@ def with_zero_points(matrix: Matrix) -> Matrix:
     return Matrix(made.weight, torch.stack([made.scales, zeros], 1), made.bias)
 
 
-@pytest.mark.parametrize("narrow", [int8, int8_groups, int4, with_zero_points], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    ("narrow", "hidden"),
+    [(int8, 300), (int8, 384), (int8_groups, 384), (int4, 384), (with_zero_points, 384), (coded, 384)],
+    ids=lambda each: getattr(each, "__name__", str(each)),
+)
 @pytest.mark.parametrize("prompt", [False, True], ids=["decode", "prompt"])
-def test_steps_with_quantised_weights(narrow: Callable[[Matrix], Matrix], prompt: bool, threads: None) -> None:
+def test_steps_with_quantised_weights(
+    narrow: Callable[[Matrix], Matrix], hidden: int, prompt: bool, threads: None
+) -> None:
     """Activations are float32, and rounded to bfloat16 for the products with narrow weights. Rows do not depend on each other.
 
     Inputs are wider than what is widened at once for few rows.
     """
-    sizes = {
-        **(PROMPTS if prompt else STACK),
-        "hidden": 300,
-        **({"hidden": 384, "head_dim": 32} if narrow is not int8 else {}),
-    }
+    sizes = {**(PROMPTS if prompt else STACK), "hidden": hidden, **({"head_dim": 32} if hidden % 32 == 0 else {})}
     arguments = list(decoder_stack.example(torch.float32, generator(3), **sizes))
     stack: DecoderStack = arguments[8]
     for layer in stack.layers:
@@ -402,6 +412,69 @@ def test_steps_with_quantised_weights(narrow: Callable[[Matrix], Matrix], prompt
     torch.set_num_threads(1)
     assert torch.equal(kernel(*copied(arguments))[0], whole)
     assert torch.equal(kernel(*copied(arguments, [0, 1] if prompt else [0]))[0], whole[: 2 if prompt else 1])
+
+
+def with_matrices(stack: DecoderStack, change: Callable[[Matrix], Matrix]) -> DecoderStack:
+    def layer(each: LayerWeights) -> LayerWeights:
+        dense, mixture = each.dense, each.mixture
+        if mixture is not None:
+            mixture = evolve(mixture, experts=[(change(first), change(second)) for first, second in mixture.experts])
+        return evolve(
+            each, qkv=change(each.qkv), output=change(each.output), mixture=mixture,
+            dense=None if dense is None else (change(dense[0]), change(dense[1])),
+        )  # fmt: skip
+
+    return evolve(stack, layers=[layer(each) for each in stack.layers])
+
+
+@pytest.mark.parametrize("prompt", [False, True], ids=["decode", "prompt"])
+@pytest.mark.parametrize("size", [384, 288])
+def test_coded_weights_have_the_bits_of_bfloat16(prompt: bool, size: int, threads: None) -> None:
+    """Rare weights are where a part ends and where the next begins, and many in one place."""
+    given = list(
+        decoder_stack.example(
+            torch.bfloat16, generator(3), **{**(PROMPTS if prompt else STACK), "hidden": size, "head_dim": 32}
+        )
+    )
+
+    def with_rare(matrix: Matrix) -> Matrix:
+        if matrix.weight.numel() >= 512:
+            matrix.weight[0, 0], matrix.weight[-1, -1] = 2.0**40, -(2.0**-40)
+        if matrix.weight.numel() >= 128 * 256:  # so many in one panel that it is widened in another way
+            matrix.weight[:2, 20:60] = 2.0**-30
+        return matrix
+
+    given[8] = with_matrices(given[8], with_rare)
+    changed: list[Matrix] = []
+
+    def counted(matrix: Matrix) -> Matrix:
+        made = coded(matrix)
+        if made is not matrix:
+            changed.append(made)
+        return made
+
+    stack = with_matrices(given[8], counted)
+    assert len(changed) > 4 * len(stack.layers)
+    kernel = decoder.prefill_layers if prompt else decoder.decode_layers
+    plain, narrow = copied(given), copied(given)
+    narrow[8] = stack
+    assert torch.equal(kernel(*narrow)[0], kernel(*plain)[0])
+    assert torch.equal(narrow[6].nan_to_num(), plain[6].nan_to_num()), "keys of the cache"
+
+
+def test_products_of_codes_have_the_bits_of_bfloat16() -> None:
+    for size in (32, 256, 288, 512, 1120):
+        for count, out in ((1, 1), (2, 15), (3, 16), (4, 33), (5, 17), (16, 31), (32, 50)):
+            weight = normal(out, size, seed=size).to(torch.bfloat16)
+            places = out * size // 256
+            weight.view(-1)[size - 1 : size - 1 + places] = 2.0**50
+            matrix = coded(Matrix(weight))
+            if matrix.scales is None:
+                continue
+            x, bias = normal(count, size, dtype=torch.bfloat16), normal(out).to(torch.bfloat16)
+            assert torch.equal(
+                rows.few_rows_linear(x, matrix.weight, matrix.scales, bias), rows.few_rows_linear(x, weight, None, bias)
+            ), (size, count, out)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -6,17 +6,18 @@
 
 #include "sound_interface.h"
 
-#define OMNI_CPU_ABI 8
+#define OMNI_CPU_ABI 9
 
-enum { OMNI_FLOAT32 = 0, OMNI_BFLOAT16 = 1, OMNI_INT8 = 2, OMNI_INT4 = 3, OMNI_INT8_GROUPS = 4 };
+enum { OMNI_FLOAT32 = 0, OMNI_BFLOAT16 = 1, OMNI_INT8 = 2, OMNI_INT4 = 3, OMNI_INT8_GROUPS = 4, OMNI_CODES = 5 };
 
 typedef struct {
-  const void *weight;         // [out, in] of `kind`; int4: [out, in / 32, 16], inputs j and j + 16 of 32 in the halves of byte j
+  const void *weight;         // [out, in] of `kind`; int4: [out, in / 32, 16], inputs j and j + 16 of 32 in the halves of byte j;
+                              // codes: [out, in / 32, 48], bfloat16 in 12 bits, see omni_torch/coded_weights.py
   const float *scales;        // [out] for OMNI_INT8, else null
   const float *bias;          // [out] or null
   int64_t out, in;
   int64_t kind;
-  const void *group_scales;   // [out, in / 32] bfloat16 for OMNI_INT4 and OMNI_INT8_GROUPS (`in` a multiple of 32), else null
+  const void *group_scales;   // [out, in / 32] bfloat16 for OMNI_INT4 and OMNI_INT8_GROUPS (`in` a multiple of 32); the words of OMNI_CODES; else null
   int64_t int8_inputs;        // of OMNI_INT8 and OMNI_INT4: rows are multiplied as integers, each row or 32 inputs with a scale of its own; see in_integers()
   int64_t zero_points;        // of int4: 1 if group_scales are [out, 2, in / 32], each output's scales and then the values that stand for 0; else 8
 } omni_matrix;

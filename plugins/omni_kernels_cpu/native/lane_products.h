@@ -44,6 +44,163 @@ inline __attribute__((always_inline)) void emit_rows(const float *c, int64_t str
 }
 
 #if TILES
+// How 32 inputs of adjacent outputs are widened, each by a call for the `place` of an output in a panel, from the address of its weights. `GROUP_BYTES`:
+// of 32 weights.
+struct WideBytes {
+  static constexpr int64_t GROUP_BYTES = 32;
+
+  inline WideBytes(const omni_matrix &) {}
+  inline bool begin(int, int64_t) { return true; }
+  inline void step(int64_t) {}
+  inline __m512i operator()(int, const uint8_t *from) const { return pairs_of_bytes((const int8_t *)from); }
+  inline void mend(int64_t, uint32_t *) {}
+};
+
+// The scales of a panel's outputs, and their zero points.
+template <bool ZEROS>
+struct WideGroups : WideBytes {
+  const bf16 *scales, *firsts[2], *now[2];
+  int64_t groups;
+
+  inline WideGroups(const omni_matrix &a) : WideBytes(a), scales((const bf16 *)a.group_scales), groups(a.in / GROUP) {}
+  inline bool begin(int place, int64_t output) {
+    if (place % 16 == 0) firsts[place / 16] = scales + (ZEROS ? 2 : 1) * output * groups;
+    return true;
+  }
+  inline void step(int64_t number) {
+    now[0] = firsts[0] + number;
+    now[1] = firsts[1] + number;
+  }
+  inline const bf16 *of(int place) const { return now[place / 16] + (ZEROS ? 2 : 1) * (place % 16) * groups; }
+};
+
+struct WideByteGroups : WideGroups<false> {
+  using WideGroups::WideGroups;
+  inline __m512i operator()(int place, const uint8_t *from) const { return pairs_of_bytes((const int8_t *)from, widen(*of(place))); }
+};
+
+template <bool ZEROS>
+struct WideNibbles : WideGroups<ZEROS> {
+  static constexpr int64_t GROUP_BYTES = 16;
+  using WideGroups<ZEROS>::WideGroups;
+  inline __m512i operator()(int place, const uint8_t *from) const {
+    const bf16 *scale = this->of(place);
+    return pairs_of_nibbles(from, widen(scale[0]), ZEROS ? widen(scale[this->groups]) : 8.0f);
+  }
+};
+
+// Rare weights of all outputs of a panel are sorted by their inputs; a panel that has more than MOST is widened in another way.
+struct WideCodes {
+  static constexpr int64_t GROUP_BYTES = 48;
+  static constexpr int MOST = 64;
+  struct Rare {
+    int32_t input;
+    uint16_t place, value;
+  };
+  const uint32_t *words;
+  int64_t out;
+  int count = 0, next = 0;
+  Rare rare[MOST + 1];
+  __attribute__((aligned(64))) uint16_t tables[32][32];
+
+  inline WideCodes(const omni_matrix &a) : words((const uint32_t *)a.group_scales), out(a.out) {}
+  inline bool begin(int place, int64_t output) {
+    _mm512_store_si512(tables[place], code_table(words[output]));
+    for (uint32_t i = words[output] >> 8, end = words[output + 1] >> 8; i < end; i++) {
+      uint32_t word = words[out + 1 + i];
+      if (count == MOST) return false;
+      int at = count++;
+      for (; at && rare[at - 1].input > (int32_t)(word >> 16); at--) rare[at] = rare[at - 1];
+      rare[at] = {(int32_t)(word >> 16), (uint16_t)place, (uint16_t)word};
+    }
+    rare[count].input = INT32_MAX;
+    return true;
+  }
+  inline void step(int64_t) {}
+  inline __m512i operator()(int place, const uint8_t *from) const { return pairs_of_codes(from, _mm512_load_si512(tables[place])); }
+  inline void mend(int64_t input, uint32_t *to) {
+    for (; rare[next].input < input + 32; next++) ((uint16_t *)to)[rare[next].place * 32 + rare[next].input - input] = rare[next].value;
+  }
+};
+
+// As chunk_sums(), of M = 2 with `more`, V blocks of rows, and widths that are multiples of 32: tiles are widened while those of the step before
+// are multiplied. Returns false if it cannot.
+template <class Wide, int M, int V>
+__attribute__((noinline)) bool turn_sums(const omni_matrix &a, const int64_t *outputs, const int64_t *counts, const uint32_t *x, int64_t block,
+                                         uint32_t *buffer, float *c, const char *first, const char *second, int64_t bytes) {
+  Wide wide(a);
+  for (int m = 0; m < M; m++) {
+    for (int64_t r = 0; r < counts[m]; r++)
+      if (!wide.begin(16 * m + (int)r, outputs[m] + r)) return false;
+    for (int turn = 0; turn < 2 && counts[m] < 16; turn++) memset(buffer + (M * turn + m) * 256, 0, 256 * sizeof(uint32_t));
+  }
+  const int64_t stride = a.in / 32 * Wide::GROUP_BYTES, steps = a.in / 32;
+  const uint8_t *rows[M];
+  for (int m = 0; m < M; m++) rows[m] = (const uint8_t *)a.weight + outputs[m] * stride;
+  auto widen_step = [&](int64_t step) {
+    uint32_t *to = buffer + step % 2 * M * 256;
+    wide.step(step);
+#pragma GCC unroll 2
+    for (int m = 0; m < M; m++) {
+      const uint8_t *from = rows[m] + step * Wide::GROUP_BYTES;
+      int some = (int)counts[m];
+      if (some == 16) {
+#pragma GCC unroll 16
+        for (int r = 0; r < 16; r++, from += stride) _mm512_storeu_si512(to + m * 256 + r * 16, wide(16 * m + r, from));
+      } else {
+        for (int r = 0; r < some; r++, from += stride) _mm512_storeu_si512(to + m * 256 + r * 16, wide(16 * m + r, from));
+      }
+    }
+    wide.mend(step * 32, to);
+  };
+  _tile_zero(0);
+  if (V > 1) _tile_zero(1);
+  if (M > 1) _tile_zero(2);
+  if (M > 1 && V > 1) _tile_zero(3);
+  int64_t lines = first ? (bytes / 64 + steps - 1) / steps : 0;
+  widen_step(0);
+  for (int64_t step = 0; step < steps; step++) {
+    const uint32_t *tiles = buffer + step % 2 * M * 256;
+    if (step + 1 < steps) widen_step(step + 1);  // before tiles are loaded: these then read what was stored a step ago, which is in the cache
+    __asm__ volatile("" ::: "memory");  // tiles are loaded from what was stored
+    _tile_loadd(4, tiles, 64);
+    _tile_stream_loadd(6, x + step * 256, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (V > 1) {
+      _tile_stream_loadd(7, x + block + step * 256, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (M > 1) {
+      _tile_loadd(5, tiles + 256, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      if (V > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    for (int64_t line = 0; line < lines; line++, first += 64) __builtin_prefetch(first, 0, 2);
+    if (M > 1)
+      for (int64_t line = 0; line < lines; line++, second += 64) __builtin_prefetch(second, 0, 2);
+  }
+  _tile_stored(0, c, 128);
+  if (V > 1) _tile_stored(1, c + 16, 128);
+  if (M > 1) _tile_stored(2, c + 16 * 32, 128);
+  if (M > 1 && V > 1) _tile_stored(3, c + 16 * 32 + 16, 128);
+  return true;
+}
+
+typedef bool (*Turn)(const omni_matrix &a, const int64_t *outputs, const int64_t *counts, const uint32_t *x, int64_t block, uint32_t *buffer, float *c,
+                     const char *first, const char *second, int64_t bytes);
+
+template <class Wide>
+inline Turn turn_of(bool more, bool two) {
+  return more ? (two ? turn_sums<Wide, 2, 2> : turn_sums<Wide, 2, 1>) : (two ? turn_sums<Wide, 1, 2> : turn_sums<Wide, 1, 1>);
+}
+
+inline Turn turn_of(const omni_matrix &a, bool more, bool two) {
+  if (a.kind == OMNI_CODES) return turn_of<WideCodes>(more, two);
+  if (a.kind == OMNI_INT8) return turn_of<WideBytes>(more, two);
+  if (a.kind == OMNI_INT8_GROUPS) return turn_of<WideByteGroups>(more, two);
+  return a.zero_points ? turn_of<WideNibbles<true>>(more, two) : turn_of<WideNibbles<false>>(more, two);
+}
+
 constexpr int64_t CHUNK = 256;  // inputs that are widened at once for few rows: what stays in the first cache beside them
 
 // The sums of `count` outputs and of `more` others (at most 16 each), for one or two blocks of rows: widened and multiplied in turn. `next`:
@@ -51,6 +208,12 @@ constexpr int64_t CHUNK = 256;  // inputs that are widened at once for few rows:
 inline void chunk_sums(const omni_matrix &a, int64_t output, int64_t count, int64_t other, int64_t more, const Lanes &x, bool two, uint32_t *buffer,
                        float *c, int64_t next) {
   Source source = source_of(a);
+  if (a.in % 32 == 0) {
+    int64_t outputs[] = {output, other}, counts[] = {count, more}, bytes = count * source.bytes;
+    const char *memory = next ? source.memory + next * source.bytes : nullptr;
+    Turn turn = turn_of(a, more, two);
+    if (turn(a, outputs, counts, x.block(0), x.steps * W, buffer, c, memory, memory ? memory + (other - output) * source.bytes : nullptr, bytes)) return;
+  }
   auto multiply = more ? (two ? tile_panel<2, 2> : tile_panel<2, 1>) : (two ? tile_panel<1, 2> : tile_panel<1, 1>);
   for (int64_t k = 0; k < a.in; k += CHUNK) {
     int64_t size = a.in - k < CHUNK ? a.in - k : CHUNK, steps = words_of(a.kind, size);

@@ -188,7 +188,7 @@ struct Source {
 };
 
 inline Source source_of(const omni_matrix &a) {
-  int64_t bytes = a.kind == OMNI_FLOAT32 ? 4 * a.in : a.kind == OMNI_BFLOAT16 ? 2 * a.in : a.kind == OMNI_INT4 ? a.in / 2 : a.in;
+  int64_t bytes = a.kind == OMNI_FLOAT32 ? 4 * a.in : a.kind == OMNI_BFLOAT16 ? 2 * a.in : a.kind == OMNI_INT4 ? a.in / 2 : a.kind == OMNI_CODES ? a.in / 2 * 3 : a.in;
   return {(const char *)a.weight, bytes};
 }
 
@@ -200,6 +200,40 @@ inline void store_words(uint32_t *to, int64_t element, Floats first, Floats seco
   write(to + element + W, second);
 #endif
 }
+
+#if PAIRS
+// 32 adjacent weights in bfloat16.
+inline __m512i pairs_of_bytes(const int8_t *from) { return (__m512i)_mm512_cvtne2ps_pbh((__m512)load_bytes(from + W), (__m512)load_bytes(from)); }
+
+inline __m512i pairs_of_bytes(const int8_t *from, float factor) {
+  Floats scale = broadcast(factor);
+  return (__m512i)_mm512_cvtne2ps_pbh((__m512)(scale * load_bytes(from + W)), (__m512)(scale * load_bytes(from)));
+}
+
+// Of 16 bytes, in 16 bits each: the low halves of all, then the high ones; what is above a half is of the other.
+inline __m512i halves_of(const uint8_t *from) {
+  const __m512i shifts = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
+  return _mm512_srlv_epi16(_mm512_cvtepu8_epi16(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)from))), shifts);
+}
+
+inline __m512i pairs_of_nibbles(const uint8_t *from, float scale, float zero) {
+  const __m512 levels = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  __m512 values = _mm512_mul_ps(_mm512_sub_ps(levels, _mm512_set1_ps(zero)), _mm512_set1_ps(scale));
+  return _mm512_permutexvar_epi16(halves_of(from), _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values)));
+}
+
+// What the codes of an output stand for, twice. `word`: the output's.
+inline __m512i code_table(uint32_t word) {
+  const __m512i codes = _mm512_set_epi16(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  __m512i exponents = _mm512_slli_epi16(_mm512_subs_epu16(_mm512_set1_epi16((short)(word & 255)), codes), 7);
+  return _mm512_maskz_mov_epi16(0x7fff7fff, exponents);
+}
+
+inline __m512i pairs_of_codes(const uint8_t *from, __m512i table) {
+  __m512i found = _mm512_permutexvar_epi16(halves_of(from + 32), table), bytes = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)from));
+  return _mm512_ternarylogic_epi32(bytes, _mm512_set1_epi16((short)0x807f), found, 0xea);  // bytes & rest | found
+}
+#endif
 
 // One row of int8 weights without their scale, which the output gets.
 inline void widen_int8(const int8_t *from, int64_t size, uint32_t *to) {
@@ -231,12 +265,7 @@ inline void widen_int4(const uint8_t *from, const bf16 *scales, const bf16 *zero
   for (int64_t g = 0; g < size / GROUP; g++, from += 16) {
     float scale = widen(scales[g]), zero = ZEROS ? widen(zeros[g]) : 8.0f;
 #if PAIRS
-    const __m512 levels = _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i shifts = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(4), 1);
-    __m512 values = _mm512_mul_ps(_mm512_sub_ps(levels, _mm512_set1_ps(zero)), _mm512_set1_ps(scale));
-    __m512i table = _mm512_broadcast_i64x4((__m256i)_mm512_cvtneps_pbh(values));
-    __m512i bytes = _mm512_cvtepu8_epi16(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)from)));
-    _mm512_storeu_si512(to + g * 16, _mm512_permutexvar_epi16(_mm512_srlv_epi16(bytes, shifts), table));
+    _mm512_storeu_si512(to + g * 16, pairs_of_nibbles(from, scale, zero));
 #elif WIDTH == 8
     const __m256 levels = _mm256_set_ps(7, 6, 5, 4, 3, 2, 1, 0);
     __m256 shift = _mm256_set1_ps(zero), factor = _mm256_set1_ps(scale), after = _mm256_add_ps(levels, _mm256_set1_ps(8));
@@ -261,6 +290,68 @@ inline void widen_int4(const uint8_t *from, const bf16 *scales, const bf16 *zero
   }
 }
 
+// Inputs of one row of codes, `size` from `begin` on; `words` are of the row, `rare` of the matrix.
+inline void widen_codes(const uint8_t *from, const uint32_t *words, const uint32_t *rare, int64_t begin, int64_t size, uint32_t *to) {
+  int32_t largest = words[0] & 255;
+  (void)largest;
+#if PAIRS
+  __m512i table = code_table(words[0]);
+#elif WIDTH == 16
+  const __m512i codes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0), rest = _mm512_set1_epi32((int)0x807f0000);
+  __m512i exponents = _mm512_slli_epi32(_mm512_max_epi32(_mm512_sub_epi32(_mm512_set1_epi32(largest), codes), _mm512_setzero_si512()), 23);
+  __m512i table = _mm512_maskz_mov_epi32(0x7fff, exponents);
+#elif WIDTH == 8
+  const __m256i codes = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0), none = _mm256_setzero_si256(), rest = _mm256_set1_epi32((int)0x807f0000);
+  __m256i down = _mm256_sub_epi32(_mm256_set1_epi32(largest), codes), last = _mm256_set_epi32(0, -1, -1, -1, -1, -1, -1, -1);
+  __m256 front = (__m256)_mm256_slli_epi32(_mm256_max_epi32(down, none), 23);
+  __m256 back = (__m256)_mm256_and_si256(_mm256_slli_epi32(_mm256_max_epi32(_mm256_sub_epi32(down, _mm256_set1_epi32(8)), none), 23), last);
+#endif
+  for (int64_t i = 0; i < size; i += GROUP, from += 48) {
+    fetch(from + AHEAD);
+#if PAIRS
+    _mm512_storeu_si512(to + i / 2, pairs_of_codes(from, table));
+#elif WIDTH == 16
+    __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(from + 32)));
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; half++) {
+      __m512i found = _mm512_permutexvar_epi32(half ? _mm512_srli_epi32(pairs, 4) : pairs, table);
+      __m512i bytes = _mm512_slli_epi32(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(from + 16 * half))), 16);
+      _mm512_storeu_si512(to + i + 16 * half, _mm512_ternarylogic_epi32(bytes, rest, found, 0xea));
+    }
+#elif WIDTH == 8
+#pragma GCC unroll 4
+    for (int j = 0; j < 32; j += 8) {
+      __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + 32 + j % 16))), code = j < 16 ? pairs : _mm256_srli_epi32(pairs, 4);
+      __m256 found = _mm256_blendv_ps(_mm256_permutevar8x32_ps(front, code), _mm256_permutevar8x32_ps(back, code), (__m256)_mm256_slli_epi32(code, 28));
+      __m256i bytes = _mm256_and_si256(_mm256_slli_epi32(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + j))), 16), rest);
+      _mm256_storeu_ps((float *)to + i + j, _mm256_or_ps((__m256)bytes, found));
+    }
+#else
+    for (int j = 0; j < 32; j++) {
+      uint32_t code = from[32 + j % 16] >> (j < 16 ? 0 : 4) & 15, byte = from[j];
+      uint32_t exponent = code < 15 && largest > (int32_t)code ? largest - code : 0;
+      to[i + j] = (byte & 128) << 24 | exponent << 23 | (byte & 127) << 16;
+    }
+#endif
+  }
+  for (const uint32_t *at = rare + (words[0] >> 8), *end = rare + (words[1] >> 8); at < end; at++) {
+    int64_t input = (int64_t)(*at >> 16) - begin;
+    if (input < 0 || input >= size) continue;
+#if PAIRS
+    ((uint16_t *)to)[input] = (uint16_t)*at;
+#else
+    to[input] = *at << 16;
+#endif
+  }
+}
+
+inline const uint8_t *codes_of(const omni_matrix &a, int64_t output) { return (const uint8_t *)a.weight + output * (a.in / 2 * 3); }
+
+inline void widen_codes(const omni_matrix &a, int64_t output, int64_t begin, int64_t size, uint32_t *to) {
+  const uint32_t *words = (const uint32_t *)a.group_scales;
+  widen_codes(codes_of(a, output) + begin / 2 * 3, words + output, words + a.out + 1, begin, size, to);
+}
+
 inline void widen_bfloat16(const bf16 *from, int64_t size, uint32_t *to) {
 #if PAIRS
   memcpy(to, from, size * sizeof(bf16));
@@ -275,7 +366,7 @@ inline void widen_bfloat16(const bf16 *from, int64_t size, uint32_t *to) {
 inline Panel panel_of(const omni_matrix &a, int64_t output, int64_t count, uint32_t *buffer, int64_t begin = 0, int64_t size = 0) {
   Source source = source_of(a);
   if (!size) size = a.in;
-  const char *from = source.memory + output * source.bytes + (a.kind == OMNI_INT4 ? begin / 2 : begin);
+  const char *from = source.memory + output * source.bytes + (a.kind == OMNI_INT4 ? begin / 2 : begin);  // of codes: widen_codes()
   if (a.kind == OMNI_FLOAT32) return {(const uint32_t *)from, a.in};
   if (PAIRS && a.kind == OMNI_BFLOAT16 && a.in % GROUP == 0 && (!TILES || count % 16 == 0)) return {(const uint32_t *)from, a.in / 2};
   int64_t stride = words_of(a.kind, size);
@@ -283,6 +374,7 @@ inline Panel panel_of(const omni_matrix &a, int64_t output, int64_t count, uint3
     uint32_t *to = buffer + o * stride;
     if (a.kind == OMNI_BFLOAT16) widen_bfloat16((const bf16 *)from, a.in, to);
     else if (a.kind == OMNI_INT8) widen_int8((const int8_t *)from, size, to);
+    else if (a.kind == OMNI_CODES) widen_codes(a, output + o, begin, size, to);
     else if (a.kind == OMNI_INT8_GROUPS) {
       widen_int8_groups((const int8_t *)from, (const bf16 *)a.group_scales + ((output + o) * a.in + begin) / GROUP, size, to);
     } else if (a.zero_points) {

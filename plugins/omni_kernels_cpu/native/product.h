@@ -55,7 +55,7 @@ struct Int8 {
 inline const void *prepare(int64_t kind, const float *x, int64_t size, float *buffer) {
   if (kind == OMNI_FLOAT32) return x;
 #if defined(__AVX512BF16__)
-  if (kind == OMNI_BFLOAT16) {
+  if (kind == OMNI_BFLOAT16 || kind == OMNI_CODES) {
     FOR_VECTORS(i, size) store_at((bf16 *)buffer, i, size, load_at(x, i, size));
     return buffer;
   }
@@ -161,6 +161,35 @@ inline void many_integers(const omni_matrix &a, const void *const *xs, int rows,
 // Rows that are multiplied faster as vectors of rows, by kind: products with 4-bit weights twice as fast, with 8-bit weights a little.
 inline int many_rows(int64_t kind) { return kind == OMNI_INT4 ? W - 1 : 3 * W; }
 
+// Calls emit(row, output, value) for a block's outputs of every row. `w`: weights of the first one.
+template <class Emit>
+inline void block_product(const Blocks &blocks, const omni_matrix &a, const void *w, const void *const *xs, int rows, int64_t o, int outputs, bool near,
+                          Emit emit) {
+  for (int row = 0; row < rows;) {
+    int some = rows - row < 4 ? rows - row : 4;
+    float out[16];
+    (outputs == 1 ? blocks.one : row || near ? blocks.again : blocks.many)[some](w, a.in, xs + row, out);
+    for (int r = 0; r < outputs; r++) {
+      float scale = a.scales ? a.scales[o + r] : 1.0f, bias = a.bias ? a.bias[o + r] : 0.0f;
+      for (int m = 0; m < some; m++) emit(row + m, o + r, a.scales || a.bias ? out[r * some + m] * scale + bias : out[r * some + m]);
+    }
+    row += some;
+  }
+}
+
+// As product(), of codes, which are widened for all rows. Bit for bit as of the bfloat16 weights that they stand for.
+template <class Emit>
+inline void code_product(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Scratch scratch, Emit emit) {
+  uint32_t *wide = scratch.take<uint32_t>(MANY * a.in);
+  int64_t stride = words_of(a.kind, a.in);
+  for (int64_t o = begin; o < end;) {
+    int outputs = o + MANY <= end ? MANY : 1;
+    for (int r = 0; r < outputs; r++) widen_codes(a, o + r, 0, a.in, wide + r * stride);
+    block_product(BLOCKS[PAIRS ? OMNI_BFLOAT16 : OMNI_FLOAT32], a, wide, xs, rows, o, outputs, true, emit);
+    o += outputs;
+  }
+}
+
 // Calls emit(row, output, value) for the outputs from `begin` to `end` of every row. `xs` come from prepare(), or of integers from
 // prepare_units() or prepare_bytes().
 template <class Emit>
@@ -171,21 +200,12 @@ inline void product(const omni_matrix &a, const void *const *xs, int rows, int64
 #endif
     return integer_product(a, xs, rows, begin, end, emit);
   }
+  if (a.kind == OMNI_CODES) return code_product(a, xs, rows, begin, end, scratch, emit);
   if (a.group_scales) return group_product(a, xs, rows, begin, end, scratch, emit);
   const Blocks &blocks = BLOCKS[a.kind];
   for (int64_t o = begin; o < end;) {
     int outputs = o + MANY <= end ? MANY : 1;
-    const void *w = (const char *)a.weight + o * a.in * blocks.bytes;
-    for (int row = 0; row < rows;) {
-      int some = rows - row < 4 ? rows - row : 4;
-      float out[16];
-      (outputs == 1 ? blocks.one : row ? blocks.again : blocks.many)[some](w, a.in, xs + row, out);
-      for (int r = 0; r < outputs; r++) {
-        float scale = a.scales ? a.scales[o + r] : 1.0f, bias = a.bias ? a.bias[o + r] : 0.0f;
-        for (int m = 0; m < some; m++) emit(row + m, o + r, a.scales || a.bias ? out[r * some + m] * scale + bias : out[r * some + m]);
-      }
-      row += some;
-    }
+    block_product(blocks, a, (const char *)a.weight + o * a.in * blocks.bytes, xs, rows, o, outputs, false, emit);
     o += outputs;
   }
 }

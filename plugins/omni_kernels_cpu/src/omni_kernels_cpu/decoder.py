@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from omni_kernels_cpu.library import LayerStruct, MatrixStruct, StackStruct, StepStruct, has_tiles, library
-from omni_kernels_cpu.rows import KINDS, groups_fit, kind_of
+from omni_kernels_cpu.rows import KINDS, by_output, groups_fit, is_coded, kind_of
 from omni_torch import decoder_stack
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.few_rows import GROUP, Matrix
@@ -88,12 +88,14 @@ class BoundStack:
         bias = None if matrix.bias is None else self._floats(matrix.bias)
         out, inner = weight.shape
         kind = kind_of(weight, matrix.scales)
-        if matrix.scales is not None and matrix.scales.dim() > 1:
-            groups = matrix.scales.detach().to(torch.bfloat16).contiguous()
+        if matrix.scales is not None and not by_output(matrix.scales):
+            coded = is_coded(matrix.scales)
+            groups = (matrix.scales if coded else matrix.scales.detach().to(torch.bfloat16)).contiguous()
             self._kept.append(groups)
             self.fits = self.fits and groups_fit(weight, groups, matrix.int8_inputs)
+            inner = inner // 3 * 2 if coded else GROUP * groups.shape[-1]
             rest = kind, groups.data_ptr(), matrix.int8_inputs, groups.dim() == 3
-            return MatrixStruct(weight.data_ptr(), None, bias, out, GROUP * groups.shape[-1], *rest)
+            return MatrixStruct(weight.data_ptr(), None, bias, out, inner, *rest)
         scales = None if matrix.scales is None else self._floats(matrix.scales)
         return MatrixStruct(weight.data_ptr(), scales, bias, out, inner, kind, None, matrix.int8_inputs)
 

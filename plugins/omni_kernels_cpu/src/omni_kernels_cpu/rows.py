@@ -13,6 +13,8 @@ from omni_torch import few_rows, operations
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}
 INT8_GROUPS = 4
 """The kind of int8 weights whose scales are matrices."""
+CODES = 5
+"""The kind of weights in bfloat16 that are stored as codes."""
 MOST_EXPERT_ROWS = 32
 """The most rows of a mixture that is computed here; the products of more rows have better kernels."""
 
@@ -56,7 +58,7 @@ def few_rows_linear(
     """See :func:`omni_torch.few_rows.few_rows_linear`."""
     quantized = weight.dtype in (torch.int8, torch.uint8)
     fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
-    fits = fits and (scales is None or scales.dim() == 1 or groups_fit(weight, scales, int8_inputs))
+    fits = fits and (scales is None or by_output(scales) or groups_fit(weight, scales, int8_inputs))
     if not fits or not x.numel() or not weight.numel():
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()
@@ -64,8 +66,8 @@ def few_rows_linear(
     # Tensors that the structure points into, which live until the product is computed.
     wide_bias = None if bias is None else bias.float().contiguous()
     groups = wide_scales = None
-    if scales is not None and scales.dim() > 1:
-        groups = scales.to(torch.bfloat16).contiguous()
+    if scales is not None and not by_output(scales):
+        groups = (scales if is_coded(scales) else scales.to(torch.bfloat16)).contiguous()
     elif scales is not None:
         wide_scales = scales.float().contiguous()
     matrix = MatrixStruct(
@@ -79,15 +81,29 @@ def few_rows_linear(
 
 def kind_of(weight: torch.Tensor, scales: torch.Tensor | None) -> int:
     """Return the library's number for a kind of weights."""
+    if scales is not None and is_coded(scales):
+        return CODES
     return (
         INT8_GROUPS if weight.dtype == torch.int8 and scales is not None and scales.dim() > 1 else KINDS[weight.dtype]
     )
 
 
+def is_coded(scales: torch.Tensor) -> bool:
+    """Return whether these are the words of :func:`omni_torch.coded_weights.coded_bfloat16`."""
+    return scales.dtype == torch.int32
+
+
+def by_output(scales: torch.Tensor) -> bool:
+    """Return whether there is a scale per output."""
+    return scales.dim() == 1 and not is_coded(scales)
+
+
 def groups_fit(weight: torch.Tensor, scales: torch.Tensor, int8_inputs: bool) -> bool:
-    """Return whether the library multiplies weights with these scales of groups: whole groups, and of int8 neither zero points nor inputs
-    in 8 bits.
+    """Return whether the library multiplies weights with these scales of groups, or words: whole groups, and of int8 neither zero points nor inputs
+    in 8 bits, nor of codes.
     """
+    if is_coded(scales):
+        return not int8_inputs
     size = weight.shape[-1] * (2 if weight.dtype == torch.uint8 else 1)
     plain = weight.dtype == torch.uint8 or (scales.dim() == 2 and not int8_inputs)
     return plain and size == few_rows.GROUP * scales.shape[-1]

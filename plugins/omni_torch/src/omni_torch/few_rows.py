@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from attrs import frozen
 from torch import nn
 
+from omni_torch.coded_weights import coded_bfloat16, decoded_bfloat16
 from omni_torch.kernels import operation
 
 FEW_ROWS = 16
@@ -26,7 +27,7 @@ GROUP = 32
 @frozen(eq=False)
 class Matrix:
     """A weight ``[out, in]`` of a float dtype, or int8 with one scale per output; or int8 or 4-bit values with a scale for each
-    :data:`GROUP` inputs, see :func:`widened`. ``bias``: ``[out]``.
+    :data:`GROUP` inputs, or codes, see :func:`widened`. ``bias``: ``[out]``.
 
     ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`; not of int8 in groups. So do
     prompts, unless their kernel multiplies bfloat16 as fast.
@@ -54,7 +55,10 @@ def widened(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, *, e
             ``[out, in / 32]``: byte j of the 16 of a group holds value j in its low half and value j + 16 in its high half, each plus 8.
             Products with the scale of a group are rounded to bfloat16, as kernels of prompts have them, but with ``exact``. With ``scales``
             ``[out, 2, in / 32]`` the second row of each output are zero points, which 4-bit values are stored plus instead of 8.
+            Or the codes and words of :func:`omni_torch.coded_weights.coded_bfloat16`.
     """
+    if scales.dtype == torch.int32:
+        return decoded_bfloat16(weight, scales).to(dtype)
     if scales.dim() == 1:
         return weight.to(dtype) * scales.to(dtype).unsqueeze(1)
     if weight.dtype == torch.int8:
@@ -109,6 +113,8 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
             both_rows = torch.stack([groups, zeros], 1)
             examples += [(x, packed, both_rows, bias), (x, packed, both_rows, bias, True)]
             examples.append((x, whole, groups, bias))
+            if (coded := coded_bfloat16(normal(out, size) * size**-0.5)) is not None:
+                examples.append((x, *coded, bias))
     return examples
 
 
@@ -122,7 +128,7 @@ def few_rows_linear(
 ) -> torch.Tensor:
     """Compute ``x @ (weight * scales).T + bias``.
 
-    A row's result does not depend on the other rows, of weights in groups while there are at most 32. With a quantised weight, ``x`` is
+    A row's result does not depend on the other rows, of weights in groups and codes while there are at most 32. With a quantised weight, ``x`` is
     rounded to bfloat16 first, or with ``int8_inputs`` as by :func:`rounded_inputs`. The products of a group's values with its scale are not
     rounded; of more than 32 rows a kernel may round them to bfloat16.
 
@@ -136,7 +142,7 @@ def few_rows_linear(
         return F.linear(x, weight, bias)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     inputs = rounded_inputs(x.to(wide), weight) if int8_inputs else x.to(torch.bfloat16).to(wide)
-    if int8_inputs or scales.dim() > 1:
+    if int8_inputs or scales.dim() > 1 or scales.dtype == torch.int32:
         output = F.linear(inputs, widened(weight, scales, wide, exact=True)).to(x.dtype)
     else:
         output = F.linear(inputs.to(x.dtype), weight.to(x.dtype)) * scales.to(x.dtype)

@@ -36,6 +36,7 @@ _CODE = (
     "weights",
     "checkpoints",
     "few_rows",
+    "coded_weights",
     "packed_linear",
     "quantized_linear",
     "quantized_values",

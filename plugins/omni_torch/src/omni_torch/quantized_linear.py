@@ -17,6 +17,7 @@ from attrs import frozen
 from torch import nn
 
 from omni_core.errors import ConfigError
+from omni_torch.coded_weights import coded_bfloat16
 from omni_torch.few_rows import FEW_ROWS, GROUP, Matrix, few_rows_linear, widened
 from omni_torch.packed_linear import Pack, keep, pack_decoder
 from omni_torch.quantized_values import LARGEST, largest, quantized_int4, quantized_int8, quantized_int8_groups
@@ -185,6 +186,27 @@ class Int8GroupsLinear(GroupsLinear):
         return quantized_int8_groups(weight)
 
 
+class CodedLinear(GroupsLinear):
+    """A linear layer with bfloat16 weights in 12 bits, without loss; see :mod:`omni_torch.coded_weights`.
+
+    Inputs are rounded to bfloat16 and sums are in float32. Without a kernel of ``few_rows_linear`` the weight is decoded at every product.
+    """
+
+    @staticmethod
+    def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if (coded := coded_bfloat16(weight)) is None:
+            raise ValueError("too many weights have rare exponents")
+        return coded
+
+    @classmethod
+    def or_none(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> CodedLinear | None:
+        """Return the layer; ``None`` if too many weights have rare exponents, so that it stays as it is."""
+        try:
+            return cls(weight, bias)
+        except ValueError:
+            return None
+
+
 class Int4WeightLinear(GroupsLinear):
     """A linear layer with 4-bit weights and a scale for each :data:`omni_torch.few_rows.GROUP` inputs."""
 
@@ -213,7 +235,7 @@ class Int4Linear(Int4WeightLinear):
 class Quantization:
     """A way to store weights."""
 
-    layer: Callable[[torch.Tensor, torch.Tensor | None], nn.Module]
+    layer: Callable[[torch.Tensor, torch.Tensor | None], nn.Module | None]
     needs: str
     """The required CPU features, for messages."""
     alignment: int
@@ -221,6 +243,7 @@ class Quantization:
 
 
 QUANTIZATIONS = {
+    "bfloat16_lossless": Quantization(CodedLinear.or_none, "a CPU with AVX2 or AVX-512", GROUP),
     "int8_weight_only": Quantization(Int8WeightLinear, "a CPU with AVX2 or AVX-512", ALIGNMENT),
     "int8_dynamic_activation_int8_weight": Quantization(Int8Linear, "a CPU with AVX2 or AVX-512 and VNNI", 1),
     "int8_weight_only_groups": Quantization(Int8GroupsLinear, "a CPU with AVX2 or AVX-512", GROUP),
@@ -275,7 +298,10 @@ def _works(quantization: Quantization) -> bool:
     weight, x = torch.ones(16, 256), torch.ones(2, 256)
     weight[:, ::7] = -0.5
     try:
-        made = quantization.layer(weight, None)(x)
+        layer = quantization.layer(weight, None)
+        if layer is None:
+            return False
+        made = layer(x)
     except (RuntimeError, AttributeError):
         return False
     return torch.allclose(made, F.linear(x, weight), rtol=2e-2)
