@@ -26,7 +26,7 @@ WORKER = Path(__file__).with_name("peer_engine.py")
 PEERS = ("llama.cpp", "vllm")
 WEIGHTS = {
     "float32": ("float32",),
-    "bfloat16": ("bfloat16",),
+    "bfloat16": ("bfloat16", "bfloat16_lossless"),
     "int8": ("int8_weight_only", "int8_weight_only_groups", "int8_dynamic_activation_int8_weight"),
     "int4": ("int4_weight_only", "int8_dynamic_activation_int4_weight"),
 }

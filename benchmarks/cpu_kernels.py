@@ -35,6 +35,7 @@ Kernels = dict[str, list[KernelSpec]]
 WEIGHTS: dict[str, dict[str, Any]] = {
     "float32": {},
     "bfloat16": {"dtype": "bfloat16"},
+    "bfloat16 in 12 bits": {"dtype": "bfloat16", "quantization": "bfloat16_lossless"},
     "int8": {"quantization": "int8_weight_only"},
     "int8 both": {"quantization": "int8_dynamic_activation_int8_weight"},
     "int4": {"quantization": "int4_weight_only"},

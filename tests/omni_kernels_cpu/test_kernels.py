@@ -18,7 +18,7 @@ from omni_core.references import load
 from omni_kernels_cpu import decoder, rows
 from omni_kernels_cpu.plugin import omni_kernels
 from omni_torch import decoder_stack, operations
-from omni_torch.coded_weights import coded_bfloat16
+from omni_torch.coded_weights import UNIT, coded_bfloat16
 from omni_torch.comparison import BOUNDS, relative_error
 from omni_torch.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
 from omni_torch.experts import experts
@@ -367,7 +367,7 @@ def int4(matrix: Matrix) -> Matrix:
 
 
 def coded(matrix: Matrix) -> Matrix:
-    if matrix.weight.shape[1] % 32 or (made := coded_bfloat16(matrix.weight)) is None:
+    if matrix.weight.shape[1] % UNIT or (made := coded_bfloat16(matrix.weight)) is None:
         return matrix
     return Matrix(*made, matrix.bias)
 
@@ -394,7 +394,11 @@ def test_steps_with_quantised_weights(
 
     Inputs are wider than what is widened at once for few rows.
     """
-    sizes = {**(PROMPTS if prompt else STACK), "hidden": hidden, **({"head_dim": 32} if hidden % 32 == 0 else {})}
+    sizes = {
+        **(PROMPTS if prompt else STACK),
+        "hidden": hidden,
+        **({"head_dim": 64 if narrow is coded else 32} if hidden % 32 == 0 else {}),
+    }
     arguments = list(decoder_stack.example(torch.float32, generator(3), **sizes))
     stack: DecoderStack = arguments[8]
     for layer in stack.layers:
@@ -428,12 +432,12 @@ def with_matrices(stack: DecoderStack, change: Callable[[Matrix], Matrix]) -> De
 
 
 @pytest.mark.parametrize("prompt", [False, True], ids=["decode", "prompt"])
-@pytest.mark.parametrize("size", [384, 288])
+@pytest.mark.parametrize("size", [384, 128])
 def test_coded_weights_have_the_bits_of_bfloat16(prompt: bool, size: int, threads: None) -> None:
     """Rare weights are where a part ends and where the next begins, and many in one place."""
     given = list(
         decoder_stack.example(
-            torch.bfloat16, generator(3), **{**(PROMPTS if prompt else STACK), "hidden": size, "head_dim": 32}
+            torch.bfloat16, generator(3), **{**(PROMPTS if prompt else STACK), "hidden": size, "head_dim": 64}
         )
     )
 
@@ -463,7 +467,7 @@ def test_coded_weights_have_the_bits_of_bfloat16(prompt: bool, size: int, thread
 
 
 def test_products_of_codes_have_the_bits_of_bfloat16() -> None:
-    for size in (32, 256, 288, 512, 1120):
+    for size in (128, 384, 512, 1152):
         for count, out in ((1, 1), (2, 15), (3, 16), (4, 33), (5, 17), (16, 31), (32, 50)):
             weight = normal(out, size, seed=size).to(torch.bfloat16)
             places = out * size // 256

@@ -95,9 +95,9 @@ print(private() - begin)
 
 @pytest.mark.skipif(not quantized_linear._works(QUANTIZATIONS[NAME]), reason="no int8 kernels here")
 @pytest.mark.parametrize(
-    ("name", "alike"), [("bfloat16_lossless", True), ("int8_weight_only_groups", True), ("int4_weight_only", True), (NAME, False)]
+    ("name", "alike"), [("int8_weight_only_groups", True), ("int4_weight_only", True), (NAME, False)]
 )
-def test_ranks_have_the_values_of_one_process_where_scales_belong_to_groups_or_nothing_is_rounded(mid: Path, name: str, alike: bool) -> None:
+def test_ranks_have_the_values_of_one_process_where_scales_belong_to_groups(mid: Path, name: str, alike: bool) -> None:
     """Each rank rounds its own part. Of layers whose inputs are split, a scale per output is that of the part."""
     config = read_config(str(mid))
     parts = ALONE, TensorParallel(0, 2), TensorParallel(1, 2)
@@ -121,7 +121,9 @@ def test_a_name_is_checked_before_the_weights_are_read(create: Create, tmp_path:
     checkpoint = write_tiny_checkpoint(tmp_path / "tiny")
     for shard in checkpoint.glob("*.safetensors*"):
         shard.unlink()
-    with pytest.raises(ConfigError, match=r"quantization: 'int8' is unknown; there are: bfloat16_lossless, int8_weight_only"):
+    with pytest.raises(
+        ConfigError, match=r"quantization: 'int8' is unknown; there are: bfloat16_lossless, int8_weight_only"
+    ):
         create(str(checkpoint), quantization="int8")
     with pytest.raises(ConfigError, match=r"quantization: 'int8_weight_only' is for stages on a CPU, .* is on cuda:0"):
         create(str(checkpoint), quantization=NAME, device="cuda:0")

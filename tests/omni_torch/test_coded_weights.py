@@ -31,7 +31,7 @@ def assert_same(weight: torch.Tensor) -> int:
     return int(words[out]) >> 8
 
 
-@pytest.mark.parametrize("shape", [(1, 32), (3, 96), (64, 512), (7, LARGEST_SIZE)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 128), (3, 384), (64, 512), (7, LARGEST_SIZE)], ids=str)
 @pytest.mark.parametrize("scale", [1e-38, 1e-3, 1.0, 1e38])
 def test_normal_weights_come_back(shape: tuple[int, int], scale: float) -> None:
     """At 1e-38 exponents end at 0, at 1e38 some weights are infinite."""
@@ -46,7 +46,14 @@ def test_normal_weights_come_back(shape: tuple[int, int], scale: float) -> None:
 def test_rare_weights_come_back() -> None:
     """Far outside of the exponents that have codes, at both ends of outputs, of either sign, and no numbers."""
     weight = drawn(40, 256)
-    rare = {(0, 0): 1e30, (0, 255): -1e30, (7, 31): -1e-30, (7, 32): 1e-30, (39, 255): float("-inf"), (20, 1): float("nan")}
+    rare = {
+        (0, 0): 1e30,
+        (0, 255): -1e30,
+        (7, 31): -1e-30,
+        (7, 32): 1e-30,
+        (39, 255): float("-inf"),
+        (20, 1): float("nan"),
+    }
     for place, value in rare.items():
         weight[place] = value
     usual = assert_same(drawn(40, 256))
@@ -64,8 +71,8 @@ def test_each_output_has_exponents_of_its_own() -> None:
 def test_any_bits_come_back(seed: int, first: int, spread: int) -> None:
     """Any mantissas and signs, and exponents from a range; what is refused has more rare weights than there is room for."""
     generator = torch.Generator().manual_seed(seed)
-    exponents = (first + torch.randint(0, spread + 1, (6, 64), generator=generator)).clamp(max=255)
-    rest = torch.randint(0, 256, (6, 64), generator=generator)
+    exponents = (first + torch.randint(0, spread + 1, (3, 128), generator=generator)).clamp(max=255)
+    rest = torch.randint(0, 256, (3, 128), generator=generator)
     whole = ((rest >> 7) << 15) | (exponents << 7) | (rest & 127)
     weight = torch.where(whole >= 1 << 15, whole - (1 << 16), whole).to(torch.int16).view(torch.bfloat16)
     if spread < coded_weights.WINDOW:
@@ -95,7 +102,7 @@ def test_parts_of_a_large_weight_are_joined(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_weight_without_values_has_the_shapes() -> None:
-    made, described = coded_bfloat16(drawn(33, 64)), coded_bfloat16(torch.empty(33, 64, device="meta"))
+    made, described = coded_bfloat16(drawn(33, 128)), coded_bfloat16(torch.empty(33, 128, device="meta"))
     assert made is not None
     assert described is not None
     for one, other in zip(made, described, strict=True):

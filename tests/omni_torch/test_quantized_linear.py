@@ -20,7 +20,7 @@ from omni_torch.quantized_linear import LEAST_VALUES, MOST_ROWS, QUANTIZATIONS, 
 from omni_torch.quantized_values import quantized_int4
 
 BOUNDS = {
-    "bfloat16_lossless": 0.003,
+    "bfloat16_lossless": 0.005,
     "int8_weight_only": 0.01,
     "int8_dynamic_activation_int8_weight": 0.015,
     "int8_weight_only_groups": 0.007,
@@ -73,15 +73,15 @@ def test_a_product_is_close_whatever_the_scales_of_channels(name: str, rows: int
 
 @every
 def test_shapes_are_kept_and_nothing_may_come(name: str) -> None:
-    layer = QUANTIZATIONS[name].layer(drawn(64, 32), None)
-    assert layer(torch.zeros(2, 3, 32)).abs().max() == 0
-    assert layer(torch.zeros(0, 32)).shape == (0, 64)
-    assert layer(torch.zeros(2, 0, 32)).shape == (2, 0, 64)
+    layer = QUANTIZATIONS[name].layer(drawn(64, 128), None)
+    assert layer(torch.zeros(2, 3, 128)).abs().max() == 0
+    assert layer(torch.zeros(0, 128)).shape == (0, 64)
+    assert layer(torch.zeros(2, 0, 128)).shape == (2, 0, 64)
 
 
 @every
 def test_a_channel_of_zeros_and_a_row_of_zeros_give_zeros(name: str) -> None:
-    weight, x = drawn(64, 32), drawn(3, 32, seed=1)
+    weight, x = drawn(64, 128), drawn(3, 128, seed=1)
     weight[5], x[1] = 0, 0
     made = QUANTIZATIONS[name].layer(weight, None)(x)
     assert made[:, 5].abs().max() == 0
@@ -103,9 +103,9 @@ def test_a_row_does_not_depend_on_its_neighbours(name: str) -> None:
 @pytest.mark.parametrize("offset", [1, 8, 13])
 def test_inputs_may_be_unaligned(name: str, offset: int) -> None:
     """The kernel of int8 weights needs aligned rows, and does not check."""
-    layer = QUANTIZATIONS[name].layer(drawn(64, 64), None)
-    x = drawn(2, 64, seed=1).to(torch.bfloat16)
-    moved = torch.empty(200, dtype=torch.bfloat16)[offset : offset + 128].view(2, 64).copy_(x)
+    layer = QUANTIZATIONS[name].layer(drawn(64, 128), None)
+    x = drawn(2, 128, seed=1).to(torch.bfloat16)
+    moved = torch.empty(300, dtype=torch.bfloat16)[offset : offset + 256].view(2, 128).copy_(x)
     assert torch.equal(layer(moved), layer(x))
     assert torch.equal(layer(x.T.contiguous().T), layer(x))
 
@@ -146,11 +146,11 @@ def test_int4_values_and_scales() -> None:
 @needs_kernels
 def test_weights_whose_exponents_do_not_fit_stay_plain() -> None:
     quantize = pack_for("bfloat16_lossless", "cpu")
-    weight = drawn(128, 64)
+    weight = drawn(128, 256)
     made = quantize(weight, None)
     assert isinstance(made, CodedLinear)
-    assert torch.equal(made(drawn(20, 64)), nn.functional.linear(drawn(20, 64).bfloat16(), weight.bfloat16()).float())
-    spread = torch.exp2(torch.linspace(-60, 60, 64)).expand(128, -1).contiguous()
+    assert torch.equal(made(drawn(20, 256)), nn.functional.linear(drawn(20, 256).bfloat16(), weight.bfloat16()).float())
+    spread = torch.exp2(torch.linspace(-60, 60, 256)).expand(128, -1).contiguous()
     assert not isinstance(quantize(spread, None), CodedLinear)
 
 
@@ -171,7 +171,8 @@ def test_without_a_name_weights_are_packed() -> None:
 
 def test_an_unknown_name_lists_those_that_there_are() -> None:
     with pytest.raises(
-        ConfigError, match=r"quantization: 'int4' is unknown; there are: bfloat16_lossless, int8_weight_only, int8_dynamic"
+        ConfigError,
+        match=r"quantization: 'int4' is unknown; there are: bfloat16_lossless, int8_weight_only, int8_dynamic",
     ):
         pack_for("int4", "cpu")
 

@@ -44,15 +44,15 @@ inline __attribute__((always_inline)) void emit_rows(const float *c, int64_t str
 }
 
 #if TILES
-// How 32 inputs of adjacent outputs are widened, each by a call for the `place` of an output in a panel, from the address of its weights. `GROUP_BYTES`:
-// of 32 weights.
+// How inputs of adjacent outputs are widened, for PARTS tiles of 32 inputs, which have BYTES: each by a call for the `place` of an output in a
+// panel, from the address of its weights.
 struct WideBytes {
-  static constexpr int64_t GROUP_BYTES = 32;
+  static constexpr int64_t PARTS = 1, BYTES = 32;
 
   inline WideBytes(const omni_matrix &) {}
   inline bool begin(int, int64_t) { return true; }
   inline void step(int64_t) {}
-  inline __m512i operator()(int, const uint8_t *from) const { return pairs_of_bytes((const int8_t *)from); }
+  inline __m512i operator()(int, const uint8_t *from, int) const { return pairs_of_bytes((const int8_t *)from); }
   inline void mend(int64_t, uint32_t *) {}
 };
 
@@ -76,14 +76,14 @@ struct WideGroups : WideBytes {
 
 struct WideByteGroups : WideGroups<false> {
   using WideGroups::WideGroups;
-  inline __m512i operator()(int place, const uint8_t *from) const { return pairs_of_bytes((const int8_t *)from, widen(*of(place))); }
+  inline __m512i operator()(int place, const uint8_t *from, int) const { return pairs_of_bytes((const int8_t *)from, widen(*of(place))); }
 };
 
 template <bool ZEROS>
 struct WideNibbles : WideGroups<ZEROS> {
-  static constexpr int64_t GROUP_BYTES = 16;
+  static constexpr int64_t BYTES = 16;
   using WideGroups<ZEROS>::WideGroups;
-  inline __m512i operator()(int place, const uint8_t *from) const {
+  inline __m512i operator()(int place, const uint8_t *from, int) const {
     const bf16 *scale = this->of(place);
     return pairs_of_nibbles(from, widen(scale[0]), ZEROS ? widen(scale[this->groups]) : 8.0f);
   }
@@ -91,7 +91,7 @@ struct WideNibbles : WideGroups<ZEROS> {
 
 // Rare weights of all outputs of a panel are sorted by their inputs; a panel that has more than MOST is widened in another way.
 struct WideCodes {
-  static constexpr int64_t GROUP_BYTES = 48;
+  static constexpr int64_t PARTS = 4, BYTES = 192;
   static constexpr int MOST = 64;
   struct Rare {
     int32_t input;
@@ -117,67 +117,82 @@ struct WideCodes {
     return true;
   }
   inline void step(int64_t) {}
-  inline __m512i operator()(int place, const uint8_t *from) const { return pairs_of_codes(from, _mm512_load_si512(tables[place])); }
+  inline __m512i operator()(int place, const uint8_t *from, int part) const { return pairs_of_codes(from, part, _mm512_load_si512(tables[place])); }
   inline void mend(int64_t input, uint32_t *to) {
-    for (; rare[next].input < input + 32; next++) ((uint16_t *)to)[rare[next].place * 32 + rare[next].input - input] = rare[next].value;
+    for (; rare[next].input < input + 128; next++) {
+      int64_t at = rare[next].input - input;
+      ((uint16_t *)to)[(rare[next].place / 16 * PARTS + at / 32) * 512 + rare[next].place % 16 * 32 + at % 32] = rare[next].value;
+    }
   }
 };
 
-// As chunk_sums(), of M = 2 with `more`, V blocks of rows, and widths that are multiples of 32: tiles are widened while those of the step before
-// are multiplied. Returns false if it cannot.
+// As chunk_sums(), of M = 2 with `more` and V blocks of rows: tiles are widened while those of the turn before are multiplied. `a.in` is a multiple of
+// the inputs of a turn. Returns false if it cannot.
 template <class Wide, int M, int V>
 __attribute__((noinline)) bool turn_sums(const omni_matrix &a, const int64_t *outputs, const int64_t *counts, const uint32_t *x, int64_t block,
                                          uint32_t *buffer, float *c, const char *first, const char *second, int64_t bytes) {
+  constexpr int PARTS = Wide::PARTS, SHARE = 16 / PARTS;  // outputs that are widened beside the product of a tile
+  constexpr int64_t TILE = 256;                           // words
   Wide wide(a);
+  const int64_t turns = a.in / (32 * PARTS), stride = turns * Wide::BYTES;
+  const uint8_t *rows[M];
   for (int m = 0; m < M; m++) {
     for (int64_t r = 0; r < counts[m]; r++)
       if (!wide.begin(16 * m + (int)r, outputs[m] + r)) return false;
-    for (int turn = 0; turn < 2 && counts[m] < 16; turn++) memset(buffer + (M * turn + m) * 256, 0, 256 * sizeof(uint32_t));
+    rows[m] = (const uint8_t *)a.weight + outputs[m] * stride;
+    for (int turn = 0; turn < 2 && counts[m] < 16; turn++) memset(buffer + (M * turn + m) * PARTS * TILE, 0, PARTS * TILE * sizeof(uint32_t));
   }
-  const int64_t stride = a.in / 32 * Wide::GROUP_BYTES, steps = a.in / 32;
-  const uint8_t *rows[M];
-  for (int m = 0; m < M; m++) rows[m] = (const uint8_t *)a.weight + outputs[m] * stride;
-  auto widen_step = [&](int64_t step) {
-    uint32_t *to = buffer + step % 2 * M * 256;
-    wide.step(step);
+  // The share of a turn's outputs beside one of its tiles.
+  auto widen_share = [&](int64_t turn, int which) {
+    uint32_t *to = buffer + turn % 2 * M * PARTS * TILE;
+    if (!which) wide.step(turn);
 #pragma GCC unroll 2
     for (int m = 0; m < M; m++) {
-      const uint8_t *from = rows[m] + step * Wide::GROUP_BYTES;
-      int some = (int)counts[m];
-      if (some == 16) {
+      const uint8_t *from = rows[m] + turn * Wide::BYTES + which * SHARE * stride;
+      auto widen_one = [&](int r) {
+#pragma GCC unroll 4
+        for (int part = 0; part < PARTS; part++) _mm512_storeu_si512(to + (m * PARTS + part) * TILE + r * 16, wide(16 * m + r, from, part));
+        from += stride;
+      };
+      int begin = which * SHARE, end = begin + SHARE;
+      if (end <= counts[m]) {
 #pragma GCC unroll 16
-        for (int r = 0; r < 16; r++, from += stride) _mm512_storeu_si512(to + m * 256 + r * 16, wide(16 * m + r, from));
+        for (int r = 0; r < SHARE; r++) widen_one(begin + r);
       } else {
-        for (int r = 0; r < some; r++, from += stride) _mm512_storeu_si512(to + m * 256 + r * 16, wide(16 * m + r, from));
+        for (int r = begin; r < counts[m]; r++) widen_one(r);
       }
     }
-    wide.mend(step * 32, to);
+    if (which == PARTS - 1) wide.mend(turn * 32 * PARTS, to);
   };
   _tile_zero(0);
   if (V > 1) _tile_zero(1);
   if (M > 1) _tile_zero(2);
   if (M > 1 && V > 1) _tile_zero(3);
-  int64_t lines = first ? (bytes / 64 + steps - 1) / steps : 0;
-  widen_step(0);
-  for (int64_t step = 0; step < steps; step++) {
-    const uint32_t *tiles = buffer + step % 2 * M * 256;
-    if (step + 1 < steps) widen_step(step + 1);  // before tiles are loaded: these then read what was stored a step ago, which is in the cache
-    __asm__ volatile("" ::: "memory");  // tiles are loaded from what was stored
-    _tile_loadd(4, tiles, 64);
-    _tile_stream_loadd(6, x + step * 256, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    if (V > 1) {
-      _tile_stream_loadd(7, x + block + step * 256, 64);
-      _tile_dpbf16ps(1, 4, 7);
+  int64_t steps = turns * PARTS, lines = first ? (bytes / 64 + steps - 1) / steps : 0;
+  for (int which = 0; which < PARTS; which++) widen_share(0, which);
+  for (int64_t turn = 0; turn < turns; turn++) {
+    const uint32_t *tiles = buffer + turn % 2 * M * PARTS * TILE;
+#pragma GCC unroll 4
+    for (int part = 0; part < PARTS; part++, x += TILE) {
+      // Before tiles are loaded: these then read what was stored a turn ago, which is in the cache.
+      if (turn + 1 < turns) widen_share(turn + 1, part);
+      __asm__ volatile("" ::: "memory");  // tiles are loaded from what was stored
+      _tile_loadd(4, tiles + part * TILE, 64);
+      _tile_stream_loadd(6, x, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if (V > 1) {
+        _tile_stream_loadd(7, x + block, 64);
+        _tile_dpbf16ps(1, 4, 7);
+      }
+      if (M > 1) {
+        _tile_loadd(5, tiles + (PARTS + part) * TILE, 64);
+        _tile_dpbf16ps(2, 5, 6);
+        if (V > 1) _tile_dpbf16ps(3, 5, 7);
+      }
+      for (int64_t line = 0; line < lines; line++, first += 64) __builtin_prefetch(first, 0, 2);
+      if (M > 1)
+        for (int64_t line = 0; line < lines; line++, second += 64) __builtin_prefetch(second, 0, 2);
     }
-    if (M > 1) {
-      _tile_loadd(5, tiles + 256, 64);
-      _tile_dpbf16ps(2, 5, 6);
-      if (V > 1) _tile_dpbf16ps(3, 5, 7);
-    }
-    for (int64_t line = 0; line < lines; line++, first += 64) __builtin_prefetch(first, 0, 2);
-    if (M > 1)
-      for (int64_t line = 0; line < lines; line++, second += 64) __builtin_prefetch(second, 0, 2);
   }
   _tile_stored(0, c, 128);
   if (V > 1) _tile_stored(1, c + 16, 128);

@@ -27,6 +27,7 @@ namespace {
 
 constexpr int64_t PANEL = WIDTH == 8 ? 48 : 32;  // outputs whose weights are in the caches while all rows pass
 constexpr int64_t UNITS = PANEL / 2;             // units of a feed-forward block whose gates and ups make a panel
+constexpr int64_t TURNS = 2 * 2 * 4 * 256;       // words of two turns of tiles, see turn_sums()
 constexpr int64_t GROUP = 32;  // inputs that share a scale of weights in groups; inputs are padded with zeros to a multiple of it
 
 inline bool in_pairs(int64_t kind) { return PAIRS && kind != OMNI_FLOAT32; }
@@ -229,9 +230,13 @@ inline __m512i code_table(uint32_t word) {
   return _mm512_maskz_mov_epi16(0x7fff7fff, exponents);
 }
 
-inline __m512i pairs_of_codes(const uint8_t *from, __m512i table) {
-  __m512i found = _mm512_permutexvar_epi16(halves_of(from + 32), table), bytes = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)from));
-  return _mm512_ternarylogic_epi32(bytes, _mm512_set1_epi16((short)0x807f), found, 0xea);  // bytes & rest | found
+// Of 128 inputs those from 32 * `part` on. Tables are looked up by the low five bits, whose fifth is of another code.
+inline __m512i pairs_of_codes(const uint8_t *from, int part, __m512i table) {
+  const __m512i exchange = _mm512_set4_epi32(0x0e0f0c0d, 0x0a0b0809, 0x06070405, 0x02030001), rest = _mm512_set1_epi16((short)0x807f);
+  __m512i words = _mm512_loadu_si512(from + 64 * (part / 2)), names = _mm512_loadu_si512(from + 128);
+  if (part % 2) words = _mm512_shuffle_epi8(words, exchange);
+  __m512i found = _mm512_permutexvar_epi16(_mm512_srli_epi16(names, 4 * part), table);
+  return _mm512_ternarylogic_epi32(words, rest, found, 0xea);  // words & rest | found
 }
 #endif
 
@@ -306,31 +311,36 @@ inline void widen_codes(const uint8_t *from, const uint32_t *words, const uint32
   __m256 front = (__m256)_mm256_slli_epi32(_mm256_max_epi32(down, none), 23);
   __m256 back = (__m256)_mm256_and_si256(_mm256_slli_epi32(_mm256_max_epi32(_mm256_sub_epi32(down, _mm256_set1_epi32(8)), none), 23), last);
 #endif
-  for (int64_t i = 0; i < size; i += GROUP, from += 48) {
-    fetch(from + AHEAD);
+  for (int64_t i = 0; i < size; i += 128, from += 192) {
+    for (int line = 0; line < 192; line += 64) fetch(from + AHEAD + line);
 #if PAIRS
-    _mm512_storeu_si512(to + i / 2, pairs_of_codes(from, table));
+#pragma GCC unroll 4
+    for (int part = 0; part < 4; part++) _mm512_storeu_si512(to + i / 2 + 16 * part, pairs_of_codes(from, part, table));
 #elif WIDTH == 16
-    __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(from + 32)));
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; half++) {
-      __m512i found = _mm512_permutexvar_epi32(half ? _mm512_srli_epi32(pairs, 4) : pairs, table);
-      __m512i bytes = _mm512_slli_epi32(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(from + 16 * half))), 16);
-      _mm512_storeu_si512(to + i + 16 * half, _mm512_ternarylogic_epi32(bytes, rest, found, 0xea));
+#pragma GCC unroll 8
+    for (int j = 0; j < 128; j += 16) {
+      __m512i names = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(from + 128 + j % 32 * 2)));
+      __m512i word = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(from + 64 * (j / 64) + j % 32 * 2)));
+      __m512i found = _mm512_permutexvar_epi32(_mm512_srli_epi32(names, 4 * (j / 32)), table);
+      if (j % 64 >= 32) word = _mm512_or_si512(_mm512_slli_epi32(word, 8), _mm512_srli_epi32(word, 8));
+      _mm512_storeu_si512(to + i + j, _mm512_ternarylogic_epi32(_mm512_slli_epi32(word, 16), rest, found, 0xea));
     }
 #elif WIDTH == 8
-#pragma GCC unroll 4
-    for (int j = 0; j < 32; j += 8) {
-      __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(from + 32 + j % 16))), code = j < 16 ? pairs : _mm256_srli_epi32(pairs, 4);
+#pragma GCC unroll 16
+    for (int j = 0; j < 128; j += 8) {
+      __m256i names = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(from + 128 + j % 32 * 2)));
+      __m256i word = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(from + 64 * (j / 64) + j % 32 * 2)));
+      __m256i code = _mm256_srli_epi32(names, 4 * (j / 32));
       __m256 found = _mm256_blendv_ps(_mm256_permutevar8x32_ps(front, code), _mm256_permutevar8x32_ps(back, code), (__m256)_mm256_slli_epi32(code, 28));
-      __m256i bytes = _mm256_and_si256(_mm256_slli_epi32(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(from + j))), 16), rest);
-      _mm256_storeu_ps((float *)to + i + j, _mm256_or_ps((__m256)bytes, found));
+      if (j % 64 >= 32) word = _mm256_or_si256(_mm256_slli_epi32(word, 8), _mm256_srli_epi32(word, 8));
+      _mm256_storeu_ps((float *)to + i + j, _mm256_or_ps((__m256)_mm256_and_si256(_mm256_slli_epi32(word, 16), rest), found));
     }
 #else
-    for (int j = 0; j < 32; j++) {
-      uint32_t code = from[32 + j % 16] >> (j < 16 ? 0 : 4) & 15, byte = from[j];
+    for (int j = 0; j < 128; j++) {
+      const uint8_t *pair = from + 64 * (j / 64) + j % 32 * 2, *names = from + 128 + j % 32 * 2;
+      uint32_t code = names[j / 64] >> (j / 32 % 2 * 4) & 15, mantissa = pair[j / 32 % 2] & 127, sign = pair[j / 32 % 2 == 0] >> 7;
       uint32_t exponent = code < 15 && largest > (int32_t)code ? largest - code : 0;
-      to[i + j] = (byte & 128) << 24 | exponent << 23 | (byte & 127) << 16;
+      to[i + j] = sign << 31 | exponent << 23 | mantissa << 16;
     }
 #endif
   }
@@ -511,6 +521,7 @@ struct __attribute__((aligned(64))) TileConfig {
 struct Tiles {
   Tiles() {
     TileConfig config;
+    __asm__ volatile("" : : "r"(&config) : "memory");  // compilers take it that only the first eight bytes are read
     _tile_loadconfig(&config);
   }
   ~Tiles() { _tile_release(); }
@@ -593,6 +604,10 @@ inline void scale_sums(const omni_matrix &a, int64_t output, int64_t count, floa
 }
 
 // Scratch memory of lane_product(), in words.
-inline int64_t panel_words(int64_t kind, int64_t size) { return kind == OMNI_FLOAT32 ? 0 : PANEL * words_of(kind, size); }
+inline int64_t panel_words(int64_t kind, int64_t size) {
+  if (kind == OMNI_FLOAT32) return 0;
+  int64_t words = PANEL * words_of(kind, size);
+  return words < TURNS ? TURNS : words;
+}
 
 }  // namespace

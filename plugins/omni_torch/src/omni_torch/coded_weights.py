@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-UNIT = 32
-"""Inputs whose bytes are adjacent."""
+UNIT = 128
+"""Inputs whose bytes are adjacent, in three lines of a cache."""
 
 WINDOW = 15
 """Adjacent exponents that have a code."""
@@ -32,9 +32,11 @@ def coded_bfloat16(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | 
             shapes are made.
 
     Returns:
-        Codes, uint8 ``[out, in * 3 / 2]``: of each :data:`UNIT` inputs the sign (bit 7) and mantissa of each, a byte, and then 16 bytes, of
-            which byte j has the exponent's code of input j in its low half and of input j + 16 in its high half. A code from 0 to 14 is
-            subtracted from the output's largest exponent; 15 is the exponent 0.
+        Codes, uint8 ``[out, in * 3 / 2]``: of each :data:`UNIT` inputs 96 words of 16 bits, little-endian. Word j of the first 32 has the sign of
+            input j (bit 15) and its mantissa (bits 0 to 6) as bfloat16 has them, and, as if its bytes were exchanged, those of input j + 32 (sign:
+            bit 7, mantissa: bits 8 to 14); the second 32 words have those of the inputs from 64 on. Word j of the last 32 has the
+            exponents' codes of inputs j, j + 32, j + 64 and j + 96, from its lowest four bits to its highest. A code from 0 to 14 is subtracted
+            from the output's largest exponent; 15 is the exponent 0.
         Words, int32 ``[out + 1 + out * in / RARE_SHARE]``: of each output its largest exponent (bits 0 to 7) and the number of rare weights
             of the outputs before it (bits 8 to 30), and once more the number of all; then the rare weights by output and input, each with
             its input (bits 16 to 31) and its value.
@@ -67,10 +69,13 @@ def coded_bfloat16(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | 
         rare = torch.where(rare >= 1 << 31, rare - (1 << 32), rare)
         words[out + 1 + found : out + 1 + found + len(rare)] = rare.to(torch.int32)
         found += len(rare)
-        low, high = code.unflatten(1, (-1, UNIT)).chunk(2, dim=-1)
-        signed = ((bits >> 8) & 0x80) | (bits & 0x7F)
-        units = torch.cat([signed.unflatten(1, (-1, UNIT)), low | (high << 4)], -1)
-        codes[first : first + len(part)] = units.flatten(1).to(torch.uint8)
+        sign, mantissa = (each.unflatten(1, (-1, 2, 2, 32)) for each in (bits >> 15, bits & 0x7F))
+        plain, exchanged = (each.unbind(3) for each in (sign, mantissa))
+        low, high = exchanged[0] | (plain[1] << 7), exchanged[1] | (plain[0] << 7)
+        named = code.unflatten(1, (-1, 4, 32))
+        names = named[:, :, ::2] | (named[:, :, 1::2] << 4)
+        words_of = torch.cat([torch.stack([low, high], -1), names.transpose(2, 3).unsqueeze(2)], 2)
+        codes[first : first + len(part)] = words_of.flatten(1).to(torch.uint8)
     words[: out + 1] |= (begins << 8).to(torch.int32)
     return codes, words
 
@@ -78,12 +83,15 @@ def coded_bfloat16(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | 
 def decoded_bfloat16(codes: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     """Return the values of :func:`coded_bfloat16`, bfloat16 ``[out, in]``."""
     out = len(codes)
-    units = codes.unflatten(1, (-1, UNIT * 3 // 2)).to(torch.int32)
-    signed, pairs = units[..., :UNIT].flatten(1), units[..., UNIT:]
-    code = torch.cat([pairs & 15, pairs >> 4], -1).flatten(1)
+    pairs = codes.unflatten(1, (-1, 3, 32, 2)).to(torch.int32)
+    low, high = pairs[:, :, :2].unbind(-1)
+    sign = torch.stack([high >> 7, low >> 7], 3).flatten(1)
+    mantissa = torch.stack([low & 0x7F, high & 0x7F], 3).flatten(1)
+    names = pairs[:, :, 2].transpose(2, 3)
+    code = torch.stack([names & 15, names >> 4], 3).flatten(1)
     largest, begins = words[:out] & 0xFF, words[: out + 1] >> 8
     exponents = torch.where(code < WINDOW, (largest.unsqueeze(1) - code).clamp_(min=0), 0)
-    bits = ((signed & 0x80) << 8) | (exponents << 7) | (signed & 0x7F)
+    bits = (sign << 15) | (exponents << 7) | mantissa
     count = int(begins[-1])
     rare = words[out + 1 : out + 1 + count].to(torch.int64) & 0xFFFFFFFF
     outputs = torch.repeat_interleave(torch.arange(out), begins.diff().long())

@@ -17,7 +17,7 @@ from attrs import frozen
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_torch.coded_weights import coded_bfloat16
+from omni_torch.coded_weights import UNIT, coded_bfloat16
 from omni_torch.few_rows import FEW_ROWS, GROUP, Matrix, few_rows_linear, widened
 from omni_torch.packed_linear import Pack, keep, pack_decoder
 from omni_torch.quantized_values import LARGEST, largest, quantized_int4, quantized_int8, quantized_int8_groups
@@ -243,7 +243,7 @@ class Quantization:
 
 
 QUANTIZATIONS = {
-    "bfloat16_lossless": Quantization(CodedLinear.or_none, "a CPU with AVX2 or AVX-512", GROUP),
+    "bfloat16_lossless": Quantization(CodedLinear.or_none, "a CPU with AVX2 or AVX-512", UNIT),
     "int8_weight_only": Quantization(Int8WeightLinear, "a CPU with AVX2 or AVX-512", ALIGNMENT),
     "int8_dynamic_activation_int8_weight": Quantization(Int8Linear, "a CPU with AVX2 or AVX-512 and VNNI", 1),
     "int8_weight_only_groups": Quantization(Int8GroupsLinear, "a CPU with AVX2 or AVX-512", GROUP),
