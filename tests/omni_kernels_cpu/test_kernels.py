@@ -481,6 +481,15 @@ def test_products_of_codes_have_the_bits_of_bfloat16() -> None:
             ), (size, count, out)
 
 
+def test_no_rows_do_not_widen_a_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A talker's prompt without media multiplies none with a whole projection."""
+    matrix = coded(Matrix(normal(40, 512)))
+    assert matrix.scales is not None
+    monkeypatch.setattr("omni_torch.few_rows.decoded_bfloat16", lambda *given: pytest.fail("the weight is decoded"))
+    for shape in ((0, 512), (2, 0, 512)):
+        assert rows.few_rows_linear(torch.empty(shape), matrix.weight, matrix.scales).shape == (*shape[:-1], 40)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_products_in_groups_read_nothing_beyond_the_matrix(bits: int) -> None:
     """Scales and values after the last are NaN and noise; every remainder of outputs and rows."""

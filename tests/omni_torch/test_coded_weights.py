@@ -75,9 +75,7 @@ def test_any_bits_come_back(seed: int, first: int, spread: int) -> None:
     rest = torch.randint(0, 256, (3, 128), generator=generator)
     whole = ((rest >> 7) << 15) | (exponents << 7) | (rest & 127)
     weight = torch.where(whole >= 1 << 15, whole - (1 << 16), whole).to(torch.int16).view(torch.bfloat16)
-    if spread < coded_weights.WINDOW:
-        assert_same(weight)
-    elif coded_bfloat16(weight) is not None:
+    if spread < coded_weights.WINDOW or coded_bfloat16(weight) is not None:
         assert_same(weight)
 
 

@@ -27,7 +27,9 @@ BOUNDS = {
     "int4_weight_only": 0.1,
     "int8_dynamic_activation_int4_weight": 0.1,
 }
-"""Relative errors of a product of normal numbers: rounding to bfloat16 is 0.2 %, of int8 weights 0.7 %, and of inputs as much again; of 4-bit weights 9 %."""
+"""Relative errors of a product of normal numbers: rounding to bfloat16 is 0.2 %, of int8 weights 0.7 %, and of inputs as much again; of
+4-bit weights 9 %.
+"""
 
 MINE = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)]
 """The schemes that this machine supports."""

@@ -59,6 +59,8 @@ def few_rows_linear(
     quantized = weight.dtype in (torch.int8, torch.uint8)
     fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
     fits = fits and (scales is None or by_output(scales) or groups_fit(weight, scales, int8_inputs))
+    if fits and weight.numel() and x.shape[-1] and not x.numel():
+        return x.new_empty(*x.shape[:-1], weight.shape[0])  # the reference would widen the weight for it
     if not fits or not x.numel() or not weight.numel():
         return few_rows.few_rows_linear.reference(x, weight, scales, bias, int8_inputs)
     x = x.contiguous()
@@ -99,8 +101,8 @@ def by_output(scales: torch.Tensor) -> bool:
 
 
 def groups_fit(weight: torch.Tensor, scales: torch.Tensor, int8_inputs: bool) -> bool:
-    """Return whether the library multiplies weights with these scales of groups, or words: whole groups, and of int8 neither zero points nor inputs
-    in 8 bits, nor of codes.
+    """Return whether the library multiplies weights with these scales of groups, or words: whole groups, and of int8 neither zero points
+    nor inputs in 8 bits, which codes have not either.
     """
     if is_coded(scales):
         return not int8_inputs

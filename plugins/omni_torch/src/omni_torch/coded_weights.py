@@ -1,7 +1,8 @@
 """Stores bfloat16 weights in 12 bits without loss: the exponents of an output's weights are few, so four bits name each of them.
 
-Zhang et al., "70 % Size, 100 % Accuracy: Lossless LLM Compression for Efficient GPU Inference via Dynamic-Length Float" (2025), code exponents by
-their frequency, in 11 bits per weight on average. Here every code has four bits, which vectors look up without finding out where it begins.
+Zhang et al., "70 % Size, 100 % Accuracy: Lossless LLM Compression for Efficient GPU Inference via Dynamic-Length Float" (2025), code
+exponents by their frequency, in 11 bits per weight on average. Here every code has four bits, which vectors look up without finding out
+where it begins.
 """
 
 from __future__ import annotations
@@ -25,24 +26,26 @@ _VALUES_AT_ONCE = 1 << 22
 
 def coded_bfloat16(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Return a weight's values rounded to bfloat16, as codes; ``None`` if more than one of :data:`RARE_SHARE` weights has an exponent
-    outside of its output's :data:`WINDOW` most frequent adjacent ones.
+    outside of its output's :data:`WINDOW` most frequent adjacent ones, or there are more than :data:`LARGEST_SIZE` inputs.
 
     Args:
-        weight: ``[out, in]`` of any float dtype; ``in`` a multiple of :data:`UNIT` and at most :data:`LARGEST_SIZE`. On the meta device only
-            shapes are made.
+        weight: ``[out, in]`` of any float dtype; ``in`` a multiple of :data:`UNIT` and at most :data:`LARGEST_SIZE`. On the meta device
+            only shapes are made.
 
     Returns:
-        Codes, uint8 ``[out, in * 3 / 2]``: of each :data:`UNIT` inputs 96 words of 16 bits, little-endian. Word j of the first 32 has the sign of
-            input j (bit 15) and its mantissa (bits 0 to 6) as bfloat16 has them, and, as if its bytes were exchanged, those of input j + 32 (sign:
-            bit 7, mantissa: bits 8 to 14); the second 32 words have those of the inputs from 64 on. Word j of the last 32 has the
-            exponents' codes of inputs j, j + 32, j + 64 and j + 96, from its lowest four bits to its highest. A code from 0 to 14 is subtracted
-            from the output's largest exponent; 15 is the exponent 0.
+        Codes, uint8 ``[out, in * 3 / 2]``: of each :data:`UNIT` inputs 96 words of 16 bits, little-endian. Word j of the first 32 has the
+            sign of input j (bit 15) and its mantissa (bits 0 to 6) as bfloat16 has them, and, as if its bytes were exchanged, those of
+            input j + 32 (sign: bit 7, mantissa: bits 8 to 14); the second 32 words have those of the inputs from 64 on. Word j of the
+            last 32 has the exponents' codes of inputs j, j + 32, j + 64 and j + 96, from its lowest four bits to its highest. A code from
+            0 to 14 is subtracted from the output's largest exponent; 15 is the exponent 0.
         Words, int32 ``[out + 1 + out * in / RARE_SHARE]``: of each output its largest exponent (bits 0 to 7) and the number of rare weights
             of the outputs before it (bits 8 to 30), and once more the number of all; then the rare weights by output and input, each with
             its input (bits 16 to 31) and its value.
     """
     out, size = weight.shape
-    assert not size % UNIT and size <= LARGEST_SIZE, "a unit would be cut, or positions would not fit"
+    assert not size % UNIT, "a unit would be cut"
+    if size > LARGEST_SIZE:
+        return None
     room = out * size // RARE_SHARE
     if weight.is_meta:
         return weight.new_empty(out, size * 3 // 2, dtype=torch.uint8), weight.new_empty(

@@ -128,9 +128,9 @@ def few_rows_linear(
 ) -> torch.Tensor:
     """Compute ``x @ (weight * scales).T + bias``.
 
-    A row's result does not depend on the other rows, of weights in groups and codes while there are at most 32. With a quantised weight, ``x`` is
-    rounded to bfloat16 first, or with ``int8_inputs`` as by :func:`rounded_inputs`. The products of a group's values with its scale are not
-    rounded; of more than 32 rows a kernel may round them to bfloat16.
+    A row's result does not depend on the other rows, of weights in groups and codes while there are at most 32. With a quantised weight,
+    ``x`` is rounded to bfloat16 first, or with ``int8_inputs`` as by :func:`rounded_inputs`. The products of a group's values with its
+    scale are not rounded; of more than 32 rows a kernel may round them to bfloat16.
 
     Args:
         x: ``[..., in]``. weight: ``[out, in]`` of the same dtype; or with ``scales``, as in :func:`widened`.
