@@ -85,8 +85,15 @@ def load_prepared(
         made = _filled(make, fill, quantize)
         metadata = {"key": key, "network": network, "checkpoint": str(Path(checkpoint).resolve())}
         metadata["options"] = json.dumps({name: str(value) for name, value in options.items()})
+        state = made.state_dict()
+        if _signature(state) != _signature(expected):
+            stayed = sorted({name.rpartition(".")[0] for name in state.keys() ^ expected.keys()})
+            logger.warning(
+                "the prepared weights of %s are not kept for the next start: their values leave some as they are: %s",
+                network, ", ".join(stayed[:3]) + (", ..." if len(stayed) > 3 else ""),
+            )  # fmt: skip
+            return made
         try:
-            state = made.state_dict()
             write_tensors(path, state, metadata, weight_cache.claim)
         except OSError as error:
             logger.warning("the prepared weights of %s are not kept for the next start: %s", network, error)
@@ -123,15 +130,17 @@ def _assign(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
     module.eval().requires_grad_(False)
 
 
+def _signature(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    return {name: (each.dtype, each.shape) for name, each in tensors.items()}
+
+
 def _mapped(path: Path, key: str, expected: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
     """Return a file's tensors; ``None`` if there is none, or not such a one."""
     try:
         if read_metadata(path)[0].get("key") != key:
             raise Damaged("it is that of another key")
         tensors = map_tensors(path)
-        if {name: (each.dtype, each.shape) for name, each in tensors.items()} != {
-            name: (each.dtype, each.shape) for name, each in expected.items()
-        }:
+        if _signature(tensors) != _signature(expected):
             raise Damaged("it has other tensors")
     except OSError:  # there is none; other reasons are those of the file that is written then
         return None
