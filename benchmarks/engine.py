@@ -249,6 +249,8 @@ def against_float32(label: str, checkpoint: Path, *, rounds: int, tokens: int, f
     plain.warm_up()
     for name in ("bfloat16", *QUANTIZATIONS):
         narrow = {"dtype": name} if name == "bfloat16" else {"quantization": name}
+        if name == "bfloat16_lossless":
+            narrow["dtype"] = "bfloat16"
         other = Ours(checkpoint, prompt, **narrow)
         other.warm_up()
         for _ in range(rounds):

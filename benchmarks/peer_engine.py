@@ -67,6 +67,8 @@ class Omni:
         found = kernel_specs(load_plugins())
         install({name: [each for each in some if each.device == "cpu"] for name, some in found.items()})
         options = {"dtype": weights} if weights in DTYPES else {"quantization": weights}
+        if weights == "bfloat16_lossless":
+            options["dtype"] = "bfloat16"
         self.stage = create_thinker(checkpoint, speech_enabled=False, prefix_cache=False, kv_cache_mb=512, **options)
         self.count = 0
 

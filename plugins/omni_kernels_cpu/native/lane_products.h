@@ -59,7 +59,7 @@ struct WideBytes {
 // The scales of a panel's outputs, and their zero points.
 template <bool ZEROS>
 struct WideGroups : WideBytes {
-  const bf16 *scales, *firsts[2], *now[2];
+  const bf16 *scales, *firsts[2] = {}, *now[2];
   int64_t groups;
 
   inline WideGroups(const omni_matrix &a) : WideBytes(a), scales((const bf16 *)a.group_scales), groups(a.in / GROUP) {}
@@ -89,40 +89,39 @@ struct WideNibbles : WideGroups<ZEROS> {
   }
 };
 
-// Rare weights of all outputs of a panel are sorted by their inputs; a panel that has more than MOST is widened in another way.
+// Rare weights of all outputs of a panel are listed by turns; a panel that has more than MOST, or more turns, is widened in another way.
 struct WideCodes {
   static constexpr int64_t PARTS = 4, BYTES = 192;
-  static constexpr int MOST = 64;
+  static constexpr int MOST = 512, TURNS_OF = 32 * PARTS;
   struct Rare {
-    int32_t input;
-    uint16_t place, value;
+    uint16_t place, input, value;
+    int16_t next;
   };
   const uint32_t *words;
   int64_t out;
-  int count = 0, next = 0;
-  Rare rare[MOST + 1];
+  int count = 0;
+  int16_t first[MOST];  // of each turn, or -1
+  Rare rare[MOST];
   __attribute__((aligned(64))) uint16_t tables[32][32];
 
-  inline WideCodes(const omni_matrix &a) : words((const uint32_t *)a.group_scales), out(a.out) {}
+  inline WideCodes(const omni_matrix &a) : words((const uint32_t *)a.group_scales), out(a.out) {
+    memset(first, -1, (a.in / TURNS_OF < MOST ? a.in / TURNS_OF : MOST) * sizeof(int16_t));
+  }
   inline bool begin(int place, int64_t output) {
     _mm512_store_si512(tables[place], code_table(words[output]));
     for (uint32_t i = words[output] >> 8, end = words[output + 1] >> 8; i < end; i++) {
-      uint32_t word = words[out + 1 + i];
-      if (count == MOST) return false;
-      int at = count++;
-      for (; at && rare[at - 1].input > (int32_t)(word >> 16); at--) rare[at] = rare[at - 1];
-      rare[at] = {(int32_t)(word >> 16), (uint16_t)place, (uint16_t)word};
+      uint32_t word = words[out + 1 + i], turn = (word >> 16) / TURNS_OF;
+      if (count == MOST || turn >= MOST) return false;
+      rare[count] = {(uint16_t)place, (uint16_t)((word >> 16) % TURNS_OF), (uint16_t)word, first[turn]};
+      first[turn] = (int16_t)count++;
     }
-    rare[count].input = INT32_MAX;
     return true;
   }
   inline void step(int64_t) {}
   inline __m512i operator()(int place, const uint8_t *from, int part) const { return pairs_of_codes(from, part, _mm512_load_si512(tables[place])); }
-  inline void mend(int64_t input, uint32_t *to) {
-    for (; rare[next].input < input + 128; next++) {
-      int64_t at = rare[next].input - input;
-      ((uint16_t *)to)[(rare[next].place / 16 * PARTS + at / 32) * 512 + rare[next].place % 16 * 32 + at % 32] = rare[next].value;
-    }
+  inline void mend(int64_t turn, uint32_t *to) {
+    for (int i = first[turn]; i >= 0; i = rare[i].next)
+      ((uint16_t *)to)[(rare[i].place / 16 * PARTS + rare[i].input / 32) * 512 + rare[i].place % 16 * 32 + rare[i].input % 32] = rare[i].value;
   }
 };
 
@@ -162,7 +161,7 @@ __attribute__((noinline)) bool turn_sums(const omni_matrix &a, const int64_t *ou
         for (int r = begin; r < counts[m]; r++) widen_one(r);
       }
     }
-    if (which == PARTS - 1) wide.mend(turn * 32 * PARTS, to);
+    if (which == PARTS - 1) wide.mend(turn, to);
   };
   _tile_zero(0);
   if (V > 1) _tile_zero(1);
@@ -223,7 +222,7 @@ constexpr int64_t CHUNK = 256;  // inputs that are widened at once for few rows:
 inline void chunk_sums(const omni_matrix &a, int64_t output, int64_t count, int64_t other, int64_t more, const Lanes &x, bool two, uint32_t *buffer,
                        float *c, int64_t next) {
   Source source = source_of(a);
-  if (a.in % 32 == 0) {
+  if (a.in && a.in % 32 == 0) {
     int64_t outputs[] = {output, other}, counts[] = {count, more}, bytes = count * source.bytes;
     const char *memory = next ? source.memory + next * source.bytes : nullptr;
     Turn turn = turn_of(a, more, two);

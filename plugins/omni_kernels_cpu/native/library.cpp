@@ -72,7 +72,7 @@ constexpr size_t SMALL = 64 * 64;  // what rounding up to cache lines adds to a 
 // What product() takes: of inputs in 8 bits rows as vectors, and a panel; of other weights in groups sums of 16 lanes of 4 outputs, of
 // codes 4 outputs.
 size_t scratch_memory(const omni_matrix &a, int64_t rows) {
-  return a.int8_inputs ? floats((rows + 16 + 48) * (a.in + 32)) : a.kind == OMNI_CODES ? floats(4 * a.in) : a.group_scales ? floats(64 * rows) : 0;
+  return a.int8_inputs ? floats((rows + 16 + 48) * (a.in + 32)) + floats(4096) : a.kind == OMNI_CODES ? floats(4 * a.in) : a.group_scales ? floats(64 * rows) : 0;
 }
 
 // Of this thread, for a product of rows of floats.
@@ -96,6 +96,7 @@ void decode_memory(const omni_stack *stack, const omni_step *step, size_t *share
     widest(layer.down);
     if (!layer.router.weight) continue;
     widest(layer.router);
+    widest(layer.shared_gate);
     widest(layer.experts[0]);
     widest(layer.experts[1]);
     if (layer.router.out > experts) experts = layer.router.out;

@@ -146,7 +146,7 @@ constexpr Blocks blocks_of() {
 constexpr Blocks BLOCKS[] = {blocks_of<Float32>(), blocks_of<BFloat16>(), blocks_of<Int8>()};  // by kind
 
 #if INTEGER_LANES
-// As integer_product(), bit for bit, with memory for (rows + W + PANEL) * in words.
+// As integer_product(), bit for bit, with memory for (rows + W) * in words and those of panel_words().
 template <class Emit>
 inline void many_integers(const omni_matrix &a, const void *const *xs, int rows, int64_t begin, int64_t end, Scratch scratch, Emit emit) {
   int64_t blocks = blocks_of_rows(rows), steps = words_of(a.kind, a.in);

@@ -9,6 +9,7 @@ import torch
 from omni_kernels_cpu.library import ExpertsStruct, MatrixStruct, library
 from omni_torch import experts as mixture
 from omni_torch import few_rows, operations
+from omni_torch.coded_weights import UNIT
 
 KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2, torch.uint8: 3}
 INT8_GROUPS = 4
@@ -59,6 +60,8 @@ def few_rows_linear(
     quantized = weight.dtype in (torch.int8, torch.uint8)
     fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
     fits = fits and (scales is None or by_output(scales) or groups_fit(weight, scales, int8_inputs))
+    if fits and scales is not None and is_coded(scales):
+        fits = 2 * weight.shape[1] == 3 * x.shape[-1]
     if fits and weight.numel() and x.shape[-1] and not x.numel():
         return x.new_empty(*x.shape[:-1], weight.shape[0])  # the reference would widen the weight for it
     if not fits or not x.numel() or not weight.numel():
@@ -105,7 +108,7 @@ def groups_fit(weight: torch.Tensor, scales: torch.Tensor, int8_inputs: bool) ->
     nor inputs in 8 bits, which codes have not either.
     """
     if is_coded(scales):
-        return not int8_inputs
+        return not int8_inputs and weight.dtype == torch.uint8 and weight.shape[-1] % (UNIT * 3 // 2) == 0
     size = weight.shape[-1] * (2 if weight.dtype == torch.uint8 else 1)
     plain = weight.dtype == torch.uint8 or (scales.dim() == 2 and not int8_inputs)
     return plain and size == few_rows.GROUP * scales.shape[-1]

@@ -51,9 +51,9 @@ def coded_bfloat16(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | 
         return weight.new_empty(out, size * 3 // 2, dtype=torch.uint8), weight.new_empty(
             out + 1 + room, dtype=torch.int32
         )
-    codes = torch.empty(out, size * 3 // 2, dtype=torch.uint8)
-    words = torch.zeros(out + 1 + room, dtype=torch.int32)
-    begins = torch.zeros(out + 1, dtype=torch.int64)
+    codes = torch.empty(out, size * 3 // 2, dtype=torch.uint8, device=weight.device)
+    words = torch.zeros(out + 1 + room, dtype=torch.int32, device=weight.device)
+    begins = torch.zeros(out + 1, dtype=torch.int64, device=weight.device)
     found, step = 0, max(1, _VALUES_AT_ONCE // size)
     for first in range(0, out, step):
         part = weight[first : first + step]
@@ -97,14 +97,14 @@ def decoded_bfloat16(codes: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
     bits = (sign << 15) | (exponents << 7) | mantissa
     count = int(begins[-1])
     rare = words[out + 1 : out + 1 + count].to(torch.int64) & 0xFFFFFFFF
-    outputs = torch.repeat_interleave(torch.arange(out), begins.diff().long())
+    outputs = torch.repeat_interleave(torch.arange(out, device=words.device), begins.diff().long())
     bits[outputs, rare >> 16] = (rare & 0xFFFF).to(torch.int32)
     return torch.where(bits >= 1 << 15, bits - (1 << 16), bits).to(torch.int16).view(torch.bfloat16)
 
 
 def _largest(exponents: torch.Tensor) -> torch.Tensor:
     """Return the largest exponent of the best window of each row: ``[n, k]`` to ``[n]``, int32."""
-    counts = torch.zeros(len(exponents), 256, dtype=torch.int32)
+    counts = torch.zeros(len(exponents), 256, dtype=torch.int32, device=exponents.device)
     counts.scatter_add_(1, exponents.long(), torch.ones_like(exponents))
     counts[:, 0] = 0  # has a code of its own
     totals = torch.nn.functional.pad(counts.cumsum(1), (WINDOW, 0))

@@ -194,17 +194,18 @@ class CodedLinear(GroupsLinear):
 
     @staticmethod
     def quantized(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        if (coded := coded_bfloat16(weight)) is None:
-            raise ValueError("too many weights have rare exponents")
+        coded = coded_bfloat16(weight)
+        assert coded is not None, "see or_none()"
         return coded
 
     @classmethod
     def or_none(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> CodedLinear | None:
         """Return the layer; ``None`` if too many weights have rare exponents, so that it stays as it is."""
-        try:
-            return cls(weight, bias)
-        except ValueError:
+        if (coded := coded_bfloat16(weight.detach())) is None:
             return None
+        layer = cls.described(*weight.shape, bias=None if bias is None else bias.detach())
+        layer._weight, layer._scales = coded
+        return layer
 
 
 class Int4WeightLinear(GroupsLinear):
@@ -243,14 +244,16 @@ class Quantization:
 
 
 QUANTIZATIONS = {
-    "bfloat16_lossless": Quantization(CodedLinear.or_none, "a CPU with AVX2 or AVX-512", UNIT),
     "int8_weight_only": Quantization(Int8WeightLinear, "a CPU with AVX2 or AVX-512", ALIGNMENT),
     "int8_dynamic_activation_int8_weight": Quantization(Int8Linear, "a CPU with AVX2 or AVX-512 and VNNI", 1),
     "int8_weight_only_groups": Quantization(Int8GroupsLinear, "a CPU with AVX2 or AVX-512", GROUP),
     "int4_weight_only": Quantization(Int4WeightLinear, "a CPU with AVX2 or AVX-512", GROUP),
     "int8_dynamic_activation_int4_weight": Quantization(Int4Linear, "a CPU with AVX2 or AVX-512", GROUP),
+    "bfloat16_lossless": Quantization(CodedLinear.or_none, "a CPU with AVX2 or AVX-512", UNIT),
 }
-"""The schemes by their names in torchao and transformers; ``int8_weight_only_groups`` is ``int8_weight_only`` with their group size 32."""
+"""The schemes, all but the last by their names in torchao and transformers; ``int8_weight_only_groups`` is ``int8_weight_only`` with their
+group size 32.
+"""
 
 
 def quantize_for(quantization: str | None, device: str) -> Pack:
