@@ -25,6 +25,7 @@ from typing import Any
 import beside
 import click
 import torch
+from peer_engine import options_of
 from report import Row, compare, json_option, publish, quick_option
 from report import alone as median
 
@@ -248,10 +249,7 @@ def against_float32(label: str, checkpoint: Path, *, rounds: int, tokens: int, f
     plain = Ours(checkpoint, prompt)
     plain.warm_up()
     for name in ("bfloat16", *QUANTIZATIONS):
-        narrow = {"dtype": name} if name == "bfloat16" else {"quantization": name}
-        if name == "bfloat16_lossless":
-            narrow["dtype"] = "bfloat16"
-        other = Ours(checkpoint, prompt, **narrow)
+        other = Ours(checkpoint, prompt, **options_of(name))
         other.warm_up()
         for _ in range(rounds):
             for requests in (1, CONCURRENT):

@@ -50,6 +50,13 @@ class Engine(Protocol):
     def generate(self, prompts: list[list[int]], tokens: int) -> Answer: ...
 
 
+def options_of(weights: str) -> dict[str, str]:
+    """Return a stage's options for a dtype or a quantization. One that rounds nothing has the activations of its weights' dtype."""
+    if weights in DTYPES:
+        return {"dtype": weights}
+    return {"quantization": weights, **({"dtype": "bfloat16"} if weights == "bfloat16_lossless" else {})}
+
+
 class Omni:
     """Our thinker's stage as the pipeline for text has it, which keeps nothing for a talker, with all kernels that its process would have;
     driven in this thread.
@@ -66,9 +73,7 @@ class Omni:
         torch.set_num_threads(threads)
         found = kernel_specs(load_plugins())
         install({name: [each for each in some if each.device == "cpu"] for name, some in found.items()})
-        options = {"dtype": weights} if weights in DTYPES else {"quantization": weights}
-        if weights == "bfloat16_lossless":
-            options["dtype"] = "bfloat16"
+        options = options_of(weights)
         self.stage = create_thinker(checkpoint, speech_enabled=False, prefix_cache=False, kv_cache_mb=512, **options)
         self.count = 0
 

@@ -36,6 +36,7 @@ from omni_torch.quantized_linear import QUANTIZATIONS, pack_for
 
 WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
+    # The one that rounds nothing has the logits of bfloat16.
     **{name: {"quantization": name} for name in QUANTIZATIONS if name != "bfloat16_lossless"},
 }
 

@@ -98,8 +98,8 @@ def test_weights_that_stay_as_they_are_are_not_kept(checkpoint: Path, caplog: py
         biases = torch.cat([tensors["a.bias"], tensors["b.bias"]]).bfloat16().double()
         assert (made.both(x).double() - biases - right).norm() < 0.01 * right.norm()
     assert (
-        "the prepared weights of test are not kept for the next start: their values leave some as they are: both"
-        in caplog.text
+        "the prepared weights of test are not kept for the next start, which makes them anew: `quantization` does not fit the values of "
+        "both, which stay as they are; without it, or with another, they are kept" in caplog.text
     )
     assert not list(Path(os.environ["XDG_CACHE_HOME"]).rglob("*.safetensors"))
 

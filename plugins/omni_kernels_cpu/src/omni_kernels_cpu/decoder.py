@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from omni_kernels_cpu.library import LayerStruct, MatrixStruct, StackStruct, StepStruct, has_tiles, library
-from omni_kernels_cpu.rows import KINDS, by_output, groups_fit, is_coded, kind_of
+from omni_kernels_cpu.rows import KINDS, as_read, by_output, groups_fit, is_coded, kind_of
 from omni_torch import decoder_stack
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.few_rows import GROUP, Matrix
@@ -89,11 +89,10 @@ class BoundStack:
         out, inner = weight.shape
         kind = kind_of(weight, matrix.scales)
         if matrix.scales is not None and not by_output(matrix.scales):
-            coded = is_coded(matrix.scales)
-            groups = (matrix.scales if coded else matrix.scales.detach().to(torch.bfloat16)).contiguous()
+            groups = as_read(matrix.scales)
             self._kept.append(groups)
             self.fits = self.fits and groups_fit(weight, groups, matrix.int8_inputs)
-            inner = inner // 3 * 2 if coded else GROUP * groups.shape[-1]
+            inner = inner // 3 * 2 if is_coded(groups) else GROUP * groups.shape[-1]
             rest = kind, groups.data_ptr(), matrix.int8_inputs, groups.dim() == 3
             return MatrixStruct(weight.data_ptr(), None, bias, out, inner, *rest)
         scales = None if matrix.scales is None else self._floats(matrix.scales)

@@ -72,7 +72,7 @@ def few_rows_linear(
     wide_bias = None if bias is None else bias.float().contiguous()
     groups = wide_scales = None
     if scales is not None and not by_output(scales):
-        groups = (scales if is_coded(scales) else scales.to(torch.bfloat16)).contiguous()
+        groups = as_read(scales)
     elif scales is not None:
         wide_scales = scales.float().contiguous()
     matrix = MatrixStruct(
@@ -101,6 +101,11 @@ def is_coded(scales: torch.Tensor) -> bool:
 def by_output(scales: torch.Tensor) -> bool:
     """Return whether there is a scale per output."""
     return scales.dim() == 1 and not is_coded(scales)
+
+
+def as_read(scales: torch.Tensor) -> torch.Tensor:
+    """Return scales of groups in bfloat16, or words as they are, as the library reads them."""
+    return (scales if is_coded(scales) else scales.detach().to(torch.bfloat16)).contiguous()
 
 
 def groups_fit(weight: torch.Tensor, scales: torch.Tensor, int8_inputs: bool) -> bool:

@@ -89,7 +89,8 @@ def load_prepared(
         if _signature(state) != _signature(expected):
             stayed = sorted({name.rpartition(".")[0] for name in state.keys() ^ expected.keys()})
             logger.warning(
-                "the prepared weights of %s are not kept for the next start: their values leave some as they are: %s",
+                "the prepared weights of %s are not kept for the next start, which makes them anew: `quantization` does not fit the values "
+                "of %s, which stay as they are; without it, or with another, they are kept",
                 network, ", ".join(stayed[:3]) + (", ..." if len(stayed) > 3 else ""),
             )  # fmt: skip
             return made
