@@ -9,8 +9,10 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
+import torch
 
 from omni_torch import weight_cache
+from omni_torch.weight_files import write_tensors
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -61,6 +63,20 @@ def test_what_a_killed_process_was_writing_goes(files: list[Path], monkeypatch: 
     os.utime(left, (0, 0))
     weight_cache.make_room(1)
     assert (left.exists(), written.exists()) == (False, True)
+
+
+def test_weights_of_checkpoints_that_are_gone_are_removed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(monkeypatch, 10**6)
+    monkeypatch.setenv(weight_cache.VARIABLE, "1MiB")
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    there.mkdir()
+    for name, checkpoint in (("of-there", there), ("of-gone", gone)):
+        said = {"network": "thinker", "checkpoint": str(checkpoint), "options": "{}"}
+        write_tensors(weight_cache.path_of(name), {"weight": torch.zeros(10)}, said)
+    weight_cache.make_room(1)
+    assert {each.name for each in weight_cache.entries()} == {"a", "b", "c", "of-there"}
 
 
 def test_what_others_write_counts(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

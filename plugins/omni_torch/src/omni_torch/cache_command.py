@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from omni_torch import weight_cache
-from omni_torch.headers import LARGEST_HEADER
 from omni_torch.placement import size
 
 
@@ -20,7 +19,8 @@ def cache(context: click.Context, as_json: bool) -> None:
     """List the prepared weights that later starts map: joined, converted or quantised once per checkpoint and options.
 
     They lie in omni/weights of XDG_CACHE_HOME, by default ~/.cache. OMNI_WEIGHTS_CACHE sets how much there may be, by default 20GiB;
-    `off` keeps none. Those used longest ago are removed first.
+    `off` keeps none. Those of checkpoints that are gone are
+    removed when another one is written; then those used longest ago, to keep that bound.
     """
     if context.invoked_subcommand is not None:
         return
@@ -54,14 +54,9 @@ def clear(names: tuple[str, ...]) -> None:
 
 def _described(entry: weight_cache.Entry) -> dict[str, Any]:
     """Return what a file says of its origin."""
+    origin: dict[str, Any] = entry.origin()
     try:
-        with entry.path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            metadata = json.loads(file.read(min(length, LARGEST_HEADER)))["__metadata__"]
-        return {
-            "network": metadata["network"],
-            "checkpoint": metadata["checkpoint"],
-            "options": {name: value for name, value in json.loads(metadata["options"]).items() if value != "None"},
-        }
-    except (OSError, ValueError, KeyError, TypeError):
+        options = {name: value for name, value in json.loads(origin["options"]).items() if value != "None"}
+    except (ValueError, KeyError, AttributeError):
         return {"network": "a damaged file", "checkpoint": "?", "options": {}}
+    return origin | {"options": options}

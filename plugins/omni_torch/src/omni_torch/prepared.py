@@ -12,7 +12,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 LEAST_BYTES = 32 << 20
 """Smaller networks are not kept: they load in less than a tenth of a second."""
+
+PLAIN = "plain"
+"""The key of a file's metadata that names the weights which the scheme of quantisation leaves as they are because of their values: a JSON
+list of numbers of calls of ``quantize``, from 0, whose order is the network's.
+"""
 
 _CODE = (
     "weights",
@@ -72,41 +78,67 @@ def load_prepared(
     Raises:
         ConfigError: as ``fill``; or the bound of the cache is no size.
     """
-    described = converted(make(), dtype)
-    pack_linears(described, quantize, trim=False)
-    expected = described.state_dict()
-    nbytes = sum(each.numel() * each.element_size() for each in expected.values())
+    described = _described(make, dtype, quantize)
+    nbytes = sum(each.numel() * each.element_size() for each in described.state_dict().values())
     if torch.device(device).type != "cpu" or nbytes < LEAST_BYTES or not weight_cache.bound():
         return _filled(make, fill, quantize)
     options = {"dtype": str(dtype).removeprefix("torch."), **options}
-    key = _key(Path(checkpoint), described, expected, options, fill)
+    key = _key(Path(checkpoint), described, options, fill)
     path = weight_cache.path_of(key)
-    if (mapped := _mapped(path, key, expected)) is None:
-        made = _filled(make, fill, quantize)
-        metadata = {"key": key, "network": network, "checkpoint": str(Path(checkpoint).resolve())}
-        metadata["options"] = json.dumps({name: str(value) for name, value in options.items()})
+
+    def mapped() -> ModuleT | None:
+        return _mapped(path, key, lambda plain: _described(make, dtype, _without(plain, quantize)))
+
+    if (found := mapped()) is None:
+        plain: list[int] = []
+        made = _filled(make, fill, _noting(plain, quantize))
         state = made.state_dict()
-        if _signature(state) != _signature(expected):
-            stayed = sorted({name.rpartition(".")[0] for name in state.keys() ^ expected.keys()})
+        if stayed := sorted({name.rpartition(".")[0] for name in state.keys() ^ described.state_dict().keys()}):
             logger.warning(
-                "the prepared weights of %s are not kept for the next start, which makes them anew: `quantization` does not fit the values "
-                "of %s, which stay as they are; without it, or with another, they are kept",
+                "%s: `quantization` does not fit the values of %s, which stay as they are",
                 network, ", ".join(stayed[:3]) + (", ..." if len(stayed) > 3 else ""),
             )  # fmt: skip
-            return made
+        metadata = {"key": key, "network": network, "checkpoint": str(Path(checkpoint).resolve())}
+        metadata |= {
+            "options": json.dumps({name: str(value) for name, value in options.items()}),
+            PLAIN: json.dumps(plain),
+        }
         try:
             write_tensors(path, state, metadata, weight_cache.claim)
         except OSError as error:
             logger.warning("the prepared weights of %s are not kept for the next start: %s", network, error)
             return made
-        if (mapped := _mapped(path, key, expected)) is None:  # another process has removed it
+        if (found := mapped()) is None:  # another process has removed it
             return made
-        del state
-        described = made  # its own copy is freed
-    _assign(described, mapped)
-    del mapped
+        del made, state
     return_freed_memory()
+    return found
+
+
+def _described(make: Callable[[], ModuleT], dtype: torch.dtype, quantize: Pack) -> ModuleT:
+    """Return the network on the meta device as it will be when it is filled."""
+    described = converted(make(), dtype)
+    pack_linears(described, quantize, trim=False)
     return described
+
+
+def _noting(plain: list[int], quantize: Pack) -> Pack:
+    """Return ``quantize``, which notes the numbers of its calls that leave a weight as it is."""
+    calls = count()
+
+    def noting(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Module | None:
+        number, layer = next(calls), quantize(weight, bias)
+        if layer is None:
+            plain.append(number)
+        return layer
+
+    return quantize if quantize is keep else noting
+
+
+def _without(plain: Collection[int], quantize: Pack) -> Pack:
+    """Return ``quantize`` without what it does in the calls of these numbers: values are known in them that the meta device lacks."""
+    calls = count()
+    return (lambda weight, bias: None if next(calls) in plain else quantize(weight, bias)) if plain else quantize
 
 
 def converted(module: ModuleT, dtype: torch.dtype) -> ModuleT:
@@ -126,22 +158,23 @@ def _filled(make: Callable[[], ModuleT], fill: Callable[[ModuleT], ModuleT], qua
     return made
 
 
-def _assign(module: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-    module.load_state_dict(tensors, assign=True)
-    module.eval().requires_grad_(False)
-
-
 def _signature(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
     return {name: (each.dtype, each.shape) for name, each in tensors.items()}
 
 
-def _mapped(path: Path, key: str, expected: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor] | None:
-    """Return a file's tensors; ``None`` if there is none, or not such a one."""
+def _mapped(path: Path, key: str, describe: Callable[[frozenset[int]], ModuleT]) -> ModuleT | None:
+    """Return a network with a file's tensors; ``None`` if there is none, or not such a one.
+
+    Args:
+        describe: returns the network without values, from the file's :data:`PLAIN`.
+    """
     try:
-        if read_metadata(path)[0].get("key") != key:
+        metadata = read_metadata(path)[0]
+        if metadata.get("key") != key:
             raise Damaged("it is that of another key")
         tensors = map_tensors(path)
-        if _signature(tensors) != _signature(expected):
+        network = describe(_numbers(metadata.get(PLAIN, "[]")))
+        if _signature(tensors) != _signature(network.state_dict()):
             raise Damaged("it has other tensors")
     except OSError:  # there is none; other reasons are those of the file that is written then
         return None
@@ -151,13 +184,21 @@ def _mapped(path: Path, key: str, expected: Mapping[str, torch.Tensor]) -> dict[
             path.unlink()
         return None
     weight_cache.touch(path)
-    return tensors
+    network.load_state_dict(tensors, assign=True)
+    network.eval().requires_grad_(False)
+    return network
+
+
+def _numbers(text: str) -> frozenset[int]:
+    try:
+        return frozenset(map(int, json.loads(text)))
+    except (ValueError, TypeError):
+        raise Damaged(f"{PLAIN} is {text[:100]!r}") from None
 
 
 def _key(
     checkpoint: Path,
     module: nn.Module,
-    expected: Mapping[str, torch.Tensor],
     options: Mapping[str, object],
     fill: Callable[[ModuleT], ModuleT],
 ) -> str:
@@ -165,7 +206,7 @@ def _key(
     files = [checkpoint / name for name in shards(checkpoint)]
     for path in (*files, *sorted(checkpoint.glob("*config.json"))):
         found.update(_identity(path))
-    described = {name: [str(each.dtype), *each.shape] for name, each in expected.items()}
+    described = {name: [str(each.dtype), *each.shape] for name, each in module.state_dict().items()}
     found.update(json.dumps([{name: str(value) for name, value in options.items()}, described]).encode())
     own = Path(__file__).parent
     code = [own / f"{name}.py" for name in _CODE]  # not the versions of distributions: a checkout changes without them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from attrs import frozen
 
 from omni_core.errors import ConfigError
+from omni_torch.headers import LARGEST_HEADER
 
 VARIABLE = "OMNI_WEIGHTS_CACHE"
 """The environment variable of the bound: a size such as ``20GiB``, or ``0``, which switches the cache off."""
@@ -44,6 +46,16 @@ class Entry:
     def name(self) -> str:
         """Return the key."""
         return self.path.name.removesuffix(SUFFIX)
+
+    def origin(self) -> dict[str, str]:
+        """Return what the file says of itself: ``network``, ``checkpoint`` and, in JSON, ``options``; nothing if it is damaged."""
+        try:
+            with self.path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                found = json.loads(file.read(min(length, LARGEST_HEADER)))["__metadata__"]
+            return {name: str(found[name]) for name in ("network", "checkpoint", "options")}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
 
 
 def folder() -> Path:
@@ -103,7 +115,8 @@ def claim(nbytes: int) -> Iterator[None]:
 
 
 def make_room(nbytes: int) -> None:
-    """Remove the files that were used longest ago, until ``nbytes`` more fit. Processes that have mapped one keep it.
+    """Remove the files that were used longest ago, until ``nbytes`` more fit, and before them those that no start will map: of checkpoints
+    that are gone. Processes that have mapped one keep it.
 
     Raises:
         OSError: they do not fit into the bound, or on the disk.
@@ -122,6 +135,9 @@ def make_room(nbytes: int) -> None:
     if written + nbytes > most:
         sizes = f"{nbytes / 2**30:.1f} GiB, other processes write {written / 2**30:.1f} GiB"
         raise OSError(f"they have {sizes}, the cache may have {most / 2**30:.1f} GiB ({VARIABLE})")
+    for each in entries():
+        if (origin := each.origin()) and not Path(origin["checkpoint"]).exists():
+            each.path.unlink(missing_ok=True)
     kept, free, removed = entries(), shutil.disk_usage(folder()).free, 0
     total = written + sum(each.nbytes for each in kept)
     oldest: list[Entry] = []
