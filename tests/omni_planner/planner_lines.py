@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.coordinator.replicas import Load
+from omni_core.protocol.messages import OmniRequest
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile, Visit
 
 
@@ -32,3 +36,8 @@ def profile(*names: str, seconds: float, cores: int = 1, message: float = 0.0) -
         sample[name] = Visit([before], [after])
     made.kinds["text"] = [sample]
     return made
+
+
+def last_of(request: OmniRequest, loads: Sequence[Load]) -> int:
+    """A ``balance`` of a user's: the last replica that serves."""
+    return loads[-1].replica

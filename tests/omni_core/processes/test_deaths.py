@@ -27,6 +27,7 @@ FUSED = [spec("b", next=["c"]), spec("c", next=["d"])]
 FAN_OUT = [spec("b", next=["c", "d"])]
 STREAM = [spec("b", next=["c"], stream_to=["c"])]
 END = [spec("b", terminal=True)]
+TALKS = [spec("b", terminal=True, stream_to=["c"])]
 SKIP = [spec("b", next=["c", "x"]), spec("c", next=["x"])]
 """b sends to c, which shares its process, and to x outside, to which c sends as well."""
 
@@ -84,6 +85,18 @@ def known(completed: tuple[tuple[str, str], ...] = (), silent: tuple[str, ...] =
         ),
         pytest.param(END, known(reached={("r", "b")}), "b", id="the result was not told"),
         pytest.param(END, known(reached={("r", "b")}, completed=(("r", "b"),)), None, id="the result was told"),
+        pytest.param(
+            TALKS,
+            known(reached={("r", "b")}, completed=(("r", "b"),)),
+            "b",
+            id="the result was told, the stream's end has not come",
+        ),
+        pytest.param(
+            TALKS,
+            known(reached={("r", "b")}, completed=(("r", "b"),), arrived={("r", "b", "c"): (DONE, None)}),
+            None,
+            id="the result was told and the stream's end has come",
+        ),
         pytest.param(
             SKIP,
             known(reached={("r", "b")}, arrived={("r", "b", "x"): (PAYLOAD, None)}),

@@ -84,7 +84,7 @@ class DeathReport:
                 wanted = [(name, PAYLOAD) for name in results] + [(name, DONE) for name in streams]
                 outside = [(name, bit) for name, bit in wanted if name not in local]
                 has_all = all(self._arrival(request, stage, name)[0] & bit for name, bit in outside)
-                if not (self.completed(request, stage.name) if stage.terminal else has_all):
+                if not has_all or (stage.terminal and not self.completed(request, stage.name)):
                     return stage.name
         return None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from omni_planner.profile import Sample
+from omni_planner.profile import CLIENT, Sample
 
 
 @frozen
@@ -50,6 +50,14 @@ class Flight:
 
     def __attrs_post_init__(self) -> None:
         self.sample, self.kind = self.arrival.sample, self.arrival.kind
+
+    def expected_work(self) -> float:
+        """Return what ``balance: cost`` counts, by its prompts: it has no text, whose characters the runtime counts."""
+        return 1.0 + sum(each.prompt for each in self.sample.values())
+
+    def answering(self, stages: Iterable[str]) -> list[str]:
+        """Return those of the stages whose result goes to its client."""
+        return [each for each in stages if each in self.sample and CLIENT in self.sample[each].targets]
 
 
 def draw(kinds: Mapping[str, Sequence[Sample]], mix: Mapping[str, float], seed: int) -> Iterator[tuple[str, Sample]]:

@@ -20,6 +20,7 @@ from omni_core.errors import OverloadedError
 from omni_core.launch.running import machine_of
 from omni_core.processes.unit import Unit, UnitState
 from omni_core.protocol.messages import OmniRequest
+from omni_core.references import load
 from omni_planner.building import simulated
 from omni_planner.deliveries import Deliveries
 from omni_planner.failures import Failure, check_names
@@ -97,16 +98,15 @@ class Simulation:
             self._build(unit)
             first = process.stages[0]
             if first.replicas > 1:
-                group = ReplicatedGroup(process.group, names, first.affinity_key, BALANCES.get(first.balance))
+                balance = BALANCES[first.balance] if first.balance in BALANCES else load(first.balance)
+                group = ReplicatedGroup(process.group, names, first.affinity_key, balance, self._expected_work)
                 groups.setdefault(process.group, group)
         choice = ReplicaChoice(list(groups.values()), self._available)
         terminals = [stage.name for stage in config.stages if stage.terminal]
         self._flights: dict[str, Flight] = {}
         self.machine: RequestMachine = machine_of(config)(
             terminal_stages=terminals,
-            terminal_stages_fn=lambda request: [
-                each for each in terminals if each in self._flights[request.inputs].sample
-            ],
+            terminal_stages_fn=lambda request: self._flights[request.inputs].answering(terminals),
             place=choice.place,
             left=choice.left,
             max_in_flight=config.max_in_flight,
@@ -119,6 +119,7 @@ class Simulation:
         self.flights: list[Flight] = []
         self.restarts: Restarts | None = None
         self._timer = NEVER
+        self._depth = self._going_on = 0
         if failures:
             check_names(
                 failures, [each.name for each in self.units], [each for each in self._hosts if each is not None]
@@ -187,6 +188,9 @@ class Simulation:
         return {each.number: each.number for each in units}
 
     # --- requests ----------------------------------------------------------------------------------------------------
+    def _expected_work(self, request: OmniRequest) -> float:
+        return self._flights[request.inputs].expected_work()
+
     def begin(self, arrivals: Sequence[Arrival]) -> None:
         self._closed = deque(each for each in arrivals if each.seconds is None)
         coming = [(each.seconds, self.clock.number(), each) for each in arrivals if each.seconds is not None]
@@ -240,7 +244,8 @@ class Simulation:
             self.clock.after(max(1.0, self._pause or 0.0), self._go_on)
 
     def _perform(self, actions: Iterable[Any]) -> None:
-        """Carry out what the machine says, and set its timer."""
+        """Carry out what the machine says, and set its timer. Clients that go on at once do so after all of it."""
+        self._depth += 1
         for action in actions:
             if isinstance(action, Wake):
                 continue  # its client reads at once
@@ -256,6 +261,10 @@ class Simulation:
         if due is not None and due < self._timer:
             self._timer = due
             self.clock.after(due - self.clock.now, self._ring)
+        self._depth -= 1
+        while self._going_on and not self._depth:
+            self._going_on -= 1
+            self._go_on()
 
     def _ring(self) -> None:
         self._timer = NEVER
@@ -287,7 +296,7 @@ class Simulation:
             return
         flight.ended, flight.failed = self.clock.now, tracked.error is not None
         if self._pause is None:
-            self._go_on()
+            self._going_on += 1
         else:
             self.clock.after(max(0.0, played(flight.sound) - self.clock.now) + self._pause, self._go_on)
 
