@@ -1,11 +1,13 @@
 """Late sound with deadlines and without: the demo at 8, 16, 32 and 64 requests at once, in turns.
 
-    python benchmarks/deadlines.py [--quick] [--json FILE] [--load N ...] [--checkpoint mid|DIR] [--frames N] [--requests N]
+    python benchmarks/deadlines.py [--quick] [--json FILE] [--load N ...] [--checkpoint mid|DIR] [--frames N] [--dtype D]
+        [--requests N] [--growth]
 
 Two pipelines of the same checkpoint are open, one with ``policy`` by deadlines and one in the order of arrival, and take turns under
 the same closed loop. A listener plays from the first piece of sound at real time; a piece that comes when nothing is left to play is late,
-with all of its seconds. ``ours`` is the policy by deadlines, ``other`` the order of arrival. A ratio above 1 means less late sound, or
-more sound per second. Needs a machine that does nothing else.
+with all of its seconds. ``ours`` is the policy by deadlines, ``other`` the order of arrival; with ``--growth`` pieces of sound that grow
+beside pieces of one size after the first, both in the order of arrival. A ratio above 1 means less late sound, or more sound per second.
+Needs a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -122,6 +124,7 @@ class Load:
     """The rounds of one number of requests at once."""
 
     at_once: int
+    other_name: str
     ours: list[Round] = field(factory=list)
     other: list[Round] = field(factory=list)
 
@@ -133,7 +136,7 @@ class Load:
                 unit,
                 [getattr(each, name) for each in self.ours],
                 [getattr(each, name) for each in self.other],
-                "in order",
+                self.other_name,
                 higher_is_better=name == "rate",
             )
             for what, unit, name in (
@@ -145,15 +148,19 @@ class Load:
         ]
 
 
-async def run(loads: Sequence[int], rounds: int, each: int, checkpoint: str | None, frames: int) -> list[Row]:
+async def run(
+    loads: Sequence[int], rounds: int, each: int, checkpoint: str | None, frames: int, dtype: str | None, growth: bool
+) -> list[Row]:
     """Open both pipelines and let them take turns. A checkpoint's speech has so many ``frames``; the demo ends by itself."""
-    found = [Load(at_once) for at_once in loads]
+    found = [Load(at_once, "of one size" if growth else "in order") for at_once in loads]
     model = {} if checkpoint is None else {"model": checkpoint}
     name = "demo" if checkpoint is None else "qwen3-omni"
     async with AsyncExitStack() as stack:
+        given = {} if dtype is None else {f"{stage}.factory_args.dtype": dtype for stage in STAGES[:2]}
         by_deadlines = {f"{stage}.factory_args.policy": DEADLINES for stage in STAGES}
-        ours = await stack.enter_async_context(omni_core.open_async(name, **model, set=by_deadlines))
-        other = await stack.enter_async_context(omni_core.open_async(name, **model))
+        of_ours, of_other = ({}, {f"{STAGES[2]}.factory_args.growth": None}) if growth else (by_deadlines, {})
+        ours = await stack.enter_async_context(omni_core.open_async(name, **model, set={**given, **of_ours}))
+        other = await stack.enter_async_context(omni_core.open_async(name, **model, set={**given, **of_other}))
         requests = [await chat_request(ours.interface, ours.media, text) for text in TEXTS]
         if checkpoint is not None:
             for request in requests:
@@ -189,8 +196,17 @@ async def run(loads: Sequence[int], rounds: int, each: int, checkpoint: str | No
     type=click.IntRange(1),
     help="Requests of each client that count.  [default: 4, or 3 with --quick]",
 )
+@click.option("--growth", is_flag=True, help="Compare pieces that grow with pieces of one size, not deadlines.")
+@click.option("--dtype", help="Of the thinker and the talker, such as bfloat16.")
 def main(
-    quick: bool, json_path: Path | None, loads: tuple[int, ...], checkpoint: str | None, frames: int, each: int | None
+    quick: bool,
+    json_path: Path | None,
+    loads: tuple[int, ...],
+    checkpoint: str | None,
+    frames: int,
+    each: int | None,
+    dtype: str | None,
+    growth: bool,
 ) -> None:
     """By deadline beside in order of arrival."""
     loads = loads or ((8, 32) if quick else (8, 16, 32, 64))
@@ -199,7 +215,9 @@ def main(
             from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 
             checkpoint = str(write_tiny_checkpoint(Path(folder) / "mid", shape="mid"))
-        rows = asyncio.run(run(loads, 2 if quick else 5, each or (3 if quick else 4), checkpoint, frames))
+        rows = asyncio.run(
+            run(loads, 2 if quick else 5, each or (3 if quick else 4), checkpoint, frames, dtype, growth)
+        )
     publish(rows, json_path)
 
 

@@ -70,7 +70,8 @@ async def the_stream_is_the_result(client: AsyncPipe, checkpoint: Path, initial_
     np.testing.assert_allclose(streamed, decoded(checkpoint, final.codes), atol=2e-5, rtol=0)
     expected = [min(initial_chunk, frames)]
     while sum(expected) < frames:
-        expected.append(min(chunk, frames - sum(expected)))
+        growing = max(initial_chunk, sum(expected))
+        expected.append(min(chunk, growing, frames - sum(expected)))
     assert [len(piece.samples) // 2048 for piece in pieces] == expected
 
 

@@ -154,7 +154,7 @@ def test_an_engine_that_is_fed_by_a_stream_waits_for_it() -> None:
 def test_a_vocoder_makes_the_passes_of_the_runtime() -> None:
     profile = StageProfile("vocoder")
     profile.cost("").observe({"frames": 1.0}, 0.001)
-    stage = VocoderStage("vocoder", profile, costing_of(profile), {"initial_chunk": 2, "chunk": 3})
+    stage = VocoderStage("vocoder", profile, costing_of(profile), {"initial_chunk": 2, "chunk": 3, "growth": None})
     visits = {
         "talker": Visit(targets=["vocoder"], chunks={"vocoder": 6}),
         "vocoder": Visit(["talker"], [CLIENT], {CLIENT: 3}),
@@ -198,6 +198,7 @@ class _Sounds:
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=7),
     st.integers(1, 5),
     st.integers(1, 12),
+    st.sampled_from([None, 0.5, 1.0, 2.0]),
     st.sampled_from([None, 1, 3]),
     st.sampled_from([None, "omni_torch.deadlines:Deadlines"]),
     costs,
@@ -206,6 +207,7 @@ def test_a_vocoder_makes_the_same_passes_and_sends_the_same_sound(
     asked: list[tuple[int, int, int]],  # turn of the first frames, frames, and how many come in a turn
     initial_chunk: int,
     chunk: int,
+    growth: float | None,
     max_running: int | None,
     policy: str | None,
     costs: tuple[float, float, float],
@@ -224,6 +226,7 @@ def test_a_vocoder_makes_the_same_passes_and_sends_the_same_sound(
     options: dict[str, Any] = {
         "initial_chunk": initial_chunk,
         "chunk": chunk,
+        "growth": growth,
         "max_running": max_running,
         "policy": policy,
     }

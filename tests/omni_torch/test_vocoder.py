@@ -51,10 +51,33 @@ def frames_of(count: int) -> torch.Tensor:
 @pytest.mark.parametrize(("count", "passes"), [(0, []), (1, [[1]]), (2, [[2]]), (9, [[2], [7]]), (12, [[2], [7], [3]])])
 def test_the_first_chunk_is_small_and_the_last_what_is_left(count: int, passes: list[list[int]]) -> None:
     vocoder = Counter()
-    result = heard(VocoderScheduler(vocoder, initial_chunk=2, chunk=7), frames_of(count))
+    result = heard(VocoderScheduler(vocoder, initial_chunk=2, chunk=7, growth=None), frames_of(count))
     assert vocoder.passes == passes
     assert np.array_equal(result.samples, frames_of(count).sum(1).float().repeat_interleave(2)[2:])
     assert result.sample_rate == 8000
+
+
+@pytest.mark.parametrize(
+    ("initial", "chunk", "growth", "sizes"),
+    [
+        (2, 7, 1.0, [2, 2, 4, 7, 7, 7, 1]),
+        (2, 7, 2.0, [2, 4, 7, 7, 7, 3]),
+        (4, 100, 1.0, [4, 4, 8, 14]),
+        (4, 100, 0.1, [4] * 7 + [2]),
+        (5, 3, 1.0, [5] + [3] * 8 + [1]),
+    ],
+)
+def test_a_chunk_has_as_many_frames_as_all_before_it(initial: int, chunk: int, growth: float, sizes: list[int]) -> None:
+    vocoder = Counter()
+    result = heard(VocoderScheduler(vocoder, initial_chunk=initial, chunk=chunk, growth=growth), frames_of(30))
+    assert vocoder.passes == [[each] for each in sizes]
+    assert np.array_equal(result.samples, frames_of(30).sum(1).float().repeat_interleave(2)[2:])
+
+
+@pytest.mark.parametrize("growth", [0, -1.0, float("inf"), float("nan")])
+def test_no_growth_is_an_error(growth: float) -> None:
+    with pytest.raises(ConfigError, match="growth: must be a number greater than 0, or null"):
+        VocoderScheduler(Counter(), initial_chunk=1, chunk=1, growth=growth)
 
 
 def test_requests_with_a_chunk_each_share_a_pass() -> None:
@@ -70,7 +93,7 @@ def test_requests_with_a_chunk_each_share_a_pass() -> None:
 
 def test_a_pass_has_at_most_so_many_requests() -> None:
     vocoder = Counter()
-    scheduler = VocoderScheduler(vocoder, initial_chunk=2, chunk=7, max_running=2)
+    scheduler = VocoderScheduler(vocoder, initial_chunk=2, chunk=7, growth=None, max_running=2)
     for name, count in (("a", 9), ("b", 2), ("c", 2)):
         for each in frames_of(count):
             scheduler.inbox.put(frame(name, each))
@@ -186,7 +209,7 @@ def test_requests_take_turns_where_a_pass_has_no_room_for_all() -> None:
 
 
 def test_late_sound_is_counted_from_the_first_sound_on() -> None:
-    scheduler = VocoderScheduler(Counter(), initial_chunk=2, chunk=4)
+    scheduler = VocoderScheduler(Counter(), initial_chunk=2, chunk=4, growth=None)
     now = [100.0]
     scheduler.clock = lambda: now[0]
     for number, each in enumerate(frames_of(10)):

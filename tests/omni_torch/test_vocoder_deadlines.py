@@ -47,7 +47,7 @@ class Talk:
     @classmethod
     def of(cls, seconds_per_frame: float, policy: str | None = "omni_torch.deadlines:Deadlines") -> Talk:
         vocoder = Slow(seconds_per_frame)
-        scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=24, policy=policy)
+        scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=24, growth=None, policy=policy)
         scheduler.clock = lambda: vocoder.now
         return cls(vocoder, scheduler)
 

@@ -67,9 +67,12 @@ def create_vocoder(
     dtype: str = "float32",
     initial_chunk: int = 4,
     chunk: int = 20,
+    growth: float | None = 1.0,
     max_running: int | None = None,
     policy: str | None = None,
 ) -> VocoderScheduler[StreamState]:
     """The vocoder stage; see :class:`VocoderScheduler` for the options."""
     vocoder = Vocoder(model_path, device=device, dtype=dtype)
-    return VocoderScheduler(vocoder, initial_chunk=initial_chunk, chunk=chunk, max_running=max_running, policy=policy)
+    return VocoderScheduler(
+        vocoder, initial_chunk=initial_chunk, chunk=chunk, growth=growth, max_running=max_running, policy=policy
+    )

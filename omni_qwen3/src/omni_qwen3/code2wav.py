@@ -93,9 +93,12 @@ def create_code2wav(
     dtype: str = "float32",
     initial_chunk: int = 4,
     chunk: int = 24,
+    growth: float | None = 1.0,
     max_running: int | None = None,
     policy: str | None = None,
 ) -> VocoderScheduler[Utterance]:
     """The stage; see :class:`VocoderScheduler` and :class:`Vocoder` for the options."""
     vocoder = Vocoder(model_path, device=device, dtype=dtype)
-    return VocoderScheduler(vocoder, initial_chunk=initial_chunk, chunk=chunk, max_running=max_running, policy=policy)
+    return VocoderScheduler(
+        vocoder, initial_chunk=initial_chunk, chunk=chunk, growth=growth, max_running=max_running, policy=policy
+    )

@@ -87,7 +87,7 @@ class VocoderStage(SimulatedStage):
     """The runtime's vocoder scheduler, whose network takes no time here; every pass is a step.
 
     Args:
-        settings: ``initial_chunk``, ``chunk`` and ``max_running``, as its factory gets them.
+        settings: ``initial_chunk``, ``chunk``, ``growth`` and ``max_running``, as its factory gets them.
     """
 
     def __init__(self, name: str, profile: StageProfile, costing: Costing, settings: Settings) -> None:
@@ -97,6 +97,7 @@ class VocoderStage(SimulatedStage):
             _Silence(self._passed),
             initial_chunk=int(settings["initial_chunk"]),
             chunk=int(settings["chunk"]),
+            growth=settings.get("growth", 1.0),
             max_running=settings.get("max_running"),
             policy=settings.get("policy"),
         )

@@ -58,6 +58,7 @@ class _Sound(Generic[Stream]):
     return_codes: bool = False
     waiting: list[torch.Tensor] = field(factory=list)
     decoded: list[torch.Tensor] = field(factory=list)  # chunk by chunk, as they were decoded
+    frames: int = 0  # of these
     waves: list[torch.Tensor] = field(factory=list)
     until: float | None = None  # when a listener who began to play at the first sound runs out of it
 
@@ -75,7 +76,9 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
 
     Args:
         initial_chunk: frames of the first chunk: small, so that sound starts soon.
-        chunk: frames of every later chunk: larger, because a pass has a cost of its own.
+        chunk: frames of a later chunk at most: larger, because a pass has a cost of its own.
+        growth: frames of a later chunk over those of all before it. At 1, the default, a listener hears no pause if frames come as fast as
+            they are heard. ``None``: every later chunk has ``chunk`` frames, for fewer passes.
         max_running: requests decoded in one pass, which bounds its memory. By default all that have a whole chunk.
         policy: ``package.module:attribute`` of a callable that returns a :class:`omni_torch.deadlines.Policy`, or ``None`` for requests
             in the order in which they came, the default.
@@ -84,7 +87,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         clock: returns the time in seconds.
 
     Raises:
-        ConfigError: a chunk of no frames, or passes for no request.
+        ConfigError: a chunk of no frames, no growth, or passes for no request.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         *,
         initial_chunk: int,
         chunk: int,
+        growth: float | None = 1.0,
         max_running: int | None = None,
         policy: str | None = None,
     ) -> None:
@@ -101,10 +105,12 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         for name, value in (("initial_chunk", initial_chunk), ("chunk", chunk)):
             if value < 1:
                 raise ConfigError(f"{name}: must be at least 1 frame, is {value}")
+        if growth is not None and not 0 < growth < math.inf:
+            raise ConfigError(f"growth: must be a number greater than 0, or null, is {growth}")
         if max_running is not None and max_running < 1:
             raise ConfigError(f"max_running: must be at least 1, is {max_running}")
         self._vocoder, self._initial_chunk, self._chunk = vocoder, initial_chunk, chunk
-        self._max_running = max_running
+        self._growth, self._max_running = growth, max_running
         self._policy = policy_of(policy)
         self._order = Passes(max_running)
         self._playout: Playout[AudioChunk] | None = None if self._policy is None else Playout(self._policy)
@@ -215,7 +221,12 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         return len(state.waiting) if state.waiting and self.is_whole(request_id) else 0
 
     def _wanted(self, state: _Sound[Stream]) -> int:
-        return self._chunk if state.decoded else self._initial_chunk
+        """Return the frames of a request's next chunk."""
+        if not state.frames:
+            return self._initial_chunk
+        if self._growth is None:
+            return self._chunk
+        return min(self._chunk, max(self._initial_chunk, int(self._growth * state.frames)))
 
     def _chosen(self, due: dict[str, _Sound[Stream]], now: float) -> tuple[list[str], float]:
         """Return the requests of the next pass, and when to look again if there are none because all are held back for others."""
@@ -226,7 +237,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         for name, state in {**due, **self._heard}.items():
             is_heard = name in self._heard
             may_wait = not is_heard and not playout.is_kept(name) and policy.may_wait(name, now)
-            frames = self._frames_due(name, state) or (0 if self.is_whole(name) else self._chunk)
+            frames = self._frames_due(name, state) or (0 if self.is_whole(name) else self._wanted(state))
             chunks[name] = NextChunk(policy.due(name, now), frames, name in due, is_heard, may_wait)
         return self._order.choose(chunks, now)
 
@@ -272,6 +283,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     def _decoded(self, request_id: str, state: _Sound[Stream], frames: torch.Tensor, wave: torch.Tensor) -> None:
         del state.waiting[: len(frames)]
         state.decoded.append(frames)
+        state.frames += len(frames)
         state.waves.append(wave)
         self._samples += len(wave)
         if len(wave):
