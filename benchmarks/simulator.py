@@ -228,7 +228,7 @@ def _estimated(total: int) -> Outcome:
     )
     made = config(thinker__gpu=0, talker_ar__gpu=1, code2wav__gpu=1, code2wav__replicas=2, retries=1)
     kinds = {"speech": Ask(text=200, reply=20, speech=3.0)}
-    measured = estimate(made, Device(ACCELERATORS["h100"], Rates(start=2.0)), kinds, works)
+    measured = estimate(made, Device(ACCELERATORS["h100"], Rates(start=2.0, spread=0.0)), kinds, works)
     arrivals = closed_loop(draw(measured.kinds, {"speech": 1.0}, 1), total)
     failures = [Failure(0.4, "thinker"), Failure(2.9, "code2wav.1"), Failure(6.0, "talker_ar")]
     return simulate(made, measured, arrivals, in_flight=30, pause=1.0, failures=failures)

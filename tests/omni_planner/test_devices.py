@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 
 from omni_core.errors import ConfigError
 from omni_planner.devices import Fleet, Rates, assumed
-from omni_planner.estimate import ask_of
+from omni_planner.estimate import ask_of, of_sizes
 from omni_planner.objectives import Objectives
 from omni_planner.summary import Quantiles, late_seconds
+from omni_torch.works import Ask
 
 GIB = 2**30
 
@@ -26,6 +29,7 @@ def test_devices() -> None:
 def test_rates_that_are_assumed() -> None:
     assert assumed("step=0.002", Rates()).step == 0.002
     assert assumed("cores=8", Rates()).cores == 8
+    assert assumed("spread=0", Rates()).spread == 0
     for wrong, problem in (("steps=1", "did you mean 'step'"), ("step=fast", "above 0"), ("step=0", "above 0")):
         with pytest.raises(ConfigError, match=problem):
             assumed(wrong, Rates())
@@ -56,3 +60,24 @@ def test_late_seconds_are_those_in_which_nothing_is_left_to_play() -> None:
     assert late_seconds([]) == 0.0
     assert late_seconds([(1.0, 0.5), (1.2, 0.5), (1.9, 0.5)]) == 0.0
     assert late_seconds([(1.0, 0.5), (1.7, 0.5), (3.0, 0.5)]) == pytest.approx(0.2 + 0.8)
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.7, 1.5])
+def test_sizes_of_an_estimate_are_spread_around_their_mean(spread: float) -> None:
+    ask = Ask(text=3000, pixels=1_000_000, audio=5.0, reply=600, speech=12.0)
+    made = of_sizes(ask, spread, "speech")
+    assert made == of_sizes(ask, spread, "speech")
+    for name in ("text", "pixels", "audio", "reply", "speech"):
+        sizes = [getattr(each, name) for each in made]
+        assert statistics.fmean(sizes) == pytest.approx(getattr(ask, name), rel=0.01)
+        # 64 quantiles lack the far tail.
+        assert statistics.pstdev(sizes) / statistics.fmean(sizes) == pytest.approx(spread, rel=0.25)
+        assert statistics.median(sizes) < statistics.fmean(sizes)
+    assert all(each.speech / each.reply == pytest.approx(12.0 / 600, rel=0.05) for each in made)
+    assert statistics.correlation([each.text for each in made], [each.reply for each in made]) < 0.5
+
+
+def test_sizes_that_are_nothing_stay_nothing() -> None:
+    assert all(each.text == 0 and each.audio > 0 for each in of_sizes(Ask(text=0, audio=1.0), 0.7, "x"))
+    assert all(each.text >= 1 and not each.speech for each in of_sizes(Ask(text=1, reply=1), 1.5, "x"))
+    assert of_sizes(Ask(text=300), 0.0, "x") == [Ask(text=300)]

@@ -23,7 +23,15 @@ from omni_torch.works import Ask, Counts, DecoderWork, PassWork, PipelineWorks, 
 
 GPU = Accelerator("test", 10 * 2**30, flops=100e12, float32_flops=100e12, bandwidth=1e12, link=100e9)
 RATES = Rates(
-    flops_share=1.0, bandwidth_share=1.0, kernel=1e-9, step=1e-6, row=1e-9, message=1e-6, latency=1e-6, function=1e-6
+    flops_share=1.0,
+    bandwidth_share=1.0,
+    kernel=1e-9,
+    step=1e-6,
+    row=1e-9,
+    message=1e-6,
+    latency=1e-6,
+    function=1e-6,
+    spread=0.0,
 )
 DECODER = DecoderWork(layers=2, hidden_size=64, shared=500_000_000, head=0, cached=256, heads=64, ranks=(1, 2, 4))
 """A step reads a gigabyte: 1 ms."""

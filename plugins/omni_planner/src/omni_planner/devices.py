@@ -56,6 +56,7 @@ class Rates:
         message: processor seconds of a message at each end. latency: seconds between them. copy: bytes a second of a payload.
         function: processor seconds of a request in a stage without a network. cores: processors for each GPU.
         start: seconds from the start of a process until it serves.
+        spread: of the sizes of requests of one kind, the standard deviation over the mean; 0: all are alike.
     """
 
     flops_share: float = 0.4
@@ -70,6 +71,7 @@ class Rates:
     function: float = 2e-3
     cores: int = 12
     start: float = 60.0
+    spread: float = 0.7
 
 
 @frozen
@@ -116,7 +118,7 @@ def assumed(values: str, rates: Rates) -> Rates:
     """Return rates with one replaced, ``NAME=VALUE``.
 
     Raises:
-        ConfigError: there is none of that name, or the value is no number above 0.
+        ConfigError: there is none of that name, or the value is no number above 0 (of a spread, of at least 0).
     """
     name, _, value = values.partition("=")
     known = [each.name for each in fields(Rates)]
@@ -126,9 +128,10 @@ def assumed(values: str, rates: Rates) -> Rates:
         )
     try:
         number = float(value)
-        if not 0 < number < float("inf"):
+        if not (0 < number < float("inf") or (number == 0 and name == "spread")):
             raise ValueError
     except ValueError:
-        raise ConfigError(f"--assume {values}: must be a number above 0") from None
+        least = "of at least 0" if name == "spread" else "above 0"
+        raise ConfigError(f"--assume {values}: must be a number {least}") from None
     given: dict[str, Any] = {name: int(number) if name == "cores" else number}
     return evolve(rates, **given)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+import statistics
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -36,6 +39,10 @@ KINDS = {
 }
 """Requests that an estimate knows without being told: a text, a question about a picture, one about a recording, and a turn of a
 conversation by voice."""
+
+
+SIZES = 64
+"""Requests of each kind, of as many sizes, which come in turn."""
 
 
 @frozen
@@ -198,10 +205,36 @@ def estimate(
             device=device,
         )
     for name, ask in kinds.items():
-        visits = works.visits(ask)
-        profile.kinds[name] = [_sample(config.stages, works, ask)]
-        profile.hidden.update({stage: each.hidden for stage, each in visits.items() if each.hidden})
+        profile.kinds[name] = [_sample(config.stages, works, each) for each in of_sizes(ask, rates.spread, name)]
+        profile.hidden.update({stage: each.hidden for stage, each in works.visits(ask).items() if each.hidden})
     return profile
+
+
+def of_sizes(ask: Ask, spread: float, seed: str) -> list[Ask]:
+    """Return requests like ``ask`` whose sizes are log-normal, with its sizes as the mean and ``spread`` as their relative deviation.
+
+    The lengths of an answer and of its speech go together, the others are independent of each other.
+    """
+    if not spread:
+        return [ask]
+    variance = math.log1p(spread**2)
+    normal = statistics.NormalDist(-variance / 2, math.sqrt(variance))
+    factors = [math.exp(normal.inv_cdf((each + 0.5) / SIZES)) for each in range(SIZES)]
+    mean = statistics.fmean(factors)
+    drawn: dict[str, list[float]] = {}
+    for name in ("text", "pixels", "audio", "reply"):
+        drawn[name] = [each / mean for each in factors]
+        random.Random(f"{seed} {name}").shuffle(drawn[name])
+    return [
+        Ask(
+            text=max(1, round(ask.text * text)) if ask.text else 0,
+            pixels=round(ask.pixels * pixels),
+            audio=ask.audio * audio,
+            reply=max(1, round(ask.reply * reply)) if ask.reply else 0,
+            speech=ask.speech * reply,
+        )
+        for text, pixels, audio, reply in zip(*drawn.values(), strict=True)
+    ]
 
 
 def _sample(stages: Sequence[StageConfig], works: PipelineWorks, ask: Ask) -> Sample:

@@ -22,6 +22,9 @@ from omni_planner.trials import Load, Settings, Trial, attempt
 GROWTH = 1.5
 """The factor between two loads of a cell that are tried, until one misses an objective."""
 
+SMALL_GROWTH = 1.1
+"""That factor where a smaller cell says what may be expected: two loads are tried then, mostly."""
+
 ROUNDS = 7
 
 RUNNING = 128
@@ -144,7 +147,8 @@ def _most(
     known: float,
 ) -> Cell | str:
     whole = per_second(load, profile, config)
-    share, missed = min(1.0, known or 0.8 / (shape.work * whole)), 1.0 + 1e-9
+    step = SMALL_GROWTH if known else GROWTH
+    share, missed = min(1.0, known * step or 0.8 / (shape.work * whole)), 1.0 + 1e-9
     reached: Cell | None = None
     for _ in range(ROUNDS):
         trial = _trial(config, profile, load, objectives, fleet, gpus, shape.settings, share)
@@ -157,13 +161,7 @@ def _most(
         below = 0.0 if reached is None else reached.most
         if below and (missed < 1.15 * below or below >= 1.0):
             break
-        share = (
-            below * (GROWTH if not known else 1.2)
-            if missed > 1.0
-            else (below + missed) / 2
-            if below
-            else share / GROWTH
-        )
+        share = below * step if missed > 1.0 else (below + missed) / 2 if below else share / step
         share = min(share, 1.0)
     return reached or f"a cell of {gpus} ({shape.text}) misses the objectives even with {_part(load, share)}"
 

@@ -146,9 +146,10 @@ def per_second(load: Load, profile: EstimatedProfile, config: PipelineConfig) ->
     if load.pause is None:
         return (load.in_flight or 1) / alone
     spoken = sum(
-        weight / total * visit.prompt * profile.stages[name].frame_seconds
+        weight / total * visit.prompt * profile.stages[name].frame_seconds / len(profile.kinds[kind])
         for kind, weight in load.mix.items()
-        for name, visit in profile.kinds[kind][0].items()
+        for sample in profile.kinds[kind]
+        for name, visit in sample.items()
     )
     return (load.in_flight or 1) / (max(alone, spoken) + load.pause)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 from attrs import evolve, frozen
@@ -39,7 +40,9 @@ def demands(
             continue
         costing = measured.costing(evolve(stage, tp_size=ranks))
         found[stage.name] = sum(
-            weight / total * _request(stage.name, measured.kind, costing, profile.kinds[kind][0], config)
+            weight
+            / total
+            * fmean(_request(stage.name, measured.kind, costing, each, config) for each in profile.kinds[kind])
             for kind, weight in mix.items()
         )
     return {name: seconds for name, seconds in found.items() if seconds}
