@@ -113,7 +113,7 @@ def config(arguments: Mapping[str, Mapping[str, Any]] | None = None, **changes: 
         "image_encoder": ["mm_aggregate"], "audio_encoder": ["mm_aggregate"], "thinker": ["decode", "talker_ar"],
         "talker_ar": ["code2wav"]}  # fmt: skip
     streams = {"thinker": ["decode", "talker_ar"], "talker_ar": ["code2wav"]}
-    given = {"code2wav": {"initial_chunk": 4, "chunk": 25}}
+    given = {"code2wav": {"initial_chunk": 4, "chunk": 25, "growth": None}}
     stages = [
         StageConfig(
             name=name,

@@ -38,6 +38,11 @@ def profile(*names: str, seconds: float, cores: int = 1, message: float = 0.0) -
     return made
 
 
+def longest(request: OmniRequest, loads: Sequence[Load]) -> int:
+    """A ``balance`` of a user's that reads the request."""
+    return loads[len(request.inputs["messages"]) % 2].replica
+
+
 def last_of(request: OmniRequest, loads: Sequence[Load]) -> int:
     """A ``balance`` of a user's: the last replica that serves."""
     return loads[-1].replica

@@ -18,7 +18,8 @@ from omni_planner.objectives import Objectives
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile, Visit
 from omni_planner.search import Search, reason
 from omni_planner.shapes import shapes
-from omni_planner.trials import Load
+from omni_planner.simulate import simulate, summarise
+from omni_planner.trials import Load, Trial, attempt
 from omni_torch.works import Ask, Counts, DecoderWork, PassWork, PipelineWorks, StageWork
 
 GPU = Accelerator("test", 10 * 2**30, flops=100e12, float32_flops=100e12, bandwidth=1e12, link=100e9)
@@ -101,6 +102,33 @@ def test_a_stage_that_makes_sound_of_a_payload_streams_it() -> None:
     assert found.excess == 0
     assert found.figures["ttfa"].p50 == pytest.approx(0.01 + 0.025, rel=0.1)
     assert found.figures["done"].p50 == pytest.approx(0.01 + 0.1, rel=0.1)
+
+
+def test_estimated_requests_of_many_sizes_have_a_tail() -> None:
+    load = Load({"text": 1.0}, rate=5.0, total=300)
+    done = {}
+    for spread in (0.0, 0.7):
+        made = estimate(line(), Device(GPU, evolve(RATES, spread=spread)), {"text": Ask(text=10, reply=100)}, works())
+        outcome = simulate(line(), made, load.arrivals(made))
+        done[spread] = summarise(outcome).done
+    assert done[0.0] is not None
+    assert done[0.7] is not None
+    assert done[0.0].p95 < 1.2 * done[0.0].p50
+    assert done[0.7].p95 > 1.8 * done[0.7].p50
+
+
+def test_a_placement_in_which_one_request_does_not_fit_is_refused_and_the_others_are_tried() -> None:
+    made = estimate(line(), Device(GPU, evolve(RATES, spread=0.7)), {"text": Ask(text=10, reply=100)}, works())
+    limits = Objectives.parse("done=10")
+    small, large = (
+        attempt(
+            line(), {"speak.factory_args.kv_blocks": blocks}, made, Load({"text": 1.0}, rate=5.0, total=100), limits, 1
+        )
+        for blocks in (10, 1000)
+    )
+    assert isinstance(small, str)
+    assert "positions" in small
+    assert isinstance(large, Trial)
 
 
 def test_the_estimated_cache_is_what_the_budget_leaves() -> None:

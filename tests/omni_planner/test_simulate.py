@@ -16,7 +16,8 @@ from planner_lines import pipeline, profile
 
 from omni_core.errors import ConfigError
 from omni_planner.arrivals import open_loop
-from omni_planner.requests import closed_loop, draw
+from omni_planner.profile import CLIENT, Visit
+from omni_planner.requests import Arrival, Flight, closed_loop, draw
 from omni_planner.simulate import simulate
 
 
@@ -98,3 +99,30 @@ def test_the_kind_of_a_request_does_not_follow_from_when_it_comes() -> None:
         assert before.seconds is not None
         gaps[each.kind].append(each.seconds - before.seconds)
     assert statistics.mean(gaps["text"]) == pytest.approx(statistics.mean(gaps["speech"]), rel=0.15)
+
+
+def test_a_balance_that_reads_the_content_of_requests_is_an_error_that_says_so() -> None:
+    measured = profile("a", seconds=0.01)
+    config = pipeline("a", replicas=2, balance="planner_lines:longest")
+    with pytest.raises(ConfigError, match=r"which has no content, cannot be placed: .*string indices"):
+        simulate(config, measured, closed_loop(draw(measured.kinds, {"text": 1.0}, 1), 5), in_flight=1)
+
+
+def test_clients_of_requests_that_end_at_once_go_on_without_recursion() -> None:
+    """Each is refused and waits for a second; each that begins times out at once."""
+    measured = profile("a", seconds=1.0)
+    config = evolve(pipeline("a"), request_timeout=1e-9)
+    outcome = simulate(config, measured, closed_loop(draw(measured.kinds, {"text": 1.0}, 1), 3000), in_flight=2)
+    assert sum(each.failed for each in outcome.flights) == 3000
+
+
+def test_the_expected_work_of_a_request_is_its_first_engines_prompt() -> None:
+    sample = {
+        "encoder": Visit([CLIENT], ["thinker"], prompt=500),
+        "thinker": Visit(["encoder"], ["vocoder"], prompt=40, outputs=8),
+        "talker": Visit(["thinker"], ["vocoder"], prompt=9, outputs=100),
+        "vocoder": Visit(["talker"], [CLIENT], prompt=99),
+    }
+    flight = Flight("r", Arrival(0.0, "speech", sample), 0.0)
+    assert flight.expected_work() == 41.0
+    assert flight.answering(["thinker", "vocoder", "decode"]) == ["vocoder"]

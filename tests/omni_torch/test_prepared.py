@@ -102,8 +102,51 @@ def test_weights_that_stay_as_they_are_are_kept_so(checkpoint: Path, caplog: pyt
     assert type(fitting.both) is not type(made.both)
 
 
+class Four(nn.Module):
+    """Of four layers the first is too narrow for 12 bits, and the third has values that do not fit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(size, 128, bias=False) for size in (96, 128, 128, 128))
+
+
 @pytest.mark.skipif("bfloat16_lossless" not in MINE, reason="needs AVX2")
-@pytest.mark.parametrize("said", ["[1.5e", '"x"', "[[]]", "7"])
+def test_of_several_layers_those_that_fit_are_coded_at_each_start(checkpoint: Path) -> None:
+    tensors = {f"layers.{number}.weight": drawn(128, 128, seed=number) for number in range(4)}
+    tensors["layers.0.weight"] = drawn(128, 96, seed=9)
+    tensors["layers.2.weight"] = torch.exp2(torch.linspace(-60, 60, 128)).repeat(128, 1)
+    save_file(tensors, checkpoint / "model.safetensors")
+    read: list[Any] = []
+
+    def fill(module: Four) -> Four:
+        read.append(1)
+        return load_module(module, Checkpoint(checkpoint), lambda name, shape: [(name, None)], dtype=torch.bfloat16)
+
+    def make() -> Four:
+        with torch.device("meta"):
+            return Four()
+
+    kinds = []
+    for _ in range(2):
+        quantize = quantize_for("bfloat16_lossless", "cpu")
+        made = load_prepared(
+            make, fill, checkpoint, network="four", dtype=torch.bfloat16, options={}, quantize=quantize
+        )
+        kinds.append([type(each) is nn.Linear for each in made.layers])
+        for number, layer in enumerate(made.layers):
+            x = drawn(3, layer_size(number), seed=5).bfloat16()
+            right = x.double() @ tensors[f"layers.{number}.weight"].bfloat16().double().T
+            assert (layer(x).double() - right).norm() < 0.01 * right.norm()
+    assert len(read) == 1
+    assert kinds == [[True, False, True, False]] * 2
+
+
+def layer_size(number: int) -> int:
+    return 128 if number else 96
+
+
+@pytest.mark.skipif("bfloat16_lossless" not in MINE, reason="needs AVX2")
+@pytest.mark.parametrize("said", ["[1.5e", '"x"', "[[]]", "7", "[1e999]"])
 def test_a_file_with_damaged_metadata_is_made_anew(
     checkpoint: Path, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:

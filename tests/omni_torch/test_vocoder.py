@@ -74,6 +74,40 @@ def test_a_chunk_has_as_many_frames_as_all_before_it(initial: int, chunk: int, g
     assert np.array_equal(result.samples, frames_of(30).sum(1).float().repeat_interleave(2)[2:])
 
 
+class Prompt(Counter):
+    """Gives the samples of a frame with the frame."""
+
+    def decode(self, work: Work) -> list[torch.Tensor]:
+        return [frames.sum(1).float().repeat_interleave(2) for _, frames in work]
+
+
+@pytest.mark.parametrize(
+    ("growth", "speed", "is_smooth"),
+    [
+        (1.0, 1.76, True),
+        (1.0, 1.7, False),
+        (0.5, 1.5, True),
+        (0.5, 1.2, False),
+        (2.0, 2.7, True),
+        (2.0, 2.6, False),
+        (None, 6.01, True),
+        (None, 5.9, False),
+    ],
+)
+def test_no_pause_where_frames_come_faster_than_they_are_heard_by_growth(
+    growth: float | None, speed: float, is_smooth: bool
+) -> None:
+    """A listener who begins with the first piece; a second is 8000 samples, and 4000 frames."""
+    scheduler = VocoderScheduler(Prompt(), initial_chunk=4, chunk=24, growth=growth)
+    now = [0.0]
+    scheduler.clock = lambda: now[0]
+    for number, each in enumerate(frames_of(200), 1):
+        now[0] = number / 4000 / speed
+        scheduler.inbox.put(frame("a", each))
+        turns(scheduler)
+    assert (scheduler.statistics()["late_seconds"] < 1e-9) == is_smooth
+
+
 @pytest.mark.parametrize("growth", [0, -1.0, float("inf"), float("nan")])
 def test_no_growth_is_an_error(growth: float) -> None:
     with pytest.raises(ConfigError, match="growth: must be a number greater than 0, or null"):

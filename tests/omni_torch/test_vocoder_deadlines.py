@@ -45,9 +45,14 @@ class Talk:
     ended: list[str] = field(factory=list)
 
     @classmethod
-    def of(cls, seconds_per_frame: float, policy: str | None = "omni_torch.deadlines:Deadlines") -> Talk:
+    def of(
+        cls,
+        seconds_per_frame: float,
+        policy: str | None = "omni_torch.deadlines:Deadlines",
+        growth: float | None = None,
+    ) -> Talk:
         vocoder = Slow(seconds_per_frame)
-        scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=24, growth=None, policy=policy)
+        scheduler = VocoderScheduler(vocoder, initial_chunk=4, chunk=24, growth=growth, policy=policy)
         scheduler.clock = lambda: vocoder.now
         return cls(vocoder, scheduler)
 
@@ -147,10 +152,12 @@ REQUEST = st.tuples(st.integers(0, 70), st.floats(0.0, 0.5), st.booleans())
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(REQUEST, max_size=12), st.sampled_from([0.0, 0.003, 0.02, 0.1]))
-def test_every_request_that_has_come_whole_ends(requests: list[tuple[int, float, bool]], cost: float) -> None:
+@given(st.lists(REQUEST, max_size=12), st.sampled_from([0.0, 0.003, 0.02, 0.1]), st.sampled_from([None, 0.5, 1.0]))
+def test_every_request_that_has_come_whole_ends(
+    requests: list[tuple[int, float, bool]], cost: float, growth: float | None
+) -> None:
     """Whatever the load, and although others stop in the middle; each with all of its sound, the frames in order."""
-    talk = Talk.of(cost)
+    talk = Talk.of(cost, growth=growth)
     for number, (frames, gap, whole) in enumerate(requests):
         talk.give(str(number), frames, whole=whole)
         talk.run(talk.vocoder.now + gap)

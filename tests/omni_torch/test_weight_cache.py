@@ -65,18 +65,26 @@ def test_what_a_killed_process_was_writing_goes(files: list[Path], monkeypatch: 
     assert (left.exists(), written.exists()) == (False, True)
 
 
-def test_weights_of_checkpoints_that_are_gone_are_removed_first(
+def test_weights_of_checkpoints_that_are_gone_are_removed_after_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free(monkeypatch, 10**6)
     monkeypatch.setenv(weight_cache.VARIABLE, "1MiB")
-    there, gone = tmp_path / "there", tmp_path / "gone"
+    there, gone, closed = tmp_path / "there", tmp_path / "gone", tmp_path / "file" / "below"
     there.mkdir()
-    for name, checkpoint in (("of-there", there), ("of-gone", gone)):
+    closed.parent.touch()  # to look below it is an error, but not that nothing is there
+    old = time.time() - weight_cache.GONE - 60
+    for name, checkpoint, used in (
+        ("of-there", there, old),
+        ("of-gone", gone, old),
+        ("of-gone-today", gone, time.time()),
+        ("of-closed", closed, old),
+    ):
         said = {"network": "thinker", "checkpoint": str(checkpoint), "options": "{}"}
         write_tensors(weight_cache.path_of(name), {"weight": torch.zeros(10)}, said)
+        os.utime(weight_cache.path_of(name), (used, used))
     weight_cache.make_room(1)
-    assert {each.name for each in weight_cache.entries()} == {"a", "b", "c", "of-there"}
+    assert {each.name for each in weight_cache.entries()} == {"a", "b", "c", "of-there", "of-gone-today", "of-closed"}
 
 
 def test_what_others_write_counts(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

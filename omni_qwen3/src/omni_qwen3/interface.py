@@ -21,7 +21,7 @@ OPTIONS = {
     "dtype": "weights of every stage: auto (default: the checkpoint's; on a CPU without bfloat16 float32), float32, bfloat16, float16",
     "gpu": "auto (default: the GPUs of this machine, if there are any), the number of one for every network stage, or none",
     "initial_chunk": "codec frames (80 ms each) in the first piece of sound",
-    "chunk": "codec frames in a later piece of sound, at most: each has as many as all before it",
+    "chunk": "codec frames in a later piece of sound, at most: each has as many as all before it (`growth` of the vocoder)",
     "max_image_pixels": "largest image, in pixels",
     "max_audio_seconds": "longest audio clip",
     "max_video_seconds": "longest video",

@@ -98,6 +98,12 @@ def known(completed: tuple[tuple[str, str], ...] = (), silent: tuple[str, ...] =
             id="the result was told and the stream's end has come",
         ),
         pytest.param(
+            [spec("b", terminal=True, stream_to=["c"], stream_done_to_fn="m:f")],
+            known(reached={("r", "b")}, completed=(("r", "b"),)),
+            None,
+            id="the result was told, and it need not stream",
+        ),
+        pytest.param(
             SKIP,
             known(reached={("r", "b")}, arrived={("r", "b", "x"): (PAYLOAD, None)}),
             "c",

@@ -161,7 +161,13 @@ def _most(
         below = 0.0 if reached is None else reached.most
         if below and (missed < 1.15 * below or below >= 1.0):
             break
-        share = below * step if missed > 1.0 else (below + missed) / 2 if below else share / step
+        share = (
+            below * step
+            if missed > 1.0
+            else (below + missed) / 2
+            if below
+            else share / (GROWTH if share < known else step)
+        )
         share = min(share, 1.0)
     return reached or f"a cell of {gpus} ({shape.text}) misses the objectives even with {_part(load, share)}"
 

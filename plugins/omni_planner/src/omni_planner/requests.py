@@ -52,8 +52,8 @@ class Flight:
         self.sample, self.kind = self.arrival.sample, self.arrival.kind
 
     def expected_work(self) -> float:
-        """Return what ``balance: cost`` counts, by its prompts: it has no text, whose characters the runtime counts."""
-        return 1.0 + sum(each.prompt for each in self.sample.values())
+        """Return what ``balance: cost`` counts: the prompt of its first engine, as it has no text, whose characters the runtime counts."""
+        return 1.0 + next((each.prompt for each in self.sample.values() if each.outputs), 0)
 
     def answering(self, stages: Iterable[str]) -> list[str]:
         """Return those of the stages whose result goes to its client."""

@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from omni_core.config.schema import PipelineConfig
 from omni_planner.estimate import EstimatedProfile, EstimatedStage
 from omni_planner.profile import Costing, Kind, PipelineProfile, Sample, counts_of
+from omni_torch.vocoder_passes import next_chunk
 
 BATCH = 32
 """Requests that are taken to compute together, in the ranking."""
@@ -58,9 +59,13 @@ def _request(name: str, kind: Kind, costing: Costing, sample: Sample, config: Pi
         step = costing("", counts_of(kind, turns=1, decodes=BATCH, context=BATCH * length, pairs=BATCH * length))
         return float(sum(prompt) + visit.outputs * sum(step) / BATCH)
     if kind == "vocoder":
-        chunk = int(config.stage(name).factory_args.get("chunk", 24))
-        step = costing("", counts_of(kind, turns=1, streams=4, frames=4 * chunk))
-        return float(visit.prompt / chunk * sum(step) / 4)
+        settings, done, seconds = config.stage(name).factory_args, 0, 0.0
+        sizes = int(settings.get("initial_chunk", 4)), int(settings.get("chunk", 24)), settings.get("growth", 1.0)
+        while done < visit.prompt:
+            frames = min(next_chunk(done, *sizes), visit.prompt - done)
+            seconds += sum(costing("", counts_of(kind, turns=1, streams=4, frames=4 * frames))) / 4
+            done += frames
+        return seconds
     return float(sum(costing("", counts_of(kind, turns=1, requests=1, positions=visit.prompt))))
 
 

@@ -8,19 +8,20 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from omni_core.config.placement import plan as planned_processes
 from omni_core.config.schema import PipelineConfig
 from omni_core.coordinator.actions import AskWaiting, Ended, Start, Wake, Withdraw
 from omni_core.coordinator.machine import RequestMachine
-from omni_core.coordinator.replicas import BALANCES, ReplicaChoice, ReplicatedGroup
+from omni_core.coordinator.replicas import ReplicaChoice, ReplicatedGroup
 from omni_core.coordinator.requests import TrackedRequest
-from omni_core.errors import OverloadedError
+from omni_core.errors import ConfigError, OverloadedError
+from omni_core.launch.prepare import replicated_group
 from omni_core.launch.running import machine_of
+from omni_core.plugins import PluginRegistry
 from omni_core.processes.unit import Unit, UnitState
 from omni_core.protocol.messages import OmniRequest
-from omni_core.references import load
 from omni_planner.building import simulated
 from omni_planner.deliveries import Deliveries
 from omni_planner.failures import Failure, check_names
@@ -88,7 +89,6 @@ class Simulation:
         for process in processes:
             if process.rank:
                 continue
-            names = [each.name for each in process.stages]
             life = Unit(
                 process.name, [process.name], config.restart, max(each.startup_timeout for each in process.stages)
             )
@@ -98,9 +98,10 @@ class Simulation:
             self._build(unit)
             first = process.stages[0]
             if first.replicas > 1:
-                balance = BALANCES[first.balance] if first.balance in BALANCES else load(first.balance)
-                group = ReplicatedGroup(process.group, names, first.affinity_key, balance, self._expected_work)
-                groups.setdefault(process.group, group)
+                alike = replicated_group(
+                    process.group, [evolve(each, work_fn=None) for each in process.stages], PluginRegistry([])
+                )
+                groups.setdefault(process.group, evolve(alike, work=self._expected_work))
         choice = ReplicaChoice(list(groups.values()), self._available)
         terminals = [stage.name for stage in config.stages if stage.terminal]
         self._flights: dict[str, Flight] = {}
@@ -261,10 +262,10 @@ class Simulation:
         if due is not None and due < self._timer:
             self._timer = due
             self.clock.after(due - self.clock.now, self._ring)
-        self._depth -= 1
-        while self._going_on and not self._depth:
+        while self._going_on and self._depth == 1:
             self._going_on -= 1
             self._go_on()
+        self._depth -= 1
 
     def _ring(self) -> None:
         self._timer = NEVER
@@ -294,6 +295,9 @@ class Simulation:
         if isinstance(tracked.error, OverloadedError):
             self._refused(flight)
             return
+        error = tracked.error
+        if isinstance(error, ConfigError) or (error is not None and error.__cause__ is not None):
+            raise ConfigError(f"a simulated request, which has no content, cannot be placed: {error}") from error
         flight.ended, flight.failed = self.clock.now, tracked.error is not None
         if self._pause is None:
             self._going_on += 1

@@ -135,7 +135,11 @@ def attempt(
             check(plan(made), list(gpus))
     except ConfigError as error:
         return str(error).splitlines()[0]
-    outcome = simulate(made, profile, load.arrivals(profile), in_flight=load.in_flight, cores=cores, pause=load.pause)
+    arrivals = load.arrivals(profile)
+    try:
+        outcome = simulate(made, profile, arrivals, in_flight=load.in_flight, cores=cores, pause=load.pause)
+    except ConfigError as error:  # of many sizes one may not fit where others do
+        return str(error).splitlines()[0]
     summary = summarise(outcome)
     figures = figures_of(summary, profile)
     refused = summary.refused / max(1, summary.refused + summary.requests)

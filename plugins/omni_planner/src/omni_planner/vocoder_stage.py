@@ -97,7 +97,7 @@ class VocoderStage(SimulatedStage):
             _Silence(self._passed),
             initial_chunk=int(settings["initial_chunk"]),
             chunk=int(settings["chunk"]),
-            growth=settings.get("growth", 1.0),
+            **{name: settings[name] for name in ("growth",) if name in settings},
             max_running=settings.get("max_running"),
             policy=settings.get("policy"),
         )

@@ -19,8 +19,7 @@ def cache(context: click.Context, as_json: bool) -> None:
     """List the prepared weights that later starts map: joined, converted or quantised once per checkpoint and options.
 
     They lie in omni/weights of XDG_CACHE_HOME, by default ~/.cache. OMNI_WEIGHTS_CACHE sets how much there may be, by default 20GiB;
-    `off` keeps none. Those of checkpoints that are gone are
-    removed when another one is written; then those used longest ago, to keep that bound.
+    `off` keeps none. When others are written, those of checkpoints that have been gone for a day are removed, then those used longest ago.
     """
     if context.invoked_subcommand is not None:
         return

@@ -34,8 +34,8 @@ LEAST_BYTES = 32 << 20
 """Smaller networks are not kept: they load in less than a tenth of a second."""
 
 PLAIN = "plain"
-"""The key of a file's metadata that names the weights which the scheme of quantisation leaves as they are because of their values: a JSON
-list of numbers of calls of ``quantize``, from 0, whose order is the network's.
+"""The key of a file's metadata that names the weights which the scheme of quantisation leaves as they are, because of their shapes or their
+values: a JSON list of numbers of calls of ``quantize``, from 0, whose order is the network's.
 """
 
 _CODE = (
@@ -86,18 +86,24 @@ def load_prepared(
     key = _key(Path(checkpoint), described, options, fill)
     path = weight_cache.path_of(key)
 
+    def like(plain: Collection[int]) -> ModuleT:
+        return _described(make, dtype, _without(plain, quantize)) if plain else described
+
     def mapped() -> ModuleT | None:
-        return _mapped(path, key, lambda plain: _described(make, dtype, _without(plain, quantize)))
+        return _mapped(path, key, like)
 
     if (found := mapped()) is None:
         plain: list[int] = []
         made = _filled(make, fill, _noting(plain, quantize))
         state = made.state_dict()
         if stayed := sorted({name.rpartition(".")[0] for name in state.keys() ^ described.state_dict().keys()}):
+            names = ", ".join(stayed[:3]) + (", ..." if len(stayed) > 3 else "")
+            logger.warning("%s: `quantization` does not fit the values of %s, which stay as they are", network, names)
+        if _signature(state) != _signature(like(plain).state_dict()):
             logger.warning(
-                "%s: `quantization` does not fit the values of %s, which stay as they are",
-                network, ", ".join(stayed[:3]) + (", ..." if len(stayed) > 3 else ""),
-            )  # fmt: skip
+                "the prepared weights of %s are not kept: their shapes do not follow from its config", network
+            )
+            return made
         metadata = {"key": key, "network": network, "checkpoint": str(Path(checkpoint).resolve())}
         metadata |= {
             "options": json.dumps({name: str(value) for name, value in options.items()}),
@@ -192,7 +198,7 @@ def _mapped(path: Path, key: str, describe: Callable[[frozenset[int]], ModuleT])
 def _numbers(text: str) -> frozenset[int]:
     try:
         return frozenset(map(int, json.loads(text)))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise Damaged(f"{PLAIN} is {text[:100]!r}") from None
 
 

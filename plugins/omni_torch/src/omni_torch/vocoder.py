@@ -16,7 +16,7 @@ from omni_core.protocol.outputs import AudioChunk, AudioResult
 from omni_core.scheduling.streaming import StreamingScheduler
 from omni_torch.deadlines import policy_of
 from omni_torch.playout import Playout
-from omni_torch.vocoder_passes import NextChunk, Passes
+from omni_torch.vocoder_passes import NextChunk, Passes, next_chunk
 
 Stream = TypeVar("Stream")
 
@@ -77,8 +77,8 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     Args:
         initial_chunk: frames of the first chunk: small, so that sound starts soon.
         chunk: frames of a later chunk at most: larger, because a pass has a cost of its own.
-        growth: frames of a later chunk over those of all before it. At 1, the default, a listener hears no pause if frames come as fast as
-            they are heard. ``None``: every later chunk has ``chunk`` frames, for fewer passes.
+        growth: frames of a later chunk over those of all before it, between ``initial_chunk`` and ``chunk``. A listener hears no pause if
+            frames come 1 + ``growth`` times as fast as they are heard. ``None``: every later chunk has ``chunk`` frames, for fewer passes.
         max_running: requests decoded in one pass, which bounds its memory. By default all that have a whole chunk.
         policy: ``package.module:attribute`` of a callable that returns a :class:`omni_torch.deadlines.Policy`, or ``None`` for requests
             in the order in which they came, the default.
@@ -222,11 +222,7 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
 
     def _wanted(self, state: _Sound[Stream]) -> int:
         """Return the frames of a request's next chunk."""
-        if not state.frames:
-            return self._initial_chunk
-        if self._growth is None:
-            return self._chunk
-        return min(self._chunk, max(self._initial_chunk, int(self._growth * state.frames)))
+        return next_chunk(state.frames, self._initial_chunk, self._chunk, self._growth)
 
     def _chosen(self, due: dict[str, _Sound[Stream]], now: float) -> tuple[list[str], float]:
         """Return the requests of the next pass, and when to look again if there are none because all are held back for others."""

@@ -13,6 +13,13 @@ SHORT_PASS, LONG_PASS = 0.05, 0.3
 """Seconds of a pass that may be shared: the shorter one where somebody would run out of sound meanwhile."""
 
 
+def next_chunk(frames: int, initial_chunk: int, chunk: int, growth: float | None) -> int:
+    """Return the frames of a request's chunk that follows ``frames``; see :class:`omni_torch.vocoder.VocoderScheduler`."""
+    if not frames:
+        return initial_chunk
+    return chunk if growth is None else min(chunk, max(initial_chunk, int(min(chunk, growth * frames))))
+
+
 @frozen
 class NextChunk:
     """The next chunk of a request.

@@ -29,6 +29,9 @@ LEFT = 1 << 30
 ABANDONED = 3600
 """Seconds without a change after which a file that is being written counts as left by a process that has ended."""
 
+GONE = 86_400
+"""Seconds after which weights are removed whose checkpoint is gone: its disk may come back before."""
+
 SUFFIX = ".safetensors"
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -115,8 +118,8 @@ def claim(nbytes: int) -> Iterator[None]:
 
 
 def make_room(nbytes: int) -> None:
-    """Remove the files that were used longest ago, until ``nbytes`` more fit, and before them those that no start will map: of checkpoints
-    that are gone. Processes that have mapped one keep it.
+    """Remove the files that were used longest ago, until ``nbytes`` more fit; and before them those of checkpoints that are gone, if they
+    were not used for :data:`GONE` seconds. Processes that have mapped one keep it.
 
     Raises:
         OSError: they do not fit into the bound, or on the disk.
@@ -136,7 +139,7 @@ def make_room(nbytes: int) -> None:
         sizes = f"{nbytes / 2**30:.1f} GiB, other processes write {written / 2**30:.1f} GiB"
         raise OSError(f"they have {sizes}, the cache may have {most / 2**30:.1f} GiB ({VARIABLE})")
     for each in entries():
-        if (origin := each.origin()) and not Path(origin["checkpoint"]).exists():
+        if time.time() - each.used > GONE and _is_gone(each.origin().get("checkpoint")):
             each.path.unlink(missing_ok=True)
     kept, free, removed = entries(), shutil.disk_usage(folder()).free, 0
     total = written + sum(each.nbytes for each in kept)
@@ -149,6 +152,14 @@ def make_room(nbytes: int) -> None:
         raise OSError(f"they have {sizes}, of which {LEFT >> 30} GiB stays free")
     for each in oldest:
         each.path.unlink(missing_ok=True)
+
+
+def _is_gone(checkpoint: str | None) -> bool:
+    """Return whether a folder is not there; one that cannot be looked at may be."""
+    try:
+        return checkpoint is not None and not os.stat(checkpoint)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
 
 
 def touch(path: Path) -> None:
