@@ -80,13 +80,11 @@ class DeathReport:
             if stage.name in reached:
                 results, streams = self._handed_to(request, stage)
                 reached |= local.intersection((*results, *streams))
-                # Stages of the same unit are checked by themselves.
+                # Stages of the same unit are checked by themselves. That a terminal stage streams nothing this time, nobody can tell.
+                streams = [] if stage.terminal and stage.stream_done_to_fn else streams
                 wanted = [(name, PAYLOAD) for name in results] + [(name, DONE) for name in streams]
-                outside = [(name, bit) for name, bit in wanted if name not in local]
-                has_all = all(self._arrival(request, stage, name)[0] & bit for name, bit in outside)
-                if stage.terminal and stage.stream_done_to_fn:  # it may stream nothing, which nobody can tell
-                    has_all = True
-                if not has_all or (stage.terminal and not self.completed(request, stage.name)):
+                outside = [self._arrival(request, stage, name)[0] & bit for name, bit in wanted if name not in local]
+                if not all(outside) or (stage.terminal and not self.completed(request, stage.name)):
                     return stage.name
         return None
 
