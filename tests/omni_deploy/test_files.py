@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginRegistry:
     (folder / "two.yaml").write_text("# Two cards.\npipeline: speaking\nstages:\n  voice: {gpu: 1}\nretries: 1\n")
     (folder / "one.yaml").write_text("pipeline: speaking\n")
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "speaking_plugin", raising=False)  # that of the test before, whose folder is gone
     component = PipelineComponent(
         "speaking",
         f"{__name__}:made",
