@@ -102,6 +102,27 @@ def test_weights_that_stay_as_they_are_are_kept_so(checkpoint: Path, caplog: pyt
     assert type(fitting.both) is not type(made.both)
 
 
+def test_a_network_that_is_filled_with_other_dtypes_is_not_written(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make() -> Network:
+        with torch.device("meta"):
+            return Network()
+
+    def fill(module: Network) -> Network:
+        made = load_module(module, Checkpoint(checkpoint), sources, dtype=torch.float32)
+        made.norm.data = made.norm.data.double()
+        return made
+
+    made = load_prepared(make, fill, checkpoint, network="test", dtype=torch.float32, options={})
+    assert torch.equal(made.norm, drawn(7, seed=4).double())
+    assert (
+        "of test are made anew at every start: with values, `fill` and `quantize` give other dtypes or shapes"
+        in caplog.text
+    )
+    assert not files()
+
+
 class Four(nn.Module):
     """Of four layers the first is too narrow for 12 bits, and the third has values that do not fit."""
 

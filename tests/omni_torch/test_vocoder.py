@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -108,8 +110,16 @@ def test_no_pause_where_frames_come_faster_than_they_are_heard_by_growth(
     assert (scheduler.statistics()["late_seconds"] < 1e-9) == is_smooth
 
 
-@pytest.mark.parametrize("growth", [0, -1.0, float("inf"), float("nan")])
-def test_no_growth_is_an_error(growth: float) -> None:
+@pytest.mark.parametrize("name", ["initial_chunk", "chunk", "max_running"])
+@pytest.mark.parametrize("value", ["4", 2.5, True])
+def test_numbers_of_another_type_are_named(name: str, value: Any) -> None:
+    options: dict[str, Any] = {"initial_chunk": 1, "chunk": 1, name: value}
+    with pytest.raises(ConfigError, match=f"{name}: must be at least 1.*is {value!r}"):
+        VocoderScheduler(Counter(), **options)
+
+
+@pytest.mark.parametrize("growth", [0, -1.0, float("inf"), float("nan"), "fast", True])
+def test_no_growth_is_an_error(growth: Any) -> None:
     with pytest.raises(ConfigError, match="growth: must be a number greater than 0, or null"):
         VocoderScheduler(Counter(), initial_chunk=1, chunk=1, growth=growth)
 

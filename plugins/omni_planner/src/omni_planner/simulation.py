@@ -297,7 +297,8 @@ class Simulation:
             return
         error = tracked.error
         if isinstance(error, ConfigError) or (error is not None and error.__cause__ is not None):
-            raise ConfigError(f"a simulated request, which has no content, cannot be placed: {error}") from error
+            problem = f"a simulated request, which has no content, cannot be placed: {error}"
+            raise ConfigError(f"{problem}; try another `balance`: --set STAGE.balance=least_busy") from error
         flight.ended, flight.failed = self.clock.now, tracked.error is not None
         if self._pause is None:
             self._going_on += 1

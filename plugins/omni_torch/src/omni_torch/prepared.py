@@ -101,8 +101,9 @@ def load_prepared(
             logger.warning("%s: `quantization` does not fit the values of %s, which stay as they are", network, names)
         if _signature(state) != _signature(like(plain).state_dict()):
             logger.warning(
-                "the prepared weights of %s are not kept: their shapes do not follow from its config", network
-            )
+                "the prepared weights of %s are made anew at every start: with values, `fill` and `quantize` give other dtypes or shapes "
+                "than `make` and `quantize` without", network,
+            )  # fmt: skip
             return made
         metadata = {"key": key, "network": network, "checkpoint": str(Path(checkpoint).resolve())}
         metadata |= {

@@ -63,6 +63,10 @@ class _Sound(Generic[Stream]):
     until: float | None = None  # when a listener who began to play at the first sound runs out of it
 
 
+def _is_number(value: object, *kinds: type) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
 class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
     """Streams :class:`AudioChunk`; their concatenation is the :class:`AudioResult`'s samples exactly.
 
@@ -103,12 +107,12 @@ class VocoderScheduler(StreamingScheduler[_Sound[Stream]]):
         super().__init__()
         self.clock: Callable[[], float] = time.monotonic
         for name, value in (("initial_chunk", initial_chunk), ("chunk", chunk)):
-            if value < 1:
-                raise ConfigError(f"{name}: must be at least 1 frame, is {value}")
-        if growth is not None and not 0 < growth < math.inf:
-            raise ConfigError(f"growth: must be a number greater than 0, or null, is {growth}")
-        if max_running is not None and max_running < 1:
-            raise ConfigError(f"max_running: must be at least 1, is {max_running}")
+            if not _is_number(value, int) or value < 1:
+                raise ConfigError(f"{name}: must be at least 1 frame, is {value!r}")
+        if growth is not None and not (_is_number(growth, int, float) and 0 < growth < math.inf):
+            raise ConfigError(f"growth: must be a number greater than 0, or null, is {growth!r}")
+        if max_running is not None and (not _is_number(max_running, int) or max_running < 1):
+            raise ConfigError(f"max_running: must be at least 1, is {max_running!r}")
         self._vocoder, self._initial_chunk, self._chunk = vocoder, initial_chunk, chunk
         self._growth, self._max_running = growth, max_running
         self._policy = policy_of(policy)
