@@ -42,6 +42,7 @@ from omni_planner.simulate import simulate, summarise
 from omni_planner.simulation import Outcome
 from omni_planner.summary import Events, Summary
 from omni_planner.threads import Usage, usage
+from omni_qwen3.works import works
 
 TEXTS = ("What is your name?", "Say hello.", "Who are you?", "How are you?")
 
@@ -277,7 +278,8 @@ async def run(
     async with omni_core.open_async(model.pipeline, **model.options) as usual:
 
         async def calibrated() -> PipelineProfile:
-            return await calibrate(usual, await asked(usual, model), model.concurrencies, rounds=1)
+            known = works(usual.config).admit_after
+            return await calibrate(usual, await asked(usual, model), model.concurrencies, rounds=1, known=known)
 
         async def between(before: PipelineProfile, variant: Variant) -> tuple[Predicted, PipelineProfile]:
             """Run a variant after a calibration; return that, and the one that follows."""

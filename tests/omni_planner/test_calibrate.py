@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,14 +17,16 @@ from omni_planner.calibrate import calibrate
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile
 from omni_planner.requests import closed_loop, draw
 from omni_planner.simulate import simulate
+from omni_planner.trace import Window, admit_after, read
+from omni_qwen3.works import works
 
 
 async def test_the_demo_is_measured_and_simulated() -> None:
     async with omni_core.open_async("demo") as pipe:
         spoken = await chat_request(pipe.interface, pipe.media, "What is your name?")
         written = await chat_request(pipe.interface, pipe.media, "Say hello.", modalities=["text"])
-        # Several alone: on a busy machine more messages come before a turn begins, and the fewest are those that it needs.
-        profile = await calibrate(pipe, {"speech": [spoken] * 3, "text": [written]}, [3], rounds=2)
+        known = works(pipe.config).admit_after
+        profile = await calibrate(pipe, {"speech": [spoken] * 3, "text": [written]}, [3], rounds=2, known=known)
         own = Counter([event.stage async for event in pipe.stream(spoken)])
     kinds = {name: stage.kind for name, stage in profile.stages.items()}
     assert kinds == {
@@ -64,6 +67,24 @@ async def test_the_demo_is_measured_and_simulated() -> None:
         assert sum(seconds for _, seconds in flight.sound) == pytest.approx(
             0.08 * sample["talker_ar"].chunks["code2wav"], rel=0.05
         )
+
+
+def test_the_messages_before_a_first_turn_are_the_fewest_of_requests_alone() -> None:
+    def turn(begin: float, positions: int) -> dict[str, Any]:
+        counts = {"computed": int(positions > 0), "positions": positions, "prompt_positions": positions}
+        args = {"stage": "talker", "cpu": 1.0, "taken": 1, "steps": 1, "tokens": 1, **counts}
+        return {"cat": "turn", "name": "talker", "ts": begin, "dur": 1.0, "pid": 1, "args": args}
+
+    def receipt(at: float) -> dict[str, Any]:
+        return {"cat": "transfer", "name": "receive", "ts": at, "pid": 1, "args": {"flow": "r/thinker/talker/chunk"}}
+
+    lone = [receipt(1.0), turn(2.0, 0), receipt(3.0), receipt(4.0), turn(5.0, 1), receipt(6.0)]
+    sooner = [receipt(11.0), receipt(12.0), turn(13.0, 1), receipt(14.0)]
+    among_others = [receipt(21.0), turn(22.0, 1)]
+    ends = (10.0, 20.0, 30.0)
+    windows = [Window("speech", end - 10, end, alone=end < 30) for end in ends]
+    found, _ = read([*lone, *sooner, *among_others], windows)
+    assert [admit_after("talker", windows[:count], found) for count in (0, 1, 2, 3)] == [1, 3, 2, 2]
 
 
 def test_the_commands(tmp_path: Path) -> None:

@@ -55,12 +55,15 @@ async def calibrate(
     concurrencies: Sequence[int] = CONCURRENCIES,
     rounds: int = 3,
     on_progress: Progress = lambda text: None,
+    known: Mapping[str, int] | None = None,
 ) -> PipelineProfile:
     """Measure a running pipeline that serves nothing else meanwhile.
 
     Args:
         requests: by kind, what to run: each alone in every round, then together.
         concurrencies: requests at once. rounds: repetitions of everything.
+        known: by stage, the messages of a request that come before it computes, where the pipeline says it
+            (:attr:`omni_torch.works.PipelineWorks.admit_after`); measured where it does not.
 
     Raises:
         ConfigError: no request is given, or stages share a process, where nothing tells them apart. OmniError: a request
@@ -112,7 +115,7 @@ async def calibrate(
     for stage, kind in found.kinds.items():
         profile.stages[stage] = StageProfile(kind)
         if kind == "engine":
-            profile.stages[stage].admit_after = admit_after(stage, windows, found)
+            profile.stages[stage].admit_after = (known or {}).get(stage) or admit_after(stage, windows, found)
     for window in windows:
         for turn in found.turns:
             if not window.alone and window.begin <= turn.begin < window.end:  # after a pause, turns find cold caches

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from attrs import evolve
 
 from omni_core.cli.source import with_source
 from omni_core.client import AsyncPipe
@@ -18,6 +20,7 @@ from omni_core.errors import ConfigError, InvalidRequestError
 from omni_core.protocol.messages import OmniRequest
 from omni_deploy.options import resolve_config
 from omni_planner.calibrate import CONCURRENCIES, calibrate, check_processes
+from omni_planner.estimate import says_its_work, works_of
 from omni_planner.profile import Hardware, PipelineProfile
 from omni_planner.starts import measured_starts
 
@@ -53,14 +56,17 @@ def calibrate_command(
     **source: Any,
 ) -> None:
     """Start PIPELINE on this machine, measure what its stages cost, and write a profile for `omni simulate`."""
-    config = completed(resolve_config(**source).config)
+    resolved = resolve_config(**source).config
+    config = completed(resolved)
     check_processes(config)
     if not out.absolute().parent.is_dir():
         raise click.BadParameter(f"there is no folder {out.parent}", param_hint="'--out'")
     before = PipelineProfile.load(out) if into and out.exists() else None
     if before is not None:  # refused now, not after the measurement
         before.merge(PipelineProfile(config.name or "", Hardware.here()))
-    profile = asyncio.run(_calibrate(config, lines, concurrencies, rounds, restarts))
+    described = evolve(config, placement_fn=resolved.placement_fn)  # which is left out of a config that is placed
+    known = works_of(described).admit_after if says_its_work(described) else {}
+    profile = asyncio.run(_calibrate(config, lines, concurrencies, rounds, restarts, known))
     if before is not None:
         before.merge(profile)
         profile = before
@@ -91,11 +97,16 @@ def calibrate_command(
 
 
 async def _calibrate(
-    config: PipelineConfig, lines: Path | None, concurrencies: tuple[int, ...], rounds: int, restarts: bool
+    config: PipelineConfig,
+    lines: Path | None,
+    concurrencies: tuple[int, ...],
+    rounds: int,
+    restarts: bool,
+    known: Mapping[str, int],
 ) -> PipelineProfile:
     requests = await _requests(config, lines)
     async with AsyncPipe(config) as pipe:
-        profile = await calibrate(pipe, requests, concurrencies, rounds, lambda text: click.echo(text, err=True))
+        profile = await calibrate(pipe, requests, concurrencies, rounds, lambda text: click.echo(text, err=True), known)
         if restarts:
             profile.starts = await measured_starts(pipe)
         return profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -157,15 +157,23 @@ def works_of(config: PipelineConfig) -> PipelineWorks:
     Raises:
         ConfigError: it says nothing.
     """
-    module = (config.placement_fn or "").rpartition(":")[0]
-    function = getattr(import_module(module), "works", None) if module else None
+    function = _works_function(config)
     if function is None:
         raise ConfigError(
             f"pipeline {config.resolved_name!r} does not say what its stages compute (a function `works` beside its placement_fn), "
             "so nothing can be estimated; measure it: omni calibrate, then --profile FILE"
         )
-    made: PipelineWorks = function(config)
-    return made
+    return function(config)
+
+
+def says_its_work(config: PipelineConfig) -> bool:
+    """Tell whether a pipeline says what its stages compute."""
+    return _works_function(config) is not None
+
+
+def _works_function(config: PipelineConfig) -> Callable[[PipelineConfig], PipelineWorks] | None:
+    module = (config.placement_fn or "").rpartition(":")[0]
+    return getattr(import_module(module), "works", None) if module else None
 
 
 def estimate(

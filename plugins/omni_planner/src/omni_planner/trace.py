@@ -166,8 +166,8 @@ def _sample(window: Window, found: Observations, hops: list[tuple[float, str, st
 
 
 def admit_after(stage: str, windows: Iterable[Window], found: Observations) -> int:
-    """Return how many messages of a request an engine takes before it computes for it: the fewest of
-    the requests that ran alone, because on a busy machine more of them come before its turn begins."""
+    """Return how many messages of a request an engine takes before it computes for it: the fewest of the requests that
+    ran alone, because more of them come before its turn begins where the stage before is fast or the machine is busy."""
     seen = []
     for window in windows:
         if not window.alone:
