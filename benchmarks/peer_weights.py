@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
 PREFIX = "thinker."
@@ -21,11 +20,22 @@ def thinker_tensors(checkpoint: Path) -> dict[str, Any]:
     """Return the float32 tensors of the thinker's decoder, by their names in Qwen3-MoE."""
     found = {}
     for path in sorted(checkpoint.glob("*.safetensors")):
-        with safe_open(path, "np") as file:
-            for name in file.keys():  # noqa: SIM118 - no mapping
-                if name.startswith((PREFIX + "model.", PREFIX + "lm_head.")):
-                    found[name.removeprefix(PREFIX)] = file.get_tensor(name).astype(np.float32)
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        for name, each in header.items():
+            if name.startswith((PREFIX + "model.", PREFIX + "lm_head.")):
+                found[name.removeprefix(PREFIX)] = _floats(path, 8 + length, each)
     return found
+
+
+def _floats(path: Path, begin: int, info: dict[str, Any]) -> Any:
+    """Return a tensor in float32; NumPy has no bfloat16."""
+    first, end = info["data_offsets"]
+    raw = np.fromfile(path, np.uint8, end - first, offset=begin + first)
+    wide = raw.view(np.uint16).astype(np.uint32) << 16 if info["dtype"] == "BF16" else raw.view(np.uint32)
+    assert info["dtype"] in ("BF16", "F32"), info
+    return wide.view(np.float32).reshape(info["shape"])
 
 
 def text_config(checkpoint: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("instruction_set")
 KINDS: dict[str, tuple[Any, bool]] = {
     "float32": (None, False),
     "bfloat16": (None, False),
+    "bfloat16 with floats": (lambda weight: (weight.to(torch.bfloat16), None), False),
     "bfloat16 in 12 bits": (coded_bfloat16, False),
     "int8": (quantized_int8, False),
     "int4": (quantized_int4, False),

@@ -501,6 +501,49 @@ def test_products_of_codes_have_the_bits_of_bfloat16() -> None:
             ), (size, count, out)
 
 
+def stored(matrix: Matrix) -> Matrix:
+    """A matrix in float32 as a checkpoint stores it in bfloat16."""
+    return evolve(matrix, weight=matrix.weight.to(torch.bfloat16))
+
+
+def test_products_of_floats_with_weights_in_bfloat16_have_the_bits_of_float32() -> None:
+    """Every remainder of sizes, outputs and rows; what lies beyond the matrices is NaN. Those of a prompt are as near."""
+    for size in (1, 15, 16, 17, 31, 33, 64, 100, 300):
+        for count, out in ((1, 1), (2, 15), (3, 16), (4, 33), (5, 17), (16, 31), (32, 50), (33, 70), (70, 49)):
+            flat = torch.cat([normal(out * size), torch.full((64,), float("nan"))]).to(torch.bfloat16)
+            weight = flat[: out * size].view(out, size)
+            x = torch.cat([normal(count * size, seed=1), torch.full((64,), float("nan"))])[: count * size].view(
+                count, size
+            )
+            bias = normal(out, seed=2)
+            made = rows.few_rows_linear(x, weight, None, bias)
+            if count <= 32:
+                assert torch.equal(made, rows.few_rows_linear(x, weight.float(), None, bias)), (size, count, out)
+            right = F.linear(x.double(), weight.double(), bias.double())
+            assert (made.double() - right).norm() <= 1e-5 * right.norm(), (size, count, out)
+
+
+@pytest.mark.parametrize("prompt", [False, True], ids=["decode", "prompt"])
+@pytest.mark.parametrize("hidden", [50, 384])
+def test_steps_in_float32_with_weights_in_bfloat16_have_the_bits_of_float32(
+    prompt: bool, hidden: int, threads: None
+) -> None:
+    sizes = {**(PROMPTS if prompt else STACK), "hidden": hidden}
+    given = list(decoder_stack.example(torch.float32, generator(3), **sizes))
+    given[8] = with_matrices(given[8], lambda matrix: evolve(matrix, weight=matrix.weight.to(torch.bfloat16).float()))
+    kept = copied(given)
+    kept[8] = with_matrices(given[8], stored)
+    assert {layer.qkv.weight.dtype for layer in kept[8].layers} == {torch.bfloat16}
+    kernel = decoder.prefill_layers if prompt else decoder.decode_layers
+    wide = copied(given)
+    assert torch.equal(kernel(*kept)[0], kernel(*wide)[0])
+    assert torch.equal(kept[6].nan_to_num(), wide[6].nan_to_num()), "keys of the cache"
+    operation = decoder_stack.prefill_layers if prompt else decoder_stack.decode_layers
+    again = copied(given)
+    again[8] = kept[8]
+    assert relative_error(operation, kernel, tuple(again)) <= bound(torch.float32)
+
+
 def test_no_rows_do_not_widen_a_weight(monkeypatch: pytest.MonkeyPatch) -> None:
     """A talker's prompt without media multiplies none with a whole projection."""
     matrix = coded(Matrix(normal(40, 512)))

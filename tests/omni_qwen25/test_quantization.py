@@ -15,7 +15,9 @@ from omni_qwen25.config import read_config
 from omni_qwen25.networks import Talker, Thinker, load_talker, load_thinker
 from omni_qwen25.talker import TalkerFeedback, TalkerRunner
 from omni_qwen25.thinker import ThinkerRunner
-from omni_torch import quantized_linear
+from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
+from omni_torch import few_rows, packed_linear, quantized_linear
+from omni_torch.few_rows import BFloat16Linear
 from omni_torch.quantized_linear import QUANTIZATIONS
 
 NAMES = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)]
@@ -55,6 +57,23 @@ def test_a_reply_with_narrow_weights(tiny: dict[str, Path]) -> None:
     [reply] = Stages(tiny["b"], quantization="int8_weight_only").run(asked)
     assert len(reply.ids) == 5
     assert len(reply.samples) == 480 * len(reply.codes) > 0
+
+
+def test_a_checkpoint_in_bfloat16_computes_in_float32_from_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "b", shape="b", dtype="bfloat16")
+    params = {"thinker": {"max_new_tokens": 5}, "talker": {"max_new_tokens": 6}, "seed": 1}
+    asked = OmniRequest({"messages": [{"role": "user", "content": "Hello."}]}, params)
+    [expected] = Stages(folder).run(asked)
+    monkeypatch.setattr(few_rows.few_rows_linear, "replaced", lambda device, dtype: True)
+    monkeypatch.setattr(packed_linear, "LEAST_VALUES", 0)
+    [reply] = Stages(folder).run(asked)
+    assert (reply.ids, reply.codes) == (expected.ids, expected.codes)
+    model = load_thinker(str(folder), read_config(str(folder)))
+    kept = [name for name, each in model.named_modules() if isinstance(each, BFloat16Linear)]
+    assert len(kept) == sum(isinstance(each, nn.Linear) for each in Thinker(read_config(str(folder)).thinker).modules())
+    assert {each.dtype for each in model.parameters()} == {torch.float32}
 
 
 def test_names_that_do_not_exist_are_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -24,7 +24,10 @@ from omni_qwen3.config import read_config
 from omni_qwen3.conformance import TalkerConformance, ThinkerConformance, tiny_checkpoint
 from omni_qwen3.talker_feedback import chooser
 from omni_qwen3.talker_network import load_talker
+from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
+from omni_torch import packed_linear, prepared
 from omni_torch.code_frames import CodeChoice
+from omni_torch.few_rows import BFloat16Linear
 from omni_torch.installed_kernels import install
 from omni_torch.kernel_specs import kernel_specs
 from omni_torch.packed_linear import pack_decoder, pack_linears
@@ -86,6 +89,35 @@ def test_the_talker_and_its_code_predictor_in_float32(conformance_checkpoint: st
     )
     assert_same_answers(made, expected)
     assert stage.statistics()["kernel_steps"] > 5
+
+
+def keeps(stage: EngineScheduler) -> bool:
+    model: Any = stage._runner.model
+    return any(isinstance(each, BFloat16Linear) for each in model.modules())
+
+
+@pytest.mark.parametrize("stage", ["thinker", "talker"])
+def test_float32_from_weights_in_bfloat16(
+    stage: str, tmp_path: Path, kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are those of the same weights widened, and the bits do not depend on which of the two is kept."""
+    monkeypatch.setattr(packed_linear, "LEAST_VALUES", 0)
+    folder = str(write_tiny_checkpoint(tmp_path / "a", dtype="bfloat16"))
+    cases: Any = ThinkerConformance() if stage == "thinker" else TalkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING[:3])]
+    make = partial(create_thinker if stage == "thinker" else create_talker, folder, kv_blocks=64)
+    kept, made, expected = with_and_without(make, messages, kernels)
+    assert_same_answers(made, expected)
+    assert kept.statistics()["kernel_steps"] > 5
+    assert keeps(kept)
+    monkeypatch.setattr(prepared, "keeps_bfloat16", lambda *given: False)
+    wide = make()
+    assert not keeps(wide)
+    for name, sent in answers(wide, messages).items():
+        for each, right in zip(sent, made[name], strict=True):
+            if isinstance(each.data, torch.Tensor):
+                assert torch.equal(each.data, right.data)
+            assert_same(each.data, right.data)
 
 
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "int8_weight_only"}], ids=str)

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_torch import prepared, weight_cache, weight_files
+from omni_torch import packed_linear, prepared, weight_cache, weight_files
+from omni_torch.few_rows import BFloat16Linear
 from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.prepared import load_prepared
 from omni_torch.quantized_linear import QUANTIZATIONS, _works, quantize_for
@@ -70,16 +71,46 @@ def load(
         with torch.device("meta"):
             return Network()
 
-    def fill(module: Network) -> Network:
+    def fill(module: Network, kind: torch.dtype | None) -> Network:
         if read is not None:
             read.append(threading.get_ident())
-        return load_module(module, Checkpoint(checkpoint), sources, dtype=dtype)
+        return load_module(module, Checkpoint(checkpoint), sources, dtype=kind)
 
     options = {"quantization": quantization}
     quantize = quantize_for(quantization, "cpu")
     made = load_prepared(make, fill, checkpoint, network="test", dtype=dtype, options=options, quantize=quantize)
     pack_linears(made, pack_decoder)
     return made
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_network_in_float32_keeps_what_is_stored_in_bfloat16(
+    checkpoint: Path, kept: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The joined matrix, but not where a part of it is stored in float32; all else computes in float32, and all values are those stored."""
+    monkeypatch.setattr(prepared.few_rows_linear, "replaced", lambda device, dtype: True)
+    monkeypatch.setattr(packed_linear, "LEAST_VALUES", 0)
+    tensors = {name: each.bfloat16() for name, each in load_file(checkpoint / "model.safetensors").items()}
+    if not kept:
+        tensors["a.weight"] = tensors["a.weight"].float() + 2.0**-20
+    save_file(tensors, checkpoint / "model.safetensors")
+    read: list[Any] = []
+    for _ in range(3):
+        made = load(checkpoint, read=read)
+        assert isinstance(made.both, BFloat16Linear) == kept
+        state = made.state_dict()
+        assert {str(each.dtype) for name, each in state.items() if name != "both._weight"} == {"torch.float32"}
+        joined = torch.cat([tensors["a.weight"].float(), tensors["b.weight"].float()])
+        assert torch.equal(made.both.matrix.weight.float(), joined)
+        assert state["head"].data_ptr() == state["embedding"].data_ptr()
+        x = drawn(3, 128, seed=1)
+        biases = torch.cat([tensors["a.bias"], tensors["b.bias"]]).float()
+        torch.testing.assert_close(made.both(x), nn.functional.linear(x, joined, biases))
+    assert len(read) == 1
+    assert not caplog.records
+    assert load(checkpoint, dtype=torch.bfloat16).both.matrix.weight.dtype == torch.bfloat16
+    save_file({name: each.float() for name, each in tensors.items()}, checkpoint / "model.safetensors")
+    assert not isinstance(load(checkpoint).both, BFloat16Linear), "a checkpoint in float32"
 
 
 @pytest.mark.skipif("bfloat16_lossless" not in MINE, reason="needs AVX2")
@@ -109,8 +140,8 @@ def test_a_network_that_is_filled_with_other_dtypes_is_not_written(
         with torch.device("meta"):
             return Network()
 
-    def fill(module: Network) -> Network:
-        made = load_module(module, Checkpoint(checkpoint), sources, dtype=torch.float32)
+    def fill(module: Network, kind: torch.dtype | None) -> Network:
+        made = load_module(module, Checkpoint(checkpoint), sources, dtype=kind)
         made.norm.data = made.norm.data.double()
         return made
 
@@ -139,9 +170,9 @@ def test_of_several_layers_those_that_fit_are_coded_at_each_start(checkpoint: Pa
     save_file(tensors, checkpoint / "model.safetensors")
     read: list[Any] = []
 
-    def fill(module: Four) -> Four:
+    def fill(module: Four, kind: torch.dtype | None) -> Four:
         read.append(1)
-        return load_module(module, Checkpoint(checkpoint), lambda name, shape: [(name, None)], dtype=torch.bfloat16)
+        return load_module(module, Checkpoint(checkpoint), lambda name, shape: [(name, None)], dtype=kind)
 
     def make() -> Four:
         with torch.device("meta"):

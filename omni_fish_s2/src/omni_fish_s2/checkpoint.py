@@ -26,7 +26,12 @@ already.
 
 
 def load_module(
-    module: ModuleT, folder: str, prefixes: dict[str, str], *, dtype: torch.dtype, device: str | torch.device = "cpu"
+    module: ModuleT,
+    folder: str,
+    prefixes: dict[str, str],
+    *,
+    dtype: torch.dtype | None,
+    device: str | torch.device = "cpu",
 ) -> ModuleT:
     """Call :func:`omni_torch.weights.load_module` with the released names, which have ``prefixes`` before ours."""
     checkpoint = Checkpoint(folder)

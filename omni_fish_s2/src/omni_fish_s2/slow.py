@@ -80,8 +80,10 @@ class SlowDecoder(nn.Module):
         return torch.cat(parts, dim=-1)
 
 
-def load_decoders(model_path: str, config: FishConfig, *, dtype: str = "float32", device: str = "cpu") -> SlowDecoder:
-    """Load both decoders."""
+def load_decoders(
+    model_path: str, config: FishConfig, *, dtype: torch.dtype | None = torch.float32, device: str = "cpu"
+) -> SlowDecoder:
+    """Load both decoders. ``dtype``: of their weights; ``None``: each has the one that it is stored in."""
     with torch.device("meta"):
         model = SlowDecoder(config)
-    return load_module(model, model_path, PREFIXES, dtype=getattr(torch, dtype), device=device)
+    return load_module(model, model_path, PREFIXES, dtype=dtype, device=device)

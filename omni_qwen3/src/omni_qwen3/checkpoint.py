@@ -61,7 +61,7 @@ def load_module(
     checkpoint: Checkpoint,
     prefixes: dict[str, str],
     *,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     device: str | torch.device = "cpu",
     part_of: PartOf = whole,
 ) -> ModuleT:

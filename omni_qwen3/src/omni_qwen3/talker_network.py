@@ -101,10 +101,8 @@ def load_talker(
         with torch.device("meta"):
             return Talker(config.talker)
 
-    def fill(model: Talker) -> Talker:
-        return load_module(
-            model, open_checkpoint(model_path), {"": "talker."}, dtype=getattr(torch, dtype), device=device
-        )
+    def fill(model: Talker, kind: torch.dtype | None) -> Talker:
+        return load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=kind, device=device)
 
     return load_prepared(
         make,

@@ -122,9 +122,9 @@ def load_thinker(
             keep_narrow(model, checkpoint, weights_of(checkpoint, prefixes), quantization, getattr(torch, dtype))
         return model
 
-    def fill(model: Thinker) -> Thinker:
+    def fill(model: Thinker, kind: torch.dtype | None) -> Thinker:
         parts = part_of(config.thinker, parallel)
-        return load_module(model, checkpoint, prefixes, dtype=getattr(torch, dtype), device=device, part_of=parts)
+        return load_module(model, checkpoint, prefixes, dtype=kind, device=device, part_of=parts)
 
     return load_prepared(
         make,

@@ -22,7 +22,7 @@ inline const void **prepare_rows(const omni_matrix &a, const float *x, int64_t r
     }
     return prepared;
   }
-  float *buffer = kind == OMNI_FLOAT32 ? nullptr : own.take<float>(rows * size);
+  float *buffer = of_floats(kind) ? nullptr : own.take<float>(rows * size);
   for (int64_t row = 0; row < rows; row++)
     prepared[row] = prepare(kind, x + row * size, size, buffer ? buffer + row * size : nullptr);
   return prepared;

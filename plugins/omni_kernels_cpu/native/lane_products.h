@@ -267,7 +267,7 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
   for (int64_t o = begin; o < end; o += PANEL) {
     int64_t count = end - o < PANEL ? end - o : PANEL, after = end - o - count;
 #if TILES
-    bool chunks = a.kind >= OMNI_INT8 && blocks <= 2;
+    bool chunks = is_narrow(a.kind) && blocks <= 2;
 #else
     constexpr bool chunks = false;
 #endif
@@ -297,7 +297,7 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
 // Writes W lanes of `count` adjacent elements from `first` on, c[count][stride], to a block of packed rows. `first` is even.
 inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t first, int64_t count, uint32_t *block) {
 #if PAIRS
-  if (kind != OMNI_FLOAT32) {
+  if (!of_floats(kind)) {
     for (int64_t i = 0; i < count; i += 2)
       write(block + (first + i) / 2 * W, pair(read<Floats>(c + i * stride), i + 1 < count ? read<Floats>(c + (i + 1) * stride) : Floats{}));
     return;
@@ -305,7 +305,7 @@ inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t firs
 #endif
   for (int64_t i = 0; i < count; i++) {
     Floats v = read<Floats>(c + i * stride);
-    write(block + (first + i) * W, kind == OMNI_FLOAT32 ? v : rounded(v));
+    write(block + (first + i) * W, of_floats(kind) ? v : rounded(v));
   }
 }
 
@@ -338,7 +338,7 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, cons
   for (int64_t u = part.begin; u < part.end; u += UNITS) {
     int64_t count = part.end - u < UNITS ? part.end - u : UNITS, after = part.end - u - count;
 #if TILES
-    if (a.kind >= OMNI_INT8 && blocks <= 2) {
+    if (is_narrow(a.kind) && blocks <= 2) {
       chunk_sums(a, u, count, units + u, count, x, blocks == 2, buffer, c, after >= UNITS ? u + UNITS : 0);
       finish(u, count, 0);
       continue;

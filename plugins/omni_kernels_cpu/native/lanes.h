@@ -30,11 +30,17 @@ constexpr int64_t UNITS = PANEL / 2;             // units of a feed-forward bloc
 constexpr int64_t TURNS = 2 * 2 * 4 * 256;       // words of two turns of tiles, see turn_sums()
 constexpr int64_t GROUP = 32;  // inputs that share a scale of weights in groups; inputs are padded with zeros to a multiple of it
 
-inline bool in_pairs(int64_t kind) { return PAIRS && kind != OMNI_FLOAT32; }
+// Whether inputs are floats that are not rounded.
+inline bool of_floats(int64_t kind) { return kind == OMNI_FLOAT32 || kind == OMNI_FLOAT32_HALVES; }
+
+// Whether a processor with tiles widens weights for each product of few rows, while it multiplies.
+inline bool is_narrow(int64_t kind) { return kind >= OMNI_INT8 && kind != OMNI_FLOAT32_HALVES; }
+
+inline bool in_pairs(int64_t kind) { return PAIRS && !of_floats(kind); }
 
 // Words of one row with `size` elements.
 inline int64_t words_of(int64_t kind, int64_t size) {
-  int64_t padded = kind == OMNI_FLOAT32 ? size : (size + GROUP - 1) / GROUP * GROUP;
+  int64_t padded = of_floats(kind) ? size : (size + GROUP - 1) / GROUP * GROUP;
   return in_pairs(kind) ? padded / 2 : padded;
 }
 
@@ -117,7 +123,7 @@ inline __m512i pairs_of(const float *from) {  // 32 floats in their order
 // The words of a row from `word` on, W of them: zeros after its end.
 inline Words row_words(int64_t kind, const float *row, int64_t size, int64_t word) {
 #if PAIRS
-  if (kind != OMNI_FLOAT32) {
+  if (!of_floats(kind)) {
     if (2 * word + 32 <= size) return (Words)pairs_of(row + 2 * word);
     float part[32] = {};
     if (2 * word < size) memcpy(part, row + 2 * word, (size - 2 * word) * sizeof(float));
@@ -126,16 +132,16 @@ inline Words row_words(int64_t kind, const float *row, int64_t size, int64_t wor
 #endif
   if (word >= size) return Words{};
   Floats v = load_at(row, word, size);
-  return (Words)(kind == OMNI_FLOAT32 ? v : rounded(v));
+  return (Words)(of_floats(kind) ? v : rounded(v));
 }
 
 #if WIDTH == 16
 inline __m512i whole_words(int64_t kind, const float *row, int64_t word) {
 #if PAIRS
-  if (kind != OMNI_FLOAT32) return pairs_of(row + 2 * word);
+  if (!of_floats(kind)) return pairs_of(row + 2 * word);
 #endif
   Floats v = read<Floats>(row + word);
-  return (__m512i)(kind == OMNI_FLOAT32 ? v : rounded(v));
+  return (__m512i)(of_floats(kind) ? v : rounded(v));
 }
 #endif
 
@@ -189,7 +195,8 @@ struct Source {
 };
 
 inline Source source_of(const omni_matrix &a) {
-  int64_t bytes = a.kind == OMNI_FLOAT32 ? 4 * a.in : a.kind == OMNI_BFLOAT16 ? 2 * a.in : a.kind == OMNI_INT4 ? a.in / 2 : a.kind == OMNI_CODES ? a.in / 2 * 3 : a.in;
+  bool halves = a.kind == OMNI_BFLOAT16 || a.kind == OMNI_FLOAT32_HALVES;
+  int64_t bytes = a.kind == OMNI_FLOAT32 ? 4 * a.in : halves ? 2 * a.in : a.kind == OMNI_INT4 ? a.in / 2 : a.kind == OMNI_CODES ? a.in / 2 * 3 : a.in;
   return {(const char *)a.weight, bytes};
 }
 
@@ -383,6 +390,7 @@ inline Panel panel_of(const omni_matrix &a, int64_t output, int64_t count, uint3
   for (int64_t o = 0; o < count; o++, from += source.bytes) {
     uint32_t *to = buffer + o * stride;
     if (a.kind == OMNI_BFLOAT16) widen_bfloat16((const bf16 *)from, a.in, to);
+    else if (a.kind == OMNI_FLOAT32_HALVES) to_floats((const bf16 *)from, a.in, (float *)to);
     else if (a.kind == OMNI_INT8) widen_int8((const int8_t *)from, size, to);
     else if (a.kind == OMNI_CODES) widen_codes(a, output + o, begin, size, to);
     else if (a.kind == OMNI_INT8_GROUPS) {

@@ -17,6 +17,17 @@ struct Float32 {
   static inline Floats add(Floats sum, Vector w, Vector x) { return sum + w * x; }
 };
 
+// Weights in bfloat16 with the inputs and the order of Float32, and its bits.
+struct Float32Halves {
+  typedef bf16 Weight;
+  typedef float Input;
+  typedef Floats Vector;
+  static constexpr int STEP = W;
+  static inline Vector weight(const Weight *w) { return widen(read<Halves>(w)); }
+  static inline Vector input(const Input *x) { return read<Floats>(x); }
+  static inline Floats add(Floats sum, Vector w, Vector x) { return sum + w * x; }
+};
+
 #if defined(__AVX512BF16__)
 struct BFloat16 {
   typedef bf16 Weight;
@@ -30,15 +41,7 @@ struct BFloat16 {
   }
 };
 #else
-struct BFloat16 {
-  typedef bf16 Weight;
-  typedef float Input;
-  typedef Floats Vector;
-  static constexpr int STEP = W;
-  static inline Vector weight(const Weight *w) { return widen(read<Halves>(w)); }
-  static inline Vector input(const Input *x) { return read<Floats>(x); }
-  static inline Floats add(Floats sum, Vector w, Vector x) { return sum + w * x; }
-};
+typedef Float32Halves BFloat16;
 #endif
 
 struct Int8 {
@@ -53,7 +56,7 @@ struct Int8 {
 
 // The inputs of a product with weights of `kind`: float32 as they are, else rounded to bfloat16. `buffer` has `size` floats.
 inline const void *prepare(int64_t kind, const float *x, int64_t size, float *buffer) {
-  if (kind == OMNI_FLOAT32) return x;
+  if (of_floats(kind)) return x;
 #if defined(__AVX512BF16__)
   if (kind == OMNI_BFLOAT16 || kind == OMNI_CODES) {
     FOR_VECTORS(i, size) store_at((bf16 *)buffer, i, size, load_at(x, i, size));
@@ -143,6 +146,7 @@ constexpr Blocks blocks_of() {
           sizeof(typename L::Weight)};
 }
 
+constexpr Blocks FLOAT32_HALVES = blocks_of<Float32Halves>();
 constexpr Blocks BLOCKS[] = {blocks_of<Float32>(), blocks_of<BFloat16>(), blocks_of<Int8>()};  // by kind
 
 #if INTEGER_LANES
@@ -202,7 +206,7 @@ inline void product(const omni_matrix &a, const void *const *xs, int rows, int64
   }
   if (a.kind == OMNI_CODES) return code_product(a, xs, rows, begin, end, scratch, emit);
   if (a.group_scales) return group_product(a, xs, rows, begin, end, scratch, emit);
-  const Blocks &blocks = BLOCKS[a.kind];
+  const Blocks &blocks = a.kind == OMNI_FLOAT32_HALVES ? FLOAT32_HALVES : BLOCKS[a.kind];
   for (int64_t o = begin; o < end;) {
     int outputs = o + MANY <= end ? MANY : 1;
     block_product(blocks, a, (const char *)a.weight + o * a.in * blocks.bytes, xs, rows, o, outputs, false, emit);

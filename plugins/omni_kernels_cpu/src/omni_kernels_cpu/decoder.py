@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from omni_kernels_cpu.library import LayerStruct, MatrixStruct, StackStruct, StepStruct, has_tiles, library
-from omni_kernels_cpu.rows import KINDS, as_read, by_output, groups_fit, is_coded, kind_of
+from omni_kernels_cpu.rows import FLOAT32_HALVES, KINDS, as_read, by_output, groups_fit, is_coded, kind_of
 from omni_torch import decoder_stack
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
 from omni_torch.few_rows import GROUP, Matrix
@@ -22,12 +22,13 @@ class BoundStack:
 
     Attributes:
         fits: False if the library cannot read a weight.
-        narrow: True if the first matrix has weights narrower than float32, which tiles multiply.
+        narrow: True if the first matrix has weights narrower than float32 and inputs in bfloat16, which tiles multiply.
         whole: True if the first matrix is multiplied as integers, for which tiles are not used.
     """
 
     def __init__(self, stack: DecoderStack) -> None:
         self._kept: list[object] = []
+        self._dtype = stack.norm.dtype
         self.fits = True
         self.layers = (LayerStruct * len(stack.layers))(*map(self._layer, stack.layers))
         hidden = stack.norm.shape[0]
@@ -35,7 +36,7 @@ class BoundStack:
         self.struct = StackStruct(self.layers, self._floats(stack.norm), *sizes, stack.eps)
         self.fits = self.fits and stack.head_dim % 2 == 0
         self.whole = stack.layers[0].qkv.int8_inputs
-        self.narrow = stack.layers[0].qkv.weight.dtype != torch.float32
+        self.narrow = self.layers[0].qkv.kind not in (KINDS[torch.float32], FLOAT32_HALVES)
         self._attached: tuple[Caches, Caches] | None = None
 
     def attach(self, keys: Caches, values: Caches) -> None:
@@ -87,7 +88,7 @@ class BoundStack:
         self._kept.append(weight)
         bias = None if matrix.bias is None else self._floats(matrix.bias)
         out, inner = weight.shape
-        kind = kind_of(weight, matrix.scales)
+        kind = kind_of(weight, matrix.scales, self._dtype)
         if matrix.scales is not None and not by_output(matrix.scales):
             groups = as_read(matrix.scales)
             self._kept.append(groups)

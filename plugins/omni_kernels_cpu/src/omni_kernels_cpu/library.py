@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omni_kernels_cpu import sound_structs
 
-ABI = 9
+ABI = 10
 _FOLDER = Path(__file__).parent
 PATH = _FOLDER / "libomni_kernels_cpu.so"
 

@@ -16,6 +16,8 @@ INT8_GROUPS = 4
 """The kind of int8 weights whose scales are matrices."""
 CODES = 5
 """The kind of weights in bfloat16 that are stored as codes."""
+FLOAT32_HALVES = 6
+"""The kind of weights in bfloat16 that are multiplied with inputs in float32."""
 MOST_EXPERT_ROWS = 32
 """The most rows of a mixture that is computed here; the products of more rows have better kernels."""
 
@@ -58,7 +60,12 @@ def few_rows_linear(
 ) -> torch.Tensor:
     """See :func:`omni_torch.few_rows.few_rows_linear`."""
     quantized = weight.dtype in (torch.int8, torch.uint8)
-    fits = weight.is_contiguous() and quantized == (scales is not None) and (quantized or weight.dtype == x.dtype)
+    halves = weight.dtype == torch.bfloat16 and x.dtype == torch.float32
+    fits = (
+        weight.is_contiguous()
+        and quantized == (scales is not None)
+        and (quantized or halves or weight.dtype == x.dtype)
+    )
     fits = fits and (scales is None or by_output(scales) or groups_fit(weight, scales, int8_inputs))
     if fits and scales is not None and is_coded(scales):
         fits = 2 * weight.shape[1] == 3 * x.shape[-1]
@@ -76,7 +83,7 @@ def few_rows_linear(
     elif scales is not None:
         wide_scales = scales.float().contiguous()
     matrix = MatrixStruct(
-        weight.data_ptr(), _pointer(wide_scales), _pointer(wide_bias), weight.shape[0], x.shape[-1], kind_of(weight, scales),
+        weight.data_ptr(), _pointer(wide_scales), _pointer(wide_bias), weight.shape[0], x.shape[-1], kind_of(weight, scales, x.dtype),
         _pointer(groups), int8_inputs, groups is not None and groups.dim() == 3,
     )  # fmt: skip
     rows, kind, threads = x.numel() // x.shape[-1], KINDS[x.dtype], torch.get_num_threads()
@@ -84,8 +91,10 @@ def few_rows_linear(
     return output
 
 
-def kind_of(weight: torch.Tensor, scales: torch.Tensor | None) -> int:
-    """Return the library's number for a kind of weights."""
+def kind_of(weight: torch.Tensor, scales: torch.Tensor | None, inputs: torch.dtype) -> int:
+    """Return the library's number for a kind of weights. ``inputs``: the dtype of theirs."""
+    if weight.dtype == torch.bfloat16 and inputs == torch.float32:
+        return FLOAT32_HALVES
     if scales is not None and is_coded(scales):
         return CODES
     return (

@@ -80,10 +80,9 @@ def load_thinker(
         with torch.device("meta"):
             return Thinker(config.thinker, parallel)
 
-    def fill(model: Thinker) -> Thinker:
+    def fill(model: Thinker, kind: torch.dtype | None) -> Thinker:
         names = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
         parts = part_of(config.thinker, parallel)
-        kind = getattr(torch, dtype)
         return load_module(model, open_checkpoint(model_path), names, dtype=kind, device=device, part_of=parts)
 
     model = load_prepared(
@@ -114,8 +113,7 @@ def load_talker(
         with torch.device("meta"):
             return Talker(config)
 
-    def fill(model: Talker) -> Talker:
-        kind = getattr(torch, dtype)
+    def fill(model: Talker, kind: torch.dtype | None) -> Talker:
         return load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=kind, device=device)
 
     model = load_prepared(

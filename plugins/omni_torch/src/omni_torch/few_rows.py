@@ -26,8 +26,8 @@ GROUP = 32
 
 @frozen(eq=False)
 class Matrix:
-    """A weight ``[out, in]`` of a float dtype, or int8 with one scale per output; or int8 or 4-bit values with a scale for each
-    :data:`GROUP` inputs, or codes, see :func:`widened`. ``bias``: ``[out]``.
+    """A weight ``[out, in]`` of a float dtype, that of its inputs or bfloat16 for inputs in float32; or int8 with one scale per output; or
+    int8 or 4-bit values with a scale for each :data:`GROUP` inputs, or codes, see :func:`widened`. ``bias``: ``[out]``.
 
     ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`; not of int8 in groups. So do
     prompts, unless their kernel multiplies bfloat16 as fast.
@@ -102,6 +102,8 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
     for rows, out, size in ((1, 1024, 512), (3, 37, 29), (16, 768, 512), (7, 130, 100), (8, 2048, 1024)):
         x, bias = normal(rows, size), normal(out) if out % 2 else None
         examples.append((x, normal(out, size) * size**-0.5, None, bias))
+        if dtype == torch.float32:
+            examples.append((x, (normal(out, size) * size**-0.5).to(torch.bfloat16), None, bias))
         whole = torch.randint(-127, 128, (out, size), generator=generator, device=device, dtype=torch.int8)
         scales = torch.rand(out, generator=generator, device=device).to(dtype) / 100
         examples += [(x, whole, scales, bias), (x, whole, scales, bias, True)]
@@ -133,13 +135,14 @@ def few_rows_linear(
     scale are not rounded; of more than 32 rows a kernel may round them to bfloat16.
 
     Args:
-        x: ``[..., in]``. weight: ``[out, in]`` of the same dtype; or with ``scales``, as in :func:`widened`.
+        x: ``[..., in]``. weight: ``[out, in]`` of the same dtype, or bfloat16, whose values are then multiplied in the dtype of ``x``; or
+            with ``scales``, as in :func:`widened`.
 
     Returns:
         ``[..., out]``.
     """
     if scales is None:
-        return F.linear(x, weight, bias)
+        return F.linear(x, weight.to(x.dtype), bias)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     inputs = rounded_inputs(x.to(wide), weight) if int8_inputs else x.to(torch.bfloat16).to(wide)
     if int8_inputs or scales.dim() > 1 or scales.dtype == torch.int32:
@@ -164,6 +167,29 @@ class FewRowsLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.numel() > FEW_ROWS * x.shape[-1]:
             return F.linear(x, self._weight, self._bias)
+        return few_rows_linear(x, self._weight, None, self._bias)
+
+
+class BFloat16Linear(nn.Module):
+    """A linear layer for inputs in float32 whose weight stays in bfloat16, as a checkpoint stores it: half of the bytes, and every product
+    is that of the same values in float32. Without a kernel of :func:`few_rows_linear` the weight is widened at every product.
+    """
+
+    _weight: torch.Tensor
+    _bias: torch.Tensor | None
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """``weight``: ``[out, in]`` bfloat16."""
+        super().__init__()
+        self.register_buffer("_weight", weight.detach().contiguous())
+        self.register_buffer("_bias", None if bias is None else bias.detach().float())
+
+    @property
+    def matrix(self) -> Matrix:
+        """The weight, which is not a copy."""
+        return Matrix(self._weight, None, self._bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return few_rows_linear(x, self._weight, None, self._bias)
 
 

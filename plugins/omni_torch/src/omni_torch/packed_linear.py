@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_torch.few_rows import FewRowsLinear, few_rows_linear
+from omni_torch.few_rows import BFloat16Linear, FewRowsLinear, few_rows_linear
 
 LEAST_VALUES = 1 << 17
 """Smaller weights are not packed: calling oneDNN costs about 8 us more than calling the plain kernel."""
@@ -83,6 +83,12 @@ def pack_decoder(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.M
 def keep(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module | None:
     """A :data:`Pack` that replaces nothing."""
     return None
+
+
+def keep_bfloat16(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module | None:
+    """A :data:`Pack` for networks that compute in float32, from weights in the dtypes of their checkpoint: those in bfloat16 stay so."""
+    stays = weight.dtype == torch.bfloat16 and weight.numel() >= LEAST_VALUES
+    return BFloat16Linear(weight, bias) if stays else None
 
 
 def pack_linears(module: nn.Module, pack: Pack = pack, *, trim: bool = True) -> None:

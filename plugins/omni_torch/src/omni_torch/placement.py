@@ -17,8 +17,10 @@ from omni_core.config.completion import DoesNotFitError, Machine, Placement
 from omni_core.config.placement import AUTO, Budget, gib, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
+from omni_core.plugins import load_plugins
 from omni_torch.budgets import ITEM_BYTES, LEAST_POSITIONS, MAX_BATCH_TOKENS, MAX_RUNNING, Network
 from omni_torch.headers import Tensors, main_dtype
+from omni_torch.kernel_specs import kernel_specs
 from omni_torch.machine import available_memory, computes_bfloat16
 
 MIB = 2**20
@@ -99,6 +101,15 @@ class _Plan:
         if (name, ranks) not in self.counted:
             self.counted[name, ranks] = self.networks[name].weight_values(self.tensors, ranks)
         return self.counted[name, ranks] * ITEM_BYTES[self.stages[name].factory_args["dtype"]]
+
+    def stays_bfloat16(self, name: str) -> bool:
+        """Return whether a stage on a CPU that computes in float32 can keep weights that are stored in bfloat16; see
+        :func:`omni_torch.prepared.keeps_bfloat16`.
+        """
+        network = self.networks[name]
+        own = (each for tensor, each in self.tensors.items() if tensor.startswith(network.prefixes))
+        wide = self.stages[name].factory_args["dtype"] == "float32"
+        return wide and network.cache is not None and main_dtype(own) == "bfloat16"
 
     def need(self, name: str, ranks: int) -> _Need:
         """Return what one rank of a stage needs.
@@ -304,14 +315,21 @@ def _check_memory(plan: _Plan) -> None:
         for name, stage in plan.stages.items()
         if stage.gpu is None and stage.host is None
     }
-    total, available = sum(weights.values()), available_memory()
-    if available is None or total <= available:
+    available = available_memory()
+    if available is None or sum(weights.values()) <= available:
         return
-    widest = max(weights, key=weights.__getitem__)
+    wide = [name for name in weights if plan.stays_bfloat16(name)]
+    kept = bool(wide) and "few_rows_linear" in kernel_specs(load_plugins())
+    if kept:
+        weights |= {name: weights[name] // 2 for name in wide}
+    total, widest = sum(weights.values()), max(weights, key=weights.__getitem__)
+    if total <= available:
+        return
     dtype = plan.stages[widest].factory_args["dtype"]
-    halved = "; --option dtype=bfloat16 halves it" if dtype == "float32" else ""
+    halved = "; --option dtype=bfloat16 halves it" if dtype == "float32" and not kept else ""
+    stored = ", decoders as they are stored in bfloat16" if kept else ""
     raise DoesNotFitError(
-        f"{plan.config.resolved_name} does not fit the memory of this machine: weights on the CPU take {gib(total)} in {dtype} "
+        f"{plan.config.resolved_name} does not fit the memory of this machine: weights on the CPU take {gib(total)} in {dtype}{stored} "
         f"({widest} {gib(weights[widest])}), {gib(available)} are free{halved}. `omni plan --gpus 1 --gpu-memory 80GiB` "
         "plans for GPUs that are elsewhere"
     )

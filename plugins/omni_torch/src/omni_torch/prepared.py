@@ -22,8 +22,9 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_torch import weight_cache
-from omni_torch.headers import LARGEST_HEADER, shards
-from omni_torch.packed_linear import Pack, keep, pack_linears, return_freed_memory
+from omni_torch.few_rows import BFloat16Linear, few_rows_linear
+from omni_torch.headers import LARGEST_HEADER, main_dtype, read_headers, shards
+from omni_torch.packed_linear import Pack, keep, keep_bfloat16, pack_linears, return_freed_memory
 from omni_torch.weight_files import Damaged, map_tensors, read_metadata, write_tensors
 
 logger = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ _CODE = (
 
 def load_prepared(
     make: Callable[[], ModuleT],
-    fill: Callable[[ModuleT], ModuleT],
+    fill: Callable[[ModuleT, torch.dtype | None], ModuleT],
     checkpoint: str | Path,
     *,
     network: str,
@@ -67,10 +68,13 @@ def load_prepared(
 ) -> ModuleT:
     """Return a network with its weights, quantised; mapped from the cache if that is possible.
 
-    Layouts of a machine's own are not made here: :func:`omni_torch.packed_linear.pack_linears` follows.
+    A network in float32 on a CPU keeps the matrices in bfloat16 that its checkpoint stores so, where a kernel of
+    :func:`omni_torch.few_rows.few_rows_linear` is installed (decision 0077). Layouts of a machine's own are not
+    made here: :func:`omni_torch.packed_linear.pack_linears` follows.
 
     Args:
-        make: builds the network on the meta device. fill: reads its weights, see :func:`omni_torch.weights.load_module`.
+        make: builds the network on the meta device. fill: reads its weights in a dtype, or ``None``: each in the one that it is stored
+            in; see :func:`omni_torch.weights.load_module`.
         checkpoint: the folder. network: a name, for people. dtype: of floating-point parameters. options: what the weights depend on
             beside these: the way of quantisation, the rank.
         quantize: makes the layers with narrow weights; see :func:`omni_torch.quantized_linear.quantize_for`.
@@ -78,25 +82,41 @@ def load_prepared(
     Raises:
         ConfigError: as ``fill``; or the bound of the cache is no size.
     """
-    described = _described(make, dtype, quantize)
+    stored = quantize is keep and keeps_bfloat16(checkpoint, dtype, device)
+    if stored:
+        quantize = keep_bfloat16
+
+    def filled(quantize: Pack) -> ModuleT:
+        made = fill(make(), None if stored else dtype)
+        pack_linears(made, quantize)
+        return converted(made, dtype) if stored else made
+
+    def describe(quantize: Pack) -> ModuleT:
+        made = converted(make(), torch.bfloat16 if stored else dtype)
+        pack_linears(made, quantize, trim=False)
+        return converted(made, dtype)
+
+    described = describe(quantize)
     nbytes = sum(each.numel() * each.element_size() for each in described.state_dict().values())
     if torch.device(device).type != "cpu" or nbytes < LEAST_BYTES or not weight_cache.bound():
-        return _filled(make, fill, quantize)
+        return filled(quantize)
     options = {"dtype": str(dtype).removeprefix("torch."), **options}
     key = _key(Path(checkpoint), described, options, fill)
     path = weight_cache.path_of(key)
 
     def like(plain: Collection[int]) -> ModuleT:
-        return _described(make, dtype, _without(plain, quantize)) if plain else described
+        return describe(_without(plain, quantize)) if plain else described
 
     def mapped() -> ModuleT | None:
         return _mapped(path, key, like)
 
     if (found := mapped()) is None:
         plain: list[int] = []
-        made = _filled(make, fill, _noting(plain, quantize))
+        made = filled(_noting(plain, quantize))
         state = made.state_dict()
-        if stayed := sorted({name.rpartition(".")[0] for name in state.keys() ^ described.state_dict().keys()}):
+        if not stored and (
+            stayed := sorted({name.rpartition(".")[0] for name in state.keys() ^ described.state_dict().keys()})
+        ):
             names = ", ".join(stayed[:3]) + (", ..." if len(stayed) > 3 else "")
             logger.warning("%s: `quantization` does not fit the values of %s, which stay as they are", network, names)
         if _signature(state) != _signature(like(plain).state_dict()):
@@ -122,11 +142,16 @@ def load_prepared(
     return found
 
 
-def _described(make: Callable[[], ModuleT], dtype: torch.dtype, quantize: Pack) -> ModuleT:
-    """Return the network on the meta device as it will be when it is filled."""
-    described = converted(make(), dtype)
-    pack_linears(described, quantize, trim=False)
-    return described
+def keeps_bfloat16(checkpoint: str | Path, dtype: torch.dtype, device: str | torch.device) -> bool:
+    """Return whether a network that computes in ``dtype`` keeps the weights of its checkpoint that are stored in bfloat16: it computes in
+    float32 on a CPU that has a kernel for it, and most of the weights are stored so.
+
+    Raises:
+        ConfigError: the checkpoint cannot be read.
+    """
+    if dtype != torch.float32 or torch.device(device).type != "cpu" or not few_rows_linear.replaced("cpu", dtype):
+        return False
+    return main_dtype(read_headers(checkpoint).values()) == "bfloat16"
 
 
 def _noting(plain: list[int], quantize: Pack) -> Pack:
@@ -149,20 +174,22 @@ def _without(plain: Collection[int], quantize: Pack) -> Pack:
 
 
 def converted(module: ModuleT, dtype: torch.dtype) -> ModuleT:
-    """Give a network on the meta device the dtype that its weights are loaded in. Scales keep theirs."""
+    """Give a network the dtype that it computes in. Scales keep theirs, and so do weights that stay in bfloat16. Parameters that share
+    their values still do.
+    """
+    made: dict[tuple[int, torch.Size], torch.Tensor] = {}
     for owner in module.modules():
+        if isinstance(owner, BFloat16Linear):
+            continue
         for name, buffer in owner.named_buffers(recurse=False):
             if buffer.is_floating_point() and name != "_scales":
                 setattr(owner, name, buffer.to(dtype))
         for parameter in owner.parameters(recurse=False):
-            parameter.data = parameter.data.to(dtype)
+            place = parameter.data_ptr(), parameter.shape
+            if parameter.is_meta or place not in made:
+                made[place] = parameter.data.to(dtype)
+            parameter.data = made[place]
     return module
-
-
-def _filled(make: Callable[[], ModuleT], fill: Callable[[ModuleT], ModuleT], quantize: Pack) -> ModuleT:
-    made = fill(make())
-    pack_linears(made, quantize)
-    return made
 
 
 def _signature(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
@@ -207,7 +234,7 @@ def _key(
     checkpoint: Path,
     module: nn.Module,
     options: Mapping[str, object],
-    fill: Callable[[ModuleT], ModuleT],
+    fill: Callable[[ModuleT, torch.dtype | None], ModuleT],
 ) -> str:
     found = hashlib.sha256()
     files = [checkpoint / name for name in shards(checkpoint)]

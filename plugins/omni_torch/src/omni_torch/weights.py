@@ -156,14 +156,14 @@ def load_module(
     checkpoint: Checkpoint,
     sources: Sources,
     *,
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     device: str | torch.device = "cpu",
     part_of: PartOf = whole,
 ) -> ModuleT:
     """Fill a module made on the meta device; it is then for inference only.
 
     Args:
-        dtype: of floating-point parameters.
+        dtype: of floating-point parameters; ``None``: each keeps the one that it is stored in.
         part_of: the part of each on-disk tensor that the module holds, for one rank of several.
 
     Raises:
