@@ -57,10 +57,19 @@ class TestPresets(PresetConformance):
         return str(self.folder)
 
     def test_a_smaller_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where a kernel computes with them, weights in bfloat16 stay so, but those of embeddings."""
         monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 12 * GIB)
+        monkeypatch.setattr("omni_torch.placement.kernel_specs", lambda registry: {})
         config = LayeredSource("fish-s2/cpu", self.checkpoint(), platform="cpu").resolve().config
-        with pytest.raises(DoesNotFitError, match=r"weights on the CPU take"):
+        with pytest.raises(DoesNotFitError, match=r"weights on the CPU take 19\.\d GiB in float32 \("):
             placed(config, Machine([]))
+        monkeypatch.setattr("omni_torch.placement.kernel_specs", lambda registry: {"few_rows_linear": []})
+        with pytest.raises(
+            DoesNotFitError, match=r"take 12\.\d GiB in float32, decoders as they are stored in bfloat16 \("
+        ):
+            placed(config, Machine([]))
+        monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 13 * GIB)
+        assert placed(config, Machine([])).config.stage("semantic_ar").factory_args["dtype"] == "float32"
         small = LayeredSource("fish-s2/1x80", self.checkpoint(), platform="cuda").resolve().config
         planned = plan(placed(small, Machine([8 * GIB], here=False)).config)
         assert "budgets take 11.9 GiB of the 8.0 GiB of GPU 0" in problems(planned, [8 * GIB])[0]

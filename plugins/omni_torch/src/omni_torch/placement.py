@@ -321,7 +321,11 @@ def _check_memory(plan: _Plan) -> None:
     wide = [name for name in weights if plan.stays_bfloat16(name)]
     kept = bool(wide) and "few_rows_linear" in kernel_specs(load_plugins())
     if kept:
-        weights |= {name: weights[name] // 2 for name in wide}
+        matrices = {name: each for name, each in plan.tensors.items() if "embed" not in name}
+        for name in wide:
+            stage = plan.stages[name]
+            values = plan.networks[name].weight_values(matrices, stage.tp_size) * stage.tp_size * stage.replicas
+            weights[name] -= values * (ITEM_BYTES["float32"] - ITEM_BYTES["bfloat16"])
     total, widest = sum(weights.values()), max(weights, key=weights.__getitem__)
     if total <= available:
         return
