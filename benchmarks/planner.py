@@ -104,6 +104,8 @@ def checkpoint_of(folder: str) -> Model:
         Variant("checkpoint, text, 4", {}, "text", 4, 32),
         Variant("checkpoint, text and speech in turn, 4", {}, "mixed", 4, 20),
         Variant("checkpoint, talker and vocoder in one process, speech, 2", SPEAKERS_SHARE, "speech", 2, 10),
+        Variant("checkpoint, two vocoders, speech, 4", {"code2wav.replicas": 2}, "speech", 4, 16),
+        Variant("checkpoint, speech, 8", {}, "speech", 8, 24),
     ]
     parameters = {
         "thinker": {"max_new_tokens": 24, "ignore_eos": True, "seed": 1},

@@ -1,6 +1,9 @@
-"""Steps of a Qwen3 decoder by the operations ``decode_layers`` and ``prefill_layers``, where kernels for them are installed."""
+"""Steps of a Qwen decoder by the operations ``decode_layers`` and ``prefill_layers``, where kernels for them are installed."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,12 +21,21 @@ from omni_torch.decoder_stack import (
 )
 from omni_torch.few_rows import Matrix, matrix_of
 
+DescribeLayer = Callable[[Any], LayerWeights | None]
+"""Returns a layer as data; ``None`` if it is sharded, or its weights are in a layout of their own."""
+
 
 class DecoderStep:
-    """The layers and the last norm of a decoder, described for the operation at the first step that may use it."""
+    """The layers and the last norm of a decoder, described for the operation at the first step that may use it.
 
-    def __init__(self, config: DecoderConfig, layers: nn.ModuleList, norm: RMSNorm) -> None:
+    ``describe_layer``: of layers that are not Qwen3's.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, layers: nn.ModuleList, norm: RMSNorm, describe_layer: DescribeLayer | None = None
+    ) -> None:
         self._config, self._layers, self._norm = config, layers, norm
+        self._describe_layer = describe_layer or qwen3_layer
         self._stack: DecoderStack | None = None
         self._described = False
 
@@ -69,8 +81,20 @@ class DecoderStep:
     def stack(self) -> DecoderStack | None:
         """The layers as data; ``None`` if they are of another kind."""
         if not self._described:
-            self._stack, self._described = describe(self._config, self._layers, self._norm), True
+            self._stack, self._described = self._describe(), True
         return self._stack
+
+    def _describe(self) -> DecoderStack | None:
+        config = self._config
+        if config.activation != "silu":
+            return None
+        layers: list[LayerWeights] = []
+        for layer in self._layers:
+            if (found := self._describe_layer(layer)) is None:
+                return None
+            layers.append(found)
+        norm = self._norm.weight.detach()
+        return DecoderStack(layers, norm, config.heads, config.kv_heads, config.head_dim, config.norm_eps)
 
     def compute(
         self,
@@ -87,18 +111,8 @@ class DecoderStep:
         return layers(x, cos, sin, *cache, self._stack, capture)
 
 
-def describe(config: DecoderConfig, layers: nn.ModuleList, norm: RMSNorm) -> DecoderStack | None:
-    """Return the layers as data; ``None`` if one is sharded, has another activation or weights in a layout of their own."""
-    if config.activation != "silu":
-        return None
-    described = [_layer(layer) for layer in layers]
-    if any(each is None for each in described):
-        return None
-    found = [each for each in described if each is not None]
-    return DecoderStack(found, norm.weight.detach(), config.heads, config.kv_heads, config.head_dim, config.norm_eps)
-
-
-def _layer(layer: nn.Module) -> LayerWeights | None:
+def qwen3_layer(layer: nn.Module) -> LayerWeights | None:
+    """A :data:`DescribeLayer`."""
     assert isinstance(layer, DecoderLayer)
     attention, mlp = layer.self_attn, layer.mlp
     qkv, output = matrix_of(attention.qkv_proj), matrix_of(attention.o_proj)
@@ -107,7 +121,7 @@ def _layer(layer: nn.Module) -> LayerWeights | None:
     norms = layer.input_layernorm.weight.detach(), layer.post_attention_layernorm.weight.detach()
     found = LayerWeights(*norms, attention.head_weights().detach(), qkv, output)
     if isinstance(mlp, MLP):
-        found.dense = _dense(mlp)
+        found.dense = dense_matrices(mlp)
         return None if found.dense is None else found
     assert isinstance(mlp, SparseMLP)
     experts = [(first, second) for first, second in mlp.experts.matrices() if first is not None and second is not None]
@@ -116,12 +130,13 @@ def _layer(layer: nn.Module) -> LayerWeights | None:
         return None
     found.mixture = MixtureWeights(router, experts, mlp.gate.top_k, mlp.gate.normalize)
     if mlp.has_shared:
-        found.dense, found.mixture.shared_gate = _dense(mlp.shared_expert), matrix_of(mlp.shared_expert_gate)
+        found.dense, found.mixture.shared_gate = dense_matrices(mlp.shared_expert), matrix_of(mlp.shared_expert_gate)
         if found.dense is None or found.mixture.shared_gate is None:
             return None
     return found
 
 
-def _dense(mlp: MLP) -> tuple[Matrix, Matrix] | None:
+def dense_matrices(mlp: MLP) -> tuple[Matrix, Matrix] | None:
+    """Return the matrices of a feed-forward block; ``None`` if one is in a layout of its own."""
     first, second = matrix_of(mlp.gate_up_proj), matrix_of(mlp.down_proj)
     return None if first is None or second is None else (first, second)

@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct {
   const float *input_norm, *post_norm;  // [hidden]
-  const float *head_norms;              // [heads + kv_heads, head_dim]
+  const float *head_norms;              // [heads + kv_heads, head_dim]; null: queries and keys are not normed
   omni_matrix qkv, output;
   omni_matrix gate_up, down;  // the feed-forward block or the shared expert; no weight: there is none
   omni_matrix shared_gate;    // [1, hidden]; no weight: the layer has no shared expert

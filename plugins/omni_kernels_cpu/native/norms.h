@@ -19,10 +19,21 @@ inline void normalize(const float *x, const float *weight, float eps, int64_t si
   FOR_VECTORS(i, size) store_at(y, i, size, load_at(x, i, size) * scale * load_at(weight, i, size));
 }
 
-// One head, normalised, weighed and rotated in place of `y`; the size is even.
+// The norm of a layer's head, `at` elements after that of the first one; null: it has none.
+inline const float *norm_of(const omni_layer &layer, int64_t at) { return layer.head_norms ? layer.head_norms + at : nullptr; }
+
+// One head, normalised, weighed and rotated; without a `weight` rotated only. `y` may be `x`; the size is even.
 inline void normalize_rotate(const float *x, const float *weight, const float *cos, const float *sin, float eps, int64_t size, float *y) {
-  float scale = inverse_rms(x, size, eps);
   int64_t half = size / 2;
+  if (!weight) {
+    FOR_VECTORS(i, half) {
+      Floats a = load_at(x, i, half), b = load_at(x + half, i, half);
+      store_at(y, i, half, a * load_at(cos, i, half) - b * load_at(sin, i, half));
+      store_at(y + half, i, half, b * load_at(cos + half, i, half) + a * load_at(sin + half, i, half));
+    }
+    return;
+  }
+  float scale = inverse_rms(x, size, eps);
   FOR_VECTORS(i, half) {
     Floats a = load_at(x, i, half) * scale * load_at(weight, i, half);
     Floats b = load_at(x + half, i, half) * scale * load_at(weight + half, i, half);

@@ -61,7 +61,9 @@ class BoundStack:
 
     def _layer(self, layer: LayerWeights) -> LayerStruct:
         made = LayerStruct(
-            self._floats(layer.input_norm), self._floats(layer.post_norm), self._floats(layer.head_norms)
+            self._floats(layer.input_norm),
+            self._floats(layer.post_norm),
+            None if layer.head_norms is None else self._floats(layer.head_norms),
         )
         made.qkv, made.output = self.matrix(layer.qkv), self.matrix(layer.output)
         if layer.dense is not None:

@@ -11,8 +11,11 @@ from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout, PagedAttention
 from omni_qwen3.config import DecoderConfig
+from omni_qwen3.decoder_step import DecoderStep, dense_matrices
 from omni_qwen3.layers import MLP, RMSNorm
 from omni_qwen3.sharding import local_config
+from omni_torch.decoder_stack import LayerWeights
+from omni_torch.few_rows import matrix_of
 from omni_torch.operations import rotary
 from omni_torch.tensor_parallel import ALONE, TensorParallel
 from omni_torch.weights import embedding
@@ -80,6 +83,15 @@ class DecoderLayer(nn.Module):
         x, normed = self.post_attention_layernorm.add(x, mixed)
         return x + self._parallel.all_reduce(self.mlp(normed))
 
+    def described(self) -> LayerWeights | None:
+        """Return the layer as data; ``None`` if it is sharded, or a weight is in a layout of its own."""
+        attention = self.self_attn
+        qkv, output, dense = matrix_of(attention.qkv_proj), matrix_of(attention.o_proj), dense_matrices(self.mlp)
+        if self._parallel.size > 1 or qkv is None or output is None or dense is None:
+            return None
+        norms = self.input_layernorm.weight.detach(), self.post_attention_layernorm.weight.detach()
+        return LayerWeights(*norms, None, qkv, output, dense)
+
 
 class Decoder(nn.Module):
     """Embedding, layers, norm. ``embedding_size``: the width of the embedding, by default the decoder's."""
@@ -106,6 +118,7 @@ class DecoderModel(nn.Module):
         self.rotary = Rotary(config)
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
+        self._step = DecoderStep(config, self.model.layers, self.model.norm, DecoderLayer.described)
 
     @property
     def kv_layout(self) -> KVLayout:
@@ -120,6 +133,8 @@ class DecoderModel(nn.Module):
         assert batch.input_embeds is not None
         x = batch.input_embeds
         cos, sin = self.rotary(batch.positions, x.dtype)
+        if (output := self._step.run(x, cos, sin, batch)) is not None:
+            return output
         for layer in self.model.layers:
             x = layer(x, cos, sin, batch.attention)
         return ForwardOutput(self.model.norm(x))

@@ -16,7 +16,7 @@ from attrs import define
 from omni_torch.experts import one_by_one, route_experts
 from omni_torch.few_rows import Matrix, few_rows_linear
 from omni_torch.kernels import operation
-from omni_torch.operations import EPS, norm_rotary
+from omni_torch.operations import EPS, norm_rotary, rotary
 
 MOST_ROWS = 32
 """The most rows of a step that is worth one call; products of more rows have better kernels."""
@@ -40,10 +40,10 @@ class MixtureWeights:
 
 @define(eq=False)
 class LayerWeights:
-    """A decoder layer with query and key norms, rotary positions and gated (silu) feed-forward.
+    """A decoder layer with rotary positions, gated (silu) feed-forward, and with or without norms of queries and keys.
 
     Attributes:
-        input_norm, post_norm: ``[hidden]``. head_norms: ``[heads + kv_heads, head_dim]``.
+        input_norm, post_norm: ``[hidden]``. head_norms: ``[heads + kv_heads, head_dim]``; ``None``: there are none.
         qkv: ``[(heads + 2 * kv_heads) * head_dim, hidden]``. output: ``[hidden, heads * head_dim]``.
         dense: gates above ups, ``[2 * units, hidden]``, and ``[hidden, units]``, of the feed-forward block or of the shared expert.
         mixture: the experts of a sparse layer.
@@ -51,7 +51,7 @@ class LayerWeights:
 
     input_norm: torch.Tensor
     post_norm: torch.Tensor
-    head_norms: torch.Tensor
+    head_norms: torch.Tensor | None
     qkv: Matrix
     output: Matrix
     dense: tuple[Matrix, Matrix] | None = None
@@ -76,6 +76,7 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
         {"hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "lengths": [5]},
         {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "lengths": [1, 40, 7], "experts": 5, "bias": True},
         {"hidden": 128, "heads": 8, "kv_heads": 4, "head_dim": 64, "lengths": [33] * 5, "experts": 8, "shared": True},
+        {"hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "lengths": [9, 2], "bias": True, "head_norms": False},
     ]
     return [example(dtype, generator, **case) for case in cases]
 
@@ -93,6 +94,7 @@ def example(
     experts: int = 0,
     shared: bool = False,
     bias: bool = False,
+    head_norms: bool = True,
     layers: int = 2,
 ) -> tuple[Any, ...]:
     """Return random arguments of :func:`decode_layers`, or of :func:`prefill_layers`: of each request its last ``counts`` of ``lengths``
@@ -116,8 +118,9 @@ def example(
             each = [(matrix(2 * units + 2, hidden), matrix(hidden, units + 1)) for _ in range(experts)]
             mixture = MixtureWeights(router, each, 2, True, gate)
         attention = matrix((heads + 2 * kv_heads) * head_dim, hidden, bias), matrix(hidden, heads * head_dim, bias)
-        norms = normal(hidden) * 0.1 + 1, normal(hidden) * 0.1 + 1, normal(heads + kv_heads, head_dim) * 0.1 + 1
-        return LayerWeights(*norms, *attention, dense, mixture)
+        norms = normal(hidden) * 0.1 + 1, normal(hidden) * 0.1 + 1
+        of_heads = normal(heads + kv_heads, head_dim) * 0.1 + 1 if head_norms else None
+        return LayerWeights(*norms, of_heads, *attention, dense, mixture)
 
     stack = DecoderStack([layer() for _ in range(layers)], normal(hidden) * 0.1 + 1, heads, kv_heads, head_dim)
     computed = counts or [1] * len(lengths)
@@ -174,7 +177,11 @@ def decode_layers(
             captured = x
         projected = _product(_norm(x, layer.input_norm, stack.eps), layer.qkv).view(len(x), -1, width)
         turned, value = projected.split_with_sizes([heads + kv_heads, kv_heads], 1)
-        turned = norm_rotary(turned, layer.head_norms.to(x.dtype), cos, sin, stack.eps)
+        turned = (
+            rotary(turned, cos, sin)
+            if layer.head_norms is None
+            else norm_rotary(turned, layer.head_norms.to(x.dtype), cos, sin, stack.eps)
+        )
         query, key = turned.split_with_sizes([heads, kv_heads], 1)
         keys[number][newest], values[number][newest] = key, value
         mixed = [
@@ -192,6 +199,7 @@ def _prompt_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tup
         {"hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "lengths": [37], "counts": [37]},
         {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "lengths": [9, 40, 7], "counts": [2, 33, 1], "experts": 5, "bias": True},
         {"hidden": 128, "heads": 8, "kv_heads": 4, "head_dim": 64, "lengths": [70, 33], "counts": [54, 33], "experts": 8, "shared": True},
+        {"hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "lengths": [40, 9], "counts": [35, 1], "bias": True, "head_norms": False},
     ]  # fmt: skip
     return [example(dtype, generator, **case) for case in cases]
 
