@@ -57,7 +57,7 @@ class TestPresets(PresetConformance):
         return str(self.folder)
 
     def test_a_smaller_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where a kernel computes with them, weights in bfloat16 stay so, but those of embeddings."""
+        """Without a kernel for it; with one, weights in bfloat16 stay so, but those of embeddings."""
         monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 12 * GIB)
         monkeypatch.setattr("omni_torch.placement.kernel_specs", lambda registry: {})
         config = LayeredSource("fish-s2/cpu", self.checkpoint(), platform="cpu").resolve().config
