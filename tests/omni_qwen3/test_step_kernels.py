@@ -168,8 +168,8 @@ def test_frames_by_calls_of_steps_and_by_one_call(
     made = []
     for some, most in (({}, 32), (kernels, 32), (kernels, 2)):
         install(some)
-        for module in ("decoder_step", "code_predictor"):
-            monkeypatch.setattr(f"omni_qwen3.{module}.MOST_ROWS", most)
+        for module in ("omni_torch.decoder_step", "omni_qwen3.code_predictor"):
+            monkeypatch.setattr(f"{module}.MOST_ROWS", most)
         predictor = load_talker(str(tiny["a"]), config).code_predictor
         pack_linears(predictor, pack_decoder)
         codes = []

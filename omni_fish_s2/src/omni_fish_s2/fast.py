@@ -5,13 +5,16 @@ code.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from omni_core.model_runner import DecodeCache
 from omni_fish_s2.config import DecoderConfig, FishConfig
-from omni_fish_s2.layers import DecoderLayer, RMSNorm, rotary
+from omni_fish_s2.layers import DecoderLayer, RMSNorm, describe, rotary, whole
+from omni_torch.decoder_step import DecoderStep
 from omni_torch.weights import embedding
 
 Choose = Callable[[torch.Tensor, int], torch.Tensor]
@@ -61,6 +64,7 @@ class FastDecoder(nn.Module):
         self.has_projection = fast.dim != config.slow.dim
         if self.has_projection:
             self.project_in = nn.Linear(config.slow.dim, fast.dim)
+        self._step = DecoderStep(partial(describe, fast, self.layers, self.norm), fast.layers)
 
     def forward(self, hidden: torch.Tensor, first: torch.Tensor, choose: Choose) -> torch.Tensor:
         """Complete ``B`` frames: ``[B, codebooks]`` codes.
@@ -71,10 +75,12 @@ class FastDecoder(nn.Module):
             choose: picks codes from logits.
         """
         batch = hidden.shape[0]
-        attention = _FrameAttention(self.config, batch, self.codebooks, hidden)
         positions = torch.arange(self.codebooks, device=hidden.device)
         cos, sin = rotary(positions, self.config.head_dim, self.config.rope_base)
         start = self.project_in(hidden) if self.has_projection else hidden
+        if self._step.fits(start):
+            return self._by_steps(start, first, choose, whole(cos, start.dtype), whole(sin, start.dtype))
+        attention = _FrameAttention(self.config, batch, self.codebooks, hidden)
         x = torch.stack([start, self.embeddings(first)], dim=1).flatten(0, 1)
         codes = [first]
         for index in range(1, self.codebooks):
@@ -86,5 +92,22 @@ class FastDecoder(nn.Module):
             attention.start += steps
             logits = self.output(self.norm(x.view(batch, steps, -1)[:, -1]))
             codes.append(choose(logits, index))
+            x = self.embeddings(codes[-1])
+        return torch.stack(codes, dim=1)
+
+    def _by_steps(
+        self, x: torch.Tensor, first: torch.Tensor, choose: Choose, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        """Complete frames position by position, each in one call of a kernel. ``x``: ``[B, dim]``, of position 0."""
+        batch, config = len(x), self.config
+        shape = config.layers, batch * self.codebooks, config.kv_heads, config.head_dim
+        keys, values = (tuple(x.new_empty(shape)) for _ in range(2))
+        pages = torch.arange(batch, dtype=torch.int32).unsqueeze(1)
+        codes: list[torch.Tensor] = []
+        for position in range(self.codebooks):
+            lengths = torch.full((batch,), position + 1, dtype=torch.int32)
+            c, s = (each[position].expand(batch, 1, -1) for each in (cos, sin))
+            (output,) = self._step.compute(x, c, s, DecodeCache(pages, lengths, self.codebooks, keys, values))
+            codes.append(choose(self.output(output), position) if position else first)
             x = self.embeddings(codes[-1])
         return torch.stack(codes, dim=1)

@@ -11,6 +11,8 @@ from torch import nn
 
 from omni_core.model_runner import PagedAttention
 from omni_fish_s2.config import DecoderConfig
+from omni_torch.decoder_stack import DecoderStack, LayerWeights
+from omni_torch.few_rows import matrix_of
 from omni_torch.operations import add_rms_norm, rms_norm
 
 
@@ -62,6 +64,13 @@ class Attention(nn.Module):
             self.q_norm = RMSNorm(self.head_dim, config.norm_eps)
             self.k_norm = RMSNorm(self.head_dim, config.norm_eps)
 
+    def head_norms(self) -> torch.Tensor | None:
+        """Return the norms of queries and keys, ``[heads + kv_heads, head_dim]``; ``None`` if there are none."""
+        if not self.has_norms:
+            return None
+        query, key = self.q_norm.weight.expand(self.heads, -1), self.k_norm.weight.expand(self.kv_heads, -1)
+        return torch.cat([query, key]).detach()
+
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
         heads = self.wqkv(x).view(x.shape[0], -1, self.head_dim)
         query, key, value = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
@@ -97,3 +106,29 @@ class DecoderLayer(nn.Module):
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attention: PagedAttention) -> torch.Tensor:
         x, normed = self.ffn_norm.add(x, self.attention(self.attention_norm(x), cos, sin, attention))
         return x + self.feed_forward(normed)
+
+    def described(self) -> LayerWeights | None:
+        """Return the layer as data; ``None`` if a weight is in a layout of its own."""
+        attention, block = self.attention, self.feed_forward
+        qkv, output, gate_up, down = map(matrix_of, (attention.wqkv, attention.wo, block.w13, block.w2))
+        if qkv is None or output is None or gate_up is None or down is None:
+            return None
+        norms = self.attention_norm.weight.detach(), self.ffn_norm.weight.detach(), attention.head_norms()
+        return LayerWeights(*norms, qkv, output, (gate_up, down))
+
+
+def describe(config: DecoderConfig, layers: nn.ModuleList, norm: RMSNorm) -> DecoderStack | None:
+    """Return a decoder as data, for :class:`omni_torch.decoder_step.DecoderStep`; ``None`` if a layer cannot be described."""
+    described: list[LayerWeights] = []
+    for layer in layers:
+        assert isinstance(layer, DecoderLayer)
+        if (found := layer.described()) is None:
+            return None
+        described.append(found)
+    sizes = config.heads, config.kv_heads, config.head_dim, config.norm_eps
+    return DecoderStack(described, norm.weight.detach(), *sizes, pairs=True)
+
+
+def whole(angles: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return cosines or sines of :func:`rotary` as the operations of whole steps take them: ``[*positions, 1, head_dim]``."""
+    return torch.cat([angles, angles], dim=-1).to(dtype)

@@ -4,6 +4,8 @@ decoder.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -12,7 +14,8 @@ from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_fish_s2.checkpoint import load_module
 from omni_fish_s2.config import FishConfig
 from omni_fish_s2.fast import FastDecoder
-from omni_fish_s2.layers import DecoderLayer, RMSNorm, rotary
+from omni_fish_s2.layers import DecoderLayer, RMSNorm, describe, rotary, whole
+from omni_torch.decoder_step import DecoderStep
 from omni_torch.weights import embedding
 
 PREFIXES = {
@@ -42,6 +45,7 @@ class SlowDecoder(nn.Module):
         if not config.tied:
             self.output = nn.Linear(slow.dim, config.vocab_size, bias=False)
         self.fast = FastDecoder(config)
+        self._step = DecoderStep(partial(describe, slow, self.layers, self.norm), slow.layers)
         self.hidden_size, self.vocab_size = slow.dim, config.vocab_size
         semantic = list(range(config.semantic_begin, config.semantic_end + 1))
         self.candidates = torch.tensor(sorted([config.im_end, *semantic]), device="cpu")
@@ -66,6 +70,8 @@ class SlowDecoder(nn.Module):
         assert batch.input_embeds is not None
         x = batch.input_embeds
         cos, sin = rotary(batch.positions, self.config.slow.head_dim, self.config.slow.rope_base)
+        if (output := self._step.run(x, whole(cos, x.dtype), whole(sin, x.dtype), batch)) is not None:
+            return output
         for layer in self.layers:
             x = layer(x, cos, sin, batch.attention)
         return ForwardOutput(self.norm(x))

@@ -9,6 +9,7 @@ KV cache, and query/key norms, rotary positions and norm weights fused into two 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +17,11 @@ from torch import nn
 
 from omni_core.model_runner import DecodeCache
 from omni_qwen3.config import DecoderConfig
-from omni_qwen3.decoder_step import DecoderStep
+from omni_qwen3.decoder_step import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_torch.code_frames import CodeChoice, FramePredictor, code_frames
 from omni_torch.decoder_stack import MOST_ROWS
+from omni_torch.decoder_step import DecoderStep
 from omni_torch.few_rows import matrix_of
 from omni_torch.weights import embedding
 
@@ -102,7 +104,7 @@ class CodePredictor(nn.Module):
         self.rotary = Rotary(config)
         self.config, self.groups = config, groups
         self._state: FrameState | None = None
-        self._decoder = DecoderStep(config, self.model.layers, self.model.norm)
+        self._decoder = DecoderStep(partial(describe, config, self.model.layers, self.model.norm), config.layers)
         self._whole: FramePredictor | None = None
         self._described = False
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -9,8 +11,9 @@ from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
-from omni_qwen3.decoder_step import DecoderStep
+from omni_qwen3.decoder_step import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
+from omni_torch.decoder_step import DecoderStep
 from omni_torch.prepared import load_prepared
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.weights import embedding
@@ -54,7 +57,7 @@ class Talker(nn.Module):
         self.hidden_size, self.vocab_size = config.text.hidden_size, config.text.vocab_size
         self._layout = (config.text.layers, config.text.kv_heads, config.text.head_dim)
         self._heads = config.text.heads
-        self._step = DecoderStep(config.text, self.model.layers, self.model.norm)
+        self._step = DecoderStep(partial(describe, config.text, self.model.layers, self.model.norm), config.text.layers)
 
     @property
     def kv_layout(self) -> KVLayout:

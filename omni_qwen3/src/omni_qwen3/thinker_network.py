@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_qwen3.checkpoint import load_module, open_checkpoint, weights_of
 from omni_qwen3.config import DecoderConfig, QwenConfig
-from omni_qwen3.decoder_step import DecoderStep
+from omni_qwen3.decoder_step import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of
+from omni_torch.decoder_step import DecoderStep
 from omni_torch.gguf_checkpoints import GgufCheckpoint
 from omni_torch.prepared import file_identity, load_prepared
 from omni_torch.quantized_linear import quantize_for
@@ -45,7 +48,7 @@ class Thinker(nn.Module):
         self.rotary = Rotary(config)
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
-        self._step = DecoderStep(config, self.model.layers, self.model.norm)
+        self._step = DecoderStep(partial(describe, config, self.model.layers, self.model.norm), config.layers)
 
     @property
     def kv_layout(self) -> KVLayout:

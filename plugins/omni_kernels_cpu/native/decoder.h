@@ -49,13 +49,13 @@ struct Decoder {
         int64_t slot = place(count - 1, count).slot * stride;
         for (int64_t h = 0; h < some; h++) {
           int64_t at = (heads + head + h) * width;
-          normalize_rotate(from + at, norm_of(layer, at), c, s, eps, width, key);
+          normalize_rotate(from + at, norm_of(layer, at), c, s, eps, width, stack->pairs, key);
           from_floats(key, width, keys + slot + h * width);
         }
         from_floats(from + (heads + kv_heads + head) * width, some * width, values + slot);
         for (int64_t q = 0; q < some * group; q++) {
           int64_t at = (first + q) * width;
-          normalize_rotate(from + at, norm_of(layer, at), c, s, eps, width, query + q * width);
+          normalize_rotate(from + at, norm_of(layer, at), c, s, eps, width, stack->pairs, query + q * width);
         }
         for (int64_t i = 0; i < some * group * width; i++) query[i] *= scale;
         const T *after = row + 1 < rows() ? keys + step->pages[(row + 1) * step->page_stride] * step->block_size * stride : keys;

@@ -39,6 +39,7 @@ typedef struct {
   const float *norm;  // [hidden]
   int64_t layer_count, hidden, heads, kv_heads, head_dim;
   double eps;
+  int64_t pairs;  // 1: positions rotate neighbouring values of a head, 0: its halves
 } omni_stack;
 
 typedef struct {

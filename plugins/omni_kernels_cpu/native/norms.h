@@ -22,9 +22,19 @@ inline void normalize(const float *x, const float *weight, float eps, int64_t si
 // The norm of a layer's head, `at` elements after that of the first one; null: it has none.
 inline const float *norm_of(const omni_layer &layer, int64_t at) { return layer.head_norms ? layer.head_norms + at : nullptr; }
 
-// One head, normalised, weighed and rotated; without a `weight` rotated only. `y` may be `x`; the size is even.
-inline void normalize_rotate(const float *x, const float *weight, const float *cos, const float *sin, float eps, int64_t size, float *y) {
+// One head, normalised, weighed and rotated; without a `weight` rotated only. `pairs`: neighbouring values turn, else the halves. `y` may be `x`;
+// the size is even.
+inline void normalize_rotate(const float *x, const float *weight, const float *cos, const float *sin, float eps, int64_t size, bool pairs, float *y) {
   int64_t half = size / 2;
+  if (pairs) {
+    float scale = weight ? inverse_rms(x, size, eps) : 1.0f;
+    for (int64_t i = 0; i < half; i++) {
+      float a = x[2 * i] * scale * (weight ? weight[2 * i] : 1.0f), b = x[2 * i + 1] * scale * (weight ? weight[2 * i + 1] : 1.0f);
+      y[2 * i] = a * cos[i] - b * sin[i];
+      y[2 * i + 1] = b * cos[i] + a * sin[i];
+    }
+    return;
+  }
   if (!weight) {
     FOR_VECTORS(i, half) {
       Floats a = load_at(x, i, half), b = load_at(x + half, i, half);

@@ -178,7 +178,7 @@ struct Prefill {
       to_floats((const T *)step->cos + row * width, width, cos);
       to_floats((const T *)step->sin + row * width, width, sin);
       for (int64_t h = 0; h < heads + kv_heads; h++)
-        normalize_rotate(from + h * width, norm_of(layer, h * width), cos, sin, (float)stack->eps, width, from + h * width);
+        normalize_rotate(from + h * width, norm_of(layer, h * width), cos, sin, (float)stack->eps, width, stack->pairs, from + h * width);
       for (int64_t i = 0; i < heads * width; i++) from[i] *= scale;
       Pages place{step->pages + row * step->page_stride, step->block_size};
       int64_t slot = place(step->lengths[row] - 1, step->lengths[row]).slot * kv_heads * width;

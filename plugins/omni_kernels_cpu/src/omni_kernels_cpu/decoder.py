@@ -33,7 +33,7 @@ class BoundStack:
         self.layers = (LayerStruct * len(stack.layers))(*map(self._layer, stack.layers))
         hidden = stack.norm.shape[0]
         sizes = len(stack.layers), hidden, stack.heads, stack.kv_heads, stack.head_dim
-        self.struct = StackStruct(self.layers, self._floats(stack.norm), *sizes, stack.eps)
+        self.struct = StackStruct(self.layers, self._floats(stack.norm), *sizes, stack.eps, stack.pairs)
         self.fits = self.fits and stack.head_dim % 2 == 0
         self.whole = stack.layers[0].qkv.int8_inputs
         self.narrow = self.layers[0].qkv.kind not in (KINDS[torch.float32], FLOAT32_HALVES)

@@ -37,7 +37,7 @@ class LayerStruct(Structure):
 class StackStruct(Structure):
     _fields_ = (
         ("layers", POINTER(LayerStruct)), ("norm", c_void_p), ("layer_count", c_int64), ("hidden", c_int64), ("heads", c_int64),
-        ("kv_heads", c_int64), ("head_dim", c_int64), ("eps", c_double),
+        ("kv_heads", c_int64), ("head_dim", c_int64), ("eps", c_double), ("pairs", c_int64),
     )  # fmt: skip
 
 

@@ -6,15 +6,18 @@ of three axes whose frequencies follow each other, as in transformers' ``qwen2_5
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout, PagedAttention
 from omni_qwen3.config import DecoderConfig
-from omni_qwen3.decoder_step import DecoderStep, dense_matrices
+from omni_qwen3.decoder_step import dense_matrices, describe
 from omni_qwen3.layers import MLP, RMSNorm
 from omni_qwen3.sharding import local_config
 from omni_torch.decoder_stack import LayerWeights
+from omni_torch.decoder_step import DecoderStep
 from omni_torch.few_rows import matrix_of
 from omni_torch.operations import rotary
 from omni_torch.tensor_parallel import ALONE, TensorParallel
@@ -118,7 +121,9 @@ class DecoderModel(nn.Module):
         self.rotary = Rotary(config)
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self._layout, self._heads = (config.layers, config.kv_heads, config.head_dim), config.heads
-        self._step = DecoderStep(config, self.model.layers, self.model.norm, DecoderLayer.described)
+        self._step = DecoderStep(
+            partial(describe, config, self.model.layers, self.model.norm, DecoderLayer.described), config.layers
+        )
 
     @property
     def kv_layout(self) -> KVLayout:

@@ -16,7 +16,7 @@ from attrs import define
 from omni_torch.experts import one_by_one, route_experts
 from omni_torch.few_rows import Matrix, few_rows_linear
 from omni_torch.kernels import operation
-from omni_torch.operations import EPS, norm_rotary, rotary
+from omni_torch.operations import EPS, rotary, rotary_pairs
 
 MOST_ROWS = 32
 """The most rows of a step that is worth one call; products of more rows have better kernels."""
@@ -60,7 +60,9 @@ class LayerWeights:
 
 @define(eq=False)
 class DecoderStack:
-    """A decoder's layers and its last norm, ``[hidden]``."""
+    """A decoder's layers and its last norm, ``[hidden]``. ``pairs``: positions rotate neighbouring values of a head,
+    not its halves.
+    """
 
     layers: list[LayerWeights]
     norm: torch.Tensor
@@ -68,6 +70,7 @@ class DecoderStack:
     kv_heads: int
     head_dim: int
     eps: float = EPS
+    pairs: bool = False
 
 
 def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
@@ -77,6 +80,8 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
         {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "lengths": [1, 40, 7], "experts": 5, "bias": True},
         {"hidden": 128, "heads": 8, "kv_heads": 4, "head_dim": 64, "lengths": [33] * 5, "experts": 8, "shared": True},
         {"hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "lengths": [9, 2], "bias": True, "head_norms": False},
+        {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "lengths": [9, 2], "pairs": True},
+        {"hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "lengths": [5], "head_norms": False, "pairs": True},
     ]
     return [example(dtype, generator, **case) for case in cases]
 
@@ -95,6 +100,7 @@ def example(
     shared: bool = False,
     bias: bool = False,
     head_norms: bool = True,
+    pairs: bool = False,
     layers: int = 2,
 ) -> tuple[Any, ...]:
     """Return random arguments of :func:`decode_layers`, or of :func:`prefill_layers`: of each request its last ``counts`` of ``lengths``
@@ -122,7 +128,8 @@ def example(
         of_heads = normal(heads + kv_heads, head_dim) * 0.1 + 1 if head_norms else None
         return LayerWeights(*norms, of_heads, *attention, dense, mixture)
 
-    stack = DecoderStack([layer() for _ in range(layers)], normal(hidden) * 0.1 + 1, heads, kv_heads, head_dim)
+    made = [layer() for _ in range(layers)]
+    stack = DecoderStack(made, normal(hidden) * 0.1 + 1, heads, kv_heads, head_dim, pairs=pairs)
     computed = counts or [1] * len(lengths)
     used = [-(-length // size) for length in lengths]
     order = torch.randperm(sum(used) + 2, generator=generator, device=device).int()
@@ -177,11 +184,9 @@ def decode_layers(
             captured = x
         projected = _product(_norm(x, layer.input_norm, stack.eps), layer.qkv).view(len(x), -1, width)
         turned, value = projected.split_with_sizes([heads + kv_heads, kv_heads], 1)
-        turned = (
-            rotary(turned, cos, sin)
-            if layer.head_norms is None
-            else norm_rotary(turned, layer.head_norms.to(x.dtype), cos, sin, stack.eps)
-        )
+        if layer.head_norms is not None:
+            turned = F.rms_norm(turned, turned.shape[-1:], eps=stack.eps) * layer.head_norms.to(x.dtype)
+        turned = (rotary_pairs if stack.pairs else rotary)(turned, cos, sin)
         query, key = turned.split_with_sizes([heads, kv_heads], 1)
         keys[number][newest], values[number][newest] = key, value
         mixed = [
@@ -200,6 +205,7 @@ def _prompt_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tup
         {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "lengths": [9, 40, 7], "counts": [2, 33, 1], "experts": 5, "bias": True},
         {"hidden": 128, "heads": 8, "kv_heads": 4, "head_dim": 64, "lengths": [70, 33], "counts": [54, 33], "experts": 8, "shared": True},
         {"hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 16, "lengths": [40, 9], "counts": [35, 1], "bias": True, "head_norms": False},
+        {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "lengths": [40, 9], "counts": [35, 1], "pairs": True},
     ]  # fmt: skip
     return [example(dtype, generator, **case) for case in cases]
 

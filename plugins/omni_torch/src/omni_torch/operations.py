@@ -80,6 +80,13 @@ def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
+def rotary_pairs(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate the neighbouring pairs of every head by the angles of its row. Arguments as of :func:`rotary`, halves of angles too."""
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = (each.chunk(2, dim=-1)[0] for each in (cos, sin))
+    return torch.stack([even * cos - odd * sin, odd * cos + even * sin], dim=-1).flatten(-2)
+
+
 def norm_rotary(
     heads: torch.Tensor, weights: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float
 ) -> torch.Tensor:

@@ -1,0 +1,84 @@
+"""Steps of a model's decoder by the operations ``decode_layers`` and ``prefill_layers``, where kernels for them are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from omni_core.model_runner import CacheAttention, DecodeCache, ForwardBatch, ForwardOutput
+from omni_torch.decoder_stack import MOST_ROWS, DecoderStack, decode_layers, prefill_layers
+
+
+class DecoderStep:
+    """The layers and the last norm of a decoder, described for the operations at the first step that may use them.
+
+    Args:
+        describe: returns the decoder as data, once its weights are there; ``None`` if it is of another kind, sharded, or has weights in
+            layouts of their own. layers: their number.
+    """
+
+    def __init__(self, describe: Callable[[], DecoderStack | None], layers: int) -> None:
+        self._describe, self._layers = describe, layers
+        self._stack: DecoderStack | None = None
+        self._described = False
+
+    def run(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        batch: ForwardBatch,
+        capture: int | None = None,
+    ) -> ForwardOutput | None:
+        """Compute a step, or return ``None``: no kernel is installed, or the layers are of another kind.
+
+        Args:
+            x: ``[n, hidden]``, embeddings. cos, sin: ``[n, 1, head_dim]``. capture: as the operations have it; or the number of
+                layers, for what they return.
+        """
+        attention, place = batch.attention, (x.device.type, x.dtype)
+        replaced = decode_layers.replaced(*place) or prefill_layers.replaced(*place)
+        # The lengths are not there while a step is recorded as a graph, which is where no kernel of this kind is.
+        if not isinstance(attention, CacheAttention) or not replaced:
+            return None
+        prompts = max(batch.lengths) > 1
+        if not self.fits(x, prompts):
+            return None
+        cache = attention.decode_cache()
+        if cache is None:
+            return None
+        last = capture == self._layers
+        hidden, *captured = self.compute(x, cos, sin, cache, None if last else capture, prompts)
+        if capture is None:
+            return ForwardOutput(hidden)
+        return ForwardOutput(hidden, {capture: hidden if last else captured[0]})
+
+    def fits(self, x: torch.Tensor, prompts: bool = False) -> bool:
+        """Return whether a kernel computes steps of these rows: one of each request, or with ``prompts`` runs of them."""
+        if not (prefill_layers if prompts else decode_layers).replaced(x.device.type, x.dtype):
+            return False
+        if len(x) > MOST_ROWS and not prompts:
+            return False
+        return self.stack is not None
+
+    @property
+    def stack(self) -> DecoderStack | None:
+        """The layers as data; ``None`` if they are of another kind."""
+        if not self._described:
+            self._stack, self._described = self._describe(), True
+        return self._stack
+
+    def compute(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        cache: DecodeCache,
+        capture: int | None = None,
+        prompts: bool = False,
+    ) -> tuple[torch.Tensor, ...]:
+        """Return what :func:`omni_torch.decoder_stack.decode_layers` returns; only where :meth:`fits`."""
+        assert self._stack is not None
+        layers = prefill_layers if prompts else decode_layers
+        return layers(x, cos, sin, *cache, self._stack, capture)
