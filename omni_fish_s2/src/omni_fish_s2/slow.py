@@ -70,8 +70,10 @@ class SlowDecoder(nn.Module):
         assert batch.input_embeds is not None
         x = batch.input_embeds
         cos, sin = rotary(batch.positions, self.config.slow.head_dim, self.config.slow.rope_base)
-        if (output := self._step.run(x, whole(cos, x.dtype), whole(sin, x.dtype), batch)) is not None:
-            return output
+        if self._step.is_installed(x):
+            output = self._step.run(x, whole(cos, x.dtype), whole(sin, x.dtype), batch)
+            if output is not None:
+                return output
         for layer in self.layers:
             x = layer(x, cos, sin, batch.attention)
         return ForwardOutput(self.norm(x))

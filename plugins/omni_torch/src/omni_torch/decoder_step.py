@@ -23,6 +23,12 @@ class DecoderStep:
         self._stack: DecoderStack | None = None
         self._described = False
 
+    @staticmethod
+    def is_installed(x: torch.Tensor) -> bool:
+        """Return whether there is a kernel for rows like these; without one nothing has to be prepared for :meth:`run`."""
+        place = x.device.type, x.dtype
+        return decode_layers.replaced(*place) or prefill_layers.replaced(*place)
+
     def run(
         self,
         x: torch.Tensor,
@@ -37,10 +43,9 @@ class DecoderStep:
             x: ``[n, hidden]``, embeddings. cos, sin: ``[n, 1, head_dim]``. capture: as the operations have it; or the number of
                 layers, for what they return.
         """
-        attention, place = batch.attention, (x.device.type, x.dtype)
-        replaced = decode_layers.replaced(*place) or prefill_layers.replaced(*place)
+        attention = batch.attention
         # The lengths are not there while a step is recorded as a graph, which is where no kernel of this kind is.
-        if not isinstance(attention, CacheAttention) or not replaced:
+        if not isinstance(attention, CacheAttention) or not self.is_installed(x):
             return None
         prompts = max(batch.lengths) > 1
         if not self.fits(x, prompts):
