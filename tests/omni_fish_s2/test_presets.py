@@ -59,11 +59,11 @@ class TestPresets(PresetConformance):
     def test_a_smaller_machine_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without a kernel for it; with one, weights in bfloat16 stay so, but those of embeddings."""
         monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 12 * GIB)
-        monkeypatch.setattr("omni_torch.placement.kernel_specs", lambda registry: {})
+        monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: False)
         config = LayeredSource("fish-s2/cpu", self.checkpoint(), platform="cpu").resolve().config
         with pytest.raises(DoesNotFitError, match=r"weights on the CPU take 19\.\d GiB in float32 \("):
             placed(config, Machine([]))
-        monkeypatch.setattr("omni_torch.placement.kernel_specs", lambda registry: {"few_rows_linear": []})
+        monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: True)
         with pytest.raises(
             DoesNotFitError, match=r"take 12\.\d GiB in float32, decoders as they are stored in bfloat16 \("
         ):

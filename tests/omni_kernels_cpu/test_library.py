@@ -17,6 +17,7 @@ import torch
 
 from omni_core.plugins import load_plugins
 from omni_kernels_cpu import library, rows
+from omni_torch import placement
 from omni_torch.decoder_stack import prefill_layers
 from omni_torch.few_rows import FewRowsLinear, few_rows_linear
 from omni_torch.installed_kernels import install
@@ -44,6 +45,12 @@ def test_a_library_that_was_not_compiled_says_why(elsewhere: Path) -> None:
     assert str(library.problem()).endswith("no C++ compiler was found when it was built (apt install g++)")
     library.PATH.write_bytes(b"no library")
     assert "cannot be loaded" in str(library.problem())
+    assert not placement._has_kernel_for_bfloat16(), "the memory that a start needs is counted without it"
+
+
+@needs_library
+def test_the_memory_of_a_start_is_counted_with_the_library() -> None:
+    assert placement._has_kernel_for_bfloat16()
 
 
 def test_without_the_library_the_reference_runs(elsewhere: Path) -> None:

@@ -17,10 +17,11 @@ from omni_core.config.completion import DoesNotFitError, Machine, Placement
 from omni_core.config.placement import AUTO, Budget, gib, process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
+from omni_core.hookspecs import KernelComponent
 from omni_core.plugins import load_plugins
+from omni_core.plugins.registry import problem_of
 from omni_torch.budgets import ITEM_BYTES, LEAST_POSITIONS, MAX_BATCH_TOKENS, MAX_RUNNING, Network
 from omni_torch.headers import Tensors, main_dtype
-from omni_torch.kernel_specs import kernel_specs
 from omni_torch.machine import available_memory, computes_bfloat16
 
 MIB = 2**20
@@ -308,6 +309,14 @@ def _would_do(plan: _Plan, sizes: Sequence[int]) -> Iterator[str]:
         yield "these with --option dtype=bfloat16"
 
 
+def _has_kernel_for_bfloat16() -> bool:
+    """Return whether a kernel that works here multiplies float32 with weights in bfloat16."""
+    kernels = (each for each, _ in load_plugins().components("omni_kernels") if isinstance(each, KernelComponent))
+    return any(
+        (each.operation, each.device) == ("few_rows_linear", "cpu") and problem_of(each) is None for each in kernels
+    )
+
+
 def _check_memory(plan: _Plan) -> None:
     """Refuse to run on a CPU whose memory cannot hold the weights."""
     weights = {
@@ -319,7 +328,7 @@ def _check_memory(plan: _Plan) -> None:
     if available is None or sum(weights.values()) <= available:
         return
     wide = [name for name in weights if plan.stays_bfloat16(name)]
-    kept = bool(wide) and "few_rows_linear" in kernel_specs(load_plugins())
+    kept = bool(wide) and _has_kernel_for_bfloat16()
     if kept:
         matrices = {name: each for name, each in plan.tensors.items() if "embed" not in name}
         for name in wide:
