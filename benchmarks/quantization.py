@@ -31,8 +31,8 @@ from omni_testing.quantized_checkpoints import write_gguf, write_quantized
 from omni_torch import quantized_linear
 from omni_torch.installed_kernels import install
 from omni_torch.kernel_specs import kernel_specs
-from omni_torch.packed_linear import pack_linears
-from omni_torch.quantized_linear import QUANTIZATIONS, pack_for
+from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.quantized_linear import QUANTIZATIONS
 
 WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
@@ -67,8 +67,8 @@ def attend(
 def load(
     dtype: str = "float32", quantization: str | None = None, folder: Path = CHECKPOINT, gguf: str | None = None
 ) -> Thinker:
-    model = load_thinker(str(folder), read_config(str(folder)), dtype=dtype, gguf=gguf)
-    pack_linears(model, pack_for(quantization, "cpu"))
+    model = load_thinker(str(folder), read_config(str(folder)), dtype=dtype, quantization=quantization, gguf=gguf)
+    pack_linears(model, pack_decoder)
     return model
 
 

@@ -183,7 +183,15 @@ def test_a_cpu_run_of_a_model_larger_than_memory_is_refused_before_anything_is_r
     with pytest.raises(DoesNotFitError, match=kept):
         completed(qwen3_omni(str(released)))
     monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 90 * GIB)
-    assert completed(qwen3_omni(str(released))).stage("thinker").factory_args["dtype"] == "float32"
+    fitting = qwen3_omni(str(released))
+    assert completed(fitting).stage("thinker").factory_args["dtype"] == "float32"
+    for option, value in (("quantization", "int8_weight_only"), ("gguf", "thinker.gguf"), ("decoder", "mine:make")):
+        stages = [
+            evolve(each, factory_args={**each.factory_args, option: value}) if each.name == "thinker" else each
+            for each in fitting.stages
+        ]
+        with pytest.raises(DoesNotFitError, match=r"take 12\d\.\d GiB in float32"):
+            completed(evolve(fitting, stages=stages))
     monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 16 * GIB)
     with pytest.raises(DoesNotFitError, match=r"65\.\d GiB in bfloat16"):
         completed(qwen3_omni(str(released), dtype="bfloat16", gpu="none"))

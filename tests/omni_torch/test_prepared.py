@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_torch import packed_linear, prepared, weight_cache, weight_files
+from omni_torch import few_rows, packed_linear, prepared, weight_cache, weight_files
 from omni_torch.few_rows import BFloat16Linear
 from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.prepared import load_prepared
@@ -111,6 +111,30 @@ def test_a_network_in_float32_keeps_what_is_stored_in_bfloat16(
     assert load(checkpoint, dtype=torch.bfloat16).both.matrix.weight.dtype == torch.bfloat16
     save_file({name: each.float() for name, each in tensors.items()}, checkpoint / "model.safetensors")
     assert not isinstance(load(checkpoint).both, BFloat16Linear), "a checkpoint in float32"
+
+
+def test_many_rows_are_multiplied_with_parts_of_a_widened_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_rows, "WIDENED", 1000)
+    weight, bias = drawn(70, 130, seed=1).bfloat16(), drawn(70, seed=2)
+    for given in (bias, None):
+        layer = BFloat16Linear(weight, given)
+        for shape in ((1, 130), (2, 32, 130), (65, 130), (3, 50, 130), (0, 130)):
+            x = drawn(*shape, seed=3)
+            torch.testing.assert_close(layer(x), nn.functional.linear(x, weight.float(), given))
+
+
+def test_layers_that_share_a_parameter_still_do_after_a_conversion() -> None:
+    """Memory that is freed meanwhile is taken again for others."""
+    for _ in range(10):
+        pairs = [(nn.Embedding(50, 64), nn.Linear(64, 50, bias=False)) for _ in range(8)]
+        for embedding, head in pairs:
+            head.weight = embedding.weight
+        network = nn.ModuleList([each for pair in pairs for each in pair]).bfloat16()
+        expected = [embedding.weight.detach().float() for embedding, _ in pairs]
+        prepared.converted(network, torch.float32)
+        for (embedding, head), right in zip(pairs, expected, strict=True):
+            assert head.weight is embedding.weight
+            assert torch.equal(head.weight, right)
 
 
 @pytest.mark.skipif("bfloat16_lossless" not in MINE, reason="needs AVX2")

@@ -77,7 +77,7 @@ size_t scratch_memory(const omni_matrix &a, int64_t rows) {
 
 // Of this thread, for a product of rows of floats.
 size_t product_memory(const omni_matrix &a, int64_t rows) {
-  size_t scratch = scratch_memory(a, rows), panel = a.group_scales || a.kind == OMNI_FLOAT32_HALVES ? floats(48 * a.in > 4096 ? 48 * a.in : 4096) : 0;
+  size_t scratch = scratch_memory(a, rows), panel = a.group_scales ? floats(48 * a.in > 4096 ? 48 * a.in : 4096) : 0;
   return floats((rows + 16) * a.in + END * rows) + floats(2 * rows) + (scratch > panel ? scratch : panel) + SMALL;
 }
 

@@ -1,4 +1,4 @@
-// A product of few rows of floats with a matrix of any kind, and of any number of rows with weights that are narrower.
+// A product of few rows of floats with a matrix of any kind, and of any number of rows with weights in groups.
 #pragma once
 #include "feed_forward.h"
 #include "lane_products.h"
@@ -10,7 +10,7 @@ constexpr int64_t STEP_ROWS = 32;  // of the largest decode step; more rows are 
 // Calls emit(row, output, value) for this thread's outputs of every row of `x`, [rows, in].
 template <class Emit>
 inline void multiply_rows(const omni_matrix &a, const float *x, int64_t rows, Scratch own, const omni_team *team, Emit emit) {
-  if ((a.group_scales || a.kind == OMNI_FLOAT32_HALVES) && !multiplies_integers(a) && rows > STEP_ROWS) {
+  if (a.group_scales && !multiplies_integers(a) && rows > STEP_ROWS) {
     int64_t steps = words_of(a.kind, a.in);
     uint32_t *packed = own.take<uint32_t>(blocks_of_rows(rows) * W * steps), *buffer = own.take<uint32_t>(panel_words(a.kind, a.in));
     for (int64_t row = 0; row < rows; row += W) {

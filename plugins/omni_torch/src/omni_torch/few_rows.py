@@ -20,6 +20,12 @@ FEW_ROWS = 16
 """The most rows for which :class:`FewRowsLinear` uses the operation."""
 
 
+NARROW_ROWS = 64
+"""The most rows for which :class:`BFloat16Linear` uses the operation; of more the products of a widened weight are faster."""
+
+WIDENED = 1 << 24
+"""The most values of a weight in bfloat16 that :class:`BFloat16Linear` widens at once."""
+
 GROUP = 32
 """The inputs that share a scale, of weights with a scale per group."""
 
@@ -142,7 +148,7 @@ def few_rows_linear(
         ``[..., out]``.
     """
     if scales is None:
-        return F.linear(x, weight.to(x.dtype), bias)
+        return F.linear(x, weight.to(x.dtype) if weight.dtype == torch.bfloat16 else weight, bias)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     inputs = rounded_inputs(x.to(wide), weight) if int8_inputs else x.to(torch.bfloat16).to(wide)
     if int8_inputs or scales.dim() > 1 or scales.dtype == torch.int32:
@@ -172,7 +178,8 @@ class FewRowsLinear(nn.Module):
 
 class BFloat16Linear(nn.Module):
     """A linear layer for inputs in float32 whose weight stays in bfloat16, as a checkpoint stores it: half of the bytes, and every product
-    is that of the same values in float32. Without a kernel of :func:`few_rows_linear` the weight is widened at every product.
+    is that of the same values in float32. Without a kernel of :func:`few_rows_linear`, and of more than :data:`NARROW_ROWS` rows, the
+    weight is widened for each product.
     """
 
     _weight: torch.Tensor
@@ -190,7 +197,13 @@ class BFloat16Linear(nn.Module):
         return Matrix(self._weight, None, self._bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return few_rows_linear(x, self._weight, None, self._bias)
+        if x.numel() <= NARROW_ROWS * x.shape[-1]:
+            return few_rows_linear(x, self._weight, None, self._bias)
+        # A prompt outside of a whole step: PyTorch's product, of so much of the weight at a time as is worth a call.
+        parts = self._weight.split(max(1, WIDENED // max(1, x.shape[-1])))
+        made = [F.linear(x, part.to(x.dtype)) for part in parts]
+        output = made[0] if len(made) == 1 else torch.cat(made, dim=-1)
+        return output if self._bias is None else output + self._bias
 
 
 def matrix_of(layer: nn.Module) -> Matrix | None:

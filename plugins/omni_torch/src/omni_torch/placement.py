@@ -107,10 +107,11 @@ class _Plan:
         """Return whether a stage on a CPU that computes in float32 can keep weights that are stored in bfloat16; see
         :func:`omni_torch.prepared.keeps_bfloat16`.
         """
-        network = self.networks[name]
+        network, given = self.networks[name], self.stages[name].factory_args
+        if any(given.get(option) is not None for option in ("quantization", "gguf", "decoder")):
+            return False
         own = (each for tensor, each in self.tensors.items() if tensor.startswith(network.prefixes))
-        wide = self.stages[name].factory_args["dtype"] == "float32"
-        return wide and network.cache is not None and main_dtype(own) == "bfloat16"
+        return given["dtype"] == "float32" and network.cache is not None and main_dtype(own) == "bfloat16"
 
     def need(self, name: str, ranks: int) -> _Need:
         """Return what one rank of a stage needs.
@@ -330,7 +331,7 @@ def _check_memory(plan: _Plan) -> None:
     wide = [name for name in weights if plan.stays_bfloat16(name)]
     kept = bool(wide) and _has_kernel_for_bfloat16()
     if kept:
-        matrices = {name: each for name, each in plan.tensors.items() if "embed" not in name}
+        matrices = {name: each for name, each in plan.tensors.items() if each.dtype == "BF16" and "embed" not in name}
         for name in wide:
             stage = plan.stages[name]
             values = plan.networks[name].weight_values(matrices, stage.tp_size) * stage.tp_size * stage.replicas
@@ -339,8 +340,8 @@ def _check_memory(plan: _Plan) -> None:
     if total <= available:
         return
     dtype = plan.stages[widest].factory_args["dtype"]
-    halved = "; --option dtype=bfloat16 halves it" if dtype == "float32" and not kept else ""
-    stored = ", decoders as they are stored in bfloat16" if kept else ""
+    halved = "; --option dtype=bfloat16 halves it" if dtype == "float32" and not (kept and widest in wide) else ""
+    stored = ", decoders as they are stored in bfloat16" if kept and dtype == "float32" else ""
     raise DoesNotFitError(
         f"{plan.config.resolved_name} does not fit the memory of this machine: weights on the CPU take {gib(total)} in {dtype}{stored} "
         f"({widest} {gib(weights[widest])}), {gib(available)} are free{halved}. `omni plan --gpus 1 --gpu-memory 80GiB` "

@@ -23,7 +23,7 @@ from torch import nn
 from omni_core.errors import ConfigError
 from omni_torch import weight_cache
 from omni_torch.few_rows import BFloat16Linear, few_rows_linear
-from omni_torch.headers import LARGEST_HEADER, main_dtype, read_headers, shards
+from omni_torch.headers import LARGEST_HEADER, TensorInfo, main_dtype, read_header, shards
 from omni_torch.packed_linear import Pack, keep, keep_bfloat16, pack_linears, return_freed_memory
 from omni_torch.weight_files import Damaged, map_tensors, read_metadata, write_tensors
 
@@ -94,7 +94,7 @@ def load_prepared(
     def describe(quantize: Pack) -> ModuleT:
         made = converted(make(), torch.bfloat16 if stored else dtype)
         pack_linears(made, quantize, trim=False)
-        return converted(made, dtype)
+        return converted(made, dtype) if stored else made
 
     described = describe(quantize)
     nbytes = sum(each.numel() * each.element_size() for each in described.state_dict().values())
@@ -144,14 +144,16 @@ def load_prepared(
 
 def keeps_bfloat16(checkpoint: str | Path, dtype: torch.dtype, device: str | torch.device) -> bool:
     """Return whether a network that computes in ``dtype`` keeps the weights of its checkpoint that are stored in bfloat16: it computes in
-    float32 on a CPU that has a kernel for it, and most of the weights are stored so.
-
-    Raises:
-        ConfigError: the checkpoint cannot be read.
+    float32 on a CPU that has a kernel for it, and most of the weights that are there are stored so.
     """
     if dtype != torch.float32 or torch.device(device).type != "cpu" or not few_rows_linear.replaced("cpu", dtype):
         return False
-    return main_dtype(read_headers(checkpoint).values()) == "bfloat16"
+    folder, found = Path(checkpoint), dict[str, TensorInfo]()
+    with contextlib.suppress(ConfigError):  # who reads the weights says what is wrong with those that they need
+        for name in shards(folder):
+            if (folder / name).is_file():
+                found |= read_header(folder / name)
+    return main_dtype(found.values()) == "bfloat16"
 
 
 def _noting(plain: list[int], quantize: Pack) -> Pack:
@@ -185,6 +187,8 @@ def converted(module: ModuleT, dtype: torch.dtype) -> ModuleT:
             if buffer.is_floating_point() and name != "_scales":
                 setattr(owner, name, buffer.to(dtype))
         for parameter in owner.parameters(recurse=False):
+            if parameter.dtype == dtype:
+                continue
             place = parameter.data_ptr(), parameter.shape
             if parameter.is_meta or place not in made:
                 made[place] = parameter.data.to(dtype)
