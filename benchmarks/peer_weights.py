@@ -31,10 +31,11 @@ def thinker_tensors(checkpoint: Path) -> dict[str, Any]:
 
 def _floats(path: Path, begin: int, info: dict[str, Any]) -> Any:
     """Return a tensor in float32; NumPy has no bfloat16."""
+    if info["dtype"] not in ("BF16", "F32"):
+        raise SystemExit(f"{path} has a tensor of {info['dtype']}; give a checkpoint in float32 or bfloat16")
     first, end = info["data_offsets"]
     raw = np.fromfile(path, np.uint8, end - first, offset=begin + first)
     wide = raw.view(np.uint16).astype(np.uint32) << 16 if info["dtype"] == "BF16" else raw.view(np.uint32)
-    assert info["dtype"] in ("BF16", "F32"), info
     return wide.view(np.float32).reshape(info["shape"])
 
 

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +54,15 @@ def run_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as folder:
         yield Path(folder)
         before.expect_nothing_new(Path(folder))
+
+
+@pytest.fixture
+def kernels() -> Iterator[dict[str, Any]]:
+    """The installed kernels for a CPU by operation, as ``install`` takes them. None are installed after the test."""
+    from omni_core.plugins import load_plugins
+    from omni_torch.installed_kernels import install
+    from omni_torch.kernel_specs import kernel_specs
+
+    specs = kernel_specs(load_plugins())
+    yield {name: [each for each in some if each.device == "cpu"] for name, some in specs.items()}
+    install({})

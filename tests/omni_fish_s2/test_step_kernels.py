@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,15 @@ from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 
 pytest.importorskip("omni_kernels_cpu")
 
-from omni_core.plugins import load_plugins
 from omni_fish_s2.fast import FastDecoder
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_kernels_cpu.library import problem
 from omni_torch import packed_linear
 from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
 
 pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
 
 DRAWN = {"temperature": 0.8, "top_p": 0.9, "top_k": 20, "seed": 5}
-
-
-@pytest.fixture
-def kernels() -> Iterator[dict[str, Any]]:
-    specs = kernel_specs(load_plugins())
-    yield {name: [each for each in some if each.device == "cpu"] for name, some in specs.items()}
-    install({})
 
 
 def answers(folder: Path, sampling: dict[str, Any], **options: Any) -> tuple[dict[str, np.ndarray], int]:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import omni_core
 from omni_core.cli.main import omni
 from omni_core.client.messages import chat_request
+from omni_planner import commands
 from omni_planner.calibrate import calibrate
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile
 from omni_planner.requests import closed_loop, draw
@@ -87,7 +88,14 @@ def test_the_messages_before_a_first_turn_are_the_fewest_of_requests_alone() -> 
     assert [admit_after("talker", windows[:count], found) for count in (0, 1, 2, 3)] == [1, 3, 2, 2]
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def recording(*arguments: Any) -> Any:
+        given.append(arguments[-1])
+        return calibrate(*arguments)
+
+    monkeypatch.setattr(commands, "calibrate", recording)
     path, lines = tmp_path / "demo.json", tmp_path / "lines.jsonl"
     lines.write_text('{"kind": "text", "message": "Say hello.", "modalities": ["text"]}\n')
     runner = CliRunner()
@@ -95,6 +103,7 @@ def test_the_commands(tmp_path: Path) -> None:
     made = runner.invoke(omni, ["calibrate", "demo", *options, "--out", str(path)], catch_exceptions=False)
     assert made.exit_code == 0, made.output
     assert "thinker: " in made.output
+    assert given == [{"talker_ar": 2}], "what the pipeline's works say, though a config that is placed names none"
     assert list(PipelineProfile.load(path).kinds) == ["text"]
     asked = ["simulate", "demo", "--profile", str(path), "--requests", "50", "--json"]
     drawn = runner.invoke(omni, [*asked, "--rate", "1", "--plot", str(tmp_path / "plot.svg")], catch_exceptions=False)

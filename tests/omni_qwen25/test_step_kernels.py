@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +12,15 @@ from qwen25_stages import Reply, Stages
 
 pytest.importorskip("omni_kernels_cpu")
 
-from omni_core.plugins import load_plugins
 from omni_core.protocol.messages import OmniRequest
 from omni_kernels_cpu.library import problem
 from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch import packed_linear
 from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
 
 pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
 
 TEXTS = ("Hello.", "Who are you?", "Say it again, and this time in as many words as you can find.")
-
-
-@pytest.fixture
-def kernels() -> Iterator[dict[str, Any]]:
-    specs = kernel_specs(load_plugins())
-    yield {name: [each for each in some if each.device == "cpu"] for name, some in specs.items()}
-    install({})
 
 
 def replies(folder: Path, texts: Sequence[str] = TEXTS, **engine: Any) -> tuple[list[Reply], list[int]]:

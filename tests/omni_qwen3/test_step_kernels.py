@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from qwen_stages import create_talker, create_thinker
 from stage_answers import SAMPLING, answers, assert_same
 
-from omni_core.plugins import load_plugins
 from omni_engine.scheduler import EngineScheduler
 from omni_kernels_cpu.library import problem
 from omni_qwen3.config import read_config
@@ -29,7 +27,6 @@ from omni_torch import packed_linear, prepared
 from omni_torch.code_frames import CodeChoice
 from omni_torch.few_rows import BFloat16Linear
 from omni_torch.installed_kernels import install
-from omni_torch.kernel_specs import kernel_specs
 from omni_torch.packed_linear import pack_decoder, pack_linears
 
 pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
@@ -38,13 +35,6 @@ pytestmark = pytest.mark.skipif(problem() is not None, reason=str(problem()))
 @pytest.fixture(scope="module")
 def conformance_checkpoint() -> str:
     return str(tiny_checkpoint())
-
-
-@pytest.fixture
-def kernels() -> Iterator[dict[str, Any]]:
-    specs = kernel_specs(load_plugins())
-    yield {name: [each for each in some if each.device == "cpu"] for name, some in specs.items()}
-    install({})
 
 
 def with_and_without(

@@ -17,7 +17,7 @@ from torch import nn
 
 from omni_core.model_runner import DecodeCache
 from omni_qwen3.config import DecoderConfig
-from omni_qwen3.decoder_step import describe
+from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_torch.code_frames import CodeChoice, FramePredictor, code_frames
 from omni_torch.decoder_stack import MOST_ROWS

@@ -11,7 +11,7 @@ from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_qwen3.checkpoint import load_module, open_checkpoint
 from omni_qwen3.code_predictor import CodePredictor
 from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
-from omni_qwen3.decoder_step import describe
+from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
 from omni_torch.decoder_step import DecoderStep
 from omni_torch.prepared import load_prepared

@@ -10,7 +10,7 @@ from torch import nn
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
 from omni_qwen3.checkpoint import load_module, open_checkpoint, weights_of
 from omni_qwen3.config import DecoderConfig, QwenConfig
-from omni_qwen3.decoder_step import describe
+from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary
 from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of

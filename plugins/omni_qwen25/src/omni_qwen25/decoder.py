@@ -13,7 +13,7 @@ from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout, PagedAttention
 from omni_qwen3.config import DecoderConfig
-from omni_qwen3.decoder_step import dense_matrices, describe
+from omni_qwen3.layer_weights import dense_matrices, describe
 from omni_qwen3.layers import MLP, RMSNorm
 from omni_qwen3.sharding import local_config
 from omni_torch.decoder_stack import LayerWeights

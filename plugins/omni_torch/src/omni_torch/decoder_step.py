@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from omni_core.model_runner import CacheAttention, DecodeCache, ForwardBatch, ForwardOutput
-from omni_torch.decoder_stack import MOST_ROWS, DecoderStack, decode_layers, prefill_layers
+from omni_torch.decoder_stack import MOST_ROWS, DecoderStack, LayerWeights, decode_layers, prefill_layers
+
+DescribeLayer = Callable[[Any], LayerWeights | None]
+"""Returns a layer as data; ``None`` if it is sharded, or its weights are in a layout of their own."""
+
+
+def all_layers(layers: Iterable[Any], describe: DescribeLayer) -> list[LayerWeights] | None:
+    """Return the layers of a decoder as data; ``None`` if one cannot be described."""
+    described: list[LayerWeights] = []
+    for layer in layers:
+        if (found := describe(layer)) is None:
+            return None
+        described.append(found)
+    return described
 
 
 class DecoderStep:

@@ -381,13 +381,15 @@ def _budgeted(plan: _Plan) -> Placement:
             if stage.name in caches and stage.gpu_memory is None:
                 budget = -(-(need.base + caches[stage.name]) // MIB)
                 stage = evolve(stage, gpu_memory=f"{budget}MiB")
-            notes[stage.name] = _note(stage, need, caches.get(stage.name, 0))
+            notes[stage.name] = _note(plan, stage, need, caches.get(stage.name, 0))
         stages.append(stage)
     return Placement(evolve(plan.config, stages=stages), notes)
 
 
-def _note(stage: StageConfig, need: _Need, cache: int) -> str:
+def _note(plan: _Plan, stage: StageConfig, need: _Need, cache: int) -> str:
     parts = [f"{stage.factory_args['dtype']} weights {size(need.weights)}"]
+    if stage.gpu is None and plan.stays_bfloat16(stage.name):
+        parts.append("half of it with omni-kernels-cpu")
     if stage.gpu is not None:
         parts.append(f"working {size(need.step)}")
     if stage.gpu is not None and need.position:

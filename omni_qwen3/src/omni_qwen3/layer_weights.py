@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from torch import nn
 
 from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import MLP, DecoderLayer, RMSNorm, SparseMLP
 from omni_torch.decoder_stack import DecoderStack, LayerWeights, MixtureWeights
+from omni_torch.decoder_step import DescribeLayer, all_layers
 from omni_torch.few_rows import Matrix, matrix_of
-
-DescribeLayer = Callable[[Any], LayerWeights | None]
-"""Returns a layer as data; ``None`` if it is sharded, or its weights are in a layout of their own."""
 
 
 def describe(
@@ -26,17 +21,14 @@ def describe(
     """
     if config.activation != "silu":
         return None
-    described: list[LayerWeights] = []
-    for layer in layers:
-        if (found := (describe_layer or qwen3_layer)(layer)) is None:
-            return None
-        described.append(found)
+    if (described := all_layers(layers, describe_layer or qwen3_layer)) is None:
+        return None
     weight = norm.weight.detach()
     return DecoderStack(described, weight, config.heads, config.kv_heads, config.head_dim, config.norm_eps)
 
 
 def qwen3_layer(layer: nn.Module) -> LayerWeights | None:
-    """A :data:`DescribeLayer`."""
+    """A :data:`omni_torch.decoder_step.DescribeLayer`."""
     assert isinstance(layer, DecoderLayer)
     attention, mlp = layer.self_attn, layer.mlp
     qkv, output = matrix_of(attention.qkv_proj), matrix_of(attention.o_proj)
