@@ -60,6 +60,31 @@ async def test_two_ranks_equal_one(checkpoints: dict[str, Path], cases: dict[str
         assert await steps_of_both(client) > 0
 
 
+async def test_ranks_with_deadlines_stay_together(checkpoints: dict[str, Path], cases: dict[str, Any]) -> None:
+    """More requests than a step holds, of listeners in more and less of a hurry: ids are those of one rank, and steps are shared."""
+    requests = [
+        evolve(request, metadata=request.metadata | {"first_within": (0.01, 0.2, 5.0)[number % 3]})
+        for number, request in enumerate(mixed(cases) * 2)
+    ]
+    policy = {"policy": "omni_torch.deadlines:Deadlines"}
+    stages = [
+        evolve(
+            stage, factory_args=stage.factory_args | policy | ({"max_running": 3} if stage.name == "thinker" else {})
+        )
+        if stage.name in ("thinker", "talker", "code2wav")
+        else stage
+        for stage in sharded(checkpoints["a"], 2).stages
+    ]
+    async with open_async(pipeline(checkpoints["a"], processes="one")) as client:
+        alone = await asyncio.gather(*(client.submit(request) for request in requests))
+    async with open_async(evolve(sharded(checkpoints["a"], 2), stages=stages)) as client:
+        both = await asyncio.gather(*(client.submit(request) for request in requests))
+        for index, (one, two) in enumerate(zip(alone, both, strict=True)):
+            assert list(two["decode"].token_ids) == list(one["decode"].token_ids), index
+            assert np.array_equal(np.asarray(two["code2wav"].codes), np.asarray(one["code2wav"].codes)), index
+        assert await steps_of_both(client) > 0
+
+
 async def test_ranks_stay_together_without_a_seed_through_aborts_and_deaths(
     checkpoints: dict[str, Path], cases: dict[str, Any]
 ) -> None:

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
+import threading
+import time
 from pathlib import Path
 
-import pytest
 import torch
-from attrs import define, field
+from attrs import define, evolve, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from toy_model import ToyModel, ToyRunner
+from asking import collect
+from toy_model import POISON_TOKEN, ToyModel, ToyRunner
 
-from omni_core.errors import ConfigError
+from omni_core.model_runner import Forward, ForwardBatch
 from omni_core.model_runner.types import ARRequest, KVLayout, SamplingParams
 from omni_core.protocol.messages import OmniRequest
+from omni_core.scheduling.base import IncomingMessage
 from omni_engine.batching import Batcher
 from omni_engine.kv_cache import KVCache
 from omni_engine.pace import Pace
 from omni_engine.scheduler import EngineScheduler
 from omni_torch.deadlines import Deadlines
+from omni_torch.ranks import FollowerInbox, LeaderInbox
 
 SECONDS = 0.08
 
@@ -186,6 +191,57 @@ def test_a_pace_that_knows_nothing_yet_holds_nobody_back() -> None:
     assert pace.spare("r", 500, 0.0, begins=True) == 500
 
 
-def test_ranks_have_no_policy() -> None:
-    with pytest.raises(ConfigError, match="policy: not possible with a tp_size above 1"):
-        EngineScheduler(ToyRunner(ToyModel()), tp_size=2, kv_blocks=9, policy="omni_torch.deadlines:Deadlines")
+class SlowRunner(ToyRunner):
+    """Each step takes longer, by so many milliseconds at random, than it would."""
+
+    def __init__(self, seed: int, milliseconds: float) -> None:
+        super().__init__(ToyModel())
+        self.output_seconds = 0.002
+        self._random, self._milliseconds = random.Random(seed), milliseconds
+        self.batches: list[tuple[list[str], int]] = []
+
+    def receive(self, message: IncomingMessage) -> ARRequest | None:
+        sampling = SamplingParams(max_new_tokens=message.data["new"], suppressed_ids=frozenset([POISON_TOKEN]))
+        return super().receive(evolve(message, data={"prompt": message.data["prompt"], "sampling": sampling}))
+
+    def execute(self, batch: ForwardBatch, forward: Forward | None = None) -> list[tuple[ARRequest, int]]:
+        self.batches.append(([each.request_id for each in batch.requests], len(batch.positions)))
+        time.sleep(self._milliseconds * self._random.random() / 1000)
+        return super().execute(batch, forward)
+
+
+def test_ranks_decide_by_the_time_of_rank_0() -> None:
+    """Two ranks of which one is much slower plan the same steps, and learn the same from them."""
+    runners, ranks = [SlowRunner(0, 1), SlowRunner(1, 9)], list[EngineScheduler]()
+    for runner in runners:
+        options = {"tp_size": 2, "kv_blocks": 60, "chunk_size": 16, "max_running": 5}
+        ranks.append(EngineScheduler(runner, **options, policy="omni_torch.deadlines:Deadlines"))  # type: ignore[arg-type]
+    leader, follower = ranks
+    leader.inbox = LeaderInbox("s", lambda message: follower.inbox.feed(message), leader.abort)  # type: ignore[attr-defined]
+    follower.inbox = FollowerInbox(follower.abort)
+    threads = [threading.Thread(target=each.start, daemon=True) for each in ranks]
+    for thread in threads:
+        thread.start()
+    chosen = random.Random(5)
+    for number in range(24):
+        request = OmniRequest(metadata={"first_within": chosen.choice([0.01, 0.1, 0.5])})
+        data = {"prompt": [1 + number] * chosen.randint(2, 70), "new": chosen.randint(1, 25)}
+        leader.inbox.put(IncomingMessage(f"r{number}", "new_request", data, request=request))
+        time.sleep(0.01 * chosen.random())
+    for engine in ranks:
+        assert all(each.type == "result" for each in collect(engine, 24).values())
+    end = time.monotonic() + 5
+    while any(engine._unlearnt for engine in ranks):  # the last step is learnt from at the look after it
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    leader.stop()
+    follower.stop()
+    for thread in threads:
+        thread.join(5)
+    assert len(runners[0].batches) > 50
+    assert runners[0].batches == runners[1].batches
+    first, second = (engine._pace for engine in ranks)
+    assert first is not None
+    assert second is not None
+    assert first._cost.coefficients() == second._cost.coefficients()
+    assert first._cost.seconds(1, 0) > 0

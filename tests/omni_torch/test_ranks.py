@@ -83,7 +83,7 @@ def test_an_item_is_encoded_and_published_once_and_not_by_the_look() -> None:
     pair.leader.put(item("a"))
     assert [type(each) for each in pair.published] == [ItemMessage]
     pair.leader.drain()
-    assert pair.published[1:] == [WorkMessage("s", [1])]
+    assert pair.published[1:] == [WorkMessage("s", [1], moment=pair.leader.moment)]
 
 
 def test_an_item_that_cannot_be_sent_fails_alone() -> None:
@@ -108,7 +108,7 @@ def test_an_item_that_could_not_be_published_is_not_queued() -> None:
         pair.leader.put(item("a"))
     pair.leader._publish = publish
     assert pair.leader.drain() == []
-    assert pair.published == [WorkMessage("s", [], [1])]
+    assert pair.published == [WorkMessage("s", [], [1], moment=pair.leader.moment)]
 
 
 def test_aborts_have_a_place_in_the_order() -> None:
@@ -117,7 +117,7 @@ def test_aborts_have_a_place_in_the_order() -> None:
         pair.leader.put(item(name))
     pair.leader.request_abort("a")
     assert names(pair.leader.drain()) == ["b"]
-    assert pair.published[-1] == WorkMessage("s", [2], [1, 3], ["a"])
+    assert pair.published[-1] == WorkMessage("s", [2], [1, 3], ["a"], moment=pair.leader.moment)
     pair.deliver()
     assert names(pair.follower.drain()) == ["b"]
     assert pair.leader_rank.aborted == pair.follower_rank.aborted == ["a"]
@@ -191,6 +191,23 @@ def test_a_wait_that_times_out_ends_on_every_rank() -> None:
     last = pair.follower.get()
     assert last is not None
     assert last.request_id == "b"
+
+
+def test_every_rank_has_the_moments_of_rank_0() -> None:
+    pair, moments = Pair(), list[float]()
+    for name in "abc":
+        pair.leader.put(item(name))
+        pair.leader.drain()
+        moments.append(pair.leader.moment)
+    assert pair.leader.get(timeout=0.001) is None
+    moments.append(pair.leader.moment)
+    assert moments == sorted(set(moments))
+    pair.deliver()
+    for moment in moments[:3]:
+        assert len(pair.follower.drain()) == 1
+        assert pair.follower.moment == moment
+    assert pair.follower.get(0.001) is None
+    assert pair.follower.moment == moments[3]
 
 
 def test_a_closed_follower_waits_for_nothing() -> None:

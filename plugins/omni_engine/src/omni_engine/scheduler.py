@@ -27,6 +27,7 @@ from omni_torch.deadlines import TEXT_SECONDS, policy_of
 from omni_torch.graphs import Graphs, Recorder, padded
 from omni_torch.model_runner import ARModelRunner
 from omni_torch.packing import packed_batch
+from omni_torch.ranks import RankInbox
 
 logger = logging.getLogger(__name__)
 
@@ -68,9 +69,10 @@ class EngineScheduler(LoopedScheduler):
         tp_size: the stage's tensor parallel ranks, each of which runs its own scheduler.
         policy: the order of requests of one priority: ``package.module:attribute`` of a callable that returns a
             :class:`omni_torch.deadlines.Policy`, such as ``omni_torch.deadlines:Deadlines``. By default the order in which they came.
+            Every rank makes one, which is called alike on all of them.
 
     Attributes:
-        clock: returns the time in seconds.
+        clock: returns the time in seconds; with ranks that of the last look into the inbox, which they have in common.
         hands_over: it exports keys and values, and takes those of another stage (:mod:`omni_engine.hand_over`).
     """
 
@@ -97,7 +99,6 @@ class EngineScheduler(LoopedScheduler):
         tp_size: int = 1,
         policy: str | None = None,
     ) -> None:
-        self.clock: Callable[[], float] = time.monotonic
         chunk_size, chunk_alone = chunks(chunk_size)
         options = {"max_running": max_running, "max_batch_tokens": max_batch_tokens, "chunk_size": chunk_size}
         if patience is not None and policy is not None:
@@ -113,15 +114,13 @@ class EngineScheduler(LoopedScheduler):
             raise ConfigError(
                 "kv_fraction: the ranks must agree on the size of their KV caches; give kv_cache_mb instead"
             )
-        if tp_size > 1 and policy is not None:
-            raise ConfigError(
-                "policy: not possible with a tp_size above 1: the ranks would read different clocks; set it for the other stages only"
-            )
         if max_context is None:
             max_context = DEFAULT_CONTEXT if runner.max_context is None else runner.max_context
         self._runner, self._max_context = runner, max_context
         check_ranks(runner, tp_size)
         self.loop = AutoregressiveLoop(runner, self, max_context)
+        self._ranked = tp_size > 1
+        self.clock: Callable[[], float] = partial(_moment, self.loop) if self._ranked else time.monotonic
         layout = runner.model.kv_layout
         block_bytes = self._block_bytes = KVCache.block_bytes(layout, block_size, runner.kept_width)
         if kv_blocks is None or kv_cache_mb is not None or kv_fraction is not None:
@@ -153,6 +152,9 @@ class EngineScheduler(LoopedScheduler):
         heard = runner.output_seconds
         made = policy_of(policy)
         self._pace = None if made is None else Pace(made, TEXT_SECONDS if heard is None else heard)
+        self._unlearnt: tuple[int, int, float] | None = (
+            None  # a step's decodes and positions of prompts, and its beginning
+        )
         self.batcher = Batcher(
             self.cache,
             max_running,
@@ -220,6 +222,7 @@ class EngineScheduler(LoopedScheduler):
         """See :class:`omni_torch.autoregressive_loop.Policy`."""
         result = StepResult()
         begin = self.clock()
+        self._learn(begin)
         plan = self.batcher.plan(lambda request: self._can_step(request, result), begin)
         self._reuse(plan, result)
         if plan.work:
@@ -228,8 +231,9 @@ class EngineScheduler(LoopedScheduler):
             )
             self._execute(plan, result)
             if self._pace is not None:
-                positions = sum(count for _, count in plan.work) - decodes
-                self._pace.computed(decodes, positions, self.clock() - begin)
+                self._unlearnt = decodes, sum(count for _, count in plan.work) - decodes, begin
+                if not self._ranked:  # ranks know the time again at the next step, which follows at once
+                    self._learn(self.clock())
                 for request, _ in result.sampled:
                     self._pace.emitted(request.request_id, self.clock())
         return result if plan.work or result.failed else None
@@ -247,6 +251,13 @@ class EngineScheduler(LoopedScheduler):
         self.cache.pool.forget()
 
     # --- a step ------------------------------------------------------------------------------------------------------
+    def _learn(self, end: float) -> None:
+        """Let the pace learn what the last step cost, which ended now."""
+        if self._pace is not None and self._unlearnt is not None:
+            decodes, positions, begin = self._unlearnt
+            self._pace.computed(decodes, positions, end - begin)
+        self._unlearnt = None
+
     def _can_step(self, request: ARRequest, result: StepResult) -> bool:
         try:
             return self._runner.can_step(request)
@@ -304,6 +315,12 @@ class EngineScheduler(LoopedScheduler):
         self.tokens += len(sampled)
         self.batcher.computed(plan)
         result.sampled += sampled
+
+
+def _moment(loop: AutoregressiveLoop) -> float:
+    """Return the time that all ranks have in common."""
+    inbox = loop.inbox
+    return inbox.moment if isinstance(inbox, RankInbox) else time.monotonic()
 
 
 def _asked_bytes(

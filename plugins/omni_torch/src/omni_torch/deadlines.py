@@ -26,7 +26,8 @@ class Policy(Protocol):
     """Says by when each request of a stage needs its next output. Schedulers serve the earliest first.
 
     One thread calls it. Times are seconds of one clock that only grows, such as ``time.monotonic()``. A policy may give any order by the
-    moments that it returns: they are compared with each other and with now.
+    moments that it returns: they are compared with each other and with now. Each rank of a tensor parallel stage has its own, is called
+    with the same arguments, and must answer the same: a policy reads no clock and draws no random numbers.
     """
 
     def begin(self, request_id: str, request: OmniRequest, now: float) -> None:

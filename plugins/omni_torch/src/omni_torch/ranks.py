@@ -2,14 +2,16 @@
 
 Rank 0 owns the stage's IO. What is put into its inbox is encoded once and sent to the followers at once; each time its scheduler
 takes from the inbox, the numbers of what it took, and the aborts it applied first, follow. The followers' inboxes give exactly that,
-call for call. So a scheduler takes part if what it does depends on nothing but what ``inbox.get`` and ``inbox.drain`` return (not on
-``len(inbox)``, not on the time). It must use ``self.inbox`` and ``self.outbox`` at each call: both are replaced here.
+call for call. So a scheduler takes part if what it does depends on nothing but what ``inbox.get`` and ``inbox.drain`` return, and on
+``inbox.moment``, the time of that call on rank 0 (not on ``len(inbox)``, not on a clock). It must use ``self.inbox`` and ``self.outbox``
+at each call: both are replaced here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -47,6 +49,7 @@ class WorkMessage:
     Attributes:
         taken: the numbers of the items that the look gave. removed: those of items that were dropped before.
         aborted: the requests to abort before the items are returned. timed_out: a wait has ended without an item.
+        moment: the time of the look on rank 0's monotonic clock, in seconds.
     """
 
     stage: str
@@ -54,6 +57,7 @@ class WorkMessage:
     removed: list[int] = field(factory=list)
     aborted: list[str] = field(factory=list)
     timed_out: bool = False
+    moment: float = 0.0
 
 
 @message
@@ -66,7 +70,18 @@ class RankError:
     error: str
 
 
-class LeaderInbox(MessageQueue[IncomingMessage]):
+class RankInbox(MessageQueue[IncomingMessage]):
+    """The inbox of one rank.
+
+    Attributes:
+        moment: the time of the last look into rank 0's inbox, in seconds of rank 0's monotonic clock: the same number on every rank
+            between the same calls, and the only time that a scheduler with ranks may decide by.
+    """
+
+    moment: float = 0.0
+
+
+class LeaderInbox(RankInbox):
     """Rank 0's inbox. Aborts wait here too, until the scheduler looks in: only so do they have a place in the order.
 
     Args:
@@ -122,7 +137,8 @@ class LeaderInbox(MessageQueue[IncomingMessage]):
                     return None
                 timed_out = not self._can_read() and not self._aborts
             if timed_out:
-                self._publish(WorkMessage(self._stage, timed_out=True))
+                self.moment = time.monotonic()
+                self._publish(WorkMessage(self._stage, timed_out=True, moment=self.moment))
                 return None
             items = self.drain(1)
             if items:
@@ -131,13 +147,14 @@ class LeaderInbox(MessageQueue[IncomingMessage]):
     def drain(self, limit: int | None = None) -> list[IncomingMessage]:
         with self._changed:
             aborts, self._aborts = self._aborts, []
+        self.moment = time.monotonic()
         for request_id in aborts:
             self._abort(request_id)
         with self._changed:
             items = super().drain(limit)
             taken = [self._numbers.popleft() for _ in items]
             removed, self._removed = self._removed, []
-        self._publish(WorkMessage(self._stage, taken, removed, aborts))
+        self._publish(WorkMessage(self._stage, taken, removed, aborts, moment=self.moment))
         return items
 
     def remove(self, unwanted: Callable[[IncomingMessage], bool]) -> None:
@@ -149,7 +166,7 @@ class LeaderInbox(MessageQueue[IncomingMessage]):
             self._numbers = deque(number for _, number in kept)
 
 
-class FollowerInbox(MessageQueue[IncomingMessage]):
+class FollowerInbox(RankInbox):
     """Another rank's inbox: gives what rank 0's gave. Items that are put here by others are dropped."""
 
     def __init__(self, abort: Callable[[str], None]) -> None:
@@ -196,6 +213,7 @@ class FollowerInbox(MessageQueue[IncomingMessage]):
             for number in look.removed:
                 self._arrived.pop(number, None)
             items = [self._arrived.pop(number) for number in look.taken]
+            self.moment = look.moment
         for request_id in look.aborted:
             self._abort(request_id)
         if self.tap is not None:
