@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from omni_core.config.placement import process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
 from omni_planner.devices import Accelerator, Fleet, Rates
 from omni_planner.estimate import Device, EstimatedProfile, estimate
 from omni_planner.fleet import plan_fleet
+from omni_planner.moves import moves
 from omni_planner.objectives import Objectives
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile, Visit
 from omni_planner.search import Search, reason
 from omni_planner.shapes import shapes
 from omni_planner.simulate import simulate, summarise
-from omni_planner.trials import Load, Trial, attempt
+from omni_planner.trials import Load, Trial, attempt, changed
 from omni_torch.works import Ask, Counts, DecoderWork, PassWork, PipelineWorks, StageWork
 
 GPU = Accelerator("test", 10 * 2**30, flops=100e12, float32_flops=100e12, bandwidth=1e12, link=100e9)
@@ -169,11 +171,14 @@ def two_engines() -> tuple[PipelineConfig, EstimatedProfile]:
     speak = line().stage("speak")
     stages = [evolve(speak, name="think", process="think", next="speak", terminal=False), speak]
     config = evolve(line(), stages=stages)
-    both = PipelineWorks(
-        stages={"think": DECODER, "speak": DECODER},
-        visits=lambda ask: {name: StageWork(ask.text, ask.reply) for name in ("think", "speak")},
+    return config, estimate(config, Device(GPU, RATES), {"text": Ask(text=10, reply=100)}, engines_of())
+
+
+def engines_of(decoder: DecoderWork = DECODER) -> PipelineWorks:
+    names = ("think", "speak")
+    return PipelineWorks(
+        dict.fromkeys(names, decoder), lambda ask: {name: StageWork(ask.text, ask.reply) for name in names}
     )
-    return config, estimate(config, Device(GPU, RATES), {"text": Ask(text=10, reply=100)}, both)
 
 
 def test_every_engine_may_have_ranks() -> None:
@@ -196,10 +201,7 @@ def test_only_what_its_pipeline_says_has_ranks() -> None:
     assert not [each.text for each in ranked if "encode (tp" in each.text]
     config, _ = two_engines()
     for allowed in ((1,), (1, 2)):
-        decoders = {name: evolve(DECODER, ranks=allowed) for name in ("think", "speak")}
-        works = PipelineWorks(
-            decoders, lambda ask: {name: StageWork(ask.text, ask.reply) for name in ("think", "speak")}
-        )
+        works = engines_of(evolve(DECODER, ranks=allowed))
         made = estimate(config, Device(GPU, RATES), {"text": Ask(text=10, reply=100)}, works)
         search = Search(config, made, Load({"text": 1.0}, 20, rate=1.0), Objectives.parse("done=0.01"))
         search.on_gpus(Fleet(1, 4, GPU))
@@ -228,6 +230,61 @@ def test_a_fleet_has_as_many_cells_as_the_load_needs() -> None:
         plan_fleet(line(), profile(), load, Objectives.parse("done=0.11"), Fleet(1, 2, GPU), spare=1)
     with pytest.raises(ConfigError, match="misses the objectives even with"):
         plan_fleet(line(), profile(), load, Objectives.parse("done=0.001"), fleet)
+
+
+@pytest.mark.parametrize(("rates", "together"), [({"message": 0.02}, True), ({"step": 2e-3}, False)])
+def test_stages_of_a_gpu_share_a_process_where_messages_cost_more_than_pythons_lock(
+    rates: dict[str, float], together: bool
+) -> None:
+    """A request has a message between the engines, and 200 steps, whose Python takes as long as their kernels or nothing."""
+    config, _ = two_engines()
+    config = evolve(config, stages=[evolve(stage, gpu_memory=0.4) for stage in config.stages])
+    made = estimate(config, Device(GPU, evolve(RATES, **rates)), {"text": Ask(text=10, reply=100)}, engines_of())
+    search = Search(config, made, Load({"text": 1.0}, 60, rate=0.5), Objectives.parse("done=0.1"))
+    search.on_gpus(Fleet(1, 1, GPU))
+    best = min(search.trials, key=lambda trial: trial.figures["done"].p95)
+    shared = {len(stages) for stages in process_groups(best.config).values()} == {2}
+    assert shared == together
+    tried = {len(process_groups(trial.config)) for trial in search.trials}
+    assert tried == {1, 2}, "both were tried"
+
+
+def test_vocoders_have_pieces_that_grow_or_not_and_deadlines_are_tried_for_all_stages_at_once(tmp_path: Path) -> None:
+    pytest.importorskip("omni_qwen3")
+    made = Trial({}, PipelineConfig(name="p", model_path="", stages=[
+        StageConfig(name="talker", model_runner="talker", scheduler="engine", process="talker", next="vocoder"),
+        StageConfig(name="other", model_runner="talker", scheduler="sglang", process="other", next="vocoder"),
+        StageConfig(name="vocoder", factory="omni_qwen3.code2wav:create_code2wav", process="vocoder", terminal=True),
+    ]), 1, {}, 0.0, 1.0, 0.0, {})  # fmt: skip
+    measured = PipelineProfile("p", Hardware("test", 4))
+    measured.stages = {
+        "talker": StageProfile("engine"),
+        "other": StageProfile("engine"),
+        "vocoder": StageProfile("vocoder"),
+    }
+    found = list(moves(made, measured))
+    assert {"vocoder.factory_args.growth": None} in found
+    deadlines = {f"{name}.factory_args.policy": "omni_torch.deadlines:Deadlines" for name in ("talker", "vocoder")}
+    assert deadlines in found
+    there = evolve(made, config=changed(made.config, {**deadlines, "vocoder.factory_args.growth": None}))
+    back = list(moves(there, measured))
+    assert {"vocoder.factory_args.growth": 1.0} in back
+    assert dict.fromkeys(deadlines) in back
+
+
+def test_a_process_that_mostly_sends_and_receives_saturates_by_its_messages() -> None:
+    """Each of the two takes a message of 10 ms in and sends one, 20 times a second; its turns are short."""
+    made = estimate(line(), Device(GPU, evolve(RATES, message=0.01)), {"text": Ask(text=10, reply=1)}, works())
+    trial = attempt(line(), {}, made, Load({"text": 1.0}, 400, rate=20.0), Objectives.parse("done=1"), 1)
+    assert isinstance(trial, Trial)
+    assert trial.shares["messages of speak"] == pytest.approx(0.4, rel=0.1)
+    assert trial.shares["messages of encode"] == pytest.approx(0.4, rel=0.1)
+    assert trial.shares["encode"] < 0.1
+    functions = [evolve(stage, gpu=None, gpu_memory=None) for stage in line().stages]
+    busy = evolve(trial, config=evolve(line(), stages=functions), shares={"encode": 0.5, "messages of speak": 0.9})
+    measured = PipelineProfile("line", Hardware("test", 4))
+    measured.stages = dict.fromkeys(("encode", "speak"), StageProfile("function"))
+    assert next(moves(busy, measured)) == {"speak.replicas": 2, "speak.balance": "least_busy"}
 
 
 def test_on_processors_the_busiest_stage_is_replicated() -> None:

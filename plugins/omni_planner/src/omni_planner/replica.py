@@ -68,11 +68,12 @@ class Replica:
 
     Attributes:
         computing: seconds in which it made turns. worked: processor seconds of them. beside: of those, the ones in which
-            others of its process could work.
+            others of its process could work. is_on_loop: the others are counted in ``loop.worked`` too.
 
     Args:
         devices: those of its ranks.
-        loop: sends and receives; where it is an :class:`OwnThread`, the scheduler's thread has a processor of its own too.
+        loop: sends and receives; where it is an :class:`OwnThread`, the scheduler's thread has a processor of its own too, unless it is
+            ``crowded``: then it has to wait for Python's lock, and both are taken to be one thread.
         send: is called with what a step sends.
         kernels: the scheduler's thread while it does not hold Python's lock, for which others of its process wait; ``None``: none do.
     """
@@ -85,13 +86,17 @@ class Replica:
         loop: Loop,
         send: Callable[[Replica, list[Output]], None],
         kernels: Process | None = None,
+        crowded: bool = False,
     ) -> None:
         self._kernels = kernels
         self.stage, self.loop, self._devices = stage, loop, devices
         self.computing = self.worked = self.beside = 0.0
         stage.now = lambda: clock.now
         self._clock, self._send = clock, send
-        self._own = None if isinstance(loop, Process) else OwnThread(clock)
+        self._own: OwnThread | None = None
+        if isinstance(loop, OwnThread):
+            self._own = loop if crowded else OwnThread(clock)
+        self.is_on_loop = isinstance(loop, Process) or crowded
         self._compute: Work = loop.compute if isinstance(loop, Process) else self._own.do  # type: ignore[union-attr]
         self._is_busy = self._is_dead = False
         self._payloads: dict[str, int] = {}

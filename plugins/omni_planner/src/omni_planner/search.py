@@ -18,7 +18,7 @@ from omni_planner.moves import moves
 from omni_planner.objectives import Objectives
 from omni_planner.profile import PipelineProfile
 from omni_planner.shapes import demands, shapes
-from omni_planner.trials import Load, Settings, Trial, attempt
+from omni_planner.trials import Load, Settings, Trial, attempt, changed
 
 SHAPES = 2
 """Shapes that are simulated for each number of GPUs."""
@@ -117,7 +117,7 @@ class Search:
         return not trial.excess and trial.key(first)[2] < (1 - NOISE) * than.key(first)[2]
 
     def _try(self, settings: Settings, cost: int, gpus: Sequence[int] = (), cores: int | None = None) -> Trial | None:
-        key = f"{cost} {sorted(settings.items(), key=str)}"
+        key = f"{cost} {changed(self.config, settings).stages}"  # changes may add up to what there was
         if key not in self._seen:
             found = attempt(
                 self.config, settings, self.profile, self.load, self.objectives, cost, gpus=gpus, cores=cores

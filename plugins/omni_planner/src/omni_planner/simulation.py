@@ -154,6 +154,7 @@ class Simulation:
         """Make the replicas of a unit."""
         unit.loop = self._loop(unit.host)
         deliveries = self._deliveries
+        crowded = len({name for each in unit.places for name in each.gpus}) > 1  # several networks in one process
         send = deliveries.send_together if self._profile.is_estimate else deliveries.send
         for stage in unit.stages:
             made = simulated(stage, self._profile, unit.number)
@@ -164,7 +165,7 @@ class Simulation:
             ]
             shares = len(unit.stages) > 1 and isinstance(unit.loop, Process)
             kernels = self._process(unit.host) if shares else None
-            replica = Replica(made, self.clock, devices, unit.loop, send, kernels)
+            replica = Replica(made, self.clock, devices, unit.loop, send, kernels, crowded)
             unit.replicas[stage.name] = replica
             self._deliveries.serving[stage.name, unit.number] = unit, replica
 
@@ -336,6 +337,6 @@ class Simulation:
         processes = {CLIENT: (self.client.worked, 0.0)}
         for unit in self.units:
             turns = sum(each.worked for each in unit.replicas.values())
-            beside = sum(each.beside for each in unit.replicas.values())
-            processes[unit.name] = unit.loop.worked - (turns - beside) * isinstance(unit.loop, Process), turns
+            on_loop = sum(each.worked - each.beside for each in unit.replicas.values() if each.is_on_loop)
+            processes[unit.name] = unit.loop.worked - on_loop, turns
         return Outcome(self.flights, seconds, hosts, shares, devices, self.client.worked / lasted, deaths, processes)

@@ -16,7 +16,7 @@ from omni_deploy.budgets import check
 from omni_deploy.fitting import placed
 from omni_planner.arrivals import Pattern, Poisson, open_loop
 from omni_planner.objectives import Objectives, figures_of
-from omni_planner.profile import PipelineProfile
+from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.requests import Arrival, closed_loop, draw
 from omni_planner.simulate import Outcome, simulate, summarise
 from omni_planner.summary import Quantiles
@@ -72,7 +72,7 @@ class Trial:
         settings: changes of the config that was given. config: the one that was simulated, placed. cost: GPUs or cores.
         figures: by name, see :mod:`omni_planner.objectives`. excess: by how much objectives are missed; 0: all are met.
         per_second: requests that ended in a second. refused: share of the requests.
-        shares: of the time, by stage (the busiest replica), device, and ``messages`` of the client's process.
+        shares: of the time, by stage (the busiest replica), device, and ``messages`` of the client's process and of each process group.
     """
 
     settings: Settings
@@ -164,4 +164,13 @@ def _shares(outcome: Outcome) -> dict[str, float]:
         shares[stage] = max(shares.get(stage, 0.0), share)
     shares.update({f"gpu {name}": share for name, share in outcome.devices.items()})
     shares["messages"] = outcome.messages
+    for name, (messages, _) in outcome.processes.items():
+        if name != CLIENT:
+            group = messages_of_group(name.rpartition(".")[0] if name.rpartition(".")[2].isdecimal() else name)
+            shares[group] = max(shares.get(group, 0.0), messages / outcome.seconds if outcome.seconds else 0.0)
     return shares
+
+
+def messages_of_group(group: str) -> str:
+    """Return the name of the share of the time in which the processes of a group send and receive."""
+    return f"messages of {group}"
