@@ -65,6 +65,19 @@ def test_the_prediction_follows_the_number_of_requests_and_their_spread() -> Non
     assert reach.seconds(40) == pytest.approx(0.02 * 40 * 1.5, rel=0.05)
 
 
+def test_a_request_that_is_alone_does_not_wait_as_those_of_a_busy_time_did() -> None:
+    reach = Reach()
+    for _ in range(10):
+        reach.observe(1, 0.3)
+    for _ in range(200):
+        reach.observe(8, 1.6)
+    assert reach.seconds(8) == pytest.approx(1.6)
+    assert reach.seconds(1) == pytest.approx(0.3)
+    for _ in range(200):
+        reach.observe(1, 0.5)
+    assert reach.seconds(1) == pytest.approx(0.5, rel=0.01), "once it is usual again"
+
+
 def test_the_patience_ends_the_wait() -> None:
     policy = Deadlines(patience=30.0)
     policy.begin("r", OmniRequest(), 100.0)

@@ -23,22 +23,33 @@ REMEMBERED = 128
 COVERED = 0.95
 """The share of the remembered requests for which the prediction would have been enough."""
 
+FEW = 0.5
+"""The share of the usual number of requests at once up to which they are few: for those the line would be an extrapolation."""
+
+_MOVES = 0.02
+"""The weight of a request in the usual number."""
+
 
 class Reach:
     """Predict how much sound must be in hand at the first one so that no pause follows, from requests that have ended.
 
     With more requests at once each waits longer for its next output, so the prediction is a linear function of their number, by
-    least squares with forgetting, times what :data:`COVERED` of the last requests needed of it.
+    least squares with forgetting, times what :data:`COVERED` of the last requests needed of it. Among few, after a busy time, it is what
+    that share of the last ones among as few needed, where there were any: the line knows the busy time only.
     """
 
     def __init__(self) -> None:
         self._fit = StepCost(1)
         self._ratios: deque[float] = deque(maxlen=REMEMBERED)
         self._factor: float | None = 1.0
+        self._usual = 0.0
+        self._alike: dict[int, deque[float]] = {}  # by the power of 2 that their number reaches
 
     def observe(self, requests: int, seconds: float) -> None:
         """Learn from a request that began among so many and needed so many seconds of sound in hand."""
         self._fit.observe([requests], seconds)
+        self._usual += _MOVES * (requests - self._usual) if self._usual else requests
+        self._alike.setdefault(requests.bit_length(), deque(maxlen=REMEMBERED)).append(seconds)
         expected = self._fit.seconds(requests)
         if expected > 0:
             self._ratios.append(seconds / expected)
@@ -46,6 +57,9 @@ class Reach:
 
     def seconds(self, requests: int) -> float:
         """Predict what a request needs that begins among so many; 0 before the first one has ended."""
+        alike = self._alike.get(requests.bit_length()) if requests <= FEW * self._usual else None
+        if alike is not None:
+            return float(np.quantile(alike, COVERED))
         if self._factor is None:
             self._factor = float(np.quantile(self._ratios, COVERED))
         return self._factor * self._fit.seconds(requests)
