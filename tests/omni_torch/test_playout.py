@@ -69,7 +69,7 @@ def test_a_request_that_is_alone_does_not_wait_as_those_of_a_busy_time_did() -> 
     reach = Reach()
     for _ in range(10):
         reach.observe(1, 0.3)
-    for _ in range(200):
+    for _ in range(2000):
         reach.observe(8, 1.6)
     assert reach.seconds(8) == pytest.approx(1.6)
     assert reach.seconds(1) == pytest.approx(0.3)
