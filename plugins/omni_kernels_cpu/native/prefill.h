@@ -100,13 +100,14 @@ struct Prefill {
   }
 
   // Calls each(part) for parts of `size` items, multiples of `step` and of at least `least` or an even share, until the team has computed all:
-  // a thread that comes late, or whose processor is slower for a while, takes fewer.
+  // a thread that comes late, or whose processor is slower for a while, takes fewer. A thread alone takes all at once, so that every panel but
+  // the first is fetched ahead.
   template <class Each>
   void divide(int64_t size, int64_t step, int64_t least, Each each) {
     int64_t *next = taken + phase++, even = (size + step * team->count - 1) / (step * team->count) * step;
     int64_t part = size / step / (PARTS * team->count) * step;
     part = part < least ? least : part;
-    part = part > even ? even : part;
+    part = part > even || team->count == 1 ? even : part;
     for (int64_t begin; (begin = __atomic_fetch_add(next, part, __ATOMIC_RELAXED)) < size;)
       each(Range{begin, begin + part < size ? begin + part : size});
   }
