@@ -64,13 +64,13 @@ def main(capability: int) -> None:
             (decode._attend_part, {**sums, "BLOCK": decode.BLOCK}),
             (decode._join_parts, sums),
             (experts._route, {}),
-            (experts._group, {"EXPERTS": 256}),
-            (experts._sum_parts, {"types": {"parts": "*fp32"}}),
+            *((experts._group, {"EXPERTS": 256, "SOME": some}) for some in (False, True)),
+            *((experts._sum_parts, {"types": {"parts": "*fp32"}, "SOME": some}) for some in (False, True)),
             *products(dtype),
         ):
             made, rows = compiled(function, name, capability, **dict(special)), special.get("ROWS", "")
             if made.asm["cubin"] and made.metadata.shared <= SHARED:
-                print(f"{function.__name__}-{name}{rows and f'-{rows}'}")
+                print(f"{function.__name__}-{name}{rows and f'-{rows}'}{'-some' if special.get('SOME') else ''}")
     rows = {"logits": "*fp32", "largest": "*fp32", "listed": "*i32", "chosen": "*i64"}
     numbers = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "uniforms"), "*fp64")
     draws: list[tuple[Any, dict[str, Any]]] = [(sampling._largest_of_spans, {"GROUP": sampling.SPAN})]

@@ -101,6 +101,52 @@ def test_the_weights_of_unchosen_experts_are_not_read(rows: int, kernels: Any, d
     torch.testing.assert_close(kernels.experts(x, weights, chosen, gate_up, down), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize(("first", "held"), [(0, 4), (4, 4), (2, 3), (7, 1), (0, 8)])
+def test_the_experts_of_a_rank_are_computed_and_no_others(
+    rows: int, first: int, held: int, kernels: Any, device: str
+) -> None:
+    """The outputs of all ranks sum to the mixture, and what a rank leaves out is neither computed nor read: memory holds NaN there."""
+    x, weights, chosen, gate_up, down = drawn(rows, 8, 2, 40, 24, device)
+    mine = slice(first, first + held)
+    arguments = x, weights, chosen, gate_up[mine], down[mine], first, 8
+    assert relative_error(operations.experts, kernels.experts, arguments) <= exact(torch.float32)
+    apart = torch.zeros_like(x)
+    for begin, end in ((0, first), (first, first + held), (first + held, 8)):
+        if begin < end:
+            apart += kernels.experts(x, weights, chosen, gate_up[begin:end], down[begin:end], begin, 8)
+    torch.testing.assert_close(apart, kernels.experts(x, weights, chosen, gate_up, down), rtol=1e-4, atol=1e-4)
+    table = kernels._grouped(chosen, held, 16, first, True)[0][1:]
+    blocks = table[0][: int(table[1])].tolist()
+    counts = [int((chosen == first + each).sum()) for each in range(held)]
+    assert sum(min(16, end - begin) for _, begin, end in blocks) == sum(counts)
+    assert {each for each, _, _ in blocks} == {each for each, count in enumerate(counts) if count}
+
+
+def test_a_row_without_an_expert_of_the_rank_is_zero(kernels: Any, device: str) -> None:
+    x, weights, chosen, gate_up, down = drawn(3, 8, 2, 40, 24, device)
+    chosen[:] = torch.tensor([[0, 1], [6, 7], [1, 6]], device=device)
+    torch.full((1 << 16,), math.nan, device=device)  # freed at once: what is not written is likely to be NaN
+    for first, zero in ((0, 1), (4, 0)):
+        mixed = kernels.experts(x, weights, chosen, gate_up[first : first + 4], down[first : first + 4], first, 8)
+        assert (mixed == 0).all(-1).tolist() == [row == zero for row in range(3)]
+
+
+def test_tiles_follow_the_rows_of_an_expert_not_of_a_rank(
+    kernels: Any, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, plain = [], kernels.tiles
+
+    def noted(pairs: int, experts: int, dtype: torch.dtype) -> Any:
+        asked.append((pairs, experts))
+        return plain(pairs, experts, dtype)
+
+    monkeypatch.setattr(kernels, "tiles", noted)
+    x, weights, chosen, gate_up, down = drawn(9, 8, 2, 40, 24, device)
+    kernels.experts(x, weights, chosen, gate_up[4:], down[4:], 4, 8)
+    assert asked == [(18, 8)]
+
+
 def test_a_row_s_mixture_is_the_same_to_the_bit_every_time_and_beside_others(kernels: Any, device: str) -> None:
     x, weights, chosen, gate_up, down = drawn(17, 8, 3, 72, 40, device)
     together = kernels.experts(x, weights, chosen, gate_up, down)
@@ -196,8 +242,11 @@ def test_the_host_is_not_synchronised(kernels: Any, device: str, monkeypatch: py
                 asks(arguments[2])
         kernels.route_experts(arguments[0][:, :8], 2, True)
         mixed = kernels.experts(*arguments)
+        x, weights, chosen, gate_up, down = arguments
+        halves = [kernels.experts(x, weights, chosen, gate_up[a:b], down[a:b], a, 8) for a, b in ((0, 4), (4, 8))]
     monkeypatch.undo()
     torch.testing.assert_close(mixed, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(halves[0] + halves[1], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_graph_serves_every_choice(kernels: Any, device: str) -> None:

@@ -199,6 +199,27 @@ def test_a_row_does_not_depend_on_the_batch_or_on_threads(dtype: torch.dtype, th
         assert torch.equal(rows.experts(x, shares, chosen, gate_up, down), mixed)
 
 
+@pytest.mark.parametrize("count", [1, 7, 32, 33])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_experts_of_one_rank(dtype: torch.dtype, count: int) -> None:
+    """Choices of other experts are left out: all ranks together are the mixture, and a row without a choice is zero. Of more rows than the
+    library takes, the reference computes.
+    """
+    x, gate_up, down = normal(count, 45, dtype=dtype), normal(6, 38, 45, dtype=dtype), normal(6, 45, 19, dtype=dtype)
+    chosen = torch.stack([torch.randperm(6, generator=generator(row))[:2] for row in range(count)])
+    chosen[-1] = torch.tensor([4, 5])
+    shares = torch.rand(count, 2, generator=generator()).to(dtype)
+    parts = []
+    for first in (0, 4):
+        mine = slice(first, first + 4)
+        arguments = x, shares, chosen, gate_up[mine], down[mine], first, 6
+        assert relative_error(experts, rows.experts, arguments) <= bound(dtype)
+        parts.append(rows.experts(*arguments))
+    assert (parts[0][-1] == 0).all()
+    whole = rows.experts(x, shares, chosen, gate_up, down)
+    assert (sum(parts).double() - whole.double()).norm() <= 3 * bound(dtype) * whole.double().norm()
+
+
 STACK: dict[str, Any] = {
     "hidden": 50, "heads": 6, "kv_heads": 2, "head_dim": 18, "lengths": [1, 40, 7, 16, 17], "experts": 5, "shared": True, "bias": True,
 }  # fmt: skip

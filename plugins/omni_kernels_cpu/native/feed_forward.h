@@ -41,7 +41,8 @@ inline void gate_and_up(const omni_matrix &a, const void *const *xs, int rows, R
   }
 }
 
-// The rows of each expert: `pairs` of row and choice, sorted by expert and, within one, by row.
+// The rows of each expert: `pairs` of row and choice, sorted by expert and, within one, by row. Choices of other experts, below 0 or from
+// `experts` on, belong to none.
 struct Groups {
   int64_t experts, top_k, pairs;
   int32_t *begins;     // [experts + 1] into `order`
@@ -54,12 +55,15 @@ struct Groups {
     int32_t *next = own.take<int32_t>(experts);
     if (!chosen) return g;
     memset(g.begins, 0, (experts + 1) * sizeof(int32_t));
-    for (int64_t pair = 0; pair < g.pairs; pair++) g.begins[chosen[pair] + 1]++;
+    auto known = [&](int64_t pair) { return chosen[pair] >= 0 && chosen[pair] < experts; };
+    for (int64_t pair = 0; pair < g.pairs; pair++)
+      if (known(pair)) g.begins[chosen[pair] + 1]++;
     for (int64_t e = 0; e < experts; e++) {
       g.begins[e + 1] += g.begins[e];
       next[e] = g.begins[e];
     }
-    for (int64_t pair = 0; pair < g.pairs; pair++) g.order[next[chosen[pair]]++] = pair;
+    for (int64_t pair = 0; pair < g.pairs; pair++)
+      if (known(pair)) g.order[next[chosen[pair]]++] = pair;
     return g;
   }
 };
@@ -146,7 +150,7 @@ void experts(const omni_experts *a, const omni_team *team) {
     matrices[2 * e + 1] = {down + e * a->hidden * a->inner, nullptr, nullptr, a->hidden, a->inner, kind, nullptr, 0, 0};
   }
   for (int64_t pair = 0; pair < pairs; pair++) {
-    chosen[pair] = (int32_t)a->chosen[pair];
+    chosen[pair] = (int32_t)(a->chosen[pair] - a->first);
     weights[pair] = Element<T>::one(((const T *)a->weights)[pair]);
   }
   to_floats((const T *)a->x, a->rows * a->hidden, wide);

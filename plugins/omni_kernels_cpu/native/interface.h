@@ -6,7 +6,7 @@
 
 #include "sound_interface.h"
 
-#define OMNI_CPU_ABI 10
+#define OMNI_CPU_ABI 11
 
 enum { OMNI_FLOAT32 = 0, OMNI_BFLOAT16 = 1, OMNI_INT8 = 2, OMNI_INT4 = 3, OMNI_INT8_GROUPS = 4, OMNI_CODES = 5, OMNI_FLOAT32_HALVES = 6 };
 
@@ -85,6 +85,7 @@ typedef struct {
   const void *gate_up, *down; // [experts, 2 * inner, hidden], [experts, hidden, inner]
   void *output;
   int64_t rows, top_k, experts, hidden, inner, dtype;
+  int64_t first;              // the number of the first of the experts; choices of others are left out
 } omni_experts;
 
 // The functions of one instruction set. Each is called by every thread of a team, with the same arguments.

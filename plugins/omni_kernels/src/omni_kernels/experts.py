@@ -69,10 +69,22 @@ def _route(
     tl.store(chosen + row * top_k + place, numbers, mask=filled)
 
 
-@triton.jit(do_not_specialize=["pairs"])
-def _group(chosen, order, table, used, pairs, EXPERTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr):
+@triton.jit(do_not_specialize=["pairs", "first"])
+def _group(
+    chosen,
+    order,
+    table,
+    used,
+    pairs,
+    first,
+    SOME: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """Group one expert's pairs of a row and a choice, in order, after those of earlier experts, and list their blocks
-    of rows. Every program counts all choices, which is faster than waiting for one program that does.
+    of rows. Every program counts all choices, which is faster than waiting for one program that does. With ``SOME``
+    the experts are those from ``first`` on, and choices of others belong to no group.
     """
     expert, last = tl.program_id(0), tl.num_programs(0) - 1
     number = tl.arange(0, EXPERTS)
@@ -81,6 +93,9 @@ def _group(chosen, order, table, used, pairs, EXPERTS: tl.constexpr, ROWS: tl.co
         pair = begin + tl.arange(0, CHUNK)
         # Padding counts as an expert number that does not exist.
         each = tl.load(chosen + pair, mask=pair < pairs, other=EXPERTS - 1)
+        if SOME:
+            each = each - first
+            each = tl.where((pair < pairs) & (each >= 0) & (each <= last), each, EXPERTS - 1)
         counts += tl.histogram(each.to(tl.int32), EXPERTS)
     before = number < expert
     place = tl.sum(tl.where(before, counts, 0), axis=0)
@@ -96,7 +111,7 @@ def _group(chosen, order, table, used, pairs, EXPERTS: tl.constexpr, ROWS: tl.co
     if place < end:
         for begin in range(0, pairs, CHUNK):
             pair = begin + tl.arange(0, CHUNK)
-            mine = (tl.load(chosen + pair, mask=pair < pairs, other=-1) == expert).to(tl.int32)
+            mine = (tl.load(chosen + pair, mask=pair < pairs, other=-1) == expert + first).to(tl.int32)
             tl.store(order + place + tl.cumsum(mine, axis=0) - 1, pair, mask=mine > 0)
             place += tl.sum(mine, axis=0)
 
@@ -195,14 +210,20 @@ def _down(
     tl.store(target, total * share[:, None], mask=there[:, None] & inside[None, :])
 
 
-@triton.jit
-def _sum_parts(parts, output, top_k, hidden, CHUNK: tl.constexpr):
-    """Sum columns of one row over its experts' outputs, in the order of its choices."""
+@triton.jit(do_not_specialize=["first", "experts"])
+def _sum_parts(parts, output, chosen, top_k, hidden, first, experts, SOME: tl.constexpr, CHUNK: tl.constexpr):
+    """Sum columns of one row over its experts' outputs, in the order of its choices. With ``SOME`` only those of the
+    ``experts`` from ``first`` on were computed.
+    """
     row, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     inside = column < hidden
     total = tl.zeros([CHUNK], tl.float32)
     for each in range(top_k):
-        total += tl.load(parts + (row * top_k + each) * hidden + column, mask=inside, other=0.0)
+        there = inside
+        if SOME:
+            number = tl.load(chosen + row * top_k + each) - first
+            there = column < tl.where((number >= 0) & (number < experts), hidden, 0)
+        total += tl.load(parts + (row * top_k + each) * hidden + column, mask=there, other=0.0)
     tl.store(output + row * hidden + column, total.to(output.dtype.element_ty), mask=inside)
 
 
@@ -258,24 +279,31 @@ def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[to
 
 
 def experts(
-    x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    chosen: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    first: int = 0,
+    total: int | None = None,
 ) -> torch.Tensor:
     """See :func:`omni_torch.experts.experts`. The input of the second product is rounded to the dtype of ``x``."""
     if len(gate_up) > MOST_EXPERTS or not _dense(x, gate_up, down):
-        return operations.experts.reference(x, weights, chosen, gate_up, down)
+        return operations.experts.reference(x, weights, chosen, gate_up, down, first, total)
     (rows, top_k), (count, hidden, inner) = chosen.shape, down.shape
     pairs = rows * top_k
     output = torch.empty(rows, hidden, dtype=x.dtype, device=x.device)
     if not rows:
         return output
     x = x if x.stride(1) == 1 else x.contiguous()
-    first, second = tiles(pairs, count, x.dtype)
-    groups, most = _grouped(chosen.contiguous(), count, first.rows)
+    chosen, some = chosen.contiguous(), total is not None
+    gate_tile, down_tile = tiles(pairs, total or count, x.dtype)
+    groups, most = _grouped(chosen, count, gate_tile.rows, first, some)
     gated = torch.empty(pairs, inner, dtype=x.dtype, device=x.device)
     parts = torch.empty(pairs, hidden, dtype=torch.float32, device=x.device)
     # The interpreter multiplies the bits of bfloat16 as integers.
     exact = x.dtype == torch.bfloat16 and not isinstance(_gate_up, triton.JITFunction)
-    _gate_up[(most, triton.cdiv(inner, first.columns))](
+    _gate_up[(most, triton.cdiv(inner, gate_tile.columns))](
         x,
         gate_up,
         *groups,
@@ -286,14 +314,14 @@ def experts(
         x.stride(0),
         gate_up.stride(0),
         gate_up.stride(1),
-        ROWS=first.rows,
-        COLUMNS=first.columns,
-        DEPTH=first.depth,
+        ROWS=gate_tile.rows,
+        COLUMNS=gate_tile.columns,
+        DEPTH=gate_tile.depth,
         EXACT=exact,
-        num_warps=first.warps,
-        num_stages=first.stages,
+        num_warps=gate_tile.warps,
+        num_stages=gate_tile.stages,
     )
-    _down[(most, triton.cdiv(hidden, second.columns))](
+    _down[(most, triton.cdiv(hidden, down_tile.columns))](
         gated,
         down,
         weights.contiguous(),
@@ -303,14 +331,16 @@ def experts(
         inner,
         down.stride(0),
         down.stride(1),
-        ROWS=second.rows,
-        COLUMNS=second.columns,
-        DEPTH=second.depth,
+        ROWS=down_tile.rows,
+        COLUMNS=down_tile.columns,
+        DEPTH=down_tile.depth,
         EXACT=exact,
-        num_warps=second.warps,
-        num_stages=second.stages,
+        num_warps=down_tile.warps,
+        num_stages=down_tile.stages,
     )
-    _sum_parts[(rows, triton.cdiv(hidden, CHUNK))](parts, output, top_k, hidden, CHUNK=CHUNK)
+    _sum_parts[(rows, triton.cdiv(hidden, CHUNK))](
+        parts, output, chosen, top_k, hidden, first, count, SOME=some, CHUNK=CHUNK
+    )
     return output
 
 
@@ -320,9 +350,12 @@ def _dense(x: torch.Tensor, *stacks: torch.Tensor) -> bool:
 
 
 def _grouped(
-    chosen: torch.Tensor, count: int, rows: int
+    chosen: torch.Tensor, count: int, rows: int, first: int, some: bool
 ) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], int]:
     """Return the choices, sorted by expert and cut into blocks of ``rows``.
+
+    Args:
+        first, some: the number of the first of ``count`` experts, and whether there are others, whose choices are left out.
 
     Returns:
         The pairs (``row * top_k + choice``) in the order of their experts; for each block its expert, its first index in that order
@@ -334,5 +367,5 @@ def _grouped(
         torch.empty(shape, dtype=torch.int32, device=chosen.device) for shape in ((pairs,), (most, 3), (1,))
     )
     numbers = triton.next_power_of_2(count + 1)
-    _group[(count,)](chosen, order, table, used, pairs, EXPERTS=numbers, ROWS=rows, CHUNK=CHUNK)
+    _group[(count,)](chosen, order, table, used, pairs, first, SOME=some, EXPERTS=numbers, ROWS=rows, CHUNK=CHUNK)
     return (order, table, used), most

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omni_kernels_cpu import sound_structs
 
-ABI = 10
+ABI = 11
 _FOLDER = Path(__file__).parent
 PATH = _FOLDER / "libomni_kernels_cpu.so"
 
@@ -69,6 +69,7 @@ class ExpertsStruct(Structure):
     _fields_ = (
         ("x", c_void_p), ("weights", c_void_p), ("chosen", c_void_p), ("gate_up", c_void_p), ("down", c_void_p), ("output", c_void_p),
         ("rows", c_int64), ("top_k", c_int64), ("experts", c_int64), ("hidden", c_int64), ("inner", c_int64), ("dtype", c_int64),
+        ("first", c_int64),
     )  # fmt: skip
 
 

@@ -133,17 +133,23 @@ def _pointer(tensor: torch.Tensor | None) -> int | None:
 
 
 def experts(
-    x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    chosen: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    first: int = 0,
+    total: int | None = None,
 ) -> torch.Tensor:
     """See :func:`omni_torch.experts.experts`."""
     given = (x, weights, gate_up, down)
     same = all(each.dtype == x.dtype and each.is_contiguous() for each in given) and chosen.is_contiguous()
     if not same or not 0 < len(x) <= MOST_EXPERT_ROWS:
-        return mixture.experts.reference(x, weights, chosen, gate_up, down)
+        return mixture.experts.reference(x, weights, chosen, gate_up, down, first, total)
     output = torch.empty_like(x)
     pointers = (each.data_ptr() for each in (x, weights, chosen, gate_up, down, output))
     rows, hidden = x.shape
     count, _, inner = down.shape
-    arguments = ExpertsStruct(*pointers, rows, chosen.shape[1], count, hidden, inner, KINDS[x.dtype])
+    arguments = ExpertsStruct(*pointers, rows, chosen.shape[1], count, hidden, inner, KINDS[x.dtype], first)
     library().omni_cpu_experts(byref(arguments), torch.get_num_threads())
     return output

@@ -5,6 +5,7 @@ References in PyTorch, as in :mod:`omni_torch.operations`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -47,8 +48,9 @@ def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[to
 
 
 def _mixture_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
-    """Return examples: few and many rows, odd sizes, and the dimensions of Qwen3-Omni's talker."""
+    """Return examples: few and many rows, odd sizes, the dimensions of Qwen3-Omni's talker, and the experts of one rank of several."""
     cases = [([1, 40], 6, 2, 64, 48), ([3], 5, 3, 72, 40), ([17], 128, 8, 64, 16), ([1, 32, 512], 128, 6, 1024, 384)]
+    ranks = [([1, 2, 40], 6, 2, 3, 3), ([1, 17], 128, 8, 0, 32)]
     device = generator.device
 
     def normal(*shape: int) -> torch.Tensor:
@@ -60,12 +62,23 @@ def _mixture_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tu
         for rows in batches:
             weights, chosen = route_experts.reference(_logits(rows, experts, dtype, generator), top_k, True)
             examples.append((normal(rows, hidden), weights, chosen, gate_up, down))
+    for batches, total, top_k, first, held in ranks:
+        gate_up, down = normal(held, 2 * 48, 64) / 8, normal(held, 64, 48) / 48**0.5
+        for rows in batches:
+            weights, chosen = route_experts.reference(_logits(rows, total, dtype, generator), top_k, True)
+            examples.append((normal(rows, 64), weights, chosen, gate_up, down, first, total))
     return examples
 
 
 @operation("experts", examples=_mixture_examples)
 def experts(
-    x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    chosen: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    first: int = 0,
+    total: int | None = None,
 ) -> torch.Tensor:
     """Compute each row's experts (``down(silu(gate(x)) * up(x))``), and the weighted sum of their outputs, in a fixed
     order.
@@ -73,18 +86,20 @@ def experts(
     Args:
         x: ``[n, hidden]``. weights, chosen: ``[n, top_k]``, from :func:`route_experts`.
         gate_up: ``[experts, 2 * inner, hidden]``, the gates' rows before the ups'. down: ``[experts, hidden, inner]``.
+        first, total: the number of the first expert of ``gate_up`` and ``down``, and that of all experts, where these hold only some,
+            as those of one rank do. Choices of other experts are not computed, and add nothing. The caller gives both or neither.
 
     Returns:
         ``[n, hidden]``.
     """
     if _groupable(x, down):
-        return grouped(x, weights, chosen, gate_up, down)
+        return grouped(x, weights, chosen, gate_up, down, first, total)
 
     def expert(number: int, rows: torch.Tensor) -> torch.Tensor:
         gate, up = F.linear(rows, gate_up[number]).chunk(2, dim=-1)
         return F.linear(F.silu(gate) * up, down[number])
 
-    return one_by_one(x, weights, chosen, expert)
+    return one_by_one(x, weights, chosen, expert, None if total is None else range(first, first + len(gate_up)))
 
 
 def _groupable(x: torch.Tensor, down: torch.Tensor) -> bool:
@@ -95,37 +110,69 @@ def _groupable(x: torch.Tensor, down: torch.Tensor) -> bool:
 
 
 def one_by_one(
-    x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, expert: Callable[[int, torch.Tensor], torch.Tensor]
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    chosen: torch.Tensor,
+    expert: Callable[[int, torch.Tensor], torch.Tensor],
+    held: range | None = None,
 ) -> torch.Tensor:
     """Compute :func:`experts` one chosen expert after another; only their weights are read. The host waits for
     ``chosen``.
 
     Args:
         expert: computes one, ``(number, [rows, hidden]) -> [rows, hidden]``.
+        held: the numbers of the experts that are computed, of which ``expert`` gets the place; ``None``: all.
     """
     if len(x) == 1:
-        parts = torch.cat([expert(number, x) for number in chosen[0].tolist()])
-        return weights @ parts
+        numbers: list[int] = chosen[0].tolist()
+        if held is not None:
+            places = [place for place, number in enumerate(numbers) if number in held]
+            weights, numbers = weights[:, places], [held.index(numbers[place]) for place in places]
+        if not numbers:
+            return torch.zeros_like(x)
+        return weights @ torch.cat([expert(number, x) for number in numbers])
     pairs = sorted((number, row) for row, numbers in enumerate(chosen.tolist()) for number in numbers)
+    share = weights.flatten().index_select(0, chosen.flatten().argsort(stable=True)).unsqueeze(-1)
+    if held is not None:  # sorted by number, they follow one another
+        begin, end = (bisect_left(pairs, (number, 0)) for number in (held.start, held.stop))
+        pairs, share = [(held.index(number), row) for number, row in pairs[begin:end]], share[begin:end]
+    if not pairs:
+        return torch.zeros_like(x)
     counts = Counter(number for number, _ in pairs)
     order = torch.tensor([row for _, row in pairs], device=x.device)
     groups = x.index_select(0, order).split_with_sizes(list(counts.values()))
     outputs = [expert(number, rows) for number, rows in zip(counts, groups, strict=True)]
-    share = weights.flatten().index_select(0, chosen.flatten().argsort(stable=True)).unsqueeze(-1)
     return torch.zeros_like(x).index_add_(0, order, torch.cat(outputs).mul_(share))
 
 
 def grouped(
-    x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    chosen: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    first: int = 0,
+    total: int | None = None,
 ) -> torch.Tensor:
-    """Compute :func:`experts` in two grouped products, which in bfloat16 do not synchronise with the host."""
+    """Compute :func:`experts` in two grouped products, which in bfloat16 do not synchronise with the host.
+
+    Rows of experts that are not among ``gate_up`` come after the last group, so that no product computes them; what the products leave
+    in their place is not read.
+    """
+    count, others = len(gate_up), None
+    if total is not None:
+        others = (chosen < first) | (chosen >= first + count)
+        chosen = (chosen - first).masked_fill(others, count)
     flat = chosen.flatten()
     order = flat.argsort(stable=True)
-    counts = torch.zeros(len(gate_up), dtype=torch.int32, device=x.device)
+    counts = torch.zeros(count + 1, dtype=torch.int32, device=x.device)
     counts.index_add_(0, flat, torch.ones_like(order, dtype=torch.int32))
-    ends = counts.cumsum(0, dtype=torch.int32)
+    ends = counts[:count].cumsum(0, dtype=torch.int32)
     rows = x[order // chosen.shape[1]]
     gate, up = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, dim=-1)
     parts = torch.empty(len(order), x.shape[1], dtype=x.dtype, device=x.device)
     parts[order] = F.grouped_mm(F.silu(gate) * up, down.transpose(1, 2), offs=ends)
-    return (parts.view(len(x), -1, x.shape[1]) * weights.unsqueeze(-1)).sum(1)
+    outputs = parts.view(len(x), -1, x.shape[1]) * weights.unsqueeze(-1)
+    if others is not None:
+        outputs = outputs.masked_fill_(others.unsqueeze(-1), 0)
+    return outputs.sum(1)
