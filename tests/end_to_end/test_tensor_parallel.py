@@ -21,13 +21,16 @@ from omni_core.errors import ConfigError, RequestAbortedError
 from omni_qwen3.config import read_config
 from omni_qwen3.sharding import part_of
 from omni_qwen3.thinker_network import Thinker, load_thinker
+from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch.tensor_parallel import TensorParallel
 
 
-def sharded(model_path: Path, size: int) -> PipelineConfig:
+def sharded(model_path: Path, size: int, **arguments: Any) -> PipelineConfig:
     config = pipeline(model_path)
     stages = [
-        evolve(stage, tp_size=size) if stage.name == "thinker" else evolve(stage, process="others")
+        evolve(stage, tp_size=size, factory_args={**stage.factory_args, **arguments})
+        if stage.name == "thinker"
+        else evolve(stage, process="others")
         for stage in config.stages
     ]
     return evolve(config, stages=stages)
@@ -45,14 +48,19 @@ async def steps_of_both(client: AsyncPipe) -> int:
                 return int(first)
 
 
+@pytest.mark.parametrize("expert_parallel", [False, True], ids=["slices of experts", "whole experts"])
 @pytest.mark.parametrize("shape", ["a", "b"])  # two key/value heads, one for each rank; one, which both ranks hold
-async def test_two_ranks_equal_one(checkpoints: dict[str, Path], cases: dict[str, Any], shape: str) -> None:
+async def test_two_ranks_equal_one(
+    checkpoints: dict[str, Path], cases: dict[str, Any], shape: str, expert_parallel: bool
+) -> None:
     requests = mixed(cases)
     async with open_async(pipeline(checkpoints[shape], processes="one")) as client:
         alone = await asyncio.gather(*(client.submit(request) for request in requests))
-    async with open_async(sharded(checkpoints[shape], 2)) as client:
+    async with open_async(sharded(checkpoints[shape], 2, expert_parallel=expert_parallel)) as client:
         assert {"thinker_tp0", "thinker_tp1"} <= set(client.process_ids)
         both = await asyncio.gather(*(client.submit(request) for request in requests))
+        single = await client.submit(requests[0])
+        assert list(single["decode"].token_ids) == list(alone[0]["decode"].token_ids), "without other requests"
         for index, (one, two) in enumerate(zip(alone, both, strict=True)):
             assert list(two["decode"].token_ids) == list(one["decode"].token_ids), index
             assert np.array_equal(np.asarray(two["code2wav"].codes), np.asarray(one["code2wav"].codes)), index
@@ -116,12 +124,18 @@ async def test_ranks_stay_together_without_a_seed_through_aborts_and_deaths(
         assert await steps_of_both(client) > 0
 
 
+@pytest.mark.parametrize("expert_parallel", [False, True], ids=["slices of experts", "whole experts"])
 @pytest.mark.parametrize(("shape", "size"), [("a", 2), ("a", 4), ("b", 2), ("c", 2), ("c", 4)])
-def test_every_weight_is_read_once_in_full_or_in_parts(checkpoints: dict[str, Path], shape: str, size: int) -> None:
+def test_every_weight_is_read_once_in_full_or_in_parts(
+    checkpoints: dict[str, Path], shape: str, size: int, expert_parallel: bool
+) -> None:
     """A layer's partial results over all ranks sum to the whole layer's."""
-    config = read_config(checkpoints[shape])
-    whole = load_thinker(str(checkpoints[shape]), config)
-    ranks = [load_thinker(str(checkpoints[shape]), config, parallel=_Recorded(rank, size)) for rank in range(size)]
+    config, folder = read_config(checkpoints[shape]), str(checkpoints[shape])
+    whole = load_thinker(folder, config)
+    ranks = [
+        load_thinker(folder, config, parallel=_Recorded(rank, size), expert_parallel=expert_parallel)
+        for rank in range(size)
+    ]
     x = torch.randn(7, config.thinker.hidden_size, generator=torch.Generator().manual_seed(1))
     for full, *parts in zip(whole.model.layers, *(rank.model.layers for rank in ranks), strict=True):
         summed = sum(part.mlp(x) for part in parts)
@@ -166,3 +180,17 @@ def test_key_value_heads_are_repeated_where_there_are_fewer_than_ranks(checkpoin
     assert config.kv_heads == 2
     parts = [part_of(config, TensorParallel(rank, 4))("layers.0.self_attn.k_proj.weight") for rank in range(4)]
     assert [(part.index, part.count) for part in parts if part is not None] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+
+
+async def test_whole_experts_of_a_checkpoint_in_bfloat16(cases: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_tiny_checkpoint(tmp_path / "a", dtype="bfloat16")
+    requests = [request_of(cases[name]) for name in ("text", "image")]
+    answers = []
+    for config in (
+        pipeline(folder, processes="one", dtype="float32"),
+        sharded(folder, 2, dtype="float32", expert_parallel=True),
+    ):
+        async with open_async(config) as client:
+            outputs = await asyncio.gather(*(client.submit(request) for request in requests))
+            answers.append([list(each["decode"].token_ids) for each in outputs])
+    assert answers[0] == answers[1]

@@ -47,9 +47,14 @@ def create_reader(
     prefix_cache: bool = True,
     cuda_graphs: bool | None = None,
     dtype: str = "float32",
+    expert_parallel: bool = False,
     tp_rank: int = 0,
 ) -> Any:
     """A stage that can be split."""
+
+
+def create_dense(model_path: str, tp_rank: int = 0) -> Any:
+    """A stage that can be split, without experts."""
 
 
 def create_talker(model_path: str, max_running: int = 8, max_context: int = 128, dtype: str = "float32") -> Any:
@@ -89,7 +94,7 @@ def silent(model_path: str) -> PipelineConfig:
     """Two stages that do not stream to each other."""
     here = "example_pipeline"
     stages = [
-        StageConfig(name="reader", factory=f"{here}:create_reader", next="sound", process="reader"),
+        StageConfig(name="reader", factory=f"{here}:create_dense", next="sound", process="reader"),
         StageConfig(name="sound", factory=f"{here}:create_sound", terminal=True, process="sound"),
     ]
     interface = Interface(roles={TEXT: "reader", VOCODER: "sound"})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,7 @@ from omni_qwen3.config import DecoderConfig
 from omni_qwen3.layers import Experts
 from omni_torch.experts import grouped
 from omni_torch.packed_linear import packed
-from omni_torch.quantized_linear import pack_for
+from omni_torch.quantized_linear import Int8WeightLinear, pack_for
 
 CONFIG = DecoderConfig(
     vocab_size=8, hidden_size=64, layers=1, heads=1, kv_heads=1, head_dim=64, intermediate_size=1, norm_eps=1e-6,
@@ -78,6 +80,75 @@ def test_quantized_experts_are_close_and_free_the_plain_weights(rows: int) -> No
     experts.pack_weights(pack_for("int8_weight_only", "cpu"))
     assert sum(each.numel() for each in experts.parameters()) == 0
     assert (experts(*inputs) - expected).norm() / expected.norm() < 0.02
+
+
+def held_by(experts: Experts, config: DecoderConfig, held: range) -> Experts:
+    """The layer of a rank that holds some of the experts."""
+    made = Experts(evolve(config, local_experts=held)).requires_grad_(False)
+    made.gate_up_proj.data.copy_(experts.gate_up_proj[held.start : held.stop])
+    made.down_proj.data.copy_(experts.down_proj[held.start : held.stop])
+    return made
+
+
+PATHS = {
+    "operation": CONFIG,
+    "plain experts of another activation": evolve(CONFIG, activation="gelu"),
+    "packed": evolve(CONFIG, hidden_size=256, moe_intermediate_size=128),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 17])
+@pytest.mark.parametrize("path", PATHS)
+def test_ranks_compute_their_experts_only(path: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each choice is computed by one rank, and the ranks' outputs sum to the mixture."""
+    config = PATHS[path]
+    whole, (x, weights, chosen) = drawn(config), routed(rows, config)
+    computed: list[int] = []
+    name = "_packed_expert" if path == "packed" else "_plain_expert"
+    plain = getattr(Experts, name)
+
+    def counted(self: Experts, number: int, given: torch.Tensor) -> Any:
+        computed.append(len(given))
+        return plain(self, number, given)
+
+    monkeypatch.setattr(Experts, name, counted)
+    total = torch.zeros_like(x)
+    for held in (range(3), range(3, 6)):
+        part = held_by(whole, config, held)
+        if path == "packed":
+            part.pack_weights(lambda weight, bias: Int8WeightLinear(weight, bias))
+        total += part(x, weights, chosen)
+    if path == "packed":
+        whole.pack_weights(lambda weight, bias: Int8WeightLinear(weight, bias))
+    shared = sum(computed)
+    torch.testing.assert_close(total, whole(x, weights, chosen), rtol=1e-4, atol=1e-4)
+    assert shared == (0 if path == "operation" else chosen.numel())
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+def test_experts_of_other_ranks_are_in_no_group(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The grouped products leave what they do not compute as it was in memory, here NaN."""
+    whole, (x, weights, chosen) = drawn(CONFIG), routed(rows, CONFIG)
+    expected = mixture(whole, x, weights, chosen)
+    product, groups = F.grouped_mm, []
+
+    def spoilt(rows: torch.Tensor, *arguments: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        groups.append(int(offs[-1]))
+        return product(rows, *arguments, offs=offs).index_fill_(0, torch.arange(int(offs[-1]), len(rows)), torch.nan)
+
+    monkeypatch.setattr(F, "grouped_mm", spoilt)
+    total = torch.zeros_like(x)
+    for first in (0, 3):
+        mine = slice(first, first + 3)
+        total += grouped(x, weights, chosen, whole.gate_up_proj[mine], whole.down_proj[mine], first, 6)
+    assert groups[0] + groups[2] == chosen.numel(), "each choice is in a group of one rank"
+    torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rows_without_an_expert_of_the_rank_are_zero(rows: int) -> None:
+    part = held_by(drawn(CONFIG), CONFIG, range(5, 6))  # which no row chooses
+    assert torch.equal(part(*routed(rows, CONFIG)), torch.zeros(rows, 64))
 
 
 def test_small_experts_stay_plain() -> None:

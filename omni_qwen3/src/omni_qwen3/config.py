@@ -37,10 +37,16 @@ BY_COLUMNS = ("o_proj.weight", "down_proj.weight")
 KEYS_AND_VALUES = ("k_proj.weight", "k_proj.bias", "v_proj.weight", "v_proj.bias")
 """Ends of the names of tensors that tensor parallel ranks split; see :mod:`omni_qwen3.sharding`."""
 
+EXPERTS = ".mlp.experts."
+"""A part of the names of the tensors of a mixture's experts, which the shared expert's do not have."""
+
 
 @frozen
 class DecoderConfig:
-    """A Qwen3 decoder: the thinker's, the talker's, or the code predictor's (``experts == 0``: dense)."""
+    """A Qwen3 decoder: the thinker's, the talker's, or the code predictor's (``experts == 0``: dense).
+
+    ``local_experts``: the numbers of the experts that this rank holds, with expert parallelism; ``None``: all.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -61,6 +67,7 @@ class DecoderConfig:
     dense_layers: tuple[int, ...] = ()
     activation: str = "silu"
     attention_bias: bool = False
+    local_experts: range | None = None
 
     def is_sparse(self, layer: int) -> bool:
         """Return True if a layer's feed-forward is a mixture of experts."""

@@ -175,12 +175,15 @@ class Router(nn.Module):
 class Experts(nn.Module):
     """The experts' stacked weights; only those of chosen experts are read.
 
-    The operation ``experts``, which kernels replace, computes silu. Experts with another activation run one by one.
+    The operation ``experts``, which kernels replace, computes silu. Experts with another activation run one by one. With expert
+    parallelism they are those of one rank, and choices of others add nothing.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        count, inner, hidden = config.experts, config.moe_intermediate_size, config.hidden_size
+        self._held, self._total = config.local_experts, config.experts
+        count = config.experts if self._held is None else len(self._held)
+        inner, hidden = config.moe_intermediate_size, config.hidden_size
         self.gate_up_proj = nn.Parameter(torch.empty(count, 2 * inner, hidden))
         self.down_proj = nn.Parameter(torch.empty(count, hidden, inner))
         self._is_silu, self._activation = config.activation == "silu", activation(config.activation)
@@ -217,10 +220,12 @@ class Experts(nn.Module):
 
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         if self._packed:
-            return one_by_one(x, weights, chosen, self._packed_expert)
+            return one_by_one(x, weights, chosen, self._packed_expert, self._held)
         if not self._is_silu:
-            return one_by_one(x, weights, chosen, self._plain_expert)
-        return experts(x, weights, chosen, self.gate_up_proj, self.down_proj)
+            return one_by_one(x, weights, chosen, self._plain_expert, self._held)
+        if self._held is None:
+            return experts(x, weights, chosen, self.gate_up_proj, self.down_proj)
+        return experts(x, weights, chosen, self.gate_up_proj, self.down_proj, self._held.start, self._total)
 
     def _plain_expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
         gate, up = F.linear(x, self.gate_up_proj[number]).chunk(2, dim=-1)
@@ -256,7 +261,7 @@ class DecoderLayer(nn.Module):
     """Attention and feed-forward, each behind a norm and around a residual.
 
     Sharded (``parallel``, with the config of :func:`omni_qwen3.sharding.local_config`), each rank has some of the heads and a
-    slice of every expert, and both sums are taken over the ranks.
+    slice of every expert, or some of the experts whole, and both sums are taken over the ranks.
     """
 
     def __init__(self, config: DecoderConfig, layer: int, parallel: TensorParallel = ALONE) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from omni_core.config.completion import Machine, Placement
 from omni_core.config.schema import PipelineConfig
 from omni_qwen3.config import BY_COLUMNS, BY_ROWS, KEYS_AND_VALUES, DecoderConfig, QwenConfig, read_config
-from omni_qwen3.works import ranks_of
+from omni_qwen3.works import has_expert_parallel, ranks_of
 from omni_qwen3.works import works as works
 from omni_torch.budgets import LIBRARIES, CacheShape, Network
 from omni_torch.hub import config_folder, download, listing
@@ -31,16 +31,17 @@ def place(config: PipelineConfig, machine: Machine) -> Placement:
     """Choose devices, dtypes and budgets; see :func:`omni_torch.placement.place`."""
     tensors = listing(config.model_path).tensors
     speaks = any(stage.name == "talker_ar" for stage in config.stages)
-    networks = networks_of(read_config(config_folder(config.model_path)), speaks=speaks)
+    model = read_config(config_folder(config.model_path))
+    networks = networks_of(model, speaks=speaks, expert_parallel=has_expert_parallel(config))
     return choose_places(config, machine, tensors, networks)
 
 
-def networks_of(config: QwenConfig, *, speaks: bool = True) -> dict[str, Network]:
+def networks_of(config: QwenConfig, *, speaks: bool = True, expert_parallel: bool = False) -> dict[str, Network]:
     """Return what the stages load, by name."""
     thinker, talker = config.thinker, config.talker.text
     vision, audio = config.vision.hidden_size, config.audio.hidden_size
     networks = {
-        "thinker": thinker_network(thinker, speaks=speaks),
+        "thinker": thinker_network(thinker, speaks=speaks, expert_parallel=expert_parallel),
         "image_encoder": Network(("thinker.visual.",), partial(working, PATCHES, vision)),
         "audio_encoder": Network(("thinker.audio_tower.",), partial(working, FRAMES // 2, audio)),
     }
@@ -52,12 +53,14 @@ def networks_of(config: QwenConfig, *, speaks: bool = True) -> dict[str, Network
     return networks
 
 
-def thinker_network(decoder: DecoderConfig, *, speaks: bool) -> Network:
-    """Return what a thinker loads; it keeps a hidden state per position if it ``speaks``."""
+def thinker_network(decoder: DecoderConfig, *, speaks: bool, expert_parallel: bool = False) -> Network:
+    """Return what a thinker loads; it keeps a hidden state per position if it ``speaks``. A rank that holds some experts whole has as
+    many weights as one with a slice of every expert.
+    """
     return Network(
         ("thinker.model.", "thinker.lm_head."),
         cache=cache_shape(decoder, decoder.hidden_size if speaks else 0),
-        ranks=ranks_of(decoder),
+        ranks=ranks_of(decoder, expert_parallel),
         parts=partial(_parts, decoder),
     )
 

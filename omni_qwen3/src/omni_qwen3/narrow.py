@@ -19,7 +19,13 @@ OnDisk = Callable[[str, torch.Size], Iterable[str]]
 
 
 def keep_narrow(
-    model: nn.Module, checkpoint: Checkpoint, on_disk: OnDisk, quantization: str | None, dtype: torch.dtype
+    model: nn.Module,
+    checkpoint: Checkpoint,
+    on_disk: OnDisk,
+    quantization: str | None,
+    dtype: torch.dtype,
+    *,
+    experts_only: bool = False,
 ) -> None:
     """Replace the linear layers and the experts of a model on the meta device whose tensors are stored in 8 or 4 bits that our kernels
     read; the others are loaded in the model's dtype.
@@ -30,11 +36,12 @@ def keep_narrow(
         quantization: of the stage. Layers in 4 bits are kept whatever it says, and get inputs in 8 bits if it says so; layers in 8 bits are
             kept if it says ``int8_weight_only_groups``, or nothing where a kernel of ``few_rows_linear`` computes them.
         dtype: of the stage.
+        experts_only: of a rank that holds experts whole and slices of the other layers, which cannot be kept so.
     """
     describe = partial(_description, quantization, dtype)
     for name, module in list(model.named_modules()):
         for child, layer in list(module.named_children()):
-            if type(layer) is nn.Linear:
+            if type(layer) is nn.Linear and not experts_only:
                 weight = layer.weight
                 stored = checkpoint.narrow(on_disk(f"{name}.{child}.weight".lstrip("."), weight.shape))
                 if (described := describe(stored, weight.shape)) is not None:

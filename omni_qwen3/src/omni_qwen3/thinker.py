@@ -79,6 +79,7 @@ class ThinkerRunner(ARModelRunner):
         quantization: str | None = None,
         gguf: str | None = None,
         decoder: str | None = None,
+        expert_parallel: bool = False,
         tp_rank: int = 0,
         tp_size: int = 1,
         tp_rendezvous: str | None = None,
@@ -92,9 +93,20 @@ class ThinkerRunner(ARModelRunner):
             gguf: a GGUF file of the thinker, read in place of the checkpoint's weights.
             decoder: a dotted reference to a callable that builds the network in place of ours; see
                 :func:`omni_qwen3.external_decoder.load_external`.
+            expert_parallel: with several ranks, each holds some of the experts whole, in place of a slice of every one. With one rank it
+                changes nothing.
+
+        Raises:
+            ConfigError: an option cannot be used with ``decoder``; or the ranks cannot share the model.
         """
-        if decoder is not None and (quantization is not None or gguf is not None or tp_size > 1):
-            option = "quantization" if quantization is not None else "gguf" if gguf is not None else "tp_size"
+        given = {
+            "quantization": quantization is not None,
+            "gguf": gguf is not None,
+            "expert_parallel": expert_parallel,
+            "tp_size": tp_size > 1,
+        }
+        if decoder is not None and any(given.values()):
+            option = next(name for name, is_given in given.items() if is_given)
             raise ConfigError(
                 f"decoder: {decoder!r} cannot be used with `{option}`, which works with the built-in layers only"
             )
@@ -104,7 +116,14 @@ class ThinkerRunner(ARModelRunner):
         if decoder is None:
             parallel = TensorParallel.connect(tp_rank, tp_size, tp_rendezvous, device)
             model = load_thinker(
-                model_path, config, dtype=dtype, device=device, parallel=parallel, quantization=quantization, gguf=gguf
+                model_path,
+                config,
+                dtype=dtype,
+                device=device,
+                parallel=parallel,
+                expert_parallel=expert_parallel,
+                quantization=quantization,
+                gguf=gguf,
             )
             pack_linears(model, pack_decoder)
         else:

@@ -37,12 +37,14 @@ class Thinker(nn.Module):
 
     ``batch.extra`` may hold ``deepstack``: ``(rows, [features per layer])``, and ``capture``: the layer count whose raw
     output is wanted (``hidden_states`` index of the reference). Sharded, every rank has the whole embedding and head, so that
-    hidden states and logits are the same everywhere.
+    hidden states and logits are the same everywhere. ``expert_parallel``: see :func:`omni_qwen3.sharding.local_config`.
     """
 
-    def __init__(self, config: DecoderConfig, parallel: TensorParallel = ALONE) -> None:
+    def __init__(
+        self, config: DecoderConfig, parallel: TensorParallel = ALONE, *, expert_parallel: bool = False
+    ) -> None:
         super().__init__()
-        config = local_config(config, parallel)
+        config = local_config(config, parallel, expert_parallel)
         self.model = ThinkerDecoder(config, parallel)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.rotary = Rotary(config)
@@ -104,30 +106,37 @@ def load_thinker(
     dtype: str = "float32",
     device: str = "cpu",
     parallel: TensorParallel = ALONE,
+    expert_parallel: bool = False,
     quantization: str | None = None,
     gguf: str | None = None,
 ) -> Thinker:
-    """Load the thinker's decoder, or this rank's slices of it, with the weights of ``quantization``, kept for later starts.
+    """Load the thinker's decoder, or this rank's part of it, with the weights of ``quantization``, kept for later starts.
 
     Layouts of this machine's kernels are made by :func:`omni_torch.packed_linear.pack_linears`.
 
     Args:
+        expert_parallel: each of several ranks holds some of the experts whole, in place of a slice of every one.
         gguf: a file that the weights are read from, in place of the checkpoint's.
     """
 
+    local = local_config(config.thinker, parallel, expert_parallel)
+    whole_experts = local.local_experts is not None
+    first = local.local_experts.start if local.local_experts is not None else 0
     checkpoint = open_checkpoint(model_path) if gguf is None else open_gguf(gguf, config)
     prefixes = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
 
     def make() -> Thinker:
         with torch.device("meta"):
-            model = Thinker(config.thinker, parallel)
-        if torch.device(device).type == "cpu" and parallel.size == 1:
-            keep_narrow(model, checkpoint, weights_of(checkpoint, prefixes), quantization, getattr(torch, dtype))
+            model = Thinker(config.thinker, parallel, expert_parallel=expert_parallel)
+        if torch.device(device).type == "cpu" and (parallel.size == 1 or whole_experts):
+            names = weights_of(checkpoint, prefixes, first)
+            kind = getattr(torch, dtype)
+            keep_narrow(model, checkpoint, names, quantization, kind, experts_only=whole_experts)
         return model
 
     def fill(model: Thinker, kind: torch.dtype | None) -> Thinker:
-        parts = part_of(config.thinker, parallel)
-        return load_module(model, checkpoint, prefixes, dtype=kind, device=device, part_of=parts)
+        parts = part_of(config.thinker, parallel, expert_parallel)
+        return load_module(model, checkpoint, prefixes, dtype=kind, device=device, part_of=parts, first_expert=first)
 
     return load_prepared(
         make,
@@ -136,6 +145,7 @@ def load_thinker(
         network="thinker",
         dtype=getattr(torch, dtype),
         options={"quantization": quantization, "rank": f"{parallel.rank} of {parallel.size}"}
+        | ({"expert_parallel": True} if whole_experts else {})
         | ({} if gguf is None else {"gguf": file_identity(gguf)}),
         quantize=quantize_for(quantization, device),
         device=device,

@@ -25,15 +25,22 @@ _SPOKEN_START = 9
 
 def works(config: PipelineConfig) -> PipelineWorks:
     """Return the work of the stages of a config."""
-    return works_of(read_config(config_folder(config.model_path)), {stage.name for stage in config.stages})
+    names = {stage.name for stage in config.stages}
+    return works_of(read_config(config_folder(config.model_path)), names, has_expert_parallel(config))
 
 
-def works_of(model: QwenConfig, names: set[str]) -> PipelineWorks:
+def has_expert_parallel(config: PipelineConfig) -> bool:
+    """Return whether the ranks of the thinker hold experts whole."""
+    given = (stage.factory_args.get("expert_parallel") for stage in config.stages if stage.name == "thinker")
+    return any(each is True for each in given)
+
+
+def works_of(model: QwenConfig, names: set[str], expert_parallel: bool = False) -> PipelineWorks:
     """Return the work of a model's stages of these names."""
     stages: dict[str, Work] = {
         "image_encoder": _vision(model.vision),
         "audio_encoder": _audio(model.audio),
-        "thinker": evolve(decoder_work(model.thinker), ranks=ranks_of(model.thinker)),
+        "thinker": evolve(decoder_work(model.thinker), ranks=ranks_of(model.thinker, expert_parallel)),
     }
     if model.vocoder is not None:
         stages["talker_ar"] = decoder_work(
@@ -94,14 +101,15 @@ def decoder_work(config: DecoderConfig, inner: DecoderWork | None = None, inner_
     )
 
 
-def ranks_of(decoder: DecoderConfig) -> tuple[int, ...]:
+def ranks_of(decoder: DecoderConfig, expert_parallel: bool = False) -> tuple[int, ...]:
     """Return the numbers of ranks that can share a thinker."""
-    return tuple(ranks for ranks in (1, 2, 4, 8, 16) if _can_share(decoder, ranks))
+    return tuple(ranks for ranks in (1, 2, 4, 8, 16) if _can_share(decoder, ranks, expert_parallel))
 
 
-def _can_share(decoder: DecoderConfig, ranks: int) -> bool:
+def _can_share(decoder: DecoderConfig, ranks: int, expert_parallel: bool) -> bool:
     """Return True if so many ranks can share the decoder evenly; see :func:`omni_qwen3.sharding.local_config`."""
-    shared = (decoder.heads, decoder.intermediate_size, decoder.moe_intermediate_size, decoder.shared_expert_size)
+    mixture = decoder.experts if expert_parallel else decoder.moe_intermediate_size
+    shared = (decoder.heads, decoder.intermediate_size, mixture, decoder.shared_expert_size)
     heads = min(ranks, decoder.kv_heads)
     even = not any(each % ranks for each in shared) and not decoder.kv_heads % heads and not ranks % heads
     return ranks == 1 or (even and not decoder.attention_bias)

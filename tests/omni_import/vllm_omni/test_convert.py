@@ -147,6 +147,29 @@ def test_replicas_with_devices(vllm: Convert) -> None:
     assert report.output["stages"]["reader"] == {"gpu": [0, 1, 2, 3], "replicas": 2, "tp_size": 2}
 
 
+RANKS = 'devices: "0,1", tensor_parallel_size: 2, enable_expert_parallel'
+
+
+def test_expert_parallel(vllm: Convert) -> None:
+    report = vllm(f"stages: [{{stage_id: 0, {RANKS}: true}}]")
+    assert report.output["stages"]["reader"] == {"gpu": [0, 1], "tp_size": 2, "factory_args": {"expert_parallel": True}}
+    report = vllm(f"stages: [{{stage_id: 0, {RANKS}: false}}, {{stage_id: 1, enable_expert_parallel: true}}]")
+    assert report.output["stages"] == {"reader": {"gpu": [0, 1], "tp_size": 2}}
+    assert outcome(report, "stages[0].enable_expert_parallel").text == "ranks split every layer, by tp_size"
+    assert outcome(report, "stages[1].enable_expert_parallel").text == "talker: one rank holds the whole model"
+    platforms = "platforms: {npu: {stages: [{stage_id: 0, enable_expert_parallel: false}]}}"
+    report = vllm(f"stages: [{{stage_id: 0, {RANKS}: true}}]\n{platforms}\n")
+    npu = report.output["platforms"]["npu"]["stages"]["reader"]
+    assert npu == {"factory_args": {"expert_parallel": False}}, "another value than the file's own"
+
+
+def test_a_stage_without_expert_parallel_is_split_by_layers(vllm: Convert) -> None:
+    report = vllm(f"stages: [{{stage_id: 0, {RANKS}: true}}]", pipeline="silent")
+    (noted,) = report.of("noted")
+    assert noted.outcome.text == "reader: ranks split every layer, by tp_size"
+    assert report.output["stages"]["reader"] == {"gpu": [0, 1], "tp_size": 2}
+
+
 def test_a_relay_with_settings(vllm: Convert) -> None:
     report = vllm("""\
 connectors:
@@ -264,6 +287,8 @@ REASONS = {
     "subtalker_sampling_params: {top_k: 1}": ("refused", "own group"),
     "tts_max_instructions_length: 500": ("noted", "text_characters"),
     "pipeline_parallel_size: 1": ("taken", "one device"),
+    "enable_expert_parallel: true": ("taken", ""),
+    "enable_expert_parallel: [1]": ("refused", "must be true or false"),
     "vae_use_tiling: false": ("taken", "not used"),
     "env: {A: [1]}": ("refused", "must be a text"),
     "limit_mm_per_prompt: {video: {count: 1}}": ("refused", "must map image, audio, video"),

@@ -62,7 +62,7 @@ STAGE: dict[str, Rule] = {
         "processes are started on this machine, or where `launcher` and `hosts` say (docs/hosts.md)",
         **{'"mp"': "every stage has processes of its own", "null": "not set"},
     ),
-    "enable_expert_parallel": noted("experts are split like other layers, by tp_size", false="experts are split by tp_size"),
+    "enable_expert_parallel": placing.expert_parallel,
     "async_chunk": noted("stages stream to each other always; results are the same", true="stages stream to each other"),
     "kv_cache_dtype": refused("the KV cache has the dtype of the weights; remove the key", **{'"auto"': "the dtype of the weights"}),
     "silence_ban_frames": refused("no such rule; use suppressed_ids in `defaults: {params: ...}`", **{"0": "no such rule here"}),

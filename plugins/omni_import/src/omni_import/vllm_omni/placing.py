@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from omni_import.report import Entry, Outcome, Path, holds, refuse, take
-from omni_import.values import count, devices
+from omni_import.report import Entry, Outcome, Path, holds, note, refuse, take
+from omni_import.values import count, devices, flag
 from omni_import.vllm_omni.context import Place, wrong
 
 
@@ -37,6 +37,21 @@ def tensor_parallel(place: Place) -> Outcome:
     if ranks == 1 and place.setting.platform is None:
         return holds("one rank")
     return take((place.at("tp_size"), ranks))
+
+
+def expert_parallel(place: Place) -> Outcome:
+    """``enable_expert_parallel``: each rank holds experts whole, of a stage that offers this."""
+    try:
+        wanted = flag(place.value)
+    except ValueError as error:
+        return wrong(error, place.value)
+    if not wanted and (place.setting.platform is None or not place.accepts("expert_parallel")):
+        return holds("ranks split every layer, by tp_size")
+    if not place.accepts("tp_rank"):
+        return holds(f"{place.stage}: one rank holds the whole model")
+    if not place.accepts("expert_parallel"):
+        return note(f"{place.stage}: ranks split every layer, by tp_size")
+    return take((place.at("factory_args", "expert_parallel"), wanted))
 
 
 def replicas(place: Place) -> Outcome:
