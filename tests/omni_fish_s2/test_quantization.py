@@ -11,9 +11,10 @@ from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from torch import nn
 
 from omni_core.errors import ConfigError
+from omni_fish_s2.slow import SlowDecoder
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch import few_rows, packed_linear
-from omni_torch.few_rows import BFloat16Linear
+from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
 from omni_torch.quantized_linear import LEAST_VALUES, Int8WeightLinear
 
 NAME = "int8_weight_only"
@@ -59,10 +60,22 @@ def test_a_checkpoint_in_bfloat16_computes_in_float32_from_its_weights(
     monkeypatch.setattr(few_rows.few_rows_linear, "replaced", lambda device, dtype: True)
     monkeypatch.setattr(packed_linear, "LEAST_VALUES", 0)
     model, got = first_logits(folder, None, least=2)
-    linears = {name for name, each in plain.named_modules() if isinstance(each, nn.Linear) and name != "output"}
+    linears = {name for name, each in plain.named_modules() if isinstance(each, nn.Linear)}
+    assert ("output" in linears) == (shape == "b"), "the head is the embeddings, or a matrix of its own"
     assert {name for name, each in model.named_modules() if isinstance(each, BFloat16Linear)} == linears
     assert {each.dtype for each in model.parameters()} == {torch.float32}
     torch.testing.assert_close(got, expected)
+    modules = dict(model.named_modules())
+    for name, layer in plain.named_modules():
+        if isinstance(layer, nn.Embedding):
+            assert isinstance(modules[name], BFloat16Embedding), name
+            assert torch.equal(modules[name](torch.arange(len(layer.weight))), layer.weight), name
+    assert isinstance(model, SlowDecoder)
+    assert isinstance(plain, SlowDecoder)
+    assert model.kv_layout == plain.kv_layout
+    for rows in (1, 65):
+        hidden = torch.randn(rows, model.hidden_size, generator=torch.Generator().manual_seed(rows))
+        torch.testing.assert_close(model.compute_logits(hidden), plain.compute_logits(hidden))
 
 
 def test_an_unknown_name_is_refused(tiny: dict[str, Path]) -> None:

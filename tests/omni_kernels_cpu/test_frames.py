@@ -53,6 +53,8 @@ def frames(kind: str, *, vocab: int = 37, **sizes: Any) -> list[Any]:
     dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
     if kind == "bfloat16 in 12 bits":
         sizes = {"hidden": 128, "heads": 4, "head_dim": 64, **sizes}
+    if kind == "bfloat16 with floats":
+        sizes["stored"] = torch.bfloat16
     arguments = list(frames_example(dtype, generator(2), **{**SIZES, **sizes, "vocab": vocab}, drawn=True))
     given: FramePredictor = arguments[4]
 
@@ -100,7 +102,7 @@ def by_steps(
     output = layers(torch.stack([hidden, first], 1).flatten(0, 1), 0, 2)
     for group, (head, embeddings) in enumerate(zip(predictor.heads, predictor.embeddings, strict=True)):
         codes.append(choose(rows.few_rows_linear(output, head.weight, head.scales, None, head.int8_inputs), group))
-        x = embeddings[codes[-1].clamp(min=0)]
+        x = embeddings[codes[-1].clamp(min=0)].to(first.dtype)
         total += x
         if group + 2 < groups:
             output = layers(x, group + 2, 1)
@@ -138,13 +140,15 @@ def test_frames_are_those_of_steps(kind: str, threads: None) -> None:
         assert torch.equal(sums, total)
 
 
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "bfloat16 with floats"])
 def test_frames_of_odd_sizes(kind: str) -> None:
-    dtype = getattr(torch, kind)
+    """``bfloat16 with floats``: of the embeddings alone."""
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    stored = torch.bfloat16 if kind == "bfloat16 with floats" else None
     for number, sizes in enumerate(
         [{"frames": 1, "groups": 2}, {"frames": 2, "vocab": 16}, {"frames": 9, "vocab": 31, "groups": 4}, {}]
     ):
-        arguments = frames_example(dtype, generator(number), **{**ODD, **sizes}, drawn=number % 2 == 0)
+        arguments = frames_example(dtype, generator(number), **{**ODD, **sizes}, drawn=number % 2 == 0, stored=stored)
         assert relative_error(operations.code_frames, code_frames, arguments) <= (
             2e-2 if kind == "bfloat16" else 1e-5
         ), sizes
@@ -180,5 +184,10 @@ def test_what_is_not_finite_stays_in_its_frame() -> None:
 
 def test_weights_that_the_library_cannot_read_go_to_the_reference() -> None:
     arguments = frames("float32", **ODD)
-    arguments[4] = evolve(arguments[4], heads=[Matrix(each.weight.double()) for each in arguments[4].heads])
-    assert torch.equal(code_frames(*arguments)[0], operations.code_frames.reference(*arguments)[0])
+    given = arguments[4]
+    for unreadable in (
+        evolve(given, heads=[Matrix(each.weight.double()) for each in given.heads]),
+        evolve(given, embeddings=[given.embeddings[0].to(torch.bfloat16), *given.embeddings[1:]]),
+    ):
+        arguments[4] = unreadable
+        assert torch.equal(code_frames(*arguments)[0], operations.code_frames.reference(*arguments)[0])

@@ -16,8 +16,8 @@ from omni_qwen25.networks import Talker, Thinker, load_talker, load_thinker
 from omni_qwen25.talker import TalkerFeedback, TalkerRunner
 from omni_qwen25.thinker import ThinkerRunner
 from omni_qwen25.tiny_checkpoint import write_tiny_checkpoint
-from omni_torch import few_rows, packed_linear, quantized_linear
-from omni_torch.few_rows import BFloat16Linear
+from omni_torch import few_rows, packed_linear, prepared, quantized_linear
+from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
 from omni_torch.quantized_linear import QUANTIZATIONS
 
 NAMES = [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each)]
@@ -70,10 +70,20 @@ def test_a_checkpoint_in_bfloat16_computes_in_float32_from_its_weights(
     monkeypatch.setattr(packed_linear, "LEAST_VALUES", 0)
     [reply] = Stages(folder).run(asked)
     assert (reply.ids, reply.codes) == (expected.ids, expected.codes)
-    model = load_thinker(str(folder), read_config(str(folder)))
+    config = read_config(str(folder))
+    assert config.talker is not None
+    model, talker = load_thinker(str(folder), config), load_talker(str(folder), config.talker)
     kept = [name for name, each in model.named_modules() if isinstance(each, BFloat16Linear)]
-    assert len(kept) == sum(isinstance(each, nn.Linear) for each in Thinker(read_config(str(folder)).thinker).modules())
-    assert {each.dtype for each in model.parameters()} == {torch.float32}
+    assert len(kept) == sum(isinstance(each, nn.Linear) for each in Thinker(config.thinker).modules())
+    monkeypatch.setattr(prepared, "keeps_bfloat16", lambda *given: False)
+    wide = load_thinker(str(folder), config), load_talker(str(folder), config.talker)
+    for ours, theirs in zip((model, talker), wide, strict=True):
+        assert {each.dtype for each in ours.parameters()} == {torch.float32}
+        found, widened = ours.model.embed_tokens, theirs.model.embed_tokens
+        assert isinstance(found, BFloat16Embedding)
+        rows = found(torch.arange(len(widened.weight)))
+        assert rows.dtype == torch.float32
+        assert torch.equal(rows, widened.weight)
 
 
 def test_names_that_do_not_exist_are_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -22,10 +22,11 @@ from omni_qwen3.config import read_config
 from omni_qwen3.conformance import TalkerConformance, ThinkerConformance, tiny_checkpoint
 from omni_qwen3.talker_feedback import chooser
 from omni_qwen3.talker_network import load_talker
+from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch import packed_linear, prepared
-from omni_torch.code_frames import CodeChoice
-from omni_torch.few_rows import BFloat16Linear
+from omni_torch.code_frames import CodeChoice, code_frames
+from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
 from omni_torch.installed_kernels import install
 from omni_torch.packed_linear import pack_decoder, pack_linears
 
@@ -108,6 +109,45 @@ def test_float32_from_weights_in_bfloat16(
             if isinstance(each.data, torch.Tensor):
                 assert torch.equal(each.data, right.data)
             assert_same(each.data, right.data)
+
+
+def test_embeddings_in_bfloat16_give_the_rows_and_frames_of_float32(
+    tmp_path: Path, kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the thinker, the talker and each group of the code predictor, whose frames the library computes from them."""
+    install(kernels)
+    monkeypatch.setattr(packed_linear, "LEAST_VALUES", 0)
+    folder = str(write_tiny_checkpoint(tmp_path / "a", dtype="bfloat16"))
+    config = read_config(folder)
+    kept = load_thinker(folder, config), load_talker(folder, config)
+    monkeypatch.setattr(prepared, "keeps_bfloat16", lambda *given: False)
+    wide = load_thinker(folder, config), load_talker(folder, config)
+    count = 0
+    for ours, theirs in zip(kept, wide, strict=True):
+        widened = dict(theirs.named_modules())
+        for name, layer in ours.named_modules():
+            assert type(layer) is not torch.nn.Embedding
+            if isinstance(layer, BFloat16Embedding):
+                count += 1
+                ids = torch.arange(len(layer.matrix.weight))
+                assert torch.equal(layer(ids), widened[name].weight), name
+                assert layer(ids).dtype == torch.float32
+    assert count == 1 + 1 + config.talker.code_groups - 1
+    monkeypatch.setattr(
+        code_frames, "reference", lambda *given: pytest.fail("not by the library")
+    )
+    assert code_frames.replaced("cpu", torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(3, config.talker.predictor.hidden_size, generator=generator)
+    uniforms = torch.rand(3, config.talker.code_groups - 1, generator=generator, dtype=torch.float64)
+    for choose in (chooser(None, None), chooser(torch.ones(3, dtype=torch.float64), uniforms)):
+        made = []
+        for _, talker in (kept, wide):
+            pack_linears(talker, pack_decoder)
+            with torch.inference_mode():
+                made.append(talker.code_predictor(hidden, hidden.flip(0), choose))
+        assert torch.equal(made[0][0], made[1][0])
+        assert torch.equal(made[0][1], made[1][1])
 
 
 @pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"quantization": "int8_weight_only"}], ids=str)

@@ -157,6 +157,19 @@ def test_without_a_gpu_the_memory_of_the_machine_counts(monkeypatch: pytest.Monk
         place(config(), here, TENSORS, NETWORKS)
 
 
+def test_weights_that_stay_in_bfloat16_count_as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Embeddings too; the second stage, which is stored in float32, counts as ever."""
+    monkeypatch.setattr("omni_torch.placement.computes_bfloat16", lambda: False)
+    monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: True)
+    for free, fits in ((18 * GIB, True), (18 * GIB - 1, False)):
+        monkeypatch.setattr("omni_torch.placement.available_memory", lambda free=free: free)
+        if fits:
+            assert place(config(), Machine([]), TENSORS, NETWORKS).notes["large"].startswith("float32 weights 34.0 GiB")
+            continue
+        with pytest.raises(DoesNotFitError, match=r"18\.0 GiB in float32, decoders as they are stored in bfloat16"):
+            place(config(), Machine([]), TENSORS, NETWORKS)
+
+
 @pytest.mark.parametrize(
     ("value", "device"), [("auto", "auto"), (3, 3), ([0, 1], [0, 1]), ("none", None), ("cpu", None), (None, None)]
 )

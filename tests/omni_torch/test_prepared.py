@@ -17,11 +17,11 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_torch import few_rows, packed_linear, prepared, weight_cache, weight_files
-from omni_torch.few_rows import BFloat16Linear
+from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear, matrix_of
 from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.prepared import load_prepared
 from omni_torch.quantized_linear import QUANTIZATIONS, _works, quantize_for
-from omni_torch.weights import Checkpoint, load_module
+from omni_torch.weights import Checkpoint, embedding, load_module
 
 MINE = [None, *(name for name, each in QUANTIZATIONS.items() if _works(each))]
 
@@ -111,6 +111,73 @@ def test_a_network_in_float32_keeps_what_is_stored_in_bfloat16(
     assert load(checkpoint, dtype=torch.bfloat16).both.matrix.weight.dtype == torch.bfloat16
     save_file({name: each.float() for name, each in tensors.items()}, checkpoint / "model.safetensors")
     assert not isinstance(load(checkpoint).both, BFloat16Linear), "a checkpoint in float32"
+
+
+class Speaker(nn.Module):
+    """Two embeddings, and a head that shares the memory of the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.codes = embedding(192, 64), embedding(30, 64)
+        self.head = nn.Linear(64, 192, bias=False)
+
+
+@pytest.mark.parametrize("cache", ["on", "off"])
+@pytest.mark.parametrize("codes", [torch.bfloat16, torch.float32])
+def test_embeddings_keep_what_is_stored_in_bfloat16(
+    checkpoint: Path, codes: torch.dtype, cache: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows are those of the same embeddings in float32; one that is stored in float32 stays so; a tied head is the embedding's memory, in
+    the network and in the file.
+    """
+    monkeypatch.setattr(prepared.few_rows_linear, "replaced", lambda device, dtype: True)
+    monkeypatch.setattr(packed_linear, "LEAST_VALUES", 0)
+    if cache == "off":
+        monkeypatch.setenv(weight_cache.VARIABLE, cache)
+    stored = {"words.weight": drawn(192, 64, seed=1).bfloat16(), "codes.weight": drawn(30, 64, seed=2).to(codes)}
+    save_file(stored, checkpoint / "model.safetensors")
+    read: list[int] = []
+
+    def make() -> Speaker:
+        with torch.device("meta"):
+            return Speaker()
+
+    def fill(module: Speaker, kind: torch.dtype | None) -> Speaker:
+        read.append(1)
+        names = {"head.weight": "words.weight"}
+        given = Checkpoint(checkpoint)
+        return load_module(module, given, lambda name, shape: [(names.get(name, name), tuple(shape))], dtype=kind)
+
+    def load_speaker(dtype: torch.dtype) -> Speaker:
+        return load_prepared(make, fill, checkpoint, network="speaker", dtype=dtype, options={})
+
+    ids = torch.tensor([[3, 0, 29], [7, 7, 1]])
+    for _ in range(3):
+        made = load_speaker(torch.float32)
+        assert isinstance(made.words, BFloat16Embedding)
+        assert isinstance(made.head, BFloat16Linear)
+        assert made.head.matrix.weight.data_ptr() == made.words.matrix.weight.data_ptr()
+        assert isinstance(made.codes, BFloat16Embedding) == (codes == torch.bfloat16)
+        for name, layer in (("words", made.words), ("codes", made.codes)):
+            rows = layer(ids)
+            assert rows.dtype == torch.float32
+            assert torch.equal(rows, nn.functional.embedding(ids, stored[f"{name}.weight"].float()))
+            matrix = matrix_of(layer)
+            assert matrix is not None
+            assert torch.equal(matrix.weight, stored[f"{name}.weight"])
+        x = drawn(3, 64, seed=3)
+        torch.testing.assert_close(made.head(x), x @ stored["words.weight"].float().T)
+    assert len(read) == (1 if cache == "on" else 3)
+    if cache == "on":
+        assert weight_files.file_bytes(weight_files.map_tensors(files()[0])) == sum(map(nbytes, stored.values()))
+    assert not caplog.records
+    assert type(load_speaker(torch.bfloat16).words) is nn.Embedding
+    save_file({name: each.float() for name, each in stored.items()}, checkpoint / "model.safetensors")
+    assert type(load_speaker(torch.float32).words) is nn.Embedding, "a checkpoint in float32"
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def test_many_rows_are_multiplied_with_parts_of_a_widened_weight(monkeypatch: pytest.MonkeyPatch) -> None:

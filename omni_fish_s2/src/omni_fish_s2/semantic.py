@@ -22,8 +22,8 @@ from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, 
 from omni_fish_s2.slow import SlowDecoder, load_decoders
 from omni_torch.continuation import extend
 from omni_torch.model_runner import FeedbackARModelRunner
-from omni_torch.packed_linear import keep_bfloat16, pack_linears
-from omni_torch.prepared import converted, keeps_bfloat16
+from omni_torch.packed_linear import pack_linears
+from omni_torch.prepared import kept_as_stored, keeps_bfloat16
 from omni_torch.quantized_linear import pack_for
 
 
@@ -61,12 +61,9 @@ class SpeechRunner(FeedbackARModelRunner):
         config = read_config(model_path)
         stored = quantization is None and keeps_bfloat16(model_path, kind, device)
         model = load_decoders(model_path, config, dtype=None if stored else kind, device=device)
-        parts = (model.layers, model.fast)  # not the head: single rows of it are read
         if stored:
-            for part in parts:
-                pack_linears(part, keep_bfloat16, trim=False)
-            converted(model, kind)
-        for part in parts:
+            kept_as_stored(model, kind, trim=False)
+        for part in (model.layers, model.fast):  # not the head: single rows of it are read
             pack_linears(part, pack)
         return cls(model, config, feedback, device)
 

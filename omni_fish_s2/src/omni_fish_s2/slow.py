@@ -7,7 +7,6 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from omni_core.model_runner import ForwardBatch, ForwardOutput, KVLayout
@@ -16,6 +15,7 @@ from omni_fish_s2.config import FishConfig
 from omni_fish_s2.fast import FastDecoder
 from omni_fish_s2.layers import DecoderLayer, RMSNorm, describe, rotary, whole
 from omni_torch.decoder_step import DecoderStep
+from omni_torch.few_rows import matrix_of, stored_linear
 from omni_torch.weights import embedding
 
 PREFIXES = {
@@ -53,7 +53,7 @@ class SlowDecoder(nn.Module):
     @property
     def kv_layout(self) -> KVLayout:
         slow = self.config.slow
-        return KVLayout(slow.layers, slow.kv_heads, slow.head_dim, self.embeddings.weight.dtype)
+        return KVLayout(slow.layers, slow.kv_heads, slow.head_dim, self.norm.weight.dtype)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self.embeddings(ids)
@@ -81,9 +81,10 @@ class SlowDecoder(nn.Module):
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return logits ``[m, W]``, one column per candidate, of ``[m, dim]``."""
         config = self.config
-        head = self.embeddings.weight if config.tied else self.output.weight
-        semantic = F.linear(hidden, head[config.semantic_begin : config.semantic_end + 1])
-        end = F.linear(hidden, head[config.im_end : config.im_end + 1])
+        head = matrix_of(self.embeddings if config.tied else self.output)
+        assert head is not None, "it is not packed: single rows of it are read"
+        semantic = stored_linear(hidden, head.weight[config.semantic_begin : config.semantic_end + 1])
+        end = stored_linear(hidden, head.weight[config.im_end : config.im_end + 1])
         parts = [end, semantic] if config.im_end < config.semantic_begin else [semantic, end]
         return torch.cat(parts, dim=-1)
 

@@ -147,11 +147,11 @@ class CodePredictor(nn.Module):
         if len(hidden) > MOST_ROWS or not code_frames.replaced(hidden.device.type, hidden.dtype):
             return None
         if not self._described:
-            stack, heads = self._decoder.stack, [matrix_of(each) for each in self.lm_head]
-            found = [each for each in heads if each is not None]
-            if stack is not None and len(found) == len(heads):
-                embeddings = [each.get_parameter("weight").detach() for each in self.model.codec_embedding]
-                self._whole = FramePredictor(stack, found, embeddings)
+            stack, matrices = self._decoder.stack, [*map(matrix_of, (*self.lm_head, *self.model.codec_embedding))]
+            found = [each for each in matrices if each is not None]
+            if stack is not None and len(found) == len(matrices):
+                heads, embeddings = found[: self.groups - 1], found[self.groups - 1 :]
+                self._whole = FramePredictor(stack, heads, [each.weight for each in embeddings])
             self._described = True
         return self._whole
 

@@ -54,10 +54,18 @@ struct Frames {
       double uniform = call->uniforms ? call->uniforms[row * codes + group] : 0.0;
       int64_t code = draw(logits + row * head.out, head.out, temperature, call->top_k, (float)call->top_p, uniform, {team->own});
       call->codes[row * codes + group] = code;
-      const T *embedded = (const T *)call->embeddings[group] + (code < 0 ? 0 : code) * hidden;
-      T *total = (T *)call->total + row * hidden;
-      FOR_VECTORS(i, hidden) store_at(total, i, hidden, load_at(total, i, hidden) + load_at(embedded, i, hidden));
-      memcpy(x + row * hidden, embedded, hidden * sizeof(T));
+      (call->embedded == OMNI_BFLOAT16 ? embed<bf16> : embed<T>)(call->embeddings[group], code < 0 ? 0 : code, hidden, x + row * hidden, (T *)call->total + row * hidden);
+    }
+  }
+
+  // Makes a code's embedding the next position, and adds it to the sum.
+  template <class E>
+  static void embed(const void *embeddings, int64_t code, int64_t hidden, T *position, T *total) {
+    const E *embedded = (const E *)embeddings + code * hidden;
+    FOR_VECTORS(i, hidden) {
+      Floats values = load_at(embedded, i, hidden);
+      store_at(position, i, hidden, values);
+      store_at(total, i, hidden, load_at(total, i, hidden) + values);
     }
   }
 

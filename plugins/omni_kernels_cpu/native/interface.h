@@ -59,12 +59,13 @@ typedef struct {
   const void *hidden, *first;     // [rows, hidden] of `dtype`: the talker's state, and the embedding of the first code
   const void *cos, *sin;          // [groups, head_dim] of `dtype`
   const omni_matrix *heads;       // of the groups but the first, [vocab, hidden]
-  const void *const *embeddings;  // of the groups but the first, [vocab, hidden] of `dtype`
+  const void *const *embeddings;  // of the groups but the first, [vocab, hidden] of `embedded`
   const double *temperature;      // [rows], 0: the best code; null: the best ones everywhere
   const double *uniforms;         // [rows, groups - 1], at which distributions are inverted
   int64_t *codes;                 // [rows, groups - 1]; -1 where no largest logit is finite
   void *total;                    // [rows, hidden] of `dtype`: the sum of all embeddings, the first included
   int64_t rows, groups, top_k, dtype, prompts;  // `prompts`: layers are computed as those of prompts
+  int64_t embedded;               // `dtype`, or OMNI_BFLOAT16 for frames in float32
   double top_p;
 } omni_frames;
 

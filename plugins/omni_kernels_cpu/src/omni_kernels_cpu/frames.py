@@ -18,7 +18,7 @@ class BoundPredictor:
     """The C structures of a predictor. They point into its weights.
 
     Attributes:
-        fits: False if the library cannot read a weight.
+        fits: False if the library cannot read a weight. dtype: of the frames. embedded: the library's number of that of the embeddings.
     """
 
     def __init__(self, predictor: FramePredictor) -> None:
@@ -28,9 +28,12 @@ class BoundPredictor:
         self.fits, self.stack.fits = fits and self.stack.fits, fits
         self.heads = (MatrixStruct * len(matrices))(*matrices)
         self.embeddings = (c_void_p * len(matrices))(*(each.data_ptr() for each in predictor.embeddings))
-        self.dtype = predictor.embeddings[0].dtype
-        self.fits = self.fits and all(
-            each.dtype == self.dtype and each.is_contiguous() for each in predictor.embeddings
+        self.dtype, embedded = predictor.stack.norm.dtype, predictor.embeddings[0].dtype
+        self.embedded = KINDS.get(embedded)
+        self.fits = (
+            self.fits
+            and (embedded == self.dtype or (embedded, self.dtype) == (torch.bfloat16, torch.float32))
+            and all(each.dtype == embedded and each.is_contiguous() for each in predictor.embeddings)
         )
 
 
@@ -64,7 +67,7 @@ def code_frames(
     frames = FramesStruct(
         hidden.data_ptr(), first.data_ptr(), cos.data_ptr(), sin.data_ptr(), bound.heads, bound.embeddings,
         *(None if each is None else each.data_ptr() for each in given), codes.data_ptr(), total.data_ptr(),
-        rows, groups, top_k, KINDS[hidden.dtype], bound.stack.as_prompts, top_p,
+        rows, groups, top_k, KINDS[hidden.dtype], bound.stack.as_prompts, bound.embedded, top_p,
     )  # fmt: skip
     library().omni_cpu_frames(byref(bound.stack.struct), byref(frames), torch.get_num_threads())
     return codes, total

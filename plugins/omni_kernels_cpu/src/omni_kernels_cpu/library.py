@@ -53,7 +53,8 @@ class FramesStruct(Structure):
     _fields_ = (
         ("hidden", c_void_p), ("first", c_void_p), ("cos", c_void_p), ("sin", c_void_p), ("heads", POINTER(MatrixStruct)),
         ("embeddings", POINTER(c_void_p)), ("temperature", c_void_p), ("uniforms", c_void_p), ("codes", c_void_p), ("total", c_void_p),
-        ("rows", c_int64), ("groups", c_int64), ("top_k", c_int64), ("dtype", c_int64), ("prompts", c_int64), ("top_p", c_double),
+        ("rows", c_int64), ("groups", c_int64), ("top_k", c_int64), ("dtype", c_int64), ("prompts", c_int64), ("embedded", c_int64),
+        ("top_p", c_double),
     )  # fmt: skip
 
 

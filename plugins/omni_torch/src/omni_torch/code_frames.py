@@ -20,7 +20,7 @@ from omni_torch.sampling import sample_tokens
 @define(eq=False)
 class FramePredictor:
     """A code predictor: its decoder, and for each group but the first the head, ``[vocab, hidden]`` without bias, and the embeddings of its
-    codes, ``[vocab, hidden]``.
+    codes, ``[vocab, hidden]`` of the dtype of the frames, or in bfloat16 for frames in float32.
     """
 
     stack: DecoderStack
@@ -61,6 +61,8 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
         {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "frames": 3, "vocab": 23, "drawn": True},
         {"hidden": 96, "heads": 6, "kv_heads": 2, "head_dim": 32, "frames": 5, "vocab": 17, "drawn": True},
     ]
+    if dtype == torch.float32:
+        cases.append({**cases[2], "stored": torch.bfloat16})
     return [frames_example(dtype, generator, **case) for case in cases]
 
 
@@ -76,9 +78,10 @@ def frames_example(
     vocab: int,
     groups: int = 5,
     drawn: bool = False,
+    stored: torch.dtype | None = None,
 ) -> tuple[Any, ...]:
     """Return random arguments of :func:`code_frames`. Codes do not depend on rounding: the logits of those that may be chosen are far
-    apart, and uniform numbers lie in the middle of what draws a code.
+    apart, and uniform numbers lie in the middle of what draws a code. ``stored``: the dtype of embeddings; ``None``: ``dtype``.
     """
     device = generator.device
 
@@ -87,7 +90,7 @@ def frames_example(
 
     sizes: dict[str, Any] = {"hidden": hidden, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     stack: DecoderStack = example(dtype, generator, lengths=[1], **sizes)[8]
-    embeddings = [normal(vocab, hidden) * 4 for _ in range(groups - 1)]
+    embeddings = [(normal(vocab, hidden) * 4).to(stored or dtype) for _ in range(groups - 1)]
     angles = torch.randn((groups, head_dim // 2), generator=generator, device=device).repeat(1, 2)
     given = normal(frames, hidden) * 4, normal(frames, hidden) * 4, angles.cos().to(dtype), angles.sin().to(dtype)
     state, first, cos, sin = (each.double() for each in given)

@@ -197,18 +197,49 @@ class BFloat16Linear(nn.Module):
         return Matrix(self._weight, None, self._bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.numel() <= NARROW_ROWS * x.shape[-1]:
-            return few_rows_linear(x, self._weight, None, self._bias)
-        # A prompt outside of a whole step: PyTorch's product, of so much of the weight at a time as is worth a call.
-        parts = self._weight.split(max(1, WIDENED // max(1, x.shape[-1])))
-        made = [F.linear(x, part.to(x.dtype)) for part in parts]
-        output = made[0] if len(made) == 1 else torch.cat(made, dim=-1)
-        return output if self._bias is None else output + self._bias
+        return stored_linear(x, self._weight, self._bias)
+
+
+class BFloat16Embedding(nn.Module):
+    """An embedding whose rows stay in bfloat16, as a checkpoint stores them, for a network that computes in float32."""
+
+    _weight: torch.Tensor
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        """``weight``: ``[ids, width]`` bfloat16."""
+        super().__init__()
+        self.register_buffer("_weight", weight.detach().contiguous())
+
+    @property
+    def matrix(self) -> Matrix:
+        """The rows, which are not a copy."""
+        return Matrix(self._weight)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of ``ids``, ``[..., width]`` in float32."""
+        return F.embedding(ids, self._weight).float()
+
+
+def stored_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Compute ``x @ weight.T + bias``, ``[..., out]``, with a weight ``[out, in]`` in the dtype of ``x``, or in bfloat16 for ``x`` in float32
+    as :class:`BFloat16Linear` does.
+    """
+    if weight.dtype == x.dtype:
+        return F.linear(x, weight, bias)
+    if x.numel() <= NARROW_ROWS * x.shape[-1]:
+        return few_rows_linear(x, weight, None, bias)
+    # A prompt outside of a whole step: PyTorch's product, of so much of the weight at a time as is worth a call.
+    parts = weight.split(max(1, WIDENED // max(1, x.shape[-1])))
+    made = [F.linear(x, part.to(x.dtype)) for part in parts]
+    output = made[0] if len(made) == 1 else torch.cat(made, dim=-1)
+    return output if bias is None else output + bias
 
 
 def matrix_of(layer: nn.Module) -> Matrix | None:
-    """Return the matrix of a linear layer; ``None`` if its weight is in a layout of its own."""
+    """Return the matrix of a linear layer, or the rows of an embedding; ``None`` if its weight is in a layout of its own."""
     if type(layer) is nn.Linear:
         return Matrix(layer.weight.detach(), None, None if layer.bias is None else layer.bias.detach())
+    if type(layer) is nn.Embedding:
+        return Matrix(layer.weight.detach())
     found = getattr(layer, "matrix", None)
     return found if isinstance(found, Matrix) else None

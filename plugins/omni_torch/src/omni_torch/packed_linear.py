@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_torch.few_rows import BFloat16Linear, FewRowsLinear, few_rows_linear
+from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear, FewRowsLinear, few_rows_linear
 
 LEAST_VALUES = 1 << 17
 """Smaller weights are not packed: calling oneDNN costs about 8 us more than calling the plain kernel."""
@@ -106,6 +106,16 @@ def pack_linears(module: nn.Module, pack: Pack = pack, *, trim: bool = True) -> 
             pack_weights(pack)
     if trim:
         return_freed_memory()
+
+
+def pack_embeddings(module: nn.Module, pack: Pack) -> None:
+    """Replace the embeddings inside ``module`` of whose weights ``pack`` makes a :class:`omni_torch.few_rows.BFloat16Linear` by a
+    :class:`omni_torch.few_rows.BFloat16Embedding` of the same memory, which a tied head then shares as before.
+    """
+    for child in list(module.modules()):
+        for name, layer in list(child.named_children()):
+            if type(layer) is nn.Embedding and isinstance(kept := pack(layer.weight, None), BFloat16Linear):
+                setattr(child, name, BFloat16Embedding(kept.matrix.weight))
 
 
 def return_freed_memory() -> None:

@@ -331,7 +331,7 @@ def _check_memory(plan: _Plan) -> None:
     wide = [name for name in weights if plan.stays_bfloat16(name)]
     kept = bool(wide) and _has_kernel_for_bfloat16()
     if kept:
-        matrices = {name: each for name, each in plan.tensors.items() if each.dtype == "BF16" and "embed" not in name}
+        matrices = {name: each for name, each in plan.tensors.items() if each.dtype == "BF16"}
         for name in wide:
             stage = plan.stages[name]
             values = plan.networks[name].weight_values(matrices, stage.tp_size) * stage.tp_size * stage.replicas

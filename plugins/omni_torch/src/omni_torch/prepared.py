@@ -22,9 +22,9 @@ from torch import nn
 
 from omni_core.errors import ConfigError
 from omni_torch import weight_cache
-from omni_torch.few_rows import BFloat16Linear, few_rows_linear
+from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear, few_rows_linear
 from omni_torch.headers import LARGEST_HEADER, TensorInfo, main_dtype, read_header, shards
-from omni_torch.packed_linear import Pack, keep, keep_bfloat16, pack_linears, return_freed_memory
+from omni_torch.packed_linear import Pack, keep, keep_bfloat16, pack_embeddings, pack_linears, return_freed_memory
 from omni_torch.weight_files import Damaged, map_tensors, read_metadata, write_tensors
 
 logger = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ def load_prepared(
 ) -> ModuleT:
     """Return a network with its weights, quantised; mapped from the cache if that is possible.
 
-    A network in float32 on a CPU keeps the matrices in bfloat16 that its checkpoint stores so, where a kernel of
-    :func:`omni_torch.few_rows.few_rows_linear` is installed (decision 0077). Layouts of a machine's own are not
-    made here: :func:`omni_torch.packed_linear.pack_linears` follows.
+    A network in float32 on a CPU keeps the matrices of linear layers and embeddings in bfloat16 that its checkpoint stores so, where a
+    kernel of :func:`omni_torch.few_rows.few_rows_linear` is installed (decision 0077); :func:`omni_torch.few_rows.matrix_of` returns
+    them. Layouts of a machine's own are not made here: :func:`omni_torch.packed_linear.pack_linears` follows.
 
     Args:
         make: builds the network on the meta device. fill: reads its weights in a dtype, or ``None``: each in the one that it is stored
@@ -88,13 +88,17 @@ def load_prepared(
 
     def filled(quantize: Pack) -> ModuleT:
         made = fill(make(), None if stored else dtype)
+        if stored:
+            return kept_as_stored(made, dtype, quantize)
         pack_linears(made, quantize)
-        return converted(made, dtype) if stored else made
+        return made
 
     def describe(quantize: Pack) -> ModuleT:
         made = converted(make(), torch.bfloat16 if stored else dtype)
+        if stored:
+            return kept_as_stored(made, dtype, quantize, trim=False)
         pack_linears(made, quantize, trim=False)
-        return converted(made, dtype) if stored else made
+        return made
 
     described = describe(quantize)
     nbytes = sum(each.numel() * each.element_size() for each in described.state_dict().values())
@@ -156,6 +160,18 @@ def keeps_bfloat16(checkpoint: str | Path, dtype: torch.dtype, device: str | tor
     return main_dtype(found.values()) == "bfloat16"
 
 
+def kept_as_stored(
+    module: ModuleT, dtype: torch.dtype, keep: Pack = keep_bfloat16, *, trim: bool = True
+) -> ModuleT:
+    """Give a network whose weights have the dtypes of its checkpoint the one that it computes in, but keep the matrices of its linear layers
+    and embeddings that ``keep`` chooses. For what :func:`keeps_bfloat16` says. ``trim``: as of
+    :func:`omni_torch.packed_linear.pack_linears`.
+    """
+    pack_embeddings(module, keep)
+    pack_linears(module, keep, trim=trim)
+    return converted(module, dtype)
+
+
 def _noting(plain: list[int], quantize: Pack) -> Pack:
     """Return ``quantize``, which notes the numbers of its calls that leave a weight as it is."""
     calls = count()
@@ -181,7 +197,7 @@ def converted(module: ModuleT, dtype: torch.dtype) -> ModuleT:
     """
     made: dict[tuple[int, torch.Size], torch.Tensor] = {}
     for owner in module.modules():
-        if isinstance(owner, BFloat16Linear):
+        if isinstance(owner, BFloat16Linear | BFloat16Embedding):
             continue
         for name, buffer in owner.named_buffers(recurse=False):
             if buffer.is_floating_point() and name != "_scales":
