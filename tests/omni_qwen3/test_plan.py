@@ -179,7 +179,7 @@ def test_a_cpu_run_of_a_model_larger_than_memory_is_refused_before_anything_is_r
     ):
         completed(qwen3_omni(str(released)))
     monkeypatch.setattr("omni_torch.placement._has_kernel_for_bfloat16", lambda: True)
-    kept = r"68\.\d GiB in float32, decoders as they are stored in bfloat16 \(thinker .*16\.0 GiB are free\."
+    kept = r"68\.3 GiB in float32, decoders as they are stored in bfloat16 \(thinker .*16\.0 GiB are free\."
     with pytest.raises(DoesNotFitError, match=kept):
         completed(qwen3_omni(str(released)))
     monkeypatch.setattr("omni_torch.placement.available_memory", lambda: 90 * GIB)

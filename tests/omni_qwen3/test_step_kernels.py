@@ -133,9 +133,7 @@ def test_embeddings_in_bfloat16_give_the_rows_and_frames_of_float32(
                 assert torch.equal(layer(ids), widened[name].weight), name
                 assert layer(ids).dtype == torch.float32
     assert count == 1 + 1 + config.talker.code_groups - 1
-    monkeypatch.setattr(
-        code_frames, "reference", lambda *given: pytest.fail("not by the library")
-    )
+    monkeypatch.setattr(code_frames, "reference", lambda *given: pytest.fail("not by the library"))
     assert code_frames.replaced("cpu", torch.float32)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(3, config.talker.predictor.hidden_size, generator=generator)

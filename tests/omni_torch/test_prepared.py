@@ -21,7 +21,7 @@ from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear, matrix_of
 from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.prepared import load_prepared
 from omni_torch.quantized_linear import QUANTIZATIONS, _works, quantize_for
-from omni_torch.weights import Checkpoint, embedding, load_module
+from omni_torch.weights import Checkpoint, load_module
 
 MINE = [None, *(name for name, each in QUANTIZATIONS.items() if _works(each))]
 
@@ -118,7 +118,7 @@ class Speaker(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.codes = embedding(192, 64), embedding(30, 64)
+        self.words, self.codes = nn.Embedding(192, 64), nn.Embedding(30, 64)
         self.head = nn.Linear(64, 192, bias=False)
 
 

@@ -23,7 +23,7 @@ from omni_fish_s2.slow import SlowDecoder, load_decoders
 from omni_torch.continuation import extend
 from omni_torch.model_runner import FeedbackARModelRunner
 from omni_torch.packed_linear import pack_linears
-from omni_torch.prepared import kept_as_stored, keeps_bfloat16
+from omni_torch.prepared import keeps_bfloat16, kept_as_stored
 from omni_torch.quantized_linear import pack_for
 
 

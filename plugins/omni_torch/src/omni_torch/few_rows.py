@@ -221,8 +221,8 @@ class BFloat16Embedding(nn.Module):
 
 
 def stored_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Compute ``x @ weight.T + bias``, ``[..., out]``, with a weight ``[out, in]`` in the dtype of ``x``, or in bfloat16 for ``x`` in float32
-    as :class:`BFloat16Linear` does.
+    """Compute ``x @ weight.T + bias``, ``[..., out]``. ``weight``: ``[out, in]`` in the dtype of ``x``, or in bfloat16 for ``x`` in
+    float32, which is multiplied as :class:`BFloat16Linear` says.
     """
     if weight.dtype == x.dtype:
         return F.linear(x, weight, bias)

@@ -160,12 +160,11 @@ def keeps_bfloat16(checkpoint: str | Path, dtype: torch.dtype, device: str | tor
     return main_dtype(found.values()) == "bfloat16"
 
 
-def kept_as_stored(
-    module: ModuleT, dtype: torch.dtype, keep: Pack = keep_bfloat16, *, trim: bool = True
-) -> ModuleT:
-    """Give a network whose weights have the dtypes of its checkpoint the one that it computes in, but keep the matrices of its linear layers
-    and embeddings that ``keep`` chooses. For what :func:`keeps_bfloat16` says. ``trim``: as of
-    :func:`omni_torch.packed_linear.pack_linears`.
+def kept_as_stored(module: ModuleT, dtype: torch.dtype, keep: Pack = keep_bfloat16, *, trim: bool = True) -> ModuleT:
+    """Convert a network, whose weights have the dtypes of its checkpoint, to the dtype that it computes in, without the matrices of linear
+    layers and embeddings that ``keep`` chooses; :func:`keeps_bfloat16` says for which networks.
+
+    ``trim``: as of :func:`omni_torch.packed_linear.pack_linears`.
     """
     pack_embeddings(module, keep)
     pack_linears(module, keep, trim=trim)
