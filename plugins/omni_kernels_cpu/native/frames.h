@@ -54,7 +54,8 @@ struct Frames {
       double uniform = call->uniforms ? call->uniforms[row * codes + group] : 0.0;
       int64_t code = draw(logits + row * head.out, head.out, temperature, call->top_k, (float)call->top_p, uniform, {team->own});
       call->codes[row * codes + group] = code;
-      (call->embedded == OMNI_BFLOAT16 ? embed<bf16> : embed<T>)(call->embeddings[group], code < 0 ? 0 : code, hidden, x + row * hidden, (T *)call->total + row * hidden);
+      auto take = call->embedded == OMNI_BFLOAT16 ? embed<bf16> : embed<T>;
+      take(call->embeddings[group], code < 0 ? 0 : code, hidden, x + row * hidden, (T *)call->total + row * hidden);
     }
   }
 
