@@ -12,6 +12,9 @@ LARGEST = 127
 SCALES = (-6.8, -7.2, -7.6, 6.8, 7.2, 7.6, 8.0, 8.4, 9.0)
 """The values that a group's largest magnitude may become, for :func:`quantized_int4`."""
 
+BLOCK = 1 << 17
+"""Values of a weight that :func:`quantized_int4` searches at once: what a search makes of them stays in the caches."""
+
 
 def quantized_int8(weight: torch.Tensor, kind: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
     """Return int8 values ``[out, in]`` and a scale per output, ``[out]`` of dtype ``kind``. Of a weight on the meta device their shapes."""
@@ -44,12 +47,18 @@ def quantized_int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return weight.new_empty(out, size // 2, dtype=torch.uint8), weight.new_empty(
             out, size // GROUP, dtype=torch.bfloat16
         )
+    parts = [_int4(rows) for rows in weight.split(max(1, BLOCK // max(1, weight.shape[1])))]
+    values, scales = (each[0] if len(each) == 1 else torch.cat(each) for each in zip(*parts, strict=True))
+    return values, scales
+
+
+def _int4(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     groups = weight.float().unflatten(1, (-1, GROUP))
     extreme = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
     scales, least = torch.zeros_like(extreme), torch.full_like(extreme, torch.inf)
     for levels in SCALES:
         tried = (extreme / -levels).to(torch.bfloat16).float()
-        error = (_rounded(groups, tried) * tried - groups).square().sum(-1, keepdim=True)
+        error = _rounded(groups, tried).mul_(tried).sub_(groups).square_().sum(-1, keepdim=True)
         better = error < least
         scales, least = torch.where(better, tried, scales), torch.where(better, error, least)
     values = (_rounded(groups, scales) + 8).to(torch.uint8)
