@@ -12,9 +12,9 @@ from omni_planner.profile import CLIENT, WAIT
 from omni_planner.requests import Flight
 from omni_planner.stages import PAYLOAD, Output, SimulatedStage, Step
 
-LOCKED = 5e-3
-"""Processor seconds of a step in which it holds Python's lock, where other stages of its process want it: a thread gives it up after 5 ms
-(:func:`sys.getswitchinterval`), and what a step takes beyond that is mostly kernels, which run without it.
+LOCKED = 2e-3
+"""Processor seconds of a step in which it holds Python's lock, where other stages of its process want it: about what an engine or a vocoder
+takes in Python for a step. The rest are kernels, which run without it.
 """
 
 
