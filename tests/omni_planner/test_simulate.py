@@ -50,7 +50,7 @@ def test_replicas_take_turns_and_share_the_work() -> None:
     assert 100 / outcome.seconds == pytest.approx(200.0, rel=0.05)
 
 
-@pytest.mark.parametrize(("seconds", "rate"), [(0.004, 125.0), (0.05, 20.0)])
+@pytest.mark.parametrize(("seconds", "rate"), [(0.0015, 333.0), (0.05, 20.0)])
 def test_stages_of_a_process_wait_for_pythons_lock_only(seconds: float, rate: float) -> None:
     """Short turns hold the lock and are made one after another; long ones are kernels for the most part, and run side by side."""
     measured = profile("a", "b", seconds=seconds, cores=2)
