@@ -272,6 +272,15 @@ def test_vocoders_have_pieces_that_grow_or_not_and_deadlines_are_tried_for_all_s
     assert dict.fromkeys(deadlines) in back
 
 
+def test_changes_on_few_gpus_leave_trials_for_more() -> None:
+    """One engine after the other, 0.2 s: half of that needs two GPUs of two ranks, whatever one GPU is tried with before."""
+    config, made = two_engines()
+    search = Search(config, made, Load({"text": 1.0}, 20, rate=1.0), Objectives.parse("done=0.12"), budget=9)
+    search.on_gpus(Fleet(1, 4, GPU))
+    tried = [trial.cost for trial in search.trials]
+    assert max(tried) == 4, tried
+
+
 def test_a_process_that_mostly_sends_and_receives_saturates_by_its_messages() -> None:
     """Each of the two takes a message of 10 ms in and sends one, 20 times a second; its turns are short."""
     made = estimate(line(), Device(GPU, evolve(RATES, message=0.01)), {"text": Ask(text=10, reply=1)}, works())

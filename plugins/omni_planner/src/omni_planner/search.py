@@ -70,7 +70,9 @@ class Search:
                     break
             best = self._best(gpus)
             if best is not None:
-                self._improve(best, partial(self._on_gpus, gpus=gpus, fleet=fleet))
+                left = self.budget - len(self.trials)
+                most = left if gpus == fleet.gpus else left // 2  # more GPUs may be needed
+                self._improve(best, partial(self._on_gpus, gpus=gpus, fleet=fleet), most)
                 best = self._best(gpus)
             enough += best is not None and not best.excess
             if enough == 2 or len(self.trials) >= self.budget:
@@ -85,7 +87,9 @@ class Search:
         """Search on the processors of one host; return the front."""
         first = self._try({}, cores, cores=cores)
         if first is not None:
-            self._improve(first, lambda settings: self._try(settings, cores, cores=cores))
+            self._improve(
+                first, lambda settings: self._try(settings, cores, cores=cores), self.budget - len(self.trials)
+            )
         found = sorted(self.trials, key=self._key)[:4]
         found += [first] if first is not None and first not in found else []
         for fewer in range(cores - 1, 0, -1):
@@ -94,12 +98,13 @@ class Search:
         return front(self.trials, self.objectives)
 
     # --- both ----------------------------------------------------------------------------------------------------------
-    def _improve(self, best: Trial, attempt: Callable[[Settings], Trial | None]) -> None:
-        """Try changes where it saturates, and go on from the best of them, until none is better or the budget is spent."""
-        while len(self.trials) < self.budget:
+    def _improve(self, best: Trial, attempt: Callable[[Settings], Trial | None], most: int) -> None:
+        """Try changes where it saturates, and go on from the best of them, until none is better or ``most`` trials are made."""
+        end = len(self.trials) + most
+        while len(self.trials) < end:
             found: list[Trial] = []
             for change in moves(best, self.profile):
-                if len(self.trials) >= self.budget:
+                if len(self.trials) >= end:
                     break
                 trial = attempt({**best.settings, **change})
                 if trial is not None:
@@ -169,7 +174,8 @@ def _simplest(trials: Sequence[Trial], objectives: Objectives) -> Trial:
     first = objectives.first
     best = min(trials, key=lambda each: each.key(first))
     excess, _, figure = best.key(first)
-    same = [each for each in trials if each.key(first)[0] <= excess and each.key(first)[2] <= figure * (1 + NOISE)]
+    near = [each for each in trials if each.key(first)[0] <= excess * (1 + NOISE)]
+    same = [each for each in near if each.key(first)[2] <= figure * (1 + NOISE)]
     return min(same, key=lambda each: (sum(stage.replicas for stage in each.config.stages), len(each.settings)))
 
 
