@@ -245,8 +245,10 @@ def test_stages_of_a_gpu_share_a_process_where_messages_cost_more_than_pythons_l
     best = min(search.trials, key=lambda trial: trial.figures["done"].p95)
     shared = {len(stages) for stages in process_groups(best.config).values()} == {2}
     assert shared == together
-    tried = {len(process_groups(trial.config)) for trial in search.trials}
-    assert tried == {1, 2}, "both were tried"
+    tried = [len(process_groups(trial.config)) for trial in search.trials]
+    assert sorted(tried) == [1, 2], "each was tried once"
+    both = next(trial for trial in search.trials if len(process_groups(trial.config)) == 1)
+    assert both.shares["messages of think"] < 0.05, "Python of the steps is no message"
 
 
 def test_vocoders_have_pieces_that_grow_or_not_and_deadlines_are_tried_for_all_stages_at_once(tmp_path: Path) -> None:
@@ -289,11 +291,62 @@ def test_a_process_that_mostly_sends_and_receives_saturates_by_its_messages() ->
     assert trial.shares["messages of speak"] == pytest.approx(0.4, rel=0.1)
     assert trial.shares["messages of encode"] == pytest.approx(0.4, rel=0.1)
     assert trial.shares["encode"] < 0.1
+    ranks = {"speak.gpu": [0, 1], "speak.tp_size": 2, "speak.replicas": 1}
+    split = attempt(line(), ranks, made, Load({"text": 1.0}, 40, rate=2.0), Objectives.parse("done=1"), 2)
+    assert isinstance(split, Trial)
+    assert {name for name in split.shares if "messages of" in name} == {"messages of encode", "messages of speak"}
     functions = [evolve(stage, gpu=None, gpu_memory=None) for stage in line().stages]
     busy = evolve(trial, config=evolve(line(), stages=functions), shares={"encode": 0.5, "messages of speak": 0.9})
     measured = PipelineProfile("line", Hardware("test", 4))
     measured.stages = dict.fromkeys(("encode", "speak"), StageProfile("function"))
     assert next(moves(busy, measured)) == {"speak.replicas": 2, "speak.balance": "least_busy"}
+
+
+def test_a_search_leaves_alone_what_a_stage_cannot_have_and_what_somebody_chose() -> None:
+    def policies(**arguments: Any) -> list[dict[str, Any]]:
+        stages = [
+            StageConfig(name="talker", model_runner="t", scheduler="engine", process="talker", factory_args=arguments),
+            StageConfig(name="other", model_runner="t", scheduler="engine", process="other", terminal=True),
+        ]
+        config = PipelineConfig(name="p", model_path="", stages=stages)
+        measured = PipelineProfile("p", Hardware("test", 4))
+        measured.stages = dict.fromkeys(("talker", "other"), StageProfile("engine"))
+        found = moves(Trial({}, config, 1, {}, 0.0, 1.0, 0.0, {}), measured)
+        return [change for change in found if any("policy" in path for path in change)]
+
+    deadlines = "omni_torch.deadlines:Deadlines"
+    both = {f"{name}.factory_args.policy": deadlines for name in ("talker", "other")}
+    assert policies() == [both]
+    assert policies(policy=deadlines) == [both], "of one stage only: then all"
+    assert policies(patience=32) == policies(policy="mine:P") == [{"other.factory_args.policy": deadlines}]
+
+
+def test_stages_with_ranks_and_those_without_a_gpu_keep_their_processes_where_there_are_gpus() -> None:
+    speak = evolve(line().stage("speak"), gpu=[0, 1], tp_size=2, gpu_memory=None)
+    stages = [
+        *(
+            evolve(speak, name=name, process=name, terminal=False, next=after)
+            for name, after in (("a", "b"), ("b", "c"))
+        ),
+        *(StageConfig(name=name, factory="omni_core.references:load", process=name, terminal=True) for name in "cd"),
+    ]
+    measured = PipelineProfile("p", Hardware("test", 4))
+    measured.stages = dict.fromkeys("abcd", StageProfile("function"))
+    trial = Trial({}, PipelineConfig(name="p", model_path="", stages=stages), 2, {}, 0.0, 1.0, 0.0, {})
+    changes = [change for change in moves(trial, measured) if any(path.endswith(".process") for path in change)]
+    assert changes == []
+    alone = evolve(trial, config=evolve(trial.config, stages=stages[2:]))
+    assert {"c.process": "c", "d.process": "c"} in list(moves(alone, measured))
+
+
+def test_a_setting_that_says_the_default_is_no_other_placement() -> None:
+    config, made = two_engines()
+    search = Search(config, made, Load({"text": 1.0}, 5, rate=1.0), Objectives.parse("done=1"))
+    for settings in ({}, {"think.process": "think"}, {"think.factory_args.policy": None}):
+        search._on_gpus(settings, 1, Fleet(1, 1, GPU))
+    for names in (("max_running", "max_batch_tokens"), ("max_batch_tokens", "max_running")):
+        search._on_gpus({f"think.factory_args.{name}": 64 for name in names}, 1, Fleet(1, 1, GPU))
+    assert len(search.trials) == 2
 
 
 def test_on_processors_the_busiest_stage_is_replicated() -> None:

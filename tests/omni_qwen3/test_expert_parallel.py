@@ -323,7 +323,10 @@ def test_a_plan_counts_the_weights_that_a_rank_loads(tiny: dict[str, Path], size
     assert counted == loaded
 
 
-def test_a_plan_proposes_ranks_that_can_share_the_experts(tiny: dict[str, Path]) -> None:
+def test_a_plan_proposes_ranks_that_can_share_the_experts(
+    tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from omni_qwen3 import memory
     from omni_qwen3.memory import place
     from omni_qwen3.pipeline import qwen3_omni
     from omni_qwen3.works import works
@@ -335,6 +338,19 @@ def test_a_plan_proposes_ranks_that_can_share_the_experts(tiny: dict[str, Path])
     ]
     given = evolve(config, stages=stages)
     assert (has_expert_parallel(config), has_expert_parallel(given)) == (False, True)
+    decoder = evolve(read_config(tiny["b"]).thinker, experts=6, moe_intermediate_size=49)
+    assert 2 in ranks_of(decoder, expert_parallel=True)
+    assert 2 not in ranks_of(decoder)
     assert works(given).stages["thinker"].ranks == ranks_of(read_config(tiny["b"]).thinker, expert_parallel=True)
+    asked = []
+
+    def noted(*args: Any, **options: Any) -> Any:
+        asked.append(options["expert_parallel"])
+        return networks_of(*args, **options)
+
+    monkeypatch.setattr(memory, "networks_of", noted)
+    for each in (config, given):
+        place(each, Machine([80 * 2**30] * 2, here=False))
+    assert asked == [False, True]
     planned = place(given, Machine([80 * 2**30] * 2, here=False)).config.stage("thinker")
     assert planned.factory_args["expert_parallel"] is True

@@ -86,6 +86,15 @@ def test_the_patience_ends_the_wait() -> None:
     assert policy.starts("r", 101.0, -0.2, 101.0) == 101.0
 
 
+def test_one_slow_request_that_was_alone_does_not_hold_back_later_ones() -> None:
+    """The first one of a process is often slow."""
+    reach = Reach()
+    reach.observe(1, 5.0)
+    for _ in range(2000):
+        reach.observe(8, 0.1)
+    assert reach.seconds(1) < 0.1
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(st.lists(st.tuples(st.floats(0, 60), st.floats(0.01, 3)), min_size=1, max_size=6), min_size=1, max_size=12)

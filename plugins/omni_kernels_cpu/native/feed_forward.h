@@ -6,25 +6,26 @@
 
 namespace {
 
-// Rows as inputs of a product with `a`, [rows, size].
-inline const void **prepare_rows(const omni_matrix &a, const float *x, int64_t rows, int64_t size, Scratch &own) {
+// Rows as inputs of a product with `a`, [rows, size]; or `rows` of them, whose numbers are `which`.
+inline const void **prepare_rows(const omni_matrix &a, const float *x, int64_t rows, int64_t size, Scratch &own, const int32_t *which = nullptr) {
   const void **prepared = own.take<const void *>(rows);
   int64_t kind = a.kind;
+  auto from = [&](int64_t row) { return x + (which ? which[row] : row) * size; };
   if (multiplies_integers(a)) {
     int64_t bytes = integer_bytes(kind, size);
     char *to = own.take<char>(rows * bytes);
     for (int64_t row = 0; row < rows; row++, to += bytes) {
       if (kind == OMNI_INT4)
-        prepare_units(x + row * size, size, (Unit *)to);
+        prepare_units(from(row), size, (Unit *)to);
       else
-        prepare_bytes(x + row * size, size, (ByteRow *)to);
+        prepare_bytes(from(row), size, (ByteRow *)to);
       prepared[row] = to;
     }
     return prepared;
   }
   float *buffer = of_floats(kind) ? nullptr : own.take<float>(rows * size);
   for (int64_t row = 0; row < rows; row++)
-    prepared[row] = prepare(kind, x + row * size, size, buffer ? buffer + row * size : nullptr);
+    prepared[row] = prepare(kind, from(row), size, buffer ? buffer + row * size : nullptr);
   return prepared;
 }
 
@@ -122,13 +123,12 @@ inline void enter_experts(const Mixture &m, const Groups &g, const void *const *
 inline void leave_experts(const Mixture &m, const Groups &g, float *total, Scratch own, const omni_team *team) {
   int64_t out = m.experts[1].out;
   Range mine = share(out, 8, team);
-  const void **all = prepare_rows(m.experts[1], m.active, g.pairs, m.units, own), **inputs = own.take<const void *>(g.pairs);
+  const void **inputs = prepare_rows(m.experts[1], m.active, g.begins[g.experts], m.units, own, g.order);
   for (int64_t e = 0; e < g.experts; e++) {
     const int32_t *pairs = g.order + g.begins[e];
     int64_t rows = g.begins[e + 1] - g.begins[e];
     if (!rows) continue;
-    for (int64_t i = 0; i < rows; i++) inputs[i] = all[pairs[i]];
-    product(m.experts[2 * e + 1], inputs, (int)rows, mine.begin, mine.end, own, [&](int row, int64_t o, float value) {
+    product(m.experts[2 * e + 1], inputs + g.begins[e], (int)rows, mine.begin, mine.end, own, [&](int row, int64_t o, float value) {
       total[pairs[row] / g.top_k * out + o] += g.weights[pairs[row]] * value;
     });
   }

@@ -88,6 +88,18 @@ def test_an_abort_between_reading_and_admission_computes_and_says_nothing() -> N
     assert not scheduler._aborted
 
 
+def test_requests_that_are_aborted_together_are_forgotten_in_one_order() -> None:
+    """Ranks in processes of their own forget them alike: the order of a set of names differs from process to process."""
+    forgotten = []
+    scheduler = SimpleScheduler(lambda payload: None)
+    scheduler._forget = forgotten.append  # type: ignore[method-assign]
+    names = [f"r{number}" for number in range(40)]
+    for name in reversed(names):
+        scheduler.abort(name)
+    scheduler._drop_aborted()
+    assert forgotten == sorted(names)
+
+
 def double(payloads: list[StagePayload]) -> list[Any]:
     sizes.append(len(payloads))
     if any(payload.data == "bad" for payload in payloads):

@@ -62,7 +62,9 @@ class LoopScheduler(ABC):
             return
         with self._lock:
             aborted, self._aborted = self._aborted, set()
-        for request_id in aborted:
+        for request_id in sorted(
+            aborted
+        ):  # the order of a set differs from process to process, and so would the ranks of a stage
             self._forget(request_id)
 
     def _put(self, message: OutgoingMessage) -> None:

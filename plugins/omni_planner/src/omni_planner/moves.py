@@ -86,16 +86,20 @@ def _limits(stage: StageConfig) -> Iterator[dict[str, Any]]:
 
 
 def _deadlines(stages: Collection[StageConfig], profile: PipelineProfile) -> Iterator[dict[str, Any]]:
-    """Yield the other order of requests for all stages that can have both: by the deadlines of listeners, or by arrival."""
+    """Yield the other order of requests for all stages that can have both: by the deadlines of listeners, or by arrival. A policy of
+    somebody's own stays.
+    """
     able = [stage for stage in stages if _can_have_policy(stage, profile)]
-    if any(stage.factory_args.get("policy") for stage in able):
-        yield {f"{stage.name}.factory_args.policy": None for stage in able}
-    elif able:
-        yield {f"{stage.name}.factory_args.policy": DEADLINES for stage in able}
+    given = {stage.factory_args.get("policy") for stage in able}
+    if able:
+        yield {f"{stage.name}.factory_args.policy": None if given == {DEADLINES} else DEADLINES for stage in able}
 
 
 def _can_have_policy(stage: StageConfig, profile: PipelineProfile) -> bool:
-    if profile.stages[stage.name].kind not in ("engine", "vocoder"):
+    given = stage.factory_args
+    if profile.stages[stage.name].kind not in ("engine", "vocoder") or given.get("policy") not in (None, DEADLINES):
+        return False
+    if given.get("patience") is not None:  # which counts steps, and policies count seconds
         return False
     return "policy" in settings_of(stage) if stage.factory is not None else stage.scheduler in (None, "engine")
 
@@ -112,7 +116,7 @@ def _processes(config: PipelineConfig, trial: Trial) -> Iterator[dict[str, Any]]
         place = _place(stage)
         if place is not None:
             places.setdefault(place, []).append(stage)
-    if len(places) > 1:
+    if any(stage.gpu is not None for stage in config.stages):
         places.pop(_PROCESSORS, None)
     for stages in places.values():
         quiet = [stage for stage in stages if trial.shares.get(stage.name, 0.0) < IDLE]

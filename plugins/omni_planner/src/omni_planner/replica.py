@@ -155,7 +155,9 @@ class Replica:
         steps = stage.turn()
         if self._own is not None:  # what sends nothing needs no event
             while steps and not steps[-1][1] and not steps[-1][0][1]:
-                self._own.charge(steps.pop()[0][0])
+                seconds = steps.pop()[0][0]
+                self._own.charge(seconds)
+                self.worked += seconds
         if steps:
             self._is_busy = True
             self._since = self._clock.now

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from attrs import define, field
+from attrs import define, evolve, field
 
-from omni_core.config.schema import PipelineConfig
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_planner.building import settings_of
 from omni_planner.devices import Fleet
 from omni_planner.estimate import EstimatedProfile
 from omni_planner.moves import moves
@@ -122,7 +124,7 @@ class Search:
         return not trial.excess and trial.key(first)[2] < (1 - NOISE) * than.key(first)[2]
 
     def _try(self, settings: Settings, cost: int, gpus: Sequence[int] = (), cores: int | None = None) -> Trial | None:
-        key = f"{cost} {changed(self.config, settings).stages}"  # changes may add up to what there was
+        key = f"{cost} {[_described(stage) for stage in changed(self.config, settings).stages]}"
         if key not in self._seen:
             found = attempt(
                 self.config, settings, self.profile, self.load, self.objectives, cost, gpus=gpus, cores=cores
@@ -141,6 +143,15 @@ class Search:
 
     def _key(self, trial: Trial) -> tuple[float, int, float]:
         return trial.key(self.objectives.first)
+
+
+def _described(stage: StageConfig) -> tuple[StageConfig, list[tuple[str, Any]]]:
+    """Return what tells a stage from others, whether it says its defaults or leaves them out, in whatever order."""
+    given = {} if stage.factory is None else settings_of(evolve(stage, factory_args={}))
+    settings = {**given, **stage.factory_args}
+    return evolve(stage, factory_args={}), sorted(
+        (name, value) for name, value in settings.items() if value is not None or name in given
+    )
 
 
 def per_second(load: Load, profile: EstimatedProfile, config: PipelineConfig) -> float:

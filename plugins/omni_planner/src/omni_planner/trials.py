@@ -151,13 +151,14 @@ def attempt(
         objectives.excess(figures) + refused,
         summary.per_second,
         refused,
-        _shares(outcome),
+        _shares(outcome, {each.name: each.group for each in plan(made)}),
         sum(outcome.busy),
         notes,
     )
 
 
-def _shares(outcome: Outcome) -> dict[str, float]:
+def _shares(outcome: Outcome, groups: Mapping[str, str]) -> dict[str, float]:
+    """Return :attr:`Trial.shares`. ``groups``: the group of each process."""
     shares: dict[str, float] = {}
     for name, share in outcome.stages.items():
         stage = name.rpartition(".")[0] or name
@@ -166,7 +167,7 @@ def _shares(outcome: Outcome) -> dict[str, float]:
     shares["messages"] = outcome.messages
     for name, (messages, _) in outcome.processes.items():
         if name != CLIENT:
-            group = messages_of_group(name.rpartition(".")[0] if name.rpartition(".")[2].isdecimal() else name)
+            group = messages_of_group(groups[name])
             shares[group] = max(shares.get(group, 0.0), messages / outcome.seconds if outcome.seconds else 0.0)
     return shares
 

@@ -98,9 +98,14 @@ def pack_linears(module: nn.Module, pack: Pack = pack, *, trim: bool = True) -> 
     """
     if pack is keep:
         return
+    made: dict[nn.Module, nn.Module | None] = {}  # a layer may have several names
     for child in list(module.modules()):
-        for name, layer in list(child.named_children()):
-            if type(layer) is nn.Linear and (replacement := pack(layer.weight, layer.bias)) is not None:
+        for name, layer in list(child._modules.items()):
+            if type(layer) is not nn.Linear:
+                continue
+            if layer not in made:
+                made[layer] = pack(layer.weight, layer.bias)
+            if (replacement := made[layer]) is not None:
                 setattr(child, name, replacement)
         if (pack_weights := getattr(child, "pack_weights", None)) is not None:
             pack_weights(pack)
@@ -112,10 +117,16 @@ def pack_embeddings(module: nn.Module, pack: Pack) -> None:
     """Replace the embeddings inside ``module`` of whose weights ``pack`` makes a :class:`omni_torch.few_rows.BFloat16Linear` by a
     :class:`omni_torch.few_rows.BFloat16Embedding` of the same memory, which a tied head then shares as before.
     """
+    made: dict[nn.Module, nn.Module | None] = {}
     for child in list(module.modules()):
-        for name, layer in list(child.named_children()):
-            if type(layer) is nn.Embedding and isinstance(kept := pack(layer.weight, None), BFloat16Linear):
-                setattr(child, name, BFloat16Embedding(kept.matrix.weight))
+        for name, layer in list(child._modules.items()):
+            if type(layer) is not nn.Embedding:
+                continue
+            if layer not in made:
+                kept = pack(layer.weight, None)
+                made[layer] = BFloat16Embedding(kept.matrix.weight) if isinstance(kept, BFloat16Linear) else None
+            if (replacement := made[layer]) is not None:
+                setattr(child, name, replacement)
 
 
 def return_freed_memory() -> None:

@@ -34,8 +34,8 @@ class Reach:
     """Predict how much sound must be in hand at the first one so that no pause follows, from requests that have ended.
 
     With more requests at once each waits longer for its next output, so the prediction is a linear function of their number, by
-    least squares with forgetting, times what :data:`COVERED` of the last requests needed of it. Among few, after a busy time, it is what
-    that share of the last ones among as few needed, where there were any: the line knows the busy time only.
+    least squares with forgetting, times what :data:`COVERED` of the last requests needed of it. Among few, after a busy time, it is at
+    most what that share of the last ones among as few needed, where there were any: the line knows the busy time only.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,15 @@ class Reach:
         self._factor: float | None = 1.0
         self._usual = 0.0
         self._alike: dict[int, deque[float]] = {}  # by the power of 2 that their number reaches
+        self._enough: dict[int, float] = {}  # for that share of them
 
     def observe(self, requests: int, seconds: float) -> None:
         """Learn from a request that began among so many and needed so many seconds of sound in hand."""
         self._fit.observe([requests], seconds)
         self._usual += _MOVES * (requests - self._usual) if self._usual else requests
-        self._alike.setdefault(requests.bit_length(), deque(maxlen=REMEMBERED)).append(seconds)
+        size = requests.bit_length()
+        self._alike.setdefault(size, deque(maxlen=REMEMBERED)).append(seconds)
+        self._enough.pop(size, None)
         expected = self._fit.seconds(requests)
         if expected > 0:
             self._ratios.append(seconds / expected)
@@ -57,12 +60,14 @@ class Reach:
 
     def seconds(self, requests: int) -> float:
         """Predict what a request needs that begins among so many; 0 before the first one has ended."""
-        alike = self._alike.get(requests.bit_length()) if requests <= FEW * self._usual else None
-        if alike is not None:
-            return float(np.quantile(alike, COVERED))
         if self._factor is None:
             self._factor = float(np.quantile(self._ratios, COVERED))
-        return self._factor * self._fit.seconds(requests)
+        found, size = self._factor * self._fit.seconds(requests), requests.bit_length()
+        if requests > FEW * self._usual or size not in self._alike:
+            return found
+        if size not in self._enough:
+            self._enough[size] = float(np.quantile(self._alike[size], COVERED))
+        return min(found, self._enough[size])
 
 
 @define(eq=False)
