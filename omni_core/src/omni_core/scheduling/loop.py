@@ -62,9 +62,7 @@ class LoopScheduler(ABC):
             return
         with self._lock:
             aborted, self._aborted = self._aborted, set()
-        for request_id in sorted(
-            aborted
-        ):  # the order of a set differs from process to process, and so would the ranks of a stage
+        for request_id in sorted(aborted):  # the order of a set differs between the ranks of a stage
             self._forget(request_id)
 
     def _put(self, message: OutgoingMessage) -> None:
