@@ -72,10 +72,10 @@ class Replica:
 
     Args:
         devices: those of its ranks.
-        loop: sends and receives; where it is an :class:`OwnThread`, the scheduler's thread has a processor of its own too, unless it is
-            ``crowded``: then it has to wait for Python's lock, and both are taken to be one thread.
+        loop: sends and receives; where it is an :class:`OwnThread`, the scheduler's thread has a processor of its own too.
         send: is called with what a step sends.
         kernels: the scheduler's thread while it does not hold Python's lock, for which others of its process wait; ``None``: none do.
+        crowded: several networks are in its process, so that an :class:`OwnThread` is the one thread of all that has Python's lock.
     """
 
     def __init__(
