@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from omni_torch import packed_linear
+from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
 from omni_torch.packed_linear import PackedLinear, pack_linears, packed, product
 
 needs_kernels = pytest.mark.skipif(
@@ -51,6 +52,19 @@ def test_large_layers_are_replaced_and_small_ones_stay() -> None:
     assert isinstance(model[0], PackedLinear)
     assert type(model[2]) is nn.Linear
     assert sum(each.numel() for each in model.parameters()) == 8 * 8 + 8, "the plain weights are still held"
+
+
+def test_a_layer_with_two_names_is_replaced_by_one_layer() -> None:
+    network = nn.Module()
+    network.embedding = network.again = nn.Embedding(600, 256, dtype=torch.bfloat16)
+    network.linear = network.part = nn.Linear(256, 600, bias=False, dtype=torch.bfloat16)
+    network.outer = nn.Sequential(network.linear)
+    packed_linear.pack_embeddings(network, packed_linear.keep_bfloat16)
+    packed_linear.pack_linears(network, packed_linear.keep_bfloat16)
+    assert isinstance(network.embedding, BFloat16Embedding)
+    assert network.again is network.embedding
+    assert isinstance(network.linear, BFloat16Linear)
+    assert network.part is network.outer[0] is network.linear
 
 
 def test_without_the_kernels_everything_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,9 @@ IDLE = 0.1
 """The share of the time below which a stage needs no process of its own."""
 
 DEADLINES = "omni_torch.deadlines:Deadlines"
+"""The policy that is tried."""
+
+_PROCESSORS = "processors"
 
 
 def moves(trial: Trial, profile: PipelineProfile) -> Iterator[dict[str, Any]]:
@@ -129,9 +132,6 @@ def _processes(config: PipelineConfig, trial: Trial) -> Iterator[dict[str, Any]]
     for group, stages in groups.items():
         if len(stages) > 1 and stages[-1].name != group and stages[-1].name in divisible:
             yield {f"{stages[-1].name}.process": stages[-1].name}
-
-
-_PROCESSORS = "processors"
 
 
 def _place(stage: StageConfig) -> object:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,8 @@ class PackedLinear(nn.Module):
         return product(x, self._matrix, self._bias)
 
 
+Layer = TypeVar("Layer", bound=nn.Module)
+
 Pack = Callable[[torch.Tensor, torch.Tensor | None], nn.Module | None]
 """Makes the layer that replaces a weight and a bias; ``None``: they are not replaced."""
 
@@ -98,15 +100,9 @@ def pack_linears(module: nn.Module, pack: Pack = pack, *, trim: bool = True) -> 
     """
     if pack is keep:
         return
-    made: dict[nn.Module, nn.Module | None] = {}  # a layer may have several names
+    made: dict[nn.Module, nn.Module | None] = {}
     for child in list(module.modules()):
-        for name, layer in list(child._modules.items()):
-            if type(layer) is not nn.Linear:
-                continue
-            if layer not in made:
-                made[layer] = pack(layer.weight, layer.bias)
-            if (replacement := made[layer]) is not None:
-                setattr(child, name, replacement)
+        _replace(child, nn.Linear, lambda layer: pack(layer.weight, layer.bias), made)
         if (pack_weights := getattr(child, "pack_weights", None)) is not None:
             pack_weights(pack)
     if trim:
@@ -117,16 +113,32 @@ def pack_embeddings(module: nn.Module, pack: Pack) -> None:
     """Replace the embeddings inside ``module`` of whose weights ``pack`` makes a :class:`omni_torch.few_rows.BFloat16Linear` by a
     :class:`omni_torch.few_rows.BFloat16Embedding` of the same memory, which a tied head then shares as before.
     """
+
+    def kept(layer: nn.Embedding) -> nn.Module | None:
+        found = pack(layer.weight, None)
+        return BFloat16Embedding(found.matrix.weight) if isinstance(found, BFloat16Linear) else None
+
     made: dict[nn.Module, nn.Module | None] = {}
     for child in list(module.modules()):
-        for name, layer in list(child._modules.items()):
-            if type(layer) is not nn.Embedding:
-                continue
-            if layer not in made:
-                kept = pack(layer.weight, None)
-                made[layer] = BFloat16Embedding(kept.matrix.weight) if isinstance(kept, BFloat16Linear) else None
-            if (replacement := made[layer]) is not None:
-                setattr(child, name, replacement)
+        _replace(child, nn.Embedding, kept, made)
+
+
+def _replace(
+    module: nn.Module,
+    kind: type[Layer],
+    make: Callable[[Layer], nn.Module | None],
+    made: dict[nn.Module, nn.Module | None],
+) -> None:
+    """Replace the layers of a kind that are directly in ``module`` by what ``make`` returns of them, if it is not ``None``. ``made``: what
+    was returned so far, because a layer may have several names.
+    """
+    for name, layer in list(module._modules.items()):
+        if layer is None or type(layer) is not kind:
+            continue
+        if layer not in made:
+            made[layer] = make(layer)
+        if (replacement := made[layer]) is not None:
+            setattr(module, name, replacement)
 
 
 def return_freed_memory() -> None:
