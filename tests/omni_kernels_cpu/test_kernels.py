@@ -15,7 +15,7 @@ from attrs import evolve
 
 from omni_core.hookspecs import KernelComponent
 from omni_core.references import load
-from omni_kernels_cpu import decoder, rows
+from omni_kernels_cpu import decoder, library, rows
 from omni_kernels_cpu.plugin import omni_kernels
 from omni_torch import decoder_stack, operations
 from omni_torch.coded_weights import UNIT, coded_bfloat16
@@ -562,6 +562,52 @@ def test_steps_in_float32_with_weights_in_bfloat16_have_the_bits_of_float32(
     again = copied(given)
     again[8] = kept[8]
     assert relative_error(operation, kernel, tuple(again)) <= bound(torch.float32)
+
+
+MANY: dict[str, Any] = {
+    "hidden": 390,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 32,
+    "lengths": [700, 19],
+    "counts": [700, 19],
+}
+
+
+@pytest.mark.parametrize("experts", [0, 3], ids=["dense", "experts"])
+@pytest.mark.parametrize("kind", ["float32", "float32 stored in bfloat16", "bfloat16"])
+def test_rows_of_a_long_prompt_do_not_depend_on_how_many_there_are(kind: str, experts: int, threads: None) -> None:
+    """More rows than stay in the second cache pass several panels together; those of the second request alone are few."""
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    for hidden in (390, 384):
+        given = list(decoder_stack.example(dtype, generator(3), **{**MANY, "hidden": hidden}, experts=experts))
+        if kind == "float32 stored in bfloat16":
+            given[8] = with_matrices(given[8], stored)
+        torch.set_num_threads(1)
+        whole = decoder.prefill_layers(*copied(given))[0]
+        assert relative_error(decoder_stack.prefill_layers, decoder.prefill_layers, tuple(copied(given))) <= bound(
+            dtype
+        )
+        assert torch.equal(decoder.prefill_layers(*copied(given, list(range(700, 719))))[0], whole[700:])
+        torch.set_num_threads(2)
+        assert torch.equal(decoder.prefill_layers(*copied(given))[0], whole)
+
+
+def test_floats_that_are_split_are_as_exact_as_vectors(instruction_set: str, threads: None) -> None:
+    """Of three numbers in bfloat16 none may be missing: without the smallest ones errors are sixteen times as large."""
+    if instruction_set != "amx":
+        pytest.skip("floats are not split here")
+    for keep in (lambda matrix: matrix, stored):
+        given = list(decoder_stack.example(torch.float32, generator(3), **PROMPTS))
+        given[8] = with_matrices(given[8], keep)
+
+        def error(given: list[Any] = given) -> float:
+            return relative_error(decoder_stack.prefill_layers, decoder.prefill_layers, tuple(copied(given)))
+
+        split = error()
+        assert library.use("avx512")
+        assert split < 2 * error()
+        assert library.use("amx")
 
 
 def test_no_rows_do_not_widen_a_weight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 // Products of many rows with a matrix of any kind, panel by panel, and of gates with ups.
 #pragma once
 #include "integer_lanes.h"
+#include "turns.h"
 
 namespace {
 
@@ -43,209 +44,17 @@ inline __attribute__((always_inline)) void emit_rows(const float *c, int64_t str
   }
 }
 
-#if TILES
-// How inputs of adjacent outputs are widened, for PARTS tiles of 32 inputs, which have BYTES: each by a call for the `place` of an output in a
-// panel, from the address of its weights.
-struct WideBytes {
-  static constexpr int64_t PARTS = 1, BYTES = 32;
+constexpr int64_t MANY_BLOCKS = 16;  // of rows that are split, for which it pays to copy weights in bfloat16 into tiles_of()
 
-  inline WideBytes(const omni_matrix &) {}
-  inline bool begin(int, int64_t) { return true; }
-  inline void step(int64_t) {}
-  inline __m512i operator()(int, const uint8_t *from, int) const { return pairs_of_bytes((const int8_t *)from); }
-  inline void mend(int64_t, uint32_t *) {}
-};
-
-// The scales of a panel's outputs, and their zero points.
-template <bool ZEROS>
-struct WideGroups : WideBytes {
-  const bf16 *scales, *firsts[2] = {}, *now[2];
-  int64_t groups;
-
-  inline WideGroups(const omni_matrix &a) : WideBytes(a), scales((const bf16 *)a.group_scales), groups(a.in / GROUP) {}
-  inline bool begin(int place, int64_t output) {
-    if (place % 16 == 0) firsts[place / 16] = scales + (ZEROS ? 2 : 1) * output * groups;
-    return true;
-  }
-  inline void step(int64_t number) {
-    now[0] = firsts[0] + number;
-    now[1] = firsts[1] + number;
-  }
-  inline const bf16 *of(int place) const { return now[place / 16] + (ZEROS ? 2 : 1) * (place % 16) * groups; }
-};
-
-struct WideByteGroups : WideGroups<false> {
-  using WideGroups::WideGroups;
-  inline __m512i operator()(int place, const uint8_t *from, int) const { return pairs_of_bytes((const int8_t *)from, widen(*of(place))); }
-};
-
-template <bool ZEROS>
-struct WideNibbles : WideGroups<ZEROS> {
-  static constexpr int64_t BYTES = 16;
-  using WideGroups<ZEROS>::WideGroups;
-  inline __m512i operator()(int place, const uint8_t *from, int) const {
-    const bf16 *scale = this->of(place);
-    return pairs_of_nibbles(from, widen(scale[0]), ZEROS ? widen(scale[this->groups]) : 8.0f);
-  }
-};
-
-// Rare weights of all outputs of a panel are listed by turns; a panel that has more than MOST, or more turns, is widened in another way.
-struct WideCodes {
-  static constexpr int64_t PARTS = 4, BYTES = 192;
-  static constexpr int MOST = 512, TURNS_OF = 32 * PARTS;
-  struct Rare {
-    uint16_t place, input, value;
-    int16_t next;
-  };
-  const uint32_t *words;
-  int64_t out;
-  int count = 0;
-  int16_t first[MOST];  // of each turn, or -1
-  Rare rare[MOST];
-  __attribute__((aligned(64))) uint16_t tables[32][32];
-
-  inline WideCodes(const omni_matrix &a) : words((const uint32_t *)a.group_scales), out(a.out) {
-    memset(first, -1, (a.in / TURNS_OF < MOST ? a.in / TURNS_OF : MOST) * sizeof(int16_t));
-  }
-  inline bool begin(int place, int64_t output) {
-    _mm512_store_si512(tables[place], code_table(words[output]));
-    for (uint32_t i = words[output] >> 8, end = words[output + 1] >> 8; i < end; i++) {
-      uint32_t word = words[out + 1 + i], turn = (word >> 16) / TURNS_OF;
-      if (count == MOST || turn >= MOST) return false;
-      rare[count] = {(uint16_t)place, (uint16_t)((word >> 16) % TURNS_OF), (uint16_t)word, first[turn]};
-      first[turn] = (int16_t)count++;
-    }
-    return true;
-  }
-  inline void step(int64_t) {}
-  inline __m512i operator()(int place, const uint8_t *from, int part) const { return pairs_of_codes(from, part, _mm512_load_si512(tables[place])); }
-  inline void mend(int64_t turn, uint32_t *to) {
-    for (int i = first[turn]; i >= 0; i = rare[i].next)
-      ((uint16_t *)to)[(rare[i].place / 16 * PARTS + rare[i].input / 32) * 512 + rare[i].place % 16 * 32 + rare[i].input % 32] = rare[i].value;
-  }
-};
-
-// As chunk_sums(), of M = 2 with `more` and V blocks of rows: tiles are widened while those of the turn before are multiplied. `a.in` is a multiple of
-// the inputs of a turn. Returns false if it cannot.
-template <class Wide, int M, int V>
-__attribute__((noinline)) bool turn_sums(const omni_matrix &a, const int64_t *outputs, const int64_t *counts, const uint32_t *x, int64_t block,
-                                         uint32_t *buffer, float *c, const char *first, const char *second, int64_t bytes) {
-  constexpr int PARTS = Wide::PARTS, SHARE = 16 / PARTS;  // outputs that are widened beside the product of a tile
-  constexpr int64_t TILE = 256;                           // words
-  Wide wide(a);
-  const int64_t turns = a.in / (32 * PARTS), stride = turns * Wide::BYTES;
-  const uint8_t *rows[M];
-  for (int m = 0; m < M; m++) {
-    for (int64_t r = 0; r < counts[m]; r++)
-      if (!wide.begin(16 * m + (int)r, outputs[m] + r)) return false;
-    rows[m] = (const uint8_t *)a.weight + outputs[m] * stride;
-    for (int turn = 0; turn < 2 && counts[m] < 16; turn++) memset(buffer + (M * turn + m) * PARTS * TILE, 0, PARTS * TILE * sizeof(uint32_t));
-  }
-  // The share of a turn's outputs beside one of its tiles.
-  auto widen_share = [&](int64_t turn, int which) {
-    uint32_t *to = buffer + turn % 2 * M * PARTS * TILE;
-    if (!which) wide.step(turn);
-#pragma GCC unroll 2
-    for (int m = 0; m < M; m++) {
-      const uint8_t *from = rows[m] + turn * Wide::BYTES + which * SHARE * stride;
-      auto widen_one = [&](int r) {
-#pragma GCC unroll 4
-        for (int part = 0; part < PARTS; part++) _mm512_storeu_si512(to + (m * PARTS + part) * TILE + r * 16, wide(16 * m + r, from, part));
-        from += stride;
-      };
-      int begin = which * SHARE, end = begin + SHARE;
-      if (end <= counts[m]) {
-#pragma GCC unroll 16
-        for (int r = 0; r < SHARE; r++) widen_one(begin + r);
-      } else {
-        for (int r = begin; r < counts[m]; r++) widen_one(r);
-      }
-    }
-    if (which == PARTS - 1) wide.mend(turn, to);
-  };
-  _tile_zero(0);
-  if (V > 1) _tile_zero(1);
-  if (M > 1) _tile_zero(2);
-  if (M > 1 && V > 1) _tile_zero(3);
-  int64_t steps = turns * PARTS, lines = first ? (bytes / 64 + steps - 1) / steps : 0;
-  for (int which = 0; which < PARTS; which++) widen_share(0, which);
-  for (int64_t turn = 0; turn < turns; turn++) {
-    const uint32_t *tiles = buffer + turn % 2 * M * PARTS * TILE;
-#pragma GCC unroll 4
-    for (int part = 0; part < PARTS; part++, x += TILE) {
-      // Before tiles are loaded: these then read what was stored a turn ago, which is in the cache.
-      if (turn + 1 < turns) widen_share(turn + 1, part);
-      __asm__ volatile("" ::: "memory");  // tiles are loaded from what was stored
-      _tile_loadd(4, tiles + part * TILE, 64);
-      _tile_stream_loadd(6, x, 64);
-      _tile_dpbf16ps(0, 4, 6);
-      if (V > 1) {
-        _tile_stream_loadd(7, x + block, 64);
-        _tile_dpbf16ps(1, 4, 7);
-      }
-      if (M > 1) {
-        _tile_loadd(5, tiles + (PARTS + part) * TILE, 64);
-        _tile_dpbf16ps(2, 5, 6);
-        if (V > 1) _tile_dpbf16ps(3, 5, 7);
-      }
-      for (int64_t line = 0; line < lines; line++, first += 64) __builtin_prefetch(first, 0, 2);
-      if (M > 1)
-        for (int64_t line = 0; line < lines; line++, second += 64) __builtin_prefetch(second, 0, 2);
-    }
-  }
-  _tile_stored(0, c, 128);
-  if (V > 1) _tile_stored(1, c + 16, 128);
-  if (M > 1) _tile_stored(2, c + 16 * 32, 128);
-  if (M > 1 && V > 1) _tile_stored(3, c + 16 * 32 + 16, 128);
-  return true;
-}
-
-typedef bool (*Turn)(const omni_matrix &a, const int64_t *outputs, const int64_t *counts, const uint32_t *x, int64_t block, uint32_t *buffer, float *c,
-                     const char *first, const char *second, int64_t bytes);
-
-template <class Wide>
-inline Turn turn_of(bool more, bool two) {
-  return more ? (two ? turn_sums<Wide, 2, 2> : turn_sums<Wide, 2, 1>) : (two ? turn_sums<Wide, 1, 2> : turn_sums<Wide, 1, 1>);
-}
-
-inline Turn turn_of(const omni_matrix &a, bool more, bool two) {
-  if (a.kind == OMNI_CODES) return turn_of<WideCodes>(more, two);
-  if (a.kind == OMNI_INT8) return turn_of<WideBytes>(more, two);
-  if (a.kind == OMNI_INT8_GROUPS) return turn_of<WideByteGroups>(more, two);
-  return a.zero_points ? turn_of<WideNibbles<true>>(more, two) : turn_of<WideNibbles<false>>(more, two);
-}
-
-constexpr int64_t CHUNK = 256;  // inputs that are widened at once for few rows: what stays in the first cache beside them
-
-// The sums of `count` outputs and of `more` others (at most 16 each), for one or two blocks of rows: widened and multiplied in turn. `next`:
-// the outputs of the next call, as many of each.
-inline void chunk_sums(const omni_matrix &a, int64_t output, int64_t count, int64_t other, int64_t more, const Lanes &x, bool two, uint32_t *buffer,
-                       float *c, int64_t next) {
-  Source source = source_of(a);
-  if (a.in && a.in % 32 == 0) {
-    int64_t outputs[] = {output, other}, counts[] = {count, more}, bytes = count * source.bytes;
-    const char *memory = next ? source.memory + next * source.bytes : nullptr;
-    Turn turn = turn_of(a, more, two);
-    if (turn(a, outputs, counts, x.block(0), x.steps * W, buffer, c, memory, memory ? memory + (other - output) * source.bytes : nullptr, bytes)) return;
-  }
-  auto multiply = more ? (two ? tile_panel<2, 2> : tile_panel<2, 1>) : (two ? tile_panel<1, 2> : tile_panel<1, 1>);
-  for (int64_t k = 0; k < a.in; k += CHUNK) {
-    int64_t size = a.in - k < CHUNK ? a.in - k : CHUNK, steps = words_of(a.kind, size);
-    panel_of(a, output, count, buffer, k, size);
-    if (more) panel_of(a, other, more, buffer + 16 * steps, k, size);
-    int64_t part = count * source.bytes * k / a.in / 64 * 64;
-    const char *first = next ? source.memory + next * source.bytes + part : nullptr;
-    const char *second = next ? first + (other - output) * source.bytes : nullptr;
-    multiply(buffer, buffer + 16 * steps, steps, x.block(0) + k / 2 * W, x.steps * W, steps, c, first, second, count * source.bytes * size / a.in,
-             k == 0, k + size >= a.in);
-  }
-}
-#endif
-
-inline Panel any_panel(const omni_matrix &a, int64_t output, int64_t count, uint32_t *buffer) {
+// A panel for `blocks` of rows.
+inline Panel any_panel(const omni_matrix &a, int64_t output, int64_t count, int64_t blocks, uint32_t *buffer) {
 #if INTEGER_LANES
   if (in_integers(a)) return integer_panel(a, output, count, buffer);
 #endif
+#if TILES
+  if (a.kind == OMNI_FLOAT32 || (a.kind == OMNI_FLOAT32_HALVES && blocks > MANY_BLOCKS)) return tiles_of(a, output, count, buffer);
+#endif
+  (void)blocks;
   return panel_of(a, output, count, buffer);
 }
 
@@ -255,47 +64,118 @@ inline void any_sums(const omni_matrix &a, const Panel &p, int64_t count, const 
 #if INTEGER_LANES
   if (in_integers(a)) return integer_sums(a, p, count, x.block(b), block, rows, c, next, bytes);
 #endif
-  panel_sums(!in_pairs(a.kind), p, count, x.block(b), block, x.steps, rows, c, next, bytes);
+  panel_sums(a.kind, p, count, x.block(b), block, x.steps, rows, c, next, bytes);
 }
+
+#if TILES
+// What a panel, one of `panels` that pass the same rows, fetches of the next two blocks of rows.
+inline Ahead rows_ahead(const Lanes &x, int64_t b, int64_t number, int64_t panels) {
+  int64_t left = blocks_of_rows(x.rows) - b - 2, bytes = (left < 2 ? left : 2) * x.steps * W * 4, share = (bytes / 64 + panels - 1) / panels * 64;
+  if (left <= 0 || number * share >= bytes) return {};
+  return {(const char *)x.block(b + 2) + number * share, nullptr, bytes - number * share < share ? bytes - number * share : share};
+}
+#endif
+
+// What is done with the sums of a panel, finish(c, output, count, b), while the next panel's are computed: storing tiles waits for them, and
+// vectors work meanwhile.
+template <class Finish>
+struct Later {
+  Finish &finish;
+  float (*sums)[PANEL * 2 * W];
+  int64_t output = 0, count = 0, b = 0, now = 0;
+
+  inline Later(Finish &finish, float (*sums)[PANEL * 2 * W]) : finish(finish), sums(sums) {}
+  inline void end() {
+    if (count) finish(sums[now], output, count, b);
+  }
+#if TILES
+  inline void store(int64_t o, int64_t size, int64_t block, bool more, bool two) {
+    end();
+    now = 1 - now;
+    store_tiles(more, two, sums[now]);
+    output = o;
+    count = size;
+    b = block;
+  }
+#endif
+};
 
 // Calls emit(row, output, count, values) for `count` (at most 16) adjacent outputs between `begin` and `end` of every row.
 template <class Emit>
 inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, int64_t end, uint32_t *buffer, Emit emit) {
-  __attribute__((aligned(64))) float c[PANEL * 2 * W];
+  __attribute__((aligned(64))) float sums[2][PANEL * 2 * W];
   Source source = source_of(a);
   int64_t blocks = blocks_of_rows(x.rows);
-  for (int64_t o = begin; o < end; o += PANEL) {
-    int64_t count = end - o < PANEL ? end - o : PANEL, after = end - o - count;
+  auto finish = [&](float *c, int64_t o, int64_t count, int64_t b) __attribute__((always_inline)) {
+    for (int64_t part = 0; part < count; part += 16) {
+      int64_t outs = count - part < 16 ? count - part : 16;
+      scale_sums(a, o + part, outs, c + part * 2 * W);
+      for (int64_t i = 0; i < (b + 1 < blocks ? 2 : 1); i++) {
+        int64_t first = (b + i) * W, rows = x.rows - first < W ? x.rows - first : W;
+        emit_rows(c + part * 2 * W + i * W, 2 * W, outs, rows, [&](int64_t row, const float *values) { emit(first + row, o + part, outs, values); });
+      }
+    }
+  };
+  Later later(finish, sums);
+  bool many = blocks * W * x.steps > MANY_WORDS;
+  int64_t some = many ? panels_at_once(a.kind, a.in) : 1;
+  for (int64_t from = begin; from < end; from += some * PANEL) {
+    int64_t stop = end - from < some * PANEL ? end : from + some * PANEL;
 #if TILES
-    bool chunks = is_narrow(a.kind) && blocks <= 2;
+    bool chunks = in_turns(a.kind) && blocks <= 2;
 #else
     constexpr bool chunks = false;
 #endif
-    Panel panel = chunks ? Panel{buffer, 0} : any_panel(a, o, count, buffer);
-    const char *next = after ? source.memory + (o + count) * source.bytes : nullptr;
-    int64_t bytes = (after < PANEL ? after : PANEL) * source.bytes;
+    Panel panels[MOST_PANELS];
+    for (int64_t o = from; o < stop && !chunks; o += PANEL)
+      panels[(o - from) / PANEL] = any_panel(a, o, stop - o < PANEL ? stop - o : PANEL, blocks, buffer + (o - from) * words_of(a.kind, a.in));
     for (int64_t b = 0; b < blocks; b += 2) {
       bool two = b + 1 < blocks;
+      for (int64_t o = from; o < stop; o += PANEL) {
+        int64_t count = stop - o < PANEL ? stop - o : PANEL, follows = o + some * PANEL, after = end - follows;
+        const Panel &panel = panels[(o - from) / PANEL];
+        const char *next = b || after <= 0 ? nullptr : source.memory + follows * source.bytes;
+        int64_t bytes = (after < PANEL ? after : PANEL) * source.bytes;
 #if TILES
-      if (chunks)
-        chunk_sums(a, o, count < 16 ? count : 16, o + 16, count > 16 ? count - 16 : 0, x, two, buffer, c, after >= PANEL ? o + PANEL : 0);
-      else
-#endif
-        any_sums(a, panel, count, x, b, c, b ? nullptr : next, bytes);
-      for (int64_t part = 0; part < count; part += 16) {
-        int64_t outs = count - part < 16 ? count - part : 16;
-        scale_sums(a, o + part, outs, c + part * 2 * W);
-        for (int64_t i = 0; i < (two ? 2 : 1); i++) {
-          int64_t first = (b + i) * W, rows = x.rows - first < W ? x.rows - first : W;
-          emit_rows(c + part * 2 * W + i * W, 2 * W, outs, rows, [&](int64_t row, const float *values) { emit(first + row, o + part, outs, values); });
+        if (chunks) {
+          chunk_sums(a, o, count < 16 ? count : 16, o + 16, count > 16 ? count - 16 : 0, x, two, buffer, sums[0], after >= PANEL ? follows : 0);
+          finish(sums[0], o, count, b);
+        } else {
+          Ahead ahead{next, nullptr, bytes};
+          if (b && many) ahead = rows_ahead(x, b, (o - from) / PANEL, (stop - from + PANEL - 1) / PANEL);
+          tile_sums(a.kind, panel, count > 16 ? panel.words + 16 * panel.stride : nullptr, x.block(b), x.steps * W, x.steps, two, ahead);
+          if (blocks <= 2) {  // few rows wait for their weights
+            store_tiles(count > 16, two, sums[0]);
+            finish(sums[0], o, count, b);
+          } else {
+            later.store(o, count, b, count > 16, two);
+          }
         }
+#else
+        any_sums(a, panel, count, x, b, sums[0], next, bytes);
+        finish(sums[0], o, count, b);
+#endif
       }
     }
   }
+  later.end();
 }
 
 // Writes W lanes of `count` adjacent elements from `first` on, c[count][stride], to a block of packed rows. `first` is even.
 inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t first, int64_t count, uint32_t *block) {
+#if TILES
+  if (in_parts(kind)) {
+    for (int64_t i = 0; i < count; i += 2) {
+      int64_t element = first + i;
+      __m512i parts[SPLIT];
+      split_pairs(_mm512_loadu_ps(c + i * stride), i + 1 < count ? _mm512_loadu_ps(c + (i + 1) * stride) : _mm512_setzero_ps(), parts);
+#pragma GCC unroll 3
+      for (int part = 0; part < SPLIT; part++)
+        write(block + (element / 32 * SPLIT + part) * TILE_WORDS + element % 32 / 2 * W, lane_pairs(parts[part]));
+    }
+    return;
+  }
+#endif
 #if PAIRS
   if (!of_floats(kind)) {
     for (int64_t i = 0; i < count; i += 2)
@@ -311,6 +191,11 @@ inline void pack_sums(int64_t kind, const float *c, int64_t stride, int64_t firs
 
 // Zeros after the last of `size` elements of packed rows.
 inline void pack_end(int64_t kind, int64_t size, uint32_t *block) {
+  if (in_parts(kind)) {
+    for (int64_t part = 0, used = (size % 32 + 1) / 2; size % 32 && part < SPLIT; part++)
+      memset(block + (size / 32 * SPLIT + part) * TILE_WORDS + used * W, 0, (16 - used) * W * sizeof(uint32_t));
+    return;
+  }
   int64_t used = in_pairs(kind) ? (size + 1) / 2 : size;
   memset(block + used * W, 0, (words_of(kind, size) - used) * W * sizeof(uint32_t));
 }
@@ -319,11 +204,11 @@ inline void pack_end(int64_t kind, int64_t size, uint32_t *block) {
 // above ups. `part` begins at an even unit. `factors`: of each row, or null.
 inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, const omni_matrix &then, uint32_t *to, const float *factors,
                           uint32_t *buffer) {
-  __attribute__((aligned(64))) float c[PANEL * 2 * W];
+  __attribute__((aligned(64))) float sums[2][PANEL * 2 * W];
   int64_t units = a.out / 2, blocks = blocks_of_rows(x.rows), out_size = words_of(then.kind, units) * W;
   int64_t kind = in_integers(then) ? (int64_t)OMNI_FLOAT32 : then.kind;
   Source source = source_of(a);
-  auto finish = [&](int64_t u, int64_t count, int64_t b) {
+  auto finish = [&](float *c, int64_t u, int64_t count, int64_t b) __attribute__((always_inline)) {
     scale_sums(a, u, count, c);
     scale_sums(a, units + u, count, c + UNITS * 2 * W);
     for (int64_t i = 0; i < (b + 1 < blocks ? 2 : 1); i++) {
@@ -335,35 +220,49 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, cons
       pack_sums(kind, c + i * W, 2 * W, u, count, to + (b + i) * out_size);
     }
   };
-  for (int64_t u = part.begin; u < part.end; u += UNITS) {
-    int64_t count = part.end - u < UNITS ? part.end - u : UNITS, after = part.end - u - count;
+  Later later(finish, sums);
+  bool many = blocks * W * x.steps > MANY_WORDS;
+  int64_t some = many ? panels_at_once(a.kind, a.in) : 1;
+  for (int64_t from = part.begin; from < part.end; from += some * UNITS) {
+    int64_t stop = part.end - from < some * UNITS ? part.end : from + some * UNITS;
 #if TILES
-    if (is_narrow(a.kind) && blocks <= 2) {
-      chunk_sums(a, u, count, units + u, count, x, blocks == 2, buffer, c, after >= UNITS ? u + UNITS : 0);
-      finish(u, count, 0);
+    if (in_turns(a.kind) && blocks <= 2) {
+      chunk_sums(a, from, stop - from, units + from, stop - from, x, blocks == 2, buffer, sums[0], part.end - stop >= UNITS ? stop : 0);
+      finish(sums[0], from, stop - from, 0);
       continue;
     }
 #endif
-    Panel gates = any_panel(a, u, count, buffer), ups = any_panel(a, units + u, count, buffer + UNITS * x.steps);
+    Panel panels[2 * MOST_PANELS];
+    for (int64_t u = from; u < stop; u += UNITS) {
+      int64_t count = stop - u < UNITS ? stop - u : UNITS, at = (u - from) / UNITS * 2;
+      panels[at] = any_panel(a, u, count, blocks, buffer + at * UNITS * words_of(a.kind, a.in));
+      panels[at + 1] = any_panel(a, units + u, count, blocks, buffer + (at + 1) * UNITS * words_of(a.kind, a.in));
+    }
     for (int64_t b = 0; b < blocks; b += 2) {
-#if TILES
-      bool two = b + 1 < blocks;
-      int64_t size = x.steps * W;
-      if (in_pairs(a.kind) && gates.stride == ups.stride) {
-        const char *next = after && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
-        (two ? tile_panel<2, 2> : tile_panel<2, 1>)(gates.words, ups.words, gates.stride, x.block(b), size, x.steps, c, next,
-                                                    next ? next + units * source.bytes : nullptr, (after < UNITS ? after : UNITS) * source.bytes, true, true);
-      } else
-#endif
-      {
-        const char *next = after && !b ? source.memory + (u + UNITS) * source.bytes : nullptr;
+      for (int64_t u = from; u < stop; u += UNITS) {
+        const Panel &gates = panels[(u - from) / UNITS * 2], &ups = (&gates)[1];
+        int64_t count = stop - u < UNITS ? stop - u : UNITS, follows = u + some * UNITS, after = part.end - follows;
+        const char *next = b || after <= 0 ? nullptr : source.memory + follows * source.bytes, *next_up = next ? next + units * source.bytes : nullptr;
         int64_t bytes = (after < UNITS ? after : UNITS) * source.bytes;
-        any_sums(a, gates, count, x, b, c, next, bytes);
-        any_sums(a, ups, count, x, b, c + UNITS * 2 * W, next ? next + units * source.bytes : nullptr, bytes);
+#if TILES
+        Ahead ahead{next, next_up, bytes};
+        if (b && many) ahead = rows_ahead(x, b, (u - from) / UNITS, (stop - from + UNITS - 1) / UNITS);
+        tile_sums(a.kind, gates, ups.words, x.block(b), x.steps * W, x.steps, b + 1 < blocks, ahead);
+        if (blocks <= 2) {
+          store_tiles(true, b + 1 < blocks, sums[0]);
+          finish(sums[0], u, count, b);
+        } else {
+          later.store(u, count, b, true, b + 1 < blocks);
+        }
+#else
+        any_sums(a, gates, count, x, b, sums[0], next, bytes);
+        any_sums(a, ups, count, x, b, sums[0] + UNITS * 2 * W, next_up, bytes);
+        finish(sums[0], u, count, b);
+#endif
       }
-      finish(u, count, b);
     }
   }
+  later.end();
   if (part.end == units && !in_integers(then))
     for (int64_t b = 0; b < blocks; b++) pack_end(kind, units, to + b * out_size);
 }

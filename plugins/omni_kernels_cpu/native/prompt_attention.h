@@ -8,7 +8,7 @@ namespace {
 
 template <class T>
 struct PromptAttention {
-  static constexpr int64_t KIND = sizeof(T) == 4 ? OMNI_FLOAT32 : OMNI_BFLOAT16;
+  static constexpr int64_t KIND = sizeof(T) == 4 ? VECTORS : (int64_t)OMNI_BFLOAT16;
   int64_t width, total, key_steps, value_stride;
   uint32_t *keys, *values, *queries, *weights;
   float *scores;
@@ -89,7 +89,7 @@ struct PromptAttention {
     for (int64_t i = 0; i < (two ? 2 : 1); i++) pack_block(KIND, rows + i * W, count - i * W < W ? count - i * W : W, width, queries + i * W * key_steps);
     for (int64_t p = 0; p < seen; p += PANEL) {
       int64_t some = seen - p < PANEL ? seen - p : PANEL;
-      panel_sums(!in_pairs(KIND), Panel{keys + p * key_steps, key_steps}, some, queries, W * key_steps, key_steps, count, scores + p * 2 * W, nullptr, 0);
+      panel_sums(KIND, Panel{keys + p * key_steps, key_steps, 16}, some, queries, W * key_steps, key_steps, count, scores + p * 2 * W, nullptr, 0);
     }
     int64_t steps = words_of(KIND, seen);
     __attribute__((aligned(64))) float scales[2 * W];
@@ -97,7 +97,7 @@ struct PromptAttention {
     for (int64_t d = 0; d < width; d += PANEL) {
       __attribute__((aligned(64))) float c[PANEL * 2 * W];
       int64_t outs = width - d < PANEL ? width - d : PANEL;
-      panel_sums(!in_pairs(KIND), Panel{values + d * value_stride, value_stride}, outs, weights, W * steps, steps, count, c, nullptr, 0);
+      panel_sums(KIND, Panel{values + d * value_stride, value_stride, 16}, outs, weights, W * steps, steps, count, c, nullptr, 0);
       for (int64_t part = 0; part < outs; part += 16) {
         int64_t each = outs - part < 16 ? outs - part : 16;
         for (int64_t i = 0; i < (two ? 2 : 1); i++) {
