@@ -12,11 +12,13 @@ from attrs import evolve
 from omni_core.config.placement import process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
+from omni_planner import fleet as fleets
 from omni_planner.devices import Accelerator, Fleet, Rates
 from omni_planner.estimate import Device, EstimatedProfile, estimate
-from omni_planner.fleet import plan_fleet
+from omni_planner.fleet import AROUND, COUNTED, KEPT_UP, plan_fleet
 from omni_planner.moves import moves
 from omni_planner.objectives import Objectives
+from omni_planner.optimize import _fleet_lines
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile, Visit
 from omni_planner.search import Search, reason
 from omni_planner.shapes import shapes
@@ -230,6 +232,46 @@ def test_a_fleet_has_as_many_cells_as_the_load_needs() -> None:
         plan_fleet(line(), profile(), load, Objectives.parse("done=0.11"), Fleet(1, 2, GPU), spare=1)
     with pytest.raises(ConfigError, match="misses the objectives even with"):
         plan_fleet(line(), profile(), load, Objectives.parse("done=0.001"), fleet)
+
+
+@pytest.mark.parametrize(
+    "load", [Load({"text": 1.0}, 20, in_flight=200_000, pause=0.9), Load({"text": 1.0}, 20, rate=200_000.0)]
+)
+def test_cells_that_bear_much_are_simulated_with_few_requests_of_the_steady_load(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The encoder takes 0.2 ms for a request, so a cell bears no more than 5,000 a second, which its engine computes together."""
+    made = list[tuple[Load, Trial | str]]()
+
+    def noted(*arguments: Any, **options: Any) -> Trial | str:
+        made.append((arguments[3], attempt(*arguments, **options)))
+        return made[-1][1]
+
+    monkeypatch.setattr(fleets, "attempt", noted)
+    found = plan_fleet(line(), profile(1), load, Objectives.parse("done=0.5"), Fleet(5000, 1, GPU))
+    assert found.usual.excess == found.degraded.excess == 0
+    assert max(part.total + 2 * part.around for part, _ in made) <= COUNTED[1] + 2 * AROUND
+    assert len(made) <= 12
+    assert 3500 < 200_000 * found.cell.most / (0.9 if load.pause else 1.0) < 6000
+    for part, trial in made:
+        assert isinstance(trial, Trial)
+        if trial.kept_up > KEPT_UP:
+            assert trial.per_second == pytest.approx(part.rate or (part.in_flight or 0) / 0.9, rel=0.25)
+
+
+def test_a_cell_does_not_bear_messages_that_come_faster_than_they_are_handled() -> None:
+    """The client's thread handles two messages of 10 ms for a request: 50 a second, on however many GPUs. No objective is missed."""
+    made = estimate(line(), Device(GPU, evolve(RATES, message=0.01)), {"text": Ask(text=10, reply=1)}, works())
+    load = Load({"text": 1.0}, 50, rate=400.0)
+    found = plan_fleet(line(), made, load, Objectives.parse("done=1000"), Fleet(50, 2, GPU), spare=1)
+    assert found.usual.excess == 0
+    assert 8 <= found.cells_tried[1].needed() <= 12
+    assert found.cell.gpus == 1
+    assert found.worse[2].shape == "speak + encode on 2"
+    assert "so more hosts would be needed; saturates: messages " in found.worse[2].text
+    assert any(
+        "cells of 2 GPUs (speak + encode on 2): each bears less" in text for text in _fleet_lines(found, Objectives({}))
+    )
 
 
 @pytest.mark.parametrize(("rates", "together"), [({"message": 0.02}, True), ({"step": 2e-3}, False)])

@@ -17,8 +17,9 @@ from planner_lines import pipeline, profile
 from omni_core.errors import ConfigError
 from omni_planner.arrivals import open_loop
 from omni_planner.profile import CLIENT, Visit
-from omni_planner.requests import Arrival, Flight, closed_loop, draw
-from omni_planner.simulate import simulate
+from omni_planner.requests import Arrival, Flight, closed_loop, draw, under_way
+from omni_planner.simulate import simulate, summarise
+from omni_planner.simulation import Simulation
 
 
 def test_one_server_with_random_arrivals_waits_as_long_as_theory_says() -> None:
@@ -126,3 +127,36 @@ def test_the_expected_work_of_a_request_is_its_first_engines_prompt() -> None:
     flight = Flight("r", Arrival(0.0, "speech", sample), 0.0)
     assert flight.expected_work() == 41.0
     assert flight.answering(["thinker", "vocoder", "decode"]) == ["vocoder"]
+
+
+def test_conversations_that_have_been_under_way_for_long_ask_at_their_steady_rate() -> None:
+    """One cycle in two lasts 1 s, the other 3 s: 10,000 conversations ask 5,000 times a second, also in the first tenth of one."""
+    left = under_way([3.0, 1.0], 10_000)
+    assert sum(each < 0.1 for each in left) == pytest.approx(500, rel=0.1)
+    for x, share in ((0.5, 0.25), (1.0, 0.5), (2.0, 0.75), (3.0, 1.0)):  # mean(min(cycle, x)) / mean(cycle)
+        assert sum(each <= x for each in left) == pytest.approx(10_000 * share, rel=0.03)
+    assert under_way([0.0, 0.0], 3) == [0.0] * 3
+    assert 0.0 <= min(under_way([2.0, 2.0], 1000)) < max(under_way([2.0, 2.0], 1000)) <= 2.0
+
+
+def test_requests_before_and_after_those_that_count_keep_a_pipeline_busy() -> None:
+    """Ten requests a second, each of a second: after one second ten processors of twelve work, as long as those come that count."""
+    measured = profile("a", seconds=1.0, cores=12)
+    [sample] = measured.kinds["text"]
+    arrivals = [Arrival(0.1 * number, "text", sample) for number in range(60)]
+    outcome = simulate(pipeline("a", replicas=12), measured, arrivals, around=20)
+    assert [each.arrived for each in outcome.flights] == pytest.approx([0.1 * number for number in range(20, 40)])
+    assert outcome.seconds == pytest.approx(3.9)
+    assert outcome.kept_up == pytest.approx(1.0, abs=0.06)
+    assert outcome.busy[0] == pytest.approx(2.9 * 10 / 3.9, rel=0.05), "those that ended in 3.9 s"
+    assert summarise(outcome).per_second == pytest.approx(10.0, rel=0.06)
+    assert summarise(outcome).requests == 20
+    simulation = Simulation(pipeline("a", replicas=12), measured, None, None, None)
+    simulation.begin(arrivals, 20)
+    simulation.clock.run()
+    assert simulation.clock.now == pytest.approx(4.9), "the end of the last one that counts"
+    late = simulate(pipeline("a", replicas=5), measured, arrivals, around=20)
+    assert late.kept_up == pytest.approx(0.5, abs=0.06), "five processors"
+    whole = simulate(pipeline("a", replicas=12), measured, arrivals)
+    assert len(whole.flights) == 60
+    assert summarise(whole).per_second == pytest.approx(60 / 6.9, rel=0.01)

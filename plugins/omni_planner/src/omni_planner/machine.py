@@ -328,6 +328,7 @@ class Clock:
         self.ends = [NEVER] * devices
         self._places: list[Action] = [device.due for device in self.devices]
         self._timers: list[tuple[float, int, Action]] = []
+        self._is_over = False
 
     @property
     def busy(self) -> list[float]:
@@ -354,10 +355,14 @@ class Clock:
         """Call ``action`` at a time, among those of the same time in the order of numbers (:attr:`number`)."""
         heapq.heappush(self._timers, (when, number, action))
 
+    def halt(self) -> None:
+        """Let nothing happen after what happens now."""
+        self._is_over = True
+
     def run(self, until: float = NEVER) -> None:
         """Go on until nothing is left to happen, or to a time."""
         timers, ends, places, pop = self._timers, self.ends, self._places, heapq.heappop
-        while True:
+        while not self._is_over:
             end = min(ends) if ends else NEVER
             if timers and timers[0][0] < end:
                 if timers[0][0] > until:

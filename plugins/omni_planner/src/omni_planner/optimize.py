@@ -222,6 +222,8 @@ def _fleet_lines(whole: FleetPlan, objectives: Objectives) -> Iterator[str]:
     yield ""
     for gpus, cell in whole.cells_tried.items():
         yield f"cells of {gpus} GPU{'s' * (gpus > 1)} ({cell.shape}): {cell.needed()} would do; {reason(cell.trial)}"
+    for gpus, other in whole.worse.items():
+        yield f"cells of {gpus} GPUs ({other.shape}): {other.text}"
     yield ""
     yield (
         f"-> {whole.hosts} hosts, {whole.cells} cells of {whole.cell.gpus} GPUs, each with the deploy file and a coordinator of its own, "

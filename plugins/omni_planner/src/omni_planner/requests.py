@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
@@ -69,6 +70,30 @@ def draw(kinds: Mapping[str, Sequence[Sample]], mix: Mapping[str, float], seed: 
         samples = kinds[kind]
         yield kind, samples[turns[kind] % len(samples)]
         turns[kind] += 1
+
+
+def under_way(cycles: Sequence[float], conversations: int) -> list[float]:
+    """Return when each of so many conversations asks next, if all have been under way for long: seconds, each drawn by itself.
+
+    A moment falls into a cycle the more often the longer it is, so the time that is left has the distribution
+    ``P(left <= x) = mean(min(cycle, x)) / mean(cycle)``, and requests come at their steady rate from the first second on.
+
+    Args:
+        cycles: seconds between two requests of a conversation, one of which is as likely as another.
+    """
+    generator, rising, lasted = random.Random("conversations"), sorted(cycles), [0.0]
+    for number, cycle in enumerate(rising):  # the sums of min(cycle, x) at each x of `rising`
+        shorter = rising[number - 1] if number else 0.0
+        lasted.append(lasted[-1] + (cycle - shorter) * (len(rising) - number))
+    found: list[float] = []
+    for _ in range(conversations):
+        drawn = generator.random() * lasted[-1]
+        number = bisect_right(lasted, drawn) - 1
+        if number >= len(rising):
+            number = len(rising) - 1
+        shorter = rising[number - 1] if number else 0.0
+        found.append(shorter + (drawn - lasted[number]) / (len(rising) - number))
+    return found
 
 
 def closed_loop(requests: Iterator[tuple[str, Sample]], total: int) -> list[Arrival]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
 from omni_planner.failures import Failure
@@ -26,6 +28,7 @@ def simulate(
     cores: int | None = None,
     pause: float | None = None,
     failures: Sequence[Failure] = (),
+    around: int = 0,
 ) -> Outcome:
     """Run a load against a pipeline in simulated time.
 
@@ -34,13 +37,15 @@ def simulate(
         arrivals: the load. in_flight: requests at once of its closed loop; or with ``pause`` conversations, whose next request comes so
             many seconds after the last one's sound has been played.
         cores: of each machine; by default as many as the profile's has. failures: deaths of units and losses of hosts.
+        around: so many of the first and of the last requests do not count. They keep the pipeline as busy as it is under a load that
+            goes on, and the simulation ends with the last of those that count.
 
     Raises:
         ConfigError: a request visits a stage that the profile has not measured; or a failure is of something that is not there, or the
             profile does not know how long it takes to start again.
     """
     simulation = Simulation(config, profile, cores, in_flight, pause, failures)
-    simulation.begin(arrivals)
+    simulation.begin(arrivals, around)
     collects = gc.isenabled()
     gc.disable()  # what a simulation makes is in no cycle; looking for them takes a quarter of its time
     try:
@@ -82,7 +87,10 @@ def summarise(outcome: Outcome) -> Summary:
     sound = [each.sound for each in ended if each.sound]
     refused, failed = (sum(getattr(each, name) for each in outcome.flights) for name in ("refused", "failed"))
     retried = sum(each.attempts > 1 and not each.failed for each in outcome.flights)
-    return Summary.of(events_of(outcome), outcome.seconds or 1.0, refused, sound, failed, retried)
+    made = Summary.of(events_of(outcome), outcome.seconds or 1.0, refused, sound, failed, retried)
+    if not outcome.window:
+        return made
+    return evolve(made, per_second=len(outcome.flights) * outcome.kept_up / outcome.window)
 
 
 def events_of(outcome: Outcome) -> list[Events]:

@@ -29,7 +29,7 @@ from omni_planner.linux_cores import LinuxCores
 from omni_planner.machine import NEVER, Clock, Cores, Process
 from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.replica import Loop, OwnThread, Replica
-from omni_planner.requests import Arrival, Flight
+from omni_planner.requests import Arrival, Flight, under_way
 from omni_planner.stages import PAYLOAD
 from omni_planner.summary import played
 from omni_planner.units import Restarts, SimulatedUnit
@@ -40,10 +40,13 @@ class Outcome:
     """The result of a simulation.
 
     Attributes:
-        flights: the requests, in the order of their arrival. seconds: until the last one ended.
+        flights: the requests that count, in the order of their arrival. seconds: until the last one ended; where not all count, until
+            the last one came that does. All shares are of them.
         busy: processors of each machine that worked, on average. stages: share of the time that each replica of a stage
             was making a turn, by ``stage`` or ``stage.replica``. devices: share of the time that each device computed, by ``gpu`` or
             ``host:gpu``. messages: share of the time that the client's process sent and received. deaths: of units.
+        window: where not all requests count, seconds from the first to the last one that does; else 0. kept_up: requests that ended in
+            them, for each one that came.
         processes: processor seconds of each process for messages and for turns, by its name (and :data:`CLIENT`), since its last start.
     """
 
@@ -55,6 +58,8 @@ class Outcome:
     messages: float = 0.0
     deaths: int = 0
     processes: dict[str, tuple[float, float]] = field(factory=dict)
+    window: float = 0.0
+    kept_up: float = 1.0
 
 
 class Simulation:
@@ -118,6 +123,9 @@ class Simulation:
         self._coming: Iterator[tuple[float, int, Arrival]] = iter(())
         self._frame_seconds = {name: each.frame_seconds for name, each in profile.stages.items()}
         self.flights: list[Flight] = []
+        self._counted = range(0)
+        self._pending = 0
+        self._until_then: Outcome | None = None
         self.restarts: Restarts | None = None
         self._timer = NEVER
         self._depth = self._going_on = 0
@@ -193,18 +201,22 @@ class Simulation:
     def _expected_work(self, request: OmniRequest) -> float:
         return self._flights[request.inputs].expected_work()
 
-    def begin(self, arrivals: Sequence[Arrival]) -> None:
+    def begin(self, arrivals: Sequence[Arrival], around: int = 0) -> None:
+        """Let requests come. ``around``: see :func:`omni_planner.simulate.simulate`."""
+        if around:
+            self._counted = range(around, len(arrivals) - around)
+            self._pending = len(self._counted)
         self._closed = deque(each for each in arrivals if each.seconds is None)
         coming = [(each.seconds, self.clock.number(), each) for each in arrivals if each.seconds is not None]
         self._coming = iter(sorted(coming, key=lambda each: each[:2]))
         self._expect_next()
-        begun = min(self._in_flight or 1, len(self._closed))
-        cycle = (self._pause or 0.0) + max(map(self._spoken, self._closed), default=0.0)
-        for number in range(begun):
-            if self._pause is None:
+        at_once = self._in_flight or 1
+        if self._pause is None:
+            for _ in range(min(at_once, len(self._closed))):
                 self._submit(self._closed.popleft())
-            else:  # conversations are not in step
-                self.clock.after(cycle * number / begun, self._go_on)
+        elif self._closed:
+            for seconds in under_way([self._pause + self._spoken(each) for each in self._closed], at_once):
+                self.clock.after(seconds, self._go_on)
 
     def _expect_next(self) -> None:
         """Wait for the next request of the open loop: one timer at a time keeps the heap of timers small."""
@@ -232,6 +244,8 @@ class Simulation:
         flight = Flight(str(next(self._numbers)), arrival, self.clock.now)
         self.flights.append(flight)
         self._flights[flight.name] = flight
+        if self._counted and len(self.flights) == self._counted.stop:
+            self._until_then = self._shares(self.clock.now)
         request = OmniRequest(flight.name, stream=True, timeout=self._config.request_timeout)
         try:
             _, actions = self.machine.submit(request, flight.name, wants_partial=True, now=self.clock.now)
@@ -242,6 +256,7 @@ class Simulation:
 
     def _refused(self, flight: Flight) -> None:
         flight.refused, flight.ended = True, self.clock.now
+        self._count(flight)
         if flight.arrival.seconds is None:  # its client tries something else a second later
             self.clock.after(max(1.0, self._pause or 0.0), self._go_on)
 
@@ -301,10 +316,18 @@ class Simulation:
             problem = f"a simulated request, which has no content, cannot be placed: {error}"
             raise ConfigError(f"{problem}; try another `balance`: --set STAGE.balance=least_busy") from error
         flight.ended, flight.failed = self.clock.now, tracked.error is not None
+        self._count(flight)
         if self._pause is None:
             self._going_on += 1
         else:
             self.clock.after(max(0.0, played(flight.sound) - self.clock.now) + self._pause, self._go_on)
+
+    def _count(self, flight: Flight) -> None:
+        """End the simulation with the last of the requests that count."""
+        if self._pending and int(flight.name) in self._counted:
+            self._pending -= 1
+            if not self._pending:
+                self.clock.halt()
 
     def _heard(self, flight: Flight, what: str, stage: str, frames: int) -> None:
         tracked = self.machine.attempt(flight.name)
@@ -324,7 +347,17 @@ class Simulation:
         return self._deliveries.client
 
     def outcome(self) -> Outcome:
-        seconds = max((each.ended or 0.0 for each in self.flights), default=0.0)
+        made = self._until_then
+        if made is None:
+            seconds = max((each.ended or 0.0 for each in self.flights), default=0.0)
+            return evolve(self._shares(seconds), flights=self.flights)
+        flights = self.flights[self._counted.start : self._counted.stop]
+        begun, end = flights[0].arrived, flights[-1].arrived
+        ended = sum(each.ended is not None and begun < each.ended <= end for each in self.flights)
+        return evolve(made, flights=flights, window=end - begun, kept_up=ended / len(flights))
+
+    def _shares(self, seconds: float) -> Outcome:
+        """Return how busy everything was, as shares of the seconds from the beginning until now."""
         lasted = seconds or 1.0
         shares = {}
         for (name, number), (unit, replica) in self._deliveries.serving.items():
@@ -339,4 +372,5 @@ class Simulation:
             turns = sum(each.worked for each in unit.replicas.values())
             on_loop = sum(each.worked - each.beside for each in unit.replicas.values() if each.is_on_loop)
             processes[unit.name] = unit.loop.worked - on_loop, turns
-        return Outcome(self.flights, seconds, hosts, shares, devices, self.client.worked / lasted, deaths, processes)
+        messages = self.client.worked / lasted
+        return Outcome([], seconds, hosts, shares, devices, messages, deaths, processes)

@@ -30,7 +30,8 @@ class Load:
     """The load of a plan.
 
     Attributes:
-        mix: weights of the profile's kinds of request. total: requests of a simulation.
+        mix: weights of the profile's kinds of request. total: requests of a simulation. around: so many more before them, and after
+            them, that do not count.
         rate: requests a second, with ``pattern``. in_flight: or requests at once, or with ``pause`` (seconds) conversations.
     """
 
@@ -41,13 +42,14 @@ class Load:
     pause: float | None = None
     seed: int = 0
     pattern: Pattern = field(factory=Poisson)
+    around: int = 0
 
     def arrivals(self, profile: PipelineProfile) -> Sequence[Arrival]:
         """Return the requests."""
-        requests = draw(profile.kinds, self.mix, self.seed)
-        if self.rate is not None:
-            return open_loop(requests, self.rate, self.total / self.rate, self.seed, self.pattern)
-        return closed_loop(requests, self.total)
+        requests, total = draw(profile.kinds, self.mix, self.seed), self.total + 2 * self.around
+        if self.rate is None:
+            return closed_loop(requests, total)
+        return open_loop(requests, self.rate, total / self.rate, self.seed, self.pattern)
 
     def scaled(self, share: float) -> Load:
         """Return the part of the load that one of several equal pipelines gets."""
@@ -71,7 +73,7 @@ class Trial:
     Attributes:
         settings: changes of the config that was given. config: the one that was simulated, placed. cost: GPUs or cores.
         figures: by name, see :mod:`omni_planner.objectives`. excess: by how much objectives are missed; 0: all are met.
-        per_second: requests that ended in a second. refused: share of the requests.
+        per_second: requests that ended in a second. refused: share of the requests. kept_up: see :class:`~omni_planner.simulation.Outcome`.
         shares: of the time, by stage (the busiest replica), device, and ``messages`` of the client's process and of each process group.
     """
 
@@ -85,6 +87,7 @@ class Trial:
     shares: Mapping[str, float]
     processors: float = 0.0
     notes: Mapping[str, str] = field(factory=dict)
+    kept_up: float = 1.0
 
     @property
     def saturated(self) -> str:
@@ -137,7 +140,9 @@ def attempt(
         return str(error).splitlines()[0]
     arrivals = load.arrivals(profile)
     try:
-        outcome = simulate(made, profile, arrivals, in_flight=load.in_flight, cores=cores, pause=load.pause)
+        outcome = simulate(
+            made, profile, arrivals, in_flight=load.in_flight, cores=cores, pause=load.pause, around=load.around
+        )
     except ConfigError as error:  # of many sizes one may not fit where others do
         return str(error).splitlines()[0]
     summary = summarise(outcome)
@@ -154,6 +159,7 @@ def attempt(
         _shares(outcome, {each.name: each.group for each in plan(made)}),
         sum(outcome.busy),
         notes,
+        outcome.kept_up,
     )
 
 
