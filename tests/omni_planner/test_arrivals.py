@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import statistics
-from itertools import islice
+from itertools import islice, pairwise
 
 import pytest
 
 from omni_core.errors import ConfigError
-from omni_planner.arrivals import Bursts, Gamma, Pattern, Poisson, open_loop, pattern_of
+from omni_planner.arrivals import Bursts, Gamma, Pattern, Poisson, amid_others, open_loop, pattern_of
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,13 @@ def test_patterns_are_parsed() -> None:
     for wrong in ("gamma", "gamma:0", "bursts:2", "bursts:2,-1", "poisson:1", "gamma:x", "gamma:inf", "burst:1,2"):
         with pytest.raises(ConfigError, match=f"arrivals '{wrong}': must be poisson, gamma:VARIATION"):
             pattern_of(wrong)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_amid_others_come_at_just_the_rate(seed: int) -> None:
+    arrivals = amid_others(iter([("text", {})] * 400), 20.0, 200, 100, seed, Poisson())
+    times = [each.seconds or 0.0 for each in arrivals]
+    assert len(times) == 400
+    assert times[299] - times[99] == pytest.approx(10.0), "200 of 20 a second"
+    gaps = [after - before for before, after in pairwise(times)]
+    assert statistics.pstdev(gaps) / statistics.mean(gaps) == pytest.approx(1.0, rel=0.2)

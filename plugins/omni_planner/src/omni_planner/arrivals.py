@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Protocol
 
 from attrs import frozen
@@ -114,3 +114,16 @@ def open_loop(
             return arrivals
         arrivals.append(Arrival(now, *next(requests)))
     return arrivals
+
+
+def amid_others(
+    requests: Iterator[tuple[str, Sample]], rate: float, total: int, around: int, seed: int, pattern: Pattern
+) -> list[Arrival]:
+    """Return ``total`` requests that come by themselves with ``around`` before and after them.
+
+    The times of all are stretched so that the ``total`` come at just the rate: of few hundred it would be off by a tenth by chance.
+    """
+    gaps = pattern.gaps(rate, random.Random(f"arrivals {seed}"))
+    times = list(islice(accumulate(gaps), total + 2 * around))
+    stretch = total / rate / (times[around + total - 1] - (times[around - 1] if around else 0.0))
+    return [Arrival(each * stretch, *next(requests)) for each in times]

@@ -14,7 +14,7 @@ from omni_core.config.validation import validate
 from omni_core.errors import ConfigError
 from omni_deploy.budgets import check
 from omni_deploy.fitting import placed
-from omni_planner.arrivals import Pattern, Poisson, open_loop
+from omni_planner.arrivals import Pattern, Poisson, amid_others, open_loop
 from omni_planner.objectives import Objectives, figures_of
 from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.requests import Arrival, closed_loop, draw
@@ -46,10 +46,12 @@ class Load:
 
     def arrivals(self, profile: PipelineProfile) -> Sequence[Arrival]:
         """Return the requests."""
-        requests, total = draw(profile.kinds, self.mix, self.seed), self.total + 2 * self.around
+        requests = draw(profile.kinds, self.mix, self.seed)
         if self.rate is None:
-            return closed_loop(requests, total)
-        return open_loop(requests, self.rate, total / self.rate, self.seed, self.pattern)
+            return closed_loop(requests, self.total + 2 * self.around)
+        if self.around:
+            return amid_others(requests, self.rate, self.total, self.around, self.seed, self.pattern)
+        return open_loop(requests, self.rate, self.total / self.rate, self.seed, self.pattern)
 
     def scaled(self, share: float) -> Load:
         """Return the part of the load that one of several equal pipelines gets."""
