@@ -14,14 +14,14 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
 from omni_planner import fleet as fleets
 from omni_planner.devices import Accelerator, Fleet, Rates
-from omni_planner.estimate import Device, EstimatedProfile, estimate
+from omni_planner.estimate import Device, EstimatedProfile, estimate, says_its_work
 from omni_planner.fleet import AROUND, COUNTED, KEPT_UP, plan_fleet
 from omni_planner.moves import moves
 from omni_planner.objectives import Objectives
 from omni_planner.optimize import _fleet_lines
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile, Visit
 from omni_planner.search import Search, reason
-from omni_planner.shapes import shapes
+from omni_planner.shapes import demands, shapes
 from omni_planner.simulate import simulate, summarise
 from omni_planner.trials import Load, Trial, attempt, changed
 from omni_torch.works import Ask, Counts, DecoderWork, PassWork, PipelineWorks, StageWork
@@ -91,12 +91,61 @@ def test_float32_is_computed_without_tensor_cores() -> None:
     assert costs["float32"] == pytest.approx(10 * costs["bfloat16"])
 
 
+def test_a_network_without_a_cache_may_pass_over_its_positions_several_times() -> None:
+    """Ten passes of 1 ms over 100 positions, half of it attention; each is a message to the next stage if that wants them."""
+    work = PassWork(1000, 0.5e9, pair=5e6)
+    image = evolve(
+        works(),
+        stages={"encode": work, "speak": PassWork(1000, 1e9)},
+        visits=lambda ask: {"encode": StageWork(100, ask.steps), "speak": StageWork(10)},
+    )
+    asks = {"ten": Ask(steps=10), "one": Ask()}
+    made = estimate(line(), Device(GPU, RATES), asks, image)
+    stage = line().stage("encode")
+    assert made.stages["encode"].costing(stage)("ten", [1, 1, 0, 100, 100**2, 10])[1] == pytest.approx(0.01)
+    for name, seconds in (("ten", 0.01), ("one", 0.001)):
+        assert demands(made, line(), {name: 1.0})["encode"] == pytest.approx(seconds, rel=0.01)
+        outcome = simulate(line(), made, Load({name: 1.0}, 20, rate=1.0).arrivals(made))
+        done = summarise(outcome).done
+        assert done is not None
+        assert done.p50 == pytest.approx(seconds + 1e-4, rel=0.02)
+    streamed = evolve(line(), stages=[evolve(stage, stream_to=["speak"]), line().stage("speak")])
+    assert estimate(streamed, Device(GPU, RATES), asks, image).kinds["ten"][0]["encode"].chunks == {"speak": 10}
+
+
+def test_stages_of_a_gpu_that_no_placement_function_has_planned_get_budgets() -> None:
+    """A gigabyte of weights and next to none, and an equal part of the rest for each; alone, a stage has its GPU."""
+    bare = evolve(line(), stages=[evolve(stage, gpu_memory=None) for stage in line().stages])
+    load, limits, gib = Load({"text": 1.0}, 20, rate=1.0), Objectives.parse("done=1"), 2**30
+
+    def tried(settings: Any, *gpus: int) -> Trial | str:
+        return attempt(bare, settings, profile(), load, limits, 1, gpus=gpus)
+
+    small, fits = tried({}, gib), tried({}, 4 * gib)
+    assert small == "stages without a gpu_memory (encode, speak) have 0.9 GiB of weights on GPU 0, which has 1.0 GiB"
+    assert isinstance(fits, Trial)
+    budgets = {stage.name: int((stage.gpu_memory or "0MiB").removesuffix("MiB")) for stage in fits.config.stages}
+    assert budgets["speak"] - budgets["encode"] == pytest.approx(1e9 / 2**20, abs=2)
+    assert sum(budgets.values()) == pytest.approx(0.99 * 4096 - 800, abs=2)
+    apart = tried({"speak.gpu": 1}, 4 * gib, 4 * gib)
+    assert isinstance(apart, Trial)
+    assert {stage.gpu_memory for stage in apart.config.stages} == {None}
+    assert isinstance(tried({"speak.gpu": 1}, gib, gib), str)
+    split = tried({"speak.gpu": [1, 2], "speak.tp_size": 2}, gib, gib, gib)
+    assert isinstance(split, Trial)
+
+
+def test_a_pipeline_without_a_placement_function_says_its_work_beside_the_one_that_fetches_it() -> None:
+    assert says_its_work(evolve(line(), fetch_fn="omni_qwen3.memory:fetch"))
+    assert not says_its_work(line())
+
+
 def test_a_stage_that_makes_sound_of_a_payload_streams_it() -> None:
     """1,000 frames of 10 ms in chunks of 300: four, as long as they are made in time; the first comes after a quarter of the work."""
     sounding = evolve(
         works(),
         stages={"encode": PassWork(1000, 1e11), "speak": PassWork(1000, 1e10)},
-        visits=lambda ask: {"encode": StageWork(10, 10), "speak": StageWork(round(100 * ask.speech))},
+        visits=lambda ask: {"encode": StageWork(10), "speak": StageWork(round(100 * ask.speech))},
         sounding={"speak": (0.01, 300)},
     )
     made = estimate(line(), Device(GPU, RATES), {"speech": Ask(speech=10.0)}, sounding)

@@ -343,7 +343,7 @@ def test_a_function_takes_what_waits_as_a_batch_and_waits_for_it_to_fill() -> No
     assert come("b") == []
     assert stage.wait == 0.25, "from the first request on"
     assert come("c", "d") == [["a", "b", "c"]]
-    assert seen == [(1, 3, 0, 30)]
+    assert seen == [(1, 3, 0, 30, 300, 1)], "positions, pairs of them, and one pass"
     assert come() == []
     now += stage.wait or 0.0
     assert come() == [["d"]]

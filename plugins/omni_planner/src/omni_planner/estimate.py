@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, evolve, field, fields, frozen
 
-from omni_core.config.placement import Budget
+from omni_core.config.placement import Budget, gib, plan
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError, did_you_mean
 from omni_planner.devices import Accelerator, Rates
@@ -29,6 +29,7 @@ from omni_planner.profile import (
     Visit,
 )
 from omni_torch.budgets import ITEM_BYTES, MAX_BATCH_TOKENS, MAX_RUNNING, request_values, step_bytes
+from omni_torch.placement import CONTEXT, MARGIN
 from omni_torch.works import Ask, Counts, DecoderWork, Demand, PipelineWorks, Work
 
 KINDS = {
@@ -36,9 +37,10 @@ KINDS = {
     "image": Ask(text=300, pixels=1_000_000, reply=150),
     "audio": Ask(text=100, audio=10.0, reply=150),
     "speech": Ask(text=300, audio=5.0, reply=60, speech=12.0),
+    "drawing": Ask(text=60, drawn=1024 * 1024),
 }
-"""Requests that an estimate knows without being told: a text, a question about a picture, one about a recording, and a turn of a
-conversation by voice."""
+"""Requests that an estimate knows without being told: a text, a question about a picture, one about a recording, a turn of a conversation
+by voice, and an image to make."""
 
 
 SIZES = 64
@@ -91,7 +93,9 @@ class EstimatedStage(StageProfile):
                 counts.get("context", 0.0),
                 counts.get("pairs", 0.0),
             )
-            return taken + rates.step + rates.row * rows, device.seconds(work.demand(made, item, ranks), item)
+            passes = counts.get("passes") or 1.0
+            once = device.seconds(work.demand(made, item, ranks), item)
+            return taken + passes * (rates.step + rates.row * rows), passes * once
 
         return seconds
 
@@ -143,6 +147,50 @@ class EstimatedProfile(PipelineProfile):
     def start_seconds(self, stages: Sequence[str]) -> float:
         return self.device.rates.start
 
+    def budgeted(self, config: PipelineConfig, gpus: Sequence[int]) -> PipelineConfig:
+        """Return a config with budgets for stages that share a GPU and have none, because no ``placement_fn`` has planned their memory.
+
+        Each gets its weights and an equal part of what they leave.
+
+        Args:
+            gpus: the bytes of each GPU.
+
+        Raises:
+            ConfigError: a GPU is too small for the weights.
+        """
+        found: dict[str, int] = {}
+        for gpu, capacity in enumerate(gpus):
+            tenants = [
+                stage for process in plan(config) for stage in process.stages if process.gpus.get(stage.name) == gpu
+            ]
+            weights = {stage.name: self._weight_bytes(stage) for stage in tenants if stage.gpu_memory is None}
+            given = sum(
+                Budget.parse(stage.gpu_memory).of(capacity) or 0 for stage in tenants if stage.gpu_memory is not None
+            )
+            left = round((1 - MARGIN) * capacity) - given - CONTEXT * len(tenants) - sum(weights.values())
+            if weights and left < 0:
+                raise ConfigError(
+                    f"stages without a gpu_memory ({', '.join(weights)}) have {gib(sum(weights.values()))} of weights on GPU {gpu}, which "
+                    f"has {gib(capacity)}"
+                )
+            if len(tenants) > 1:
+                for name, nbytes in weights.items():
+                    found[name] = min(found.get(name, capacity), nbytes + left // len(weights))
+        return evolve(
+            config,
+            stages=[
+                evolve(each, gpu_memory=f"{found[each.name] // 2**20}MiB") if each.name in found else each
+                for each in config.stages
+            ],
+        )
+
+    def _weight_bytes(self, stage: StageConfig) -> int:
+        """Return the bytes of the weights of one rank of a stage."""
+        measured = self.stages.get(stage.name)
+        work = measured.work if isinstance(measured, EstimatedStage) else None
+        values = 0 if work is None else weights_of(work) if isinstance(work, DecoderWork) else work.weights
+        return values * ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2) // stage.tp_size
+
     def delay(self, stage: str, flight: Sample, is_payload: bool) -> float:
         """Return the latency and the time of the payload's bytes, in bfloat16."""
         visit = flight.get(stage)
@@ -160,7 +208,8 @@ def works_of(config: PipelineConfig) -> PipelineWorks:
     function = _works_function(config)
     if function is None:
         raise ConfigError(
-            f"pipeline {config.resolved_name!r} does not say what its stages compute (a function `works` beside its placement_fn), "
+            f"pipeline {config.resolved_name!r} does not say what its stages compute (a function `works` beside its placement_fn or "
+            "fetch_fn), "
             "so nothing can be estimated; measure it: omni calibrate, then --profile FILE"
         )
     return function(config)
@@ -172,7 +221,7 @@ def says_its_work(config: PipelineConfig) -> bool:
 
 
 def _works_function(config: PipelineConfig) -> Callable[[PipelineConfig], PipelineWorks] | None:
-    module = (config.placement_fn or "").rpartition(":")[0]
+    module = (config.placement_fn or config.fetch_fn or "").rpartition(":")[0]
     return getattr(import_module(module), "works", None) if module else None
 
 
@@ -221,6 +270,8 @@ def estimate(
 def of_sizes(ask: Ask, spread: float, seed: str) -> list[Ask]:
     """Return requests like ``ask`` whose sizes are log-normal, with its sizes as the mean and ``spread`` as their relative deviation.
 
+    Images that are made have the size and the steps of ``ask``.
+
     The lengths of an answer and of its speech go together, the others are independent of each other.
     """
     if not spread:
@@ -240,6 +291,8 @@ def of_sizes(ask: Ask, spread: float, seed: str) -> list[Ask]:
             audio=ask.audio * audio,
             reply=max(1, round(ask.reply * reply)) if ask.reply else 0,
             speech=ask.speech * reply,
+            drawn=ask.drawn,
+            steps=ask.steps,
         )
         for text, pixels, audio, reply in zip(*drawn.values(), strict=True)
     ]

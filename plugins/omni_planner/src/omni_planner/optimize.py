@@ -54,14 +54,18 @@ from omni_planner.trials import Load, Trial
     "--cores", type=click.IntRange(1), help="With --profile: the most processors; by default those of the profile."
 )
 @click.option(
-    "--mix", multiple=True, metavar="KIND=WEIGHT", help="Kinds of request; by default all of a profile, or speech."
+    "--mix",
+    multiple=True,
+    metavar="KIND=WEIGHT",
+    help="Kinds of request; by default all of a profile, or speech (of images drawing).",
 )
 @click.option(
     "--request",
     "asks",
     multiple=True,
     metavar="KIND:text=N,...",
-    help="Of an estimate, a kind of request: text (tokens), pixels, audio (seconds), reply (tokens), speech (seconds).",
+    help="Of an estimate, a kind of request: text (tokens), pixels, audio (seconds), reply (tokens), speech (seconds), drawn "
+    "(pixels of an image to make), steps (of its denoising).",
 )
 @click.option(
     "--assume", multiple=True, metavar="RATE=VALUE", help="Of an estimate, replace one of the rates that it prints."
@@ -109,7 +113,8 @@ def optimize_command(
             rates = assumed(each, rates)
         kinds = {**KINDS, **dict(map(ask_of, asks))}
         profile = estimate(config, Device(fleet.accelerator, rates), kinds)
-        weights = mix_of(mix or ("speech=1",), profile)
+        draws = config.interface is not None and list(config.interface.outputs) == ["image"]
+        weights = mix_of(mix or ("drawing=1" if draws else "speech=1",), profile)
     else:
         assert path is not None
         config, profile = completed(config), PipelineProfile.load(path)

@@ -52,13 +52,13 @@ Seconds = tuple[float, float]
 """Seconds of a turn: of a processor, then of the device."""
 
 MORE_COUNTS: dict[Kind, list[str]] = {
-    "function": ["positions"],
+    "function": ["positions", "pairs", "passes"],
     "engine": ["context", "pairs"],
     "vocoder": [],
     "stream": [],
 }
 """Further counts of a turn that estimates use: an engine's cached positions that are read (``context``), and over all positions those that
-each attends to (``pairs``)."""
+each attends to (``pairs``); passes over the positions of a function's requests."""
 
 Costing = Callable[[str, Sequence[float]], Seconds]
 """The seconds of a turn, from the kind of its request and from what it did: counts in the order of :data:`FEATURES` and then

@@ -66,7 +66,8 @@ def _request(name: str, kind: Kind, costing: Costing, sample: Sample, config: Pi
             seconds += sum(costing("", counts_of(kind, turns=1, streams=4, frames=4 * frames))) / 4
             done += frames
         return seconds
-    return float(sum(costing("", counts_of(kind, turns=1, requests=1, positions=visit.prompt))))
+    size, passes = visit.prompt, visit.outputs or 1
+    return float(sum(costing("", counts_of(kind, turns=1, requests=1, positions=size, pairs=size**2, passes=passes))))
 
 
 def shapes(

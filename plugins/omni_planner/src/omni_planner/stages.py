@@ -122,20 +122,27 @@ class FunctionStage(SimulatedStage):
             batch = self._batch()
             if not batch:
                 return []
-            positions = sum(each.sample[self.name].prompt for each in batch)
-            seconds = self._costing(batch[0].kind, (1, len(batch), self.woken, positions))
+            seconds = self._cost(batch)
             return [(seconds, [output for each in batch for output in self._result(each)])]
         while self.inbox:
             flight, what, _ = self.inbox.popleft()
             if what == PAYLOAD:
                 visit = flight.sample[self.name]
-                processor, device = self._costing(flight.kind, (1, 1, self.woken, visit.prompt))
+                processor, device = self._cost([flight])
                 parts = max([1, *visit.chunks.values()])
                 share = processor / parts, device / parts
                 steps = [(share, self._streamed(flight, number, parts)) for number in range(1, parts + 1)]
                 steps[-1][1].extend(self._result(flight))
                 return steps
         return []
+
+    def _cost(self, batch: list[Flight]) -> Seconds:
+        """Return what a batch takes. Only estimates count more than the requests."""
+        visits = [each.sample[self.name] for each in batch]
+        sizes = [each.prompt for each in visits]
+        passes = max(1, *(each.outputs for each in visits))
+        pairs = sum(size * size for size in sizes)
+        return self._costing(batch[0].kind, (1, len(batch), self.woken, sum(sizes), pairs, passes))
 
     def _batch(self) -> list[Flight]:
         """Take the requests of a turn; none while a batch may still fill, for which the stage waits."""

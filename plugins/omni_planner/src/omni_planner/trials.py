@@ -15,6 +15,7 @@ from omni_core.errors import ConfigError
 from omni_deploy.budgets import check
 from omni_deploy.fitting import placed
 from omni_planner.arrivals import Pattern, Poisson, amid_others, open_loop
+from omni_planner.estimate import EstimatedProfile
 from omni_planner.objectives import Objectives, figures_of
 from omni_planner.profile import CLIENT, PipelineProfile
 from omni_planner.requests import Arrival, closed_loop, draw
@@ -137,6 +138,8 @@ def attempt(
         if gpus:
             placement = placed(made, Machine(list(gpus), here=False))
             made, notes = placement.config, placement.notes
+            if isinstance(profile, EstimatedProfile):
+                made = profile.budgeted(made, gpus)
             check(plan(made), list(gpus))
     except ConfigError as error:
         return str(error).splitlines()[0]

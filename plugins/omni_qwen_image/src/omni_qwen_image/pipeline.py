@@ -8,6 +8,7 @@ from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
 from omni_qwen_image.interface import INTERFACE, OPTIONS, with_adapters
 from omni_qwen_image.options import Options
+from omni_qwen_image.works import works as works
 from omni_torch.hub import download
 from omni_torch.pipeline_options import DTYPES, check_options
 

@@ -1,7 +1,8 @@
 """The work of a stage in FLOPs, bytes and kernels, for estimates of its time on hardware that is not there. Plain arithmetic, no torch.
 
 A pipeline whose ``placement_fn`` is ``package.memory:place`` may have a function ``works`` beside it, ``package.memory:works``:
-``(PipelineConfig) -> PipelineWorks``. ``omni plan --optimize --devices`` asks it.
+``(PipelineConfig) -> PipelineWorks``; one without a ``placement_fn`` has it beside its ``fetch_fn``. ``omni plan --optimize
+--devices`` asks it.
 """
 
 from __future__ import annotations
@@ -117,8 +118,9 @@ class PassWork:
     """The work of a network without a cache: an encoder, a vocoder.
 
     Attributes:
-        weights: values read by a pass. flops: of one position, which is a patch, a mel frame or a codec frame. values: read and written for
-            it, beside the weights. kernels: of a pass. again: positions before its own that a pass computes again for each stream.
+        weights: values read by a pass. flops: of one position, which is a patch, a mel frame, a codec frame or a latent. values: read and
+            written for it, beside the weights. kernels: of a pass. again: positions before its own that a pass computes again for each
+            stream. pair: FLOPs of a position and one that it attends to, of a network in which all attend to all.
     """
 
     weights: int
@@ -126,11 +128,13 @@ class PassWork:
     values: float = 0.0
     kernels: int = 0
     again: int = 0
+    pair: float = 0.0
 
     def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
         """Return what a pass asks of the device."""
         positions = counts.positions + self.again * counts.decodes
-        return Demand(self.flops * positions, item_bytes * (self.weights + self.values * positions), self.kernels)
+        flops = self.flops * positions + self.pair * counts.pairs
+        return Demand(flops, item_bytes * (self.weights + self.values * positions), self.kernels)
 
     def plus(self, other: PassWork) -> PassWork:
         """Return the work of this network and then another one, for the same positions."""
@@ -140,6 +144,7 @@ class PassWork:
             self.values + other.values,
             self.kernels + other.kernels,
             self.again,
+            self.pair + other.pair,
         )
 
 
@@ -172,6 +177,7 @@ class Ask:
     Attributes:
         text: tokens of its text, the whole conversation before included. pixels: of its images. audio: seconds of its sound.
         reply: tokens of the answer. speech: seconds of the answer's speech; 0: it is a text.
+        drawn: pixels of the image that it makes, and steps of denoising; 0: the pipeline's defaults, of one that makes images.
     """
 
     text: int = 200
@@ -179,6 +185,8 @@ class Ask:
     audio: float = 0.0
     reply: int = 60
     speech: float = 0.0
+    drawn: int = 0
+    steps: int = 0
 
 
 @frozen
@@ -186,7 +194,8 @@ class StageWork:
     """The part that a stage has in a request.
 
     Attributes:
-        positions: of its prompt, or its patches and frames. outputs: tokens. hidden: values that it hands on with each position or token.
+        positions: of its prompt, or its patches and frames. outputs: tokens; of a network without a cache, passes over all positions, one
+            after the other (0: one). hidden: values that it hands on with each position or token.
     """
 
     positions: int = 0
