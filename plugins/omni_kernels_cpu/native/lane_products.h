@@ -117,7 +117,7 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
     }
   };
   Later later(finish, sums);
-  bool many = blocks * W * x.steps > MANY_WORDS;
+  bool many = blocks > 2 && blocks * W * x.steps > MANY_WORDS;
   int64_t some = many ? panels_at_once(a.kind, a.in) : 1;
   for (int64_t from = begin; from < end; from += some * PANEL) {
     int64_t stop = end - from < some * PANEL ? end : from + some * PANEL;
@@ -221,7 +221,7 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, cons
     }
   };
   Later later(finish, sums);
-  bool many = blocks * W * x.steps > MANY_WORDS;
+  bool many = blocks > 2 && blocks * W * x.steps > MANY_WORDS;
   int64_t some = many ? panels_at_once(a.kind, a.in) : 1;
   for (int64_t from = part.begin; from < part.end; from += some * UNITS) {
     int64_t stop = part.end - from < some * UNITS ? part.end : from + some * UNITS;
