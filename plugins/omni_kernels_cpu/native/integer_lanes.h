@@ -1,4 +1,4 @@
-// Products of many rows with narrow weights and inputs in 8 bits, bit for bit those of decode steps (integers.h). As in lanes.h a vector holds
+// Products of many rows with narrow weights and inputs in 8 bits, bit for bit those of decode steps (integers.h). As in packed.h a vector holds
 // one output of W rows; the inputs of a row are two or four to a word. Where pairs of bfloat16 are multiplied, which is as fast, prompts keep these.
 #pragma once
 #include "integers.h"

@@ -58,6 +58,7 @@ inline Panel any_panel(const omni_matrix &a, int64_t output, int64_t count, int6
   return panel_of(a, output, count, buffer);
 }
 
+#if !TILES
 // c[count][2 * W], the sums of a panel for the rows of one or two blocks from number `b` on.
 inline void any_sums(const omni_matrix &a, const Panel &p, int64_t count, const Lanes &x, int64_t b, float *c, const char *next, int64_t bytes) {
   int64_t block = x.steps * W, rows = x.rows - b * W;
@@ -66,6 +67,7 @@ inline void any_sums(const omni_matrix &a, const Panel &p, int64_t count, const 
 #endif
   panel_sums(a.kind, p, count, x.block(b), block, x.steps, rows, c, next, bytes);
 }
+#endif
 
 #if TILES
 // What a panel, one of `panels` that pass the same rows, fetches of the next two blocks of rows.
@@ -128,7 +130,7 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
 #endif
     Panel panels[MOST_PANELS];
     for (int64_t o = from; o < stop && !chunks; o += PANEL)
-      panels[(o - from) / PANEL] = any_panel(a, o, stop - o < PANEL ? stop - o : PANEL, blocks, buffer + (o - from) * words_of(a.kind, a.in));
+      panels[(o - from) / PANEL] = any_panel(a, o, stop - o < PANEL ? stop - o : PANEL, blocks, buffer + (o - from) * weight_words(a.kind, a.in));
     for (int64_t b = 0; b < blocks; b += 2) {
       bool two = b + 1 < blocks;
       for (int64_t o = from; o < stop; o += PANEL) {
@@ -235,8 +237,8 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, cons
     Panel panels[2 * MOST_PANELS];
     for (int64_t u = from; u < stop; u += UNITS) {
       int64_t count = stop - u < UNITS ? stop - u : UNITS, at = (u - from) / UNITS * 2;
-      panels[at] = any_panel(a, u, count, blocks, buffer + at * UNITS * words_of(a.kind, a.in));
-      panels[at + 1] = any_panel(a, units + u, count, blocks, buffer + (at + 1) * UNITS * words_of(a.kind, a.in));
+      panels[at] = any_panel(a, u, count, blocks, buffer + at * UNITS * weight_words(a.kind, a.in));
+      panels[at + 1] = any_panel(a, units + u, count, blocks, buffer + (at + 1) * UNITS * weight_words(a.kind, a.in));
     }
     for (int64_t b = 0; b < blocks; b += 2) {
       for (int64_t u = from; u < stop; u += UNITS) {

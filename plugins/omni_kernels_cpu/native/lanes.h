@@ -157,14 +157,14 @@ constexpr int64_t MANY_WORDS = 1 << 17;  // of rows, which no longer stay in the
 // Panels that pass each block of rows together, so that many rows are read once for all of these panels: as many as leave room for a block.
 inline int64_t panels_at_once(int64_t kind, int64_t size) {
   if (!in_parts(kind) && !(TILES && kind == OMNI_BFLOAT16)) return 1;
-  int64_t bytes = PANEL * 4 * words_of(kind == OMNI_FLOAT32 ? kind : (int64_t)OMNI_BFLOAT16, size), some = bytes ? (1 << 20) / bytes : 1;
+  int64_t bytes = PANEL * 4 * weight_words(kind, size), some = bytes ? (1 << 20) / bytes : 1;
   return some < 1 ? 1 : some < MOST_PANELS ? some : MOST_PANELS;
 }
 
 // Scratch memory of lane_product(), in words.
 inline int64_t panel_words(int64_t kind, int64_t size) {
   if (kind == OMNI_FLOAT32 && !TILES) return 0;
-  int64_t words = panels_at_once(kind, size) * PANEL * words_of(kind, size);
+  int64_t words = panels_at_once(kind, size) * PANEL * weight_words(kind, size);
   return words < TURNS ? TURNS : words;
 }
 

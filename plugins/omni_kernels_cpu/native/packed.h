@@ -52,6 +52,9 @@ inline int64_t words_of(int64_t kind, int64_t size) {
   return in_parts(kind) ? padded / 2 * SPLIT : in_pairs(kind) ? padded / 2 : padded;
 }
 
+// Words of one output of a panel with `size` inputs.
+inline int64_t weight_words(int64_t kind, int64_t size) { return words_of(in_parts(kind) && kind != OMNI_FLOAT32 ? (int64_t)OMNI_BFLOAT16 : kind, size); }
+
 inline int64_t blocks_of_rows(int64_t rows) { return (rows + W - 1) / W; }
 
 // Rows in blocks of W, each [words, W].

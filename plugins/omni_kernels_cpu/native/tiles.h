@@ -36,6 +36,7 @@ enum { PLAIN, INPUTS, ALL };
 template <int KIND, int M, int V>
 __attribute__((noinline)) void tile_panel(const uint32_t *a, const uint32_t *after, int64_t stride, int64_t step, const uint32_t *x, int64_t block,
                                           int64_t turns, Ahead ahead, bool first) {
+  __asm__ volatile("" ::: "memory");  // compilers take it that tiles read nothing
   if (first) {
     _tile_zero(0);
     if (V > 1) _tile_zero(1);
