@@ -15,7 +15,7 @@ from omni_core.errors import ConfigError
 from omni_planner import fleet as fleets
 from omni_planner.devices import Accelerator, Fleet, Rates
 from omni_planner.estimate import Device, EstimatedProfile, estimate, says_its_work
-from omni_planner.fleet import AROUND, COUNTED, KEPT_UP, plan_fleet
+from omni_planner.fleet import AROUND, COUNTED, KEPT_UP, ROUNDS, plan_fleet
 from omni_planner.moves import moves
 from omni_planner.objectives import Objectives
 from omni_planner.optimize import _fleet_lines
@@ -281,6 +281,22 @@ def test_a_fleet_has_as_many_cells_as_the_load_needs() -> None:
         plan_fleet(line(), profile(), load, Objectives.parse("done=0.11"), Fleet(1, 2, GPU), spare=1)
     with pytest.raises(ConfigError, match="misses the objectives even with"):
         plan_fleet(line(), profile(), load, Objectives.parse("done=0.001"), fleet)
+
+
+def test_a_load_that_no_cell_bears_is_named_as_it_was_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates = list[float]()
+
+    def noted(*arguments: Any, **options: Any) -> Trial | str:
+        rates.append(arguments[3].rate)
+        return attempt(*arguments, **options)
+
+    monkeypatch.setattr(fleets, "attempt", noted)
+    with pytest.raises(ConfigError, match="misses the objectives even with") as raised:
+        plan_fleet(
+            line(), profile(), Load({"text": 1.0}, 20, rate=1e5), Objectives.parse("done=0.001"), Fleet(9, 1, GPU)
+        )
+    assert f"even with {rates[-1]:.2f} requests a second" in str(raised.value)
+    assert len(rates) == ROUNDS
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ SMALL_GROWTH = 1.1
 """That factor where a smaller cell says what may be expected: two loads are tried then, mostly."""
 
 ROUNDS = 7
+"""Loads of a cell that are tried, at most."""
 
 RUNNING = 128
 """Requests that an engine of a cell may compute together."""
@@ -196,7 +197,7 @@ class _Cells:
             if smaller and _hosts(self.fleet, gpus, share) > hosts:
                 bears = f"each bears less than {_part(self.load, missed)}"
                 return Worse(shape.text, f"{bears}, so more hosts would be needed; {reason(trial)}")
-        return reached or f"a cell of {gpus} ({shape.text}) misses the objectives even with {_part(self.load, share)}"
+        return reached or f"a cell of {gpus} ({shape.text}) misses the objectives even with {_part(self.load, missed)}"
 
     def simulated(self, gpus: int, settings: Settings, share: float) -> Trial | str:
         """Simulate a cell with a part of the load; or return why it cannot be."""
