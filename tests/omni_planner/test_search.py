@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,30 @@ def test_cells_that_bear_much_are_simulated_with_few_requests_of_the_steady_load
         assert isinstance(trial, Trial)
         if trial.kept_up > KEPT_UP:
             assert trial.per_second == pytest.approx(part.rate or (part.in_flight or 0) / 0.9, rel=0.25)
+
+
+def test_so_many_requests_come_before_those_that_count_as_come_while_one_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And twice as many may be in flight, whatever the config says: a cell of many GPUs is not what it was made for."""
+    made = list[tuple[PipelineConfig, Load, Trial]]()
+
+    def noted(*arguments: Any, **options: Any) -> Trial | str:
+        trial = attempt(*arguments, **options)
+        assert isinstance(trial, Trial)
+        made.append((arguments[0], arguments[3], trial))
+        return trial
+
+    monkeypatch.setattr(fleets, "attempt", noted)
+    few, load = evolve(line(), max_in_flight=1), Load({"text": 1.0}, 20, rate=500.0)
+    found = plan_fleet(few, profile(), load, Objectives.parse("done=0.11"), Fleet(9, 1, GPU))
+    assert found.usual.refused == 0
+    lasting = fleets.LASTING
+    for config, part, trial in made[:-2]:  # then come those of the plan
+        coming = ceil((part.rate or 0.0) * lasting)
+        assert part.around == min(AROUND, coming)
+        assert config.max_in_flight == 2 * coming
+        lasting = lasting if trial.excess else trial.figures["done"].p95
+    assert [part.around for _, part, _ in made[-2:]] == [ceil((part.rate or 0.0) * lasting) for _, part, _ in made[-2:]]
+    assert lasting < 0.12
 
 
 def test_a_cell_does_not_bear_messages_that_come_faster_than_they_are_handled() -> None:
