@@ -88,8 +88,11 @@ def test_the_text_encoder() -> None:
         ids = torch.zeros(2, 40, dtype=torch.long)
     decoder = network.model.language_model
     counted = flops_of(lambda: decoder(inputs_embeds=decoder.embed_tokens(ids), use_cache=False)) / 2
-    work = encoder_work({"text_config": TEXT})
+    work = encoder_work({"text_config": TEXT, "vision_config": vision})
     assert work.weights == matrices(decoder, "embed_tokens")
+    assert work.weights + work.unread == sum(each.numel() for each in network.parameters() if each.ndim > 1), (
+        "all are in memory"
+    )
     assert asked(evolve(work, pair=2 * work.pair), 40) == pytest.approx(counted, rel=1e-3), (
         "without a kernel for masks all pairs count"
     )

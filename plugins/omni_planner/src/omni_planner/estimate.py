@@ -188,7 +188,9 @@ class EstimatedProfile(PipelineProfile):
         """Return the bytes of the weights of one rank of a stage."""
         measured = self.stages.get(stage.name)
         work = measured.work if isinstance(measured, EstimatedStage) else None
-        values = 0 if work is None else weights_of(work) if isinstance(work, DecoderWork) else work.weights
+        values = (
+            0 if work is None else weights_of(work) if isinstance(work, DecoderWork) else work.weights + work.unread
+        )
         return values * ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2) // stage.tp_size
 
     def delay(self, stage: str, flight: Sample, is_payload: bool) -> float:

@@ -83,12 +83,34 @@ def text_section(config: Config) -> Config:
 
 
 def encoder_work(config: Config) -> PassWork:
-    """Return the work of a pass of the text encoder, without an output layer; a position attends to half of the others on average."""
+    """Return the work of a pass of the text encoder; a position attends to half of the others on average.
+
+    Embeddings, the output layer and the tower that sees images are loaded too, and not read.
+    """
+    vision: Config = config.get("vision_config") or {}
     config = text_section(config)
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     keys = hidden // heads * config["num_key_value_heads"]
     weights = layers * (2 * hidden**2 + 2 * hidden * keys + 3 * hidden * config["intermediate_size"])
-    return PassWork(weights, 2 * weights, 16 * layers * hidden, 12 * layers, pair=2 * layers * hidden)
+    unread = (1 if config.get("tie_word_embeddings") else 2) * config.get("vocab_size", 0) * hidden + vision_weights(
+        vision
+    )
+    return PassWork(weights, 2 * weights, 16 * layers * hidden, 12 * layers, pair=2 * layers * hidden, unread=unread)
+
+
+def vision_weights(config: Config) -> int:
+    """Return the values of the matrices of the tower that sees images; 0 for one that the config does not describe."""
+    if not config:
+        return 0
+    width, merged = config["hidden_size"], config["hidden_size"] * config.get("spatial_merge_size", 2) ** 2
+    block = 4 * width**2 + 3 * width * config["intermediate_size"]
+    patch = (
+        config.get("in_channels", config.get("in_chans", 3))
+        * config.get("temporal_patch_size", 2)
+        * config.get("patch_size", 14) ** 2
+    )
+    found: int = config["depth"] * block + patch * width + merged * (merged + config["out_hidden_size"])
+    return found
 
 
 def denoiser_work(config: Config) -> PassWork:

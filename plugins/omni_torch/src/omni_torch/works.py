@@ -120,7 +120,8 @@ class PassWork:
     Attributes:
         weights: values read by a pass. flops: of one position, which is a patch, a mel frame, a codec frame or a latent. values: read and
             written for it, beside the weights. kernels: of a pass. again: positions before its own that a pass computes again for each
-            stream. pair: FLOPs of a position and one that it attends to, of a network in which all attend to all.
+            stream. pair: FLOPs of a position and one that it attends to, of a network in which all attend to all. unread: values of
+            weights that are in memory too, which a pass does not read.
     """
 
     weights: int
@@ -129,6 +130,7 @@ class PassWork:
     kernels: int = 0
     again: int = 0
     pair: float = 0.0
+    unread: int = 0
 
     def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
         """Return what a pass asks of the device."""
@@ -145,6 +147,7 @@ class PassWork:
             self.kernels + other.kernels,
             self.again,
             self.pair + other.pair,
+            self.unread + other.unread,
         )
 
 
