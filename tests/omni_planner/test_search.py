@@ -123,7 +123,10 @@ def test_stages_of_a_gpu_that_no_placement_function_has_planned_get_budgets() ->
         return attempt(bare, settings, profile(), load, limits, 1, gpus=gpus)
 
     small, fits = tried({}, gib), tried({}, 4 * gib)
-    assert small == "stages without a gpu_memory (encode, speak) have 0.9 GiB of weights on GPU 0, which has 1.0 GiB"
+    assert small == (
+        "stages without a gpu_memory (encode, speak) have 0.9 GiB of weights on GPU 0, which has 1.0 GiB; "
+        "give one of them another GPU (--set STAGE.gpu=N), or take larger ones"
+    )
     assert isinstance(fits, Trial)
     budgets = {stage.name: int((stage.gpu_memory or "0MiB").removesuffix("MiB")) for stage in fits.config.stages}
     assert budgets["speak"] - budgets["encode"] == pytest.approx(1e9 / 2**20, abs=2)
@@ -298,6 +301,17 @@ def test_a_load_that_no_cell_bears_is_named_as_it_was_simulated(monkeypatch: pyt
         )
     assert f"even with {rates[-1]:.2f} requests a second" in str(raised.value)
     assert len(rates) == ROUNDS
+
+
+def test_queues_that_grow_are_not_called_missed_objectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    def overloaded(*arguments: Any, **options: Any) -> Trial | str:
+        made = attempt(*arguments, **options)
+        return made if isinstance(made, str) else evolve(made, kept_up=0.1)
+
+    monkeypatch.setattr(fleets, "attempt", overloaded)
+    with pytest.raises(ConfigError, match="bears the load; loosen --slo, or give hosts") as raised:
+        plan_fleet(line(), profile(), Load({"text": 1.0}, 20, rate=10.0), Objectives.parse("done=9"), Fleet(9, 1, GPU))
+    assert "meets the objectives, but its queues grow, even with" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -160,3 +160,5 @@ def test_requests_before_and_after_those_that_count_keep_a_pipeline_busy() -> No
     whole = simulate(pipeline("a", replicas=12), measured, arrivals)
     assert len(whole.flights) == 60
     assert summarise(whole).per_second == pytest.approx(60 / 6.9, rel=0.01)
+    with pytest.raises(ValueError, match="of 60 requests none counts if 30 come before and 30 after"):
+        simulate(pipeline("a", replicas=12), measured, arrivals, around=30)

@@ -78,20 +78,25 @@ inline Ahead rows_ahead(const Lanes &x, int64_t b, int64_t number, int64_t panel
 }
 #endif
 
-// What is done with the sums of a panel, finish(c, output, count, b), while the next panel's are computed: storing tiles waits for them, and
-// vectors work meanwhile.
+// What is done with the sums of a panel, finish(c, output, count, b): where there are tiles and many rows, while the next panel's are computed.
+// Storing tiles waits for them, and vectors work meanwhile; with few rows it waits for weights.
 template <class Finish>
 struct Later {
   Finish &finish;
-  float (*sums)[PANEL * 2 * W];
-  int64_t output = 0, count = 0, b = 0, now = 0;
+  bool few;
+  float sums[2][PANEL * 2 * W] __attribute__((aligned(64)));
+  int64_t output, count = 0, b, now = 0;
 
-  inline Later(Finish &finish, float (*sums)[PANEL * 2 * W]) : finish(finish), sums(sums) {}
+  inline Later(Finish &finish, int64_t blocks) : finish(finish), few(blocks <= 2) {}
   inline void end() {
     if (count) finish(sums[now], output, count, b);
   }
 #if TILES
-  inline void store(int64_t o, int64_t size, int64_t block, bool more, bool two) {
+  inline __attribute__((always_inline)) void store(int64_t o, int64_t size, int64_t block, bool more, bool two) {
+    if (few) {
+      store_tiles(more, two, sums[0]);
+      return finish(sums[0], o, size, block);
+    }
     end();
     now = 1 - now;
     store_tiles(more, two, sums[now]);
@@ -105,7 +110,6 @@ struct Later {
 // Calls emit(row, output, count, values) for `count` (at most 16) adjacent outputs between `begin` and `end` of every row.
 template <class Emit>
 inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, int64_t end, uint32_t *buffer, Emit emit) {
-  __attribute__((aligned(64))) float sums[2][PANEL * 2 * W];
   Source source = source_of(a);
   int64_t blocks = blocks_of_rows(x.rows);
   auto finish = [&](float *c, int64_t o, int64_t count, int64_t b) __attribute__((always_inline)) {
@@ -118,7 +122,8 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
       }
     }
   };
-  Later later(finish, sums);
+  Later later(finish, blocks);
+  float *sums = later.sums[0];
   bool many = blocks > 2 && blocks * W * x.steps > MANY_WORDS;
   int64_t some = many ? panels_at_once(a.kind, a.in) : 1;
   for (int64_t from = begin; from < end; from += some * PANEL) {
@@ -140,22 +145,17 @@ inline void lane_product(const omni_matrix &a, const Lanes &x, int64_t begin, in
         int64_t bytes = (after < PANEL ? after : PANEL) * source.bytes;
 #if TILES
         if (chunks) {
-          chunk_sums(a, o, count < 16 ? count : 16, o + 16, count > 16 ? count - 16 : 0, x, two, buffer, sums[0], after >= PANEL ? follows : 0);
-          finish(sums[0], o, count, b);
+          chunk_sums(a, o, count < 16 ? count : 16, o + 16, count > 16 ? count - 16 : 0, x, two, buffer, sums, after >= PANEL ? follows : 0);
+          finish(sums, o, count, b);
         } else {
           Ahead ahead{next, nullptr, bytes};
           if (b && many) ahead = rows_ahead(x, b, (o - from) / PANEL, (stop - from + PANEL - 1) / PANEL);
           tile_sums(a.kind, panel, count > 16 ? panel.words + 16 * panel.stride : nullptr, x.block(b), x.steps * W, x.steps, two, ahead);
-          if (blocks <= 2) {  // few rows wait for their weights
-            store_tiles(count > 16, two, sums[0]);
-            finish(sums[0], o, count, b);
-          } else {
-            later.store(o, count, b, count > 16, two);
-          }
+          later.store(o, count, b, count > 16, two);
         }
 #else
-        any_sums(a, panel, count, x, b, sums[0], next, bytes);
-        finish(sums[0], o, count, b);
+        any_sums(a, panel, count, x, b, sums, next, bytes);
+        finish(sums, o, count, b);
 #endif
       }
     }
@@ -206,7 +206,6 @@ inline void pack_end(int64_t kind, int64_t size, uint32_t *block) {
 // above ups. `part` begins at an even unit. `factors`: of each row, or null.
 inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, const omni_matrix &then, uint32_t *to, const float *factors,
                           uint32_t *buffer) {
-  __attribute__((aligned(64))) float sums[2][PANEL * 2 * W];
   int64_t units = a.out / 2, blocks = blocks_of_rows(x.rows), out_size = words_of(then.kind, units) * W;
   int64_t kind = in_integers(then) ? (int64_t)OMNI_FLOAT32 : then.kind;
   Source source = source_of(a);
@@ -222,15 +221,16 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, cons
       pack_sums(kind, c + i * W, 2 * W, u, count, to + (b + i) * out_size);
     }
   };
-  Later later(finish, sums);
+  Later later(finish, blocks);
+  float *sums = later.sums[0];
   bool many = blocks > 2 && blocks * W * x.steps > MANY_WORDS;
   int64_t some = many ? panels_at_once(a.kind, a.in) : 1;
   for (int64_t from = part.begin; from < part.end; from += some * UNITS) {
     int64_t stop = part.end - from < some * UNITS ? part.end : from + some * UNITS;
 #if TILES
     if (in_turns(a.kind) && blocks <= 2) {
-      chunk_sums(a, from, stop - from, units + from, stop - from, x, blocks == 2, buffer, sums[0], part.end - stop >= UNITS ? stop : 0);
-      finish(sums[0], from, stop - from, 0);
+      chunk_sums(a, from, stop - from, units + from, stop - from, x, blocks == 2, buffer, sums, part.end - stop >= UNITS ? stop : 0);
+      finish(sums, from, stop - from, 0);
       continue;
     }
 #endif
@@ -250,16 +250,11 @@ inline void gated_product(const omni_matrix &a, const Lanes &x, Range part, cons
         Ahead ahead{next, next_up, bytes};
         if (b && many) ahead = rows_ahead(x, b, (u - from) / UNITS, (stop - from + UNITS - 1) / UNITS);
         tile_sums(a.kind, gates, ups.words, x.block(b), x.steps * W, x.steps, b + 1 < blocks, ahead);
-        if (blocks <= 2) {
-          store_tiles(true, b + 1 < blocks, sums[0]);
-          finish(sums[0], u, count, b);
-        } else {
-          later.store(u, count, b, true, b + 1 < blocks);
-        }
+        later.store(u, count, b, true, b + 1 < blocks);
 #else
-        any_sums(a, gates, count, x, b, sums[0], next, bytes);
-        any_sums(a, ups, count, x, b, sums[0] + UNITS * 2 * W, next_up, bytes);
-        finish(sums[0], u, count, b);
+        any_sums(a, gates, count, x, b, sums, next, bytes);
+        any_sums(a, ups, count, x, b, sums + UNITS * 2 * W, next_up, bytes);
+        finish(sums, u, count, b);
 #endif
       }
     }

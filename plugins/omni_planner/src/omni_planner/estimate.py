@@ -171,7 +171,7 @@ class EstimatedProfile(PipelineProfile):
             if weights and left < 0:
                 raise ConfigError(
                     f"stages without a gpu_memory ({', '.join(weights)}) have {gib(sum(weights.values()))} of weights on GPU {gpu}, which "
-                    f"has {gib(capacity)}"
+                    f"has {gib(capacity)}; give one of them another GPU (--set STAGE.gpu=N), or take larger ones"
                 )
             if len(tenants) > 1:
                 for name, nbytes in weights.items():

@@ -80,6 +80,13 @@ class Worse:
 
 
 @frozen
+class Missed:
+    """A size of cells of which none bears the load. ``text``: why, with the least load that was simulated."""
+
+    text: str
+
+
+@frozen
 class FleetPlan:
     """A plan for many hosts.
 
@@ -127,7 +134,10 @@ def plan_fleet(
             worse[gpus] = cell
             on_progress(f"cells of {gpus}: {cell.shape}; {cell.text}")
     if not found:
-        raise ConfigError("no cell of a host meets the objectives:\n" + "\n".join(list(dict.fromkeys(reasons))[-3:]))
+        raise ConfigError(
+            "no cell of a host bears the load; loosen --slo, or give hosts of more or larger GPUs:\n"
+            + "\n".join(list(dict.fromkeys(reasons))[-3:])
+        )
 
     best = min(found.values(), key=lambda each: (_hosts(fleet, each.gpus, each.most), -each.gpus))
     hosts, each_host = _hosts(fleet, best.gpus, best.most) + spare, fleet.gpus // best.gpus
@@ -161,20 +171,21 @@ class _Cells:
         """
         for shape in shapes(self.profile, self.config, self.load.mix, 1.0, gpus):
             most = self._most(gpus, shape, smaller)
-            if not isinstance(most, str):
+            if isinstance(most, Cell | Worse):
                 return most
-            reasons.append(most)
-            if "objectives" in most:
+            reasons.append(most.text if isinstance(most, Missed) else most)
+            if isinstance(most, Missed):
                 return None
         return None
 
-    def _most(self, gpus: int, shape: Shape, smaller: Sequence[Cell]) -> Cell | Worse | str:
+    def _most(self, gpus: int, shape: Shape, smaller: Sequence[Cell]) -> Cell | Worse | Missed | str:
+        """Return the cell of a shape with the most load; or what it misses, or why it cannot be simulated."""
         whole = per_second(self.load, self.profile, self.config)
         known = max((each.most / each.gpus for each in smaller), default=0.0) * gpus
         hosts = min((_hosts(self.fleet, each.gpus, each.most) for each in smaller), default=self.fleet.hosts)
         step = SMALL_GROWTH if known else GROWTH
         share, missed = min(1.0, known * step or 0.8 / (shape.work * whole)), 1.0 + 1e-9
-        reached: Cell | None = None
+        reached, problem = None, ""
         for _ in range(ROUNDS):
             is_filled = whole * share * self.lasting <= AROUND  # else requests become more while those come that count
             trial = self.simulated(gpus, shape.settings, share)
@@ -183,6 +194,12 @@ class _Cells:
             messages = max(share for name, share in trial.shares.items() if name.startswith("messages"))
             if trial.excess or messages > 1 - IDLE or (is_filled and trial.kept_up < KEPT_UP):
                 missed = share
+                fails = (
+                    "misses the objectives even with"
+                    if trial.excess
+                    else "meets the objectives, but its queues grow, even with"
+                )
+                problem = f"{fails} {_part(self.load, share)} ({reason(trial)})"
             else:
                 reached = Cell(gpus, shape.text, share, trial)
                 self.lasting = trial.figures["done"].p95
@@ -197,7 +214,7 @@ class _Cells:
             if smaller and _hosts(self.fleet, gpus, share) > hosts:
                 bears = f"each bears less than {_part(self.load, missed)}"
                 return Worse(shape.text, f"{bears}, so more hosts would be needed; {reason(trial)}")
-        return reached or f"a cell of {gpus} ({shape.text}) misses the objectives even with {_part(self.load, missed)}"
+        return reached or Missed(f"a cell of {gpus} ({shape.text}) {problem}")
 
     def simulated(self, gpus: int, settings: Settings, share: float) -> Trial | str:
         """Simulate a cell with a part of the load; or return why it cannot be."""

@@ -43,6 +43,7 @@ def simulate(
     Raises:
         ConfigError: a request visits a stage that the profile has not measured; or a failure is of something that is not there, or the
             profile does not know how long it takes to start again.
+        ValueError: ``around`` leaves no request that counts.
     """
     simulation = Simulation(config, profile, cores, in_flight, pause, failures)
     simulation.begin(arrivals, around)

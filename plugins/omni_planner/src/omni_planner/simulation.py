@@ -202,9 +202,13 @@ class Simulation:
         return self._flights[request.inputs].expected_work()
 
     def begin(self, arrivals: Sequence[Arrival], around: int = 0) -> None:
-        """Let requests come. ``around``: see :func:`omni_planner.simulate.simulate`."""
+        """Let requests come. ``around``: see :func:`omni_planner.simulate.simulate`. Raises ValueError if none is left to count."""
         if around:
             self._counted = range(around, len(arrivals) - around)
+            if not self._counted:
+                raise ValueError(
+                    f"of {len(arrivals)} requests none counts if {around} come before and {around} after those that do"
+                )
             self._pending = len(self._counted)
         self._closed = deque(each for each in arrivals if each.seconds is None)
         coming = [(each.seconds, self.clock.number(), each) for each in arrivals if each.seconds is not None]
