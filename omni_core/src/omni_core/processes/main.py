@@ -51,13 +51,13 @@ def limit_torch_threads() -> None:
         torch.set_num_threads(max(1, int(threads)) if threads.isdecimal() else 1)
 
 
-def _limit_gpu_memory(spec: ProcessSpec) -> None:
-    """Limit torch's allocator to the memory budgets of the stages, if they have any."""
+def _prepare_gpu(spec: ProcessSpec) -> None:
+    """Let this thread, in which stages are built, use their GPU, within the memory budgets of the stages, if they have any."""
     gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
-    if gpus and spec.gpu_memory:
-        from omni_core.protocol.tensors import limit_memory
+    if gpus and find_spec("torch") is not None:
+        from omni_core.protocol.tensors import use_gpu
 
-        limit_memory(gpus[0], spec.gpu_memory)
+        use_gpu(gpus[0], spec.gpu_memory)
 
 
 def _network(spec: ProcessSpec, listener: int | None) -> Network | None:
@@ -84,7 +84,7 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
         enter_stage(stage)
 
     try:
-        _limit_gpu_memory(spec)
+        _prepare_gpu(spec)
         if spec.kernels and find_spec("omni_torch") is not None:
             load(INSTALL)(spec.kernels)
         worker.build(begin)

@@ -19,6 +19,7 @@ from omni_core.observe import recording
 from omni_core.processes.watch import ComputeWatch, MemoryWatch
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
+from omni_core.protocol.tensors import gpu_is_broken
 from omni_core.references import load, load_plugin
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
@@ -144,6 +145,9 @@ class Worker:
     def _check_memory(self, error: messages.ErrorInfo) -> None:
         if self._memory.must_end(error.error_type, lambda: sum(each.completed for each in self._stages.values())):
             logger.error("MemoryError for several requests in a row, and no memory to be had: this process ends")
+            self._scheduler_died()
+        elif "CUDA" in error.message and gpu_is_broken():
+            logger.error("the GPU fails every call of this process since %s: this process ends", error.message)
             self._scheduler_died()
 
     def close(self) -> None:
