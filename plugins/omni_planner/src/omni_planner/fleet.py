@@ -18,6 +18,7 @@ from omni_planner.estimate import EstimatedProfile
 from omni_planner.objectives import Objectives
 from omni_planner.search import per_second, reason
 from omni_planner.shapes import Shape, shapes
+from omni_planner.steady import LASTING, grows, is_certain, is_filled, longer, short
 from omni_planner.trials import Load, Settings, Trial, attempt
 
 GROWTH = 1.5
@@ -26,28 +27,14 @@ GROWTH = 1.5
 SMALL_GROWTH = 1.1
 """That factor where a smaller cell says what may be expected: two loads are tried then, mostly."""
 
-ROUNDS = 7
-"""Loads of a cell that are tried, at most."""
+CLOSE = 1.15
+"""The factor between a load that a cell bears and one that it does not bear, below which no load in between is tried."""
+
+ALONE = 0.05
+"""Requests in flight on average with which 95 of 100 find none before them, so that less load makes none of these faster."""
 
 RUNNING = 128
 """Requests that an engine of a cell may compute together."""
-
-COUNTED = 250, 500
-"""Requests of a simulation that count, at least and at most: those of as many seconds as a queue takes to grow past an objective."""
-
-GROWING = 5.0
-"""Those seconds, over the limit of the strictest objective."""
-
-LASTING = 10.0
-"""Seconds that requests are taken to last until some have been simulated: so long others come before those that count."""
-
-AROUND = 600
-"""Requests that come before those that count, at most, and after them."""
-
-KEPT_UP = 0.8
-"""The share of requests that end while as many come, at least: with less a queue grows, also where no objective limits what waits in it.
-By chance it varies by 0.07.
-"""
 
 IDLE = 0.02
 """The share of the time that a thread which sends and receives has nothing to do, at least: with less its queue grows."""
@@ -129,7 +116,7 @@ def plan_fleet(
         cell = cells.best(gpus, list(found.values()), reasons)
         if isinstance(cell, Cell):
             found[gpus] = cell
-            on_progress(f"cells of {gpus}: {cell.shape}; each bears {_part(load, cell.most)}")
+            on_progress(f"cells of {gpus}: {cell.shape}; each bears {_part(load.scaled(cell.most))}")
         elif cell is not None:
             worse[gpus] = cell
             on_progress(f"cells of {gpus}: {cell.shape}; {cell.text}")
@@ -179,56 +166,83 @@ class _Cells:
         return None
 
     def _most(self, gpus: int, shape: Shape, smaller: Sequence[Cell]) -> Cell | Worse | Missed | str:
-        """Return the cell of a shape with the most load; or what it misses, or why it cannot be simulated."""
+        """Return the cell of a shape with the most load; or what it misses, or why it cannot be simulated.
+
+        Loads become more until one is too much or the whole is borne, or fewer until one is borne or requests are alone; then those in
+        between are halved. So the search ends by itself.
+        """
         whole = per_second(self.load, self.profile, self.config)
         known = max((each.most / each.gpus for each in smaller), default=0.0) * gpus
         hosts = min((_hosts(self.fleet, each.gpus, each.most) for each in smaller), default=self.fleet.hosts)
-        step = SMALL_GROWTH if known else GROWTH
+        step = shrink = SMALL_GROWTH if known else GROWTH
         share, missed = min(1.0, known * step or 0.8 / (shape.work * whole)), 1.0 + 1e-9
-        reached, problem = None, ""
-        for _ in range(ROUNDS):
-            is_filled = whole * share * self.lasting <= AROUND  # else requests become more while those come that count
-            trial = self.simulated(gpus, shape.settings, share)
-            if isinstance(trial, str):
-                return trial
-            messages = max(share for name, share in trial.shares.items() if name.startswith("messages"))
-            if trial.excess or messages > 1 - IDLE or (is_filled and trial.kept_up < KEPT_UP):
+        reached: Cell | None = None
+        while True:
+            judged = self._judged(gpus, shape.settings, share)
+            if isinstance(judged, str):
+                return judged
+            trial, problem = judged
+            if problem:
                 missed = share
-                fails = (
-                    "misses the objectives even with"
-                    if trial.excess
-                    else "meets the objectives, but its queues grow, even with"
-                )
-                problem = f"{fails} {_part(self.load, share)} ({reason(trial)})"
             else:
                 reached = Cell(gpus, shape.text, share, trial)
                 self.lasting = trial.figures["done"].p95
-            below = 0.0 if reached is None else reached.most
-            if below and (missed < 1.15 * below or below >= 1.0):
-                break
-            if below:
-                share = min(1.0, below * step if missed > 1.0 else (below + missed) / 2)
-                continue
-            smaller_share = min(1 / (GROWTH if share < known else step), (1 - 2 * IDLE) / messages)
-            share *= smaller_share
+            if reached is not None:
+                if reached.most < 1.0 and missed >= CLOSE * reached.most:
+                    share = min(1.0, share * step) if missed > 1.0 else (reached.most + missed) / 2
+                    continue
+                if is_certain(reached.trial):
+                    return reached
+                judged = self._judged(gpus, shape.settings, reached.most, reached.trial)
+                if isinstance(judged, str):
+                    return judged
+                trial, problem = judged
+                if not problem:
+                    return evolve(reached, trial=trial)
+                share = missed = reached.most
+                reached, shrink = None, SMALL_GROWTH
+            part = self.load.scaled(share)
+            if trial.in_flight <= ALONE or part.in_flight == 1:
+                return Missed(f"a cell of {gpus} ({shape.text}) {problem} even with {_part(part)} ({reason(trial)})")
+            share *= min(1 / (max(shrink, GROWTH) if share < known else shrink), (1 - 2 * IDLE) / _messages(trial))
+            shrink *= GROWTH
             if smaller and _hosts(self.fleet, gpus, share) > hosts:
-                bears = f"each bears less than {_part(self.load, missed)}"
+                bears = f"each bears less than {_part(self.load.scaled(missed))}"
                 return Worse(shape.text, f"{bears}, so more hosts would be needed; {reason(trial)}")
-        return reached or Missed(f"a cell of {gpus} ({shape.text}) {problem}")
 
-    def simulated(self, gpus: int, settings: Settings, share: float) -> Trial | str:
-        """Simulate a cell with a part of the load; or return why it cannot be."""
+    def _judged(
+        self, gpus: int, settings: Settings, share: float, before: Trial | None = None
+    ) -> tuple[Trial, str] | str:
+        """Simulate a cell with a part of the load; return that and why the cell does not bear it, if so; or why it cannot be simulated.
+
+        Args:
+            before: a trial of the same, after which as many requests are simulated as tell whether the queue grows.
+        """
+        trial = self.simulated(gpus, settings, share, before)
+        if isinstance(trial, str):
+            return trial
+        if trial.excess:
+            return trial, "misses the objectives"
+        if _messages(trial) <= 1 - IDLE:
+            if not grows(trial):
+                return trial, ""
+            if before is None and not is_filled(trial):
+                return self._judged(gpus, settings, share, trial)
+        return trial, "meets the objectives, but its queues grow,"
+
+    def simulated(self, gpus: int, settings: Settings, share: float, before: Trial | None = None) -> Trial | str:
+        """Simulate a cell with a part of the load; or return why it cannot be. ``before``: see :meth:`_judged`."""
         part = self.load.scaled(share)
         at_once = part.in_flight or 0
         if part.rate is None and part.pause is None:
             part = evolve(part, total=max(part.total, part.in_flight or 0))
         else:
             rate = per_second(part, self.profile, self.config)
-            coming = ceil(rate * self.lasting)
-            limits = [limit for limit in self.objectives.limits.values() if limit] or [0.0]
-            counted = round(min(max(rate * GROWING * min(limits), COUNTED[0]), COUNTED[1]))
-            part = evolve(part, total=max(part.total, counted), around=min(AROUND, coming))
-            at_once = max(at_once, coming)
+            if before is None:
+                part = short(part, rate, self.lasting, self.objectives.limits)
+            else:
+                part = longer(part, before)
+            at_once = max(at_once, ceil(rate * self.lasting), ceil(before.coming) if before is not None else 0)
         given = dict(settings)
         for stage in self.config.stages:
             if self.profile.stages[stage.name].kind == "engine":
@@ -248,6 +262,10 @@ def _hosts(fleet: Fleet, gpus: int, most: float) -> int:
     return ceil(_needed(most) / (fleet.gpus // gpus))
 
 
-def _part(load: Load, share: float) -> str:
-    part = load.scaled(share)
+def _messages(trial: Trial) -> float:
+    """Return the share of the time in which the busiest thread sends and receives."""
+    return max(share for name, share in trial.shares.items() if name.startswith("messages"))
+
+
+def _part(part: Load) -> str:
     return f"{part.rate:.2f} requests a second" if part.rate is not None else f"{part.in_flight} at once"

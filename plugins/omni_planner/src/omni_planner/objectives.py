@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from omni_core.errors import ConfigError, did_you_mean
+from omni_core.interface import Interface
 from omni_planner.profile import PipelineProfile
 from omni_planner.summary import Quantiles, Summary
 
@@ -66,12 +67,18 @@ class Objectives:
         return [name for name, limit in self.limits.items() if name in figures and figures[name].p95 > limit]
 
 
-def figures_of(summary: Summary, profile: PipelineProfile) -> dict[str, Quantiles]:
-    """Return the figures of a load by their names in :data:`FIGURES`."""
+def figures_of(summary: Summary, profile: PipelineProfile, interface: Interface | None = None) -> dict[str, Quantiles]:
+    """Return the figures of a load by their names in :data:`FIGURES`.
+
+    Args:
+        interface: of the pipeline; one that answers in no text has no first text.
+    """
     found: dict[str, Quantiles] = {}
     for stage, first in summary.first.items():
-        spoken = profile.stages[stage].kind == "vocoder" or profile.stages[stage].frame_seconds > 0
-        found.setdefault("ttfa" if spoken else "ttft", first)
+        if profile.stages[stage].kind == "vocoder" or profile.stages[stage].frame_seconds > 0:
+            found.setdefault("ttfa", first)
+        elif interface is None or "text" in interface.outputs:
+            found.setdefault("ttft", first)
     if summary.late is not None:
         found["gap"] = summary.late
     if summary.done is not None:

@@ -74,9 +74,13 @@ from omni_planner.trials import Load, Trial
     "--spare", type=click.IntRange(0), default=1, show_default=True, help="With several hosts: those that may be lost."
 )
 @click.option(
-    "--requests", "total", type=click.IntRange(20), default=150, show_default=True, help="Of each simulation."
-)
-@click.option("--trials", type=click.IntRange(1), default=60, show_default=True, help="Simulations at most.")
+    "--requests", "total", type=click.IntRange(20), default=150, show_default=True,
+    help="Of each simulation, those that count.",
+)  # fmt: skip
+@click.option(
+    "--trials", type=click.IntRange(1), default=60, show_default=True,
+    help="Simulations at most; of conversations, which have others around those that count, as many as have the same number of requests.",
+)  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the deploy file of the best."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import ceil
 from typing import Any
 
 from attrs import define, evolve, field
@@ -20,6 +21,8 @@ from omni_planner.moves import moves
 from omni_planner.objectives import Objectives
 from omni_planner.profile import PipelineProfile
 from omni_planner.shapes import demands, shapes
+from omni_planner.steady import LASTING, amid, longer
+from omni_planner.summary import Quantiles
 from omni_planner.trials import Load, Settings, Trial, attempt, changed
 
 SHAPES = 2
@@ -27,6 +30,9 @@ SHAPES = 2
 
 NOISE = 0.05
 """The share by which a figure must be better to count."""
+
+SETTLED = 3
+"""Placements for each number of GPUs that are simulated for longer, until one of them meets the objectives."""
 
 Progress = Callable[[str], None]
 
@@ -37,7 +43,8 @@ class Search:
 
     Attributes:
         config: what is changed, before it is placed. trials: in the order in which they were made. refusals: by the settings that cannot
-            be, the reason. budget: trials that may be made.
+            be, the reason. budget: trials of ``load.total`` requests that may be made; of conversations, whose trials have others around
+            these, as many as have the same number of requests. settled: of conversations, the best by cost, simulated for longer.
     """
 
     config: PipelineConfig
@@ -49,6 +56,8 @@ class Search:
     trials: list[Trial] = field(factory=list)
     refusals: dict[str, str] = field(factory=dict)
     _seen: dict[str, Trial | str] = field(factory=dict)
+    settled: list[Trial] = field(factory=list)
+    _steady: Load | None = None
 
     # --- GPUs --------------------------------------------------------------------------------------------------------
     def on_gpus(self, fleet: Fleet) -> list[Trial]:
@@ -72,14 +81,36 @@ class Search:
                     break
             best = self._best(gpus)
             if best is not None:
-                left = self.budget - len(self.trials)
+                left = self._most_trials - len(self.trials)
                 most = left if gpus == fleet.gpus else left // 2  # more GPUs may be needed
                 self._improve(best, partial(self._on_gpus, gpus=gpus, fleet=fleet), most)
-                best = self._best(gpus)
+                best = self._settle(gpus, fleet)
             enough += best is not None and not best.excess
-            if enough == 2 or len(self.trials) >= self.budget:
+            if enough == 2 or len(self.trials) >= self._most_trials:
                 break
-        return front(self.trials, self.objectives)
+        return front(self.settled or self.trials, self.objectives)
+
+    def _settle(self, gpus: int, fleet: Fleet) -> Trial | None:
+        """Return the best placement on so many GPUs; of conversations, the best of a few that are simulated for longer.
+
+        A queue of theirs may grow so slowly that the objectives are missed only later.
+        """
+        if self._steady is None:
+            return self._best(gpus)
+        tried, longer_ones = [each for each in self.trials if each.cost == gpus], list[Trial]()
+        best = _simplest(tried, self.objectives)
+        while not best.excess and len(longer_ones) < SETTLED:
+            load, memory = longer(self._steady, best), [fleet.accelerator.memory] * gpus
+            again = attempt(self.config, best.settings, self.profile, load, self.objectives, gpus, gpus=memory)
+            assert isinstance(again, Trial)
+            longer_ones.append(again)
+            tried.remove(best)
+            if not again.excess or not tried:
+                break
+            best = _simplest(tried, self.objectives)
+        found = min(longer_ones or [best], key=self._key)
+        self.settled.append(found)
+        return found
 
     def _on_gpus(self, settings: Settings, gpus: int, fleet: Fleet) -> Trial | None:
         return self._try(settings, gpus, [fleet.accelerator.memory] * gpus)
@@ -90,7 +121,7 @@ class Search:
         first = self._try({}, cores, cores=cores)
         if first is not None:
             self._improve(
-                first, lambda settings: self._try(settings, cores, cores=cores), self.budget - len(self.trials)
+                first, lambda settings: self._try(settings, cores, cores=cores), self._most_trials - len(self.trials)
             )
         found = sorted(self.trials, key=self._key)[:4]
         found += [first] if first is not None and first not in found else []
@@ -126,9 +157,7 @@ class Search:
     def _try(self, settings: Settings, cost: int, gpus: Sequence[int] = (), cores: int | None = None) -> Trial | None:
         key = f"{cost} {[_described(stage) for stage in changed(self.config, settings).stages]}"
         if key not in self._seen:
-            found = attempt(
-                self.config, settings, self.profile, self.load, self.objectives, cost, gpus=gpus, cores=cores
-            )
+            found = self._simulated(settings, cost, gpus, cores)
             self._seen[key] = found
             if isinstance(found, str):
                 self.refusals[described(settings)] = found
@@ -137,6 +166,30 @@ class Search:
                 self.on_progress(f"{len(self.trials):3}: {shown(found, self.objectives, 'GPU' if gpus else 'core')}")
         made = self._seen[key]
         return None if isinstance(made, str) else made
+
+    def _simulated(self, settings: Settings, cost: int, gpus: Sequence[int], cores: int | None) -> Trial | str:
+        """Simulate a placement, under the load that conversations have for long.
+
+        How long their requests last, the first placement says; all others have as many around, so that chance is the same for all.
+        """
+        simulate = partial(
+            attempt, self.config, settings, self.profile, objectives=self.objectives, cost=cost, gpus=gpus, cores=cores
+        )
+        if self.load.pause is None:
+            return simulate(load=self.load)
+        if self._steady is None:
+            first = simulate(load=self.load)
+            if isinstance(first, str):
+                return first
+            done = first.figures.get("done", Quantiles(0.0, LASTING))
+            self._steady = amid(self.load, per_second(self.load, self.profile, self.config, done.p50), done.p95)
+        return simulate(load=self._steady)
+
+    @property
+    def _most_trials(self) -> int:
+        if self._steady is None:
+            return self.budget
+        return min(self.budget, ceil(self.budget * self.load.total / (self._steady.total + 2 * self._steady.around)))
 
     def _best(self, cost: int) -> Trial | None:
         return min((each for each in self.trials if each.cost == cost), key=self._key, default=None)
@@ -154,11 +207,11 @@ def _described(stage: StageConfig) -> tuple[StageConfig, list[tuple[str, Any]]]:
     )
 
 
-def per_second(load: Load, profile: EstimatedProfile, config: PipelineConfig) -> float:
-    """Return the requests a second of a load whose requests take as long as alone."""
+def per_second(load: Load, profile: PipelineProfile, config: PipelineConfig, lasting: float = 0.0) -> float:
+    """Return the requests a second of a load whose requests take as long as alone, by the estimate, but at least ``lasting`` seconds."""
     if load.rate is not None:
         return load.rate
-    total, alone = sum(load.mix.values()), sum(demands(profile, config, load.mix).values())
+    total, alone = sum(load.mix.values()), max(lasting, sum(demands(profile, config, load.mix).values()))
     if load.pause is None:
         return (load.in_flight or 1) / alone
     spoken = sum(

@@ -30,13 +30,16 @@ class Shape:
 
 
 def demands(
-    profile: EstimatedProfile, config: PipelineConfig, mix: Mapping[str, float], ranks: int = 1
+    profile: PipelineProfile, config: PipelineConfig, mix: Mapping[str, float], ranks: int = 1
 ) -> dict[str, float]:
-    """Return the seconds of one GPU that a request takes on average, by stage, with :data:`BATCH` requests at once."""
+    """Return the seconds of one GPU that a request takes on average, by stage, with :data:`BATCH` requests at once.
+
+    Of stages that are not estimated it says nothing.
+    """
     total = sum(mix.values())
     found: dict[str, float] = {}
     for stage in config.stages:
-        measured = profile.stages[stage.name]
+        measured = profile.stages.get(stage.name)
         if not isinstance(measured, EstimatedStage) or measured.work is None:
             continue
         costing = measured.costing(evolve(stage, tp_size=ranks))

@@ -46,7 +46,7 @@ class Outcome:
             was making a turn, by ``stage`` or ``stage.replica``. devices: share of the time that each device computed, by ``gpu`` or
             ``host:gpu``. messages: share of the time that the client's process sent and received. deaths: of units.
         window: where not all requests count, seconds from the first to the last one that does; else 0. kept_up: requests that ended in
-            them, for each one that came.
+            them, for each one that came. in_flight: requests in the pipeline at once, on average.
         processes: processor seconds of each process for messages and for turns, by its name (and :data:`CLIENT`), since its last start.
     """
 
@@ -60,6 +60,7 @@ class Outcome:
     processes: dict[str, tuple[float, float]] = field(factory=dict)
     window: float = 0.0
     kept_up: float = 1.0
+    in_flight: float = 0.0
 
 
 class Simulation:
@@ -354,11 +355,14 @@ class Simulation:
         made = self._until_then
         if made is None:
             seconds = max((each.ended or 0.0 for each in self.flights), default=0.0)
-            return evolve(self._shares(seconds), flights=self.flights)
+            in_flight = _seconds_in_pipeline(self.flights) / (seconds or 1.0)
+            return evolve(self._shares(seconds), flights=self.flights, in_flight=in_flight)
         flights = self.flights[self._counted.start : self._counted.stop]
         begun, end = flights[0].arrived, flights[-1].arrived
         ended = sum(each.ended is not None and begun < each.ended <= end for each in self.flights)
-        return evolve(made, flights=flights, window=end - begun, kept_up=ended / len(flights))
+        window = end - begun
+        in_flight = _seconds_in_pipeline(flights) / window if window else float(len(flights))
+        return evolve(made, flights=flights, window=window, kept_up=ended / len(flights), in_flight=in_flight)
 
     def _shares(self, seconds: float) -> Outcome:
         """Return how busy everything was, as shares of the seconds from the beginning until now."""
@@ -378,3 +382,7 @@ class Simulation:
             processes[unit.name] = unit.loop.worked - on_loop, turns
         messages = self.client.worked / lasted
         return Outcome([], seconds, hosts, shares, devices, messages, deaths, processes)
+
+
+def _seconds_in_pipeline(flights: Iterable[Flight]) -> float:
+    return sum(each.ended - each.arrived for each in flights if each.ended is not None)

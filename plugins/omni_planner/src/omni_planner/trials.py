@@ -76,7 +76,9 @@ class Trial:
     Attributes:
         settings: changes of the config that was given. config: the one that was simulated, placed. cost: GPUs or cores.
         figures: by name, see :mod:`omni_planner.objectives`. excess: by how much objectives are missed; 0: all are met.
-        per_second: requests that ended in a second. refused: share of the requests. kept_up: see :class:`~omni_planner.simulation.Outcome`.
+        per_second: requests that ended in a second. refused: share of the requests. kept_up, in_flight: see
+            :class:`~omni_planner.simulation.Outcome`. counted: requests that the figures are of. around: those before them.
+            coming: where not all count, requests that come while one lasts, of 95 in 100; else 0.
         shares: of the time, by stage (the busiest replica), device, and ``messages`` of the client's process and of each process group.
     """
 
@@ -91,6 +93,10 @@ class Trial:
     processors: float = 0.0
     notes: Mapping[str, str] = field(factory=dict)
     kept_up: float = 1.0
+    in_flight: float = 0.0
+    counted: int = 0
+    around: int = 0
+    coming: float = 0.0
 
     @property
     def saturated(self) -> str:
@@ -151,7 +157,7 @@ def attempt(
     except ConfigError as error:  # of many sizes one may not fit where others do
         return str(error).splitlines()[0]
     summary = summarise(outcome)
-    figures = figures_of(summary, profile)
+    figures = figures_of(summary, profile, made.interface)
     refused = summary.refused / max(1, summary.refused + summary.requests)
     return Trial(
         settings,
@@ -165,6 +171,10 @@ def attempt(
         sum(outcome.busy),
         notes,
         outcome.kept_up,
+        outcome.in_flight,
+        len(outcome.flights),
+        load.around,
+        len(outcome.flights) / outcome.window * figures["done"].p95 if outcome.window and "done" in figures else 0.0,
     )
 
 
