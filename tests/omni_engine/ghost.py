@@ -43,7 +43,7 @@ class _NoHostTensors(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class _NoHostValues(TorchFunctionMode):
+class NoHostValues(TorchFunctionMode):
     """Rejects calls that never reach the dispatcher: tensors of Python's values, and indices that are lists."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -60,7 +60,7 @@ def _parts(index: Any) -> tuple[Any, ...]:
 
 @contextmanager
 def no_host() -> Iterator[None]:
-    with _NoHostTensors(), _NoHostValues():
+    with _NoHostTensors(), NoHostValues():
         yield
 
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import PROMPTS, SAMPLINGS, feedback_alone
 from engine_harness import Driven
-from ghost import GhostRecorder, decode, ghost_gpu
+from ghost import GhostRecorder, NoHostValues, decode, ghost_gpu
 from test_attention import BLOCK, HEADS, KV_HEADS, LAYOUT, WIDTH, StandInWrapper, made, paged_attention
 from test_engine import EXPECTED
 from toy_model import POISON_TOKEN, FeedbackRunner, ToyModel, ToyRunner, generate
@@ -284,6 +284,33 @@ def test_results_of_a_step_survive_the_next_step(driven: Callable[..., Driven]) 
     stage.answer("r", [1, 2], sampling=GREEDY)
     assert len(kept) > 20
     assert all(torch.equal(seen, copied) for seen, copied in kept)
+
+
+def test_a_replayed_step_keeps_rows_without_the_host() -> None:
+    """The slots are those that the graph writes to, so that the host need not wait for its end to send them."""
+    kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    class Keeping(ToyRunner):
+        kept_width = MODEL.hidden_size
+
+        def after_forward(self, batch: ForwardBatch, output: ForwardOutput) -> None:
+            assert batch.keep is not None
+            slots = [stage.cache.slot_numbers(r.request_id, r.computed, r.length)[0] for r in batch.requests]
+            if max(batch.lengths) > 1:
+                batch.keep(output.hidden)
+                return
+            with NoHostValues():
+                batch.keep(output.hidden)
+            kept.append((stage.cache.kept[slots].clone(), output.hidden.clone()))
+
+    stage = engine(Keeping(MODEL), block_size=4)
+    for index in range(5):
+        data = {"prompt": [3 + index] * (2 + 3 * index), "sampling": GREEDY}
+        stage.inbox.put(IncomingMessage(str(index), "new_request", data, None, None, OmniRequest()))
+    for _ in range(12):
+        assert stage.loop.turn()
+    assert stage.statistics()["graph_steps"] == len(kept) == 11
+    assert all(len(rows) == 5 and torch.equal(rows, hidden) for rows, hidden in kept)
 
 
 # --- attention -------------------------------------------------------------------------------------------------------

@@ -29,6 +29,16 @@ def test_each_request_gets_its_frame_and_keeps_its_feedback() -> None:
     assert [(each.state.feedback.item(), each.state.frames) for each in requests] == [(0.5, 3), (0.25, 3)]
 
 
+@pytest.mark.parametrize("rows", [[0, 1, 2], [2], [1, 0, 2]])
+def test_a_frame_is_made_of_the_row_and_the_newest_token_of_its_request(rows: list[int]) -> None:
+    hidden = torch.tensor([[0.0], [0.1], [0.2]])
+    requests: Any = [(SimpleNamespace(output_ids=[9, 10 + row]), row) for row in rows]
+    speaking, states, tokens = Counting().newest(ForwardOutput(hidden), requests)
+    assert speaking == [request for request, _ in requests]
+    assert torch.equal(states, hidden[rows])
+    assert tokens.tolist() == [10 + row for row in rows]
+
+
 def test_frames_are_recorded_on_devices_with_graphs() -> None:
     model: Any = object()
     strategy = Counting()

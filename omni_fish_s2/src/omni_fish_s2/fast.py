@@ -102,10 +102,10 @@ class FastDecoder(nn.Module):
         batch, config = len(x), self.config
         shape = config.layers, batch * self.codebooks, config.kv_heads, config.head_dim
         keys, values = (tuple(x.new_empty(shape)) for _ in range(2))
-        pages = torch.arange(batch, dtype=torch.int32).unsqueeze(1)
+        pages = torch.arange(batch, dtype=torch.int32, device=x.device).unsqueeze(1)
         codes: list[torch.Tensor] = []
         for position in range(self.codebooks):
-            lengths = torch.full((batch,), position + 1, dtype=torch.int32)
+            lengths = torch.full((batch,), position + 1, dtype=torch.int32, device=x.device)
             c, s = (each[position].expand(batch, 1, -1) for each in (cos, sin))
             (output,) = self._step.compute(x, c, s, DecodeCache(pages, lengths, self.codebooks, keys, values))
             codes.append(choose(self.output(output), position) if position else first)

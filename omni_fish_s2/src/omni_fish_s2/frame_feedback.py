@@ -90,8 +90,7 @@ class FrameFeedback(FrameStrategy):
         self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
     ) -> dict[str, list[OutgoingMessage]]:
         """Complete each request's frame: ``[codebooks]`` int64 codes, streamed to ``vocoder``."""
-        hidden, speaking = output.hidden[[row for _, row in requests]], [request for request, _ in requests]
-        tokens = torch.tensor([request.output_ids[-1] for request in speaking], device=hidden.device)
+        speaking, hidden, tokens = self.newest(output, requests)
         frames, feedback = self.residual_codes(hidden, tokens - self.model.config.semantic_begin, speaking)
         return self.stream(frames.cpu(), feedback, speaking, "vocoder")
 

@@ -77,11 +77,12 @@ class FrameTables:
         config, groups = predictor.config, predictor.groups
         shape = (config.layers, batch * groups, config.kv_heads, config.head_dim)
         keys, values = like.new_zeros(shape), like.new_zeros(shape)
-        cos, sin = predictor.rotary(torch.arange(groups), like.dtype)
-        pages = torch.arange(batch, dtype=torch.int32).unsqueeze(1)
+        device = like.device
+        cos, sin = predictor.rotary(torch.arange(groups, device=device), like.dtype)
+        pages = torch.arange(batch, dtype=torch.int32, device=device).unsqueeze(1)
         self._angles = [(cos[group].repeat(batch, 1), sin[group].repeat(batch, 1)) for group in range(groups)]
         self._caches = [
-            DecodeCache(pages, torch.full((batch,), group + 1, dtype=torch.int32), groups, list(keys), list(values))
+            DecodeCache(pages, torch.full((batch,), group + 1, dtype=torch.int32, device=device), groups, list(keys), list(values))
             for group in range(groups)
         ]
 

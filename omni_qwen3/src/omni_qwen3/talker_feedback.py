@@ -103,8 +103,7 @@ class TalkerFeedback(FrameStrategy):
         self, batch: ForwardBatch, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
     ) -> dict[str, list[OutgoingMessage]]:
         """Complete each request's frame: ``[groups]`` int64 codes, streamed to ``code2wav``."""
-        hidden, speaking = output.hidden[[row for _, row in requests]], [request for request, _ in requests]
-        first = torch.tensor([request.output_ids[-1] for request in speaking], device=hidden.device)
+        speaking, hidden, first = self.newest(output, requests)
         residual, feedback = self.residual_codes(hidden, self.model.embed(first), speaking)
         frames = torch.cat([first.unsqueeze(1), residual], dim=1).cpu()
         for request, frame in zip(speaking, frames, strict=True):

@@ -53,6 +53,7 @@ class DecodeGraphs:
         padding_row = min(range(len(batch.starts)), key=batch.starts.__getitem__)
         attention = self._attention(len(batch.requests), max(batch.starts) + 1)
         self._tables.fill(batch.requests, batch.starts, attention.rows, padding_row)
+        batch.attention.written_at(self._tables.writes[: len(batch.requests)])
         attention.refill()
         inputs = [batch.input_ids, batch.positions.movedim(-1, 0), batch.input_embeds]
         key = (attention, batch.positions.dim(), batch.positions.dtype, extra)

@@ -95,8 +95,11 @@ class AutoregressiveLoop(LoopScheduler):
     # --- the scheduler contract --------------------------------------------------------------------------------------
     def start(self) -> None:
         """Serve until :meth:`stop`."""
-        if self._runner.device.type == "cuda":  # kernels start on the current device, and each thread has its own
-            torch.cuda.set_device(self._runner.device)
+        device = self._runner.device
+        if (
+            device.type == "cuda" and device.index is not None
+        ):  # kernels start on a thread's current device, which else is 0
+            torch.cuda.set_device(device)
         with torch.inference_mode():
             super().start()
 

@@ -58,10 +58,11 @@ class DecoderStep:
                 layers, for what they return.
         """
         attention = batch.attention
-        # The lengths are not there while a step is recorded as a graph, which is where no kernel of this kind is.
         if not isinstance(attention, CacheAttention) or not self.is_installed(x):
             return None
-        prompts = max(batch.lengths) > 1
+        # A step that is recorded as a graph has no lengths: it is one of decodes.
+        lengths = getattr(batch, "lengths", None)
+        prompts = lengths is not None and max(lengths) > 1
         if not self.fits(x, prompts):
             return None
         cache = attention.decode_cache()

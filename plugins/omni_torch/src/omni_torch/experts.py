@@ -92,7 +92,7 @@ def experts(
     Returns:
         ``[n, hidden]``.
     """
-    if _groupable(x, down):
+    if _groupable(x, gate_up, down):
         return grouped(x, weights, chosen, gate_up, down, first, total)
 
     def expert(number: int, rows: torch.Tensor) -> torch.Tensor:
@@ -102,11 +102,12 @@ def experts(
     return one_by_one(x, weights, chosen, expert, None if total is None else range(first, first + len(gate_up)))
 
 
-def _groupable(x: torch.Tensor, down: torch.Tensor) -> bool:
-    """Return True if PyTorch's grouped product supports these: on a GPU, not in float64, rows aligned to 16 bytes."""
+def _groupable(x: torch.Tensor, *stacks: torch.Tensor) -> bool:
+    """Return True if PyTorch's grouped product supports these: on a GPU, not in float64, dense rows aligned to 16 bytes."""
     if not x.is_cuda or x.dtype == torch.float64 or not hasattr(F, "grouped_mm"):
         return False
-    return all(size * x.element_size() % 16 == 0 for size in down.shape[1:])
+    sizes = [size for each in stacks for size in (*each.shape[1:], *each.stride()[:-1])]
+    return all(each.stride(-1) == 1 for each in stacks) and all(size * x.element_size() % 16 == 0 for size in sizes)
 
 
 def one_by_one(

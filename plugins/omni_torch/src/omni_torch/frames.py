@@ -6,9 +6,11 @@ from typing import Protocol
 
 import torch
 
-from omni_core.model_runner import ARModel, ARRequest, FeedbackStrategy
+from omni_core.model_runner import ARModel, ARRequest, FeedbackStrategy, ForwardOutput
 from omni_core.scheduling.base import OutgoingMessage
 from omni_torch.graphs import Graphs, Recorder
+from omni_torch.packing import indices
+from omni_torch.transfers import all_to_device
 
 
 class SpeechState(Protocol):
@@ -40,6 +42,20 @@ class FrameStrategy(FeedbackStrategy):
         """See :meth:`FeedbackStrategy.bind`."""
         super().bind(model, device)
         self.graphs = Graphs.choose(device, self._frame_graphs, "frame_graphs")
+
+    def newest(
+        self, output: ForwardOutput, requests: list[tuple[ARRequest, int]]
+    ) -> tuple[list[ARRequest], torch.Tensor, torch.Tensor]:
+        """Return what the frames of a step are made of: the requests, their hidden states ``[B, hidden]``, their newest tokens ``[B]``.
+
+        Args:
+            output, requests: those of :meth:`FeedbackStrategy.extract_output`.
+        """
+        speaking, rows = [request for request, _ in requests], [row for _, row in requests]
+        on_host = indices([request.output_ids[-1] for request in speaking]), indices(rows)
+        tokens, index = all_to_device(on_host, output.hidden.device)
+        every = rows == list(range(len(output.hidden)))  # as in most steps of decodes
+        return speaking, output.hidden if every else output.hidden[index], tokens
 
     def stream(
         self, frames: torch.Tensor, feedback: torch.Tensor, requests: list[ARRequest], target: str

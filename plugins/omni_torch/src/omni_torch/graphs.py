@@ -15,6 +15,7 @@ import torch
 from attrs import define
 
 from omni_core.errors import ConfigError
+from omni_torch.transfers import copy_into
 
 logger = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ class Graphs:
         if recording is None:
             return None
         for static, given in zip(recording.inputs, inputs, strict=True):
-            static[:count] = given
+            copy_into(static[:count], given)
             if count < rows:
                 static[count:] = static[padding_row]
         recording.replay()

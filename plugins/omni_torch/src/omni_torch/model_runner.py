@@ -172,7 +172,8 @@ class FeedbackARModelRunner(ARModelRunner):
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
         """Call the strategy for the step of every request that continues."""
-        rows = batch.sample_rows.tolist()
+        last_rows = [last_row for *_, last_row in _segments(batch)]
+        rows = [last_rows[index] for index in batch.sampled]
         going_on = [
             (request, row) for (request, _), row in zip(sampled, rows, strict=True) if request.finish_reason is None
         ]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from omni_core.model_runner import ARRequest, ForwardBatch, PagedAttention
+from omni_torch.transfers import all_to_device
 
 
 def packed_batch(
@@ -28,15 +29,17 @@ def packed_batch(
         if start + length == request.length:
             sampled.append(index)
             sample_rows.append(len(tokens) - 1)
+    on_host = indices(tokens), packed_rotary(requests, starts, lengths), indices(sample_rows)
+    input_ids, positions, rows = all_to_device(on_host, device)
     return ForwardBatch(
         requests=requests,
         starts=starts,
         lengths=lengths,
-        input_ids=indices(tokens).to(device),
+        input_ids=input_ids,
         input_embeds=None,
-        positions=packed_rotary(requests, starts, lengths).to(device),
+        positions=positions,
         attention=attention,
-        sample_rows=indices(sample_rows).to(device),
+        sample_rows=rows,
         sampled=sampled,
         keep=keep,
     )

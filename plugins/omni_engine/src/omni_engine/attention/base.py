@@ -10,6 +10,8 @@ import torch
 
 from omni_core.model_runner import ARRequest, CacheAttention, KVLayout
 from omni_engine.kv_cache import KVCache
+from omni_torch.packing import indices
+from omni_torch.transfers import to_device
 
 if TYPE_CHECKING:
     from omni_engine.attention.static import StaticAttention
@@ -29,7 +31,7 @@ class StepAttention(CacheAttention):
         writes: list[int] = []
         for request, start, length in zip(*self._step, strict=True):
             writes.extend(self.cache.slot_numbers(request.request_id, start, start + length))
-        return torch.tensor(writes, device=self.cache.keys[0].device)
+        return to_device(indices(writes), self.cache.keys[0].device)
 
     def place(self, layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         return self._write, self.cache.keys[layer], self.cache.values[layer]

@@ -29,16 +29,22 @@ class StaticPagedAttention(StaticAttention):
     def __init__(self, backend: AttentionBackend, tables: DecodeTables, rows: int, width: int) -> None:
         super().__init__(backend, tables, rows, width)
         self._column = torch.arange(width * self.cache.block_size, device=tables.pages.device)
+        self._read: torch.Tensor | None = None
 
     def begin(self) -> None:
+        self._read = None
+
+    def _prepare(self) -> torch.Tensor:
         size = self.cache.block_size
         first = self.tables.pages[: self.rows, : self.width].long() * size
         slots = (first.unsqueeze(-1) + self._column[:size]).flatten(1)
         self._lengths = self.tables.lengths[: self.rows].long()
         self._seen = self._column < self._lengths.unsqueeze(1)
-        self._read = torch.where(self._seen, slots, slots[:, :1])  # as in PagedAttention
+        return torch.where(self._seen, slots, slots[:, :1])  # as in PagedAttention
 
     def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        if self._read is None:
+            self._read = self._prepare()
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         return paged_decode(query, keys, values, self._read, self._lengths, self._seen, scale)
 

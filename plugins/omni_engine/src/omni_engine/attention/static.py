@@ -9,9 +9,10 @@ from typing import ClassVar
 
 import torch
 
-from omni_core.model_runner import ARRequest
+from omni_core.model_runner import ARRequest, DecodeCache
 from omni_engine.attention.base import AttentionBackend, StepAttention
 from omni_engine.kv_cache import KVCache
+from omni_torch.transfers import copy_into
 
 
 class DecodeTables:
@@ -20,7 +21,7 @@ class DecodeTables:
 
     Attributes:
         pages: ``[rows, width]`` int32, each row's blocks; entries beyond its length are stale.
-        lengths: ``[rows]`` int32, positions that each row attends to. writes: ``[rows]`` int64, the slot of its newest position.
+        writes: ``[rows]`` int64, the slot of each row's newest position. lengths: ``[rows]`` int32, positions that it attends to.
         host_pages, host_lengths: the same on the host.
     """
 
@@ -28,9 +29,12 @@ class DecodeTables:
         self.cache, device = cache, cache.keys[0].device
         self.width = min(cache.blocks_for(positions), cache.pool.total)
         self.host_pages = torch.zeros(rows, self.width, dtype=torch.int32)
-        self.host_lengths = torch.ones(rows, dtype=torch.int32)
-        self.pages, self.lengths = self.host_pages.to(device, copy=True), self.host_lengths.to(device, copy=True)
-        self.writes = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.pages = self.host_pages.to(device, copy=True)
+        self._host_rows = torch.zeros(3 * rows, dtype=torch.int32)
+        self._host_writes, self.host_lengths = _writes_and_lengths(self._host_rows)
+        self.host_lengths.fill_(1)
+        self._rows = self._host_rows.to(device, copy=True)
+        self.writes, self.lengths = _writes_and_lengths(self._rows)
         self._blocks: list[list[int]] = [[] for _ in range(rows)]
         self._known = [0] * rows
 
@@ -44,13 +48,13 @@ class DecodeTables:
             table[start // cache.block_size] * cache.block_size + start % cache.block_size
             for table, start in zip(blocks, starts, strict=True)
         ]
-        self.writes[:rows] = torch.tensor([*writes, *range(cache.scratch, cache.scratch + padding)])
+        self._host_writes[:rows] = torch.tensor([*writes, *range(cache.scratch, cache.scratch + padding)])
         seen = [start + 1 for start in starts]
         self.host_lengths[:rows] = torch.tensor([*seen, *[seen[padding_row]] * padding], dtype=torch.int32)
-        self.lengths[:rows] = self.host_lengths[:rows]
+        copy_into(self._rows, self._host_rows)
         changed = [self._list(row, table) for row, table in enumerate([*blocks, *[blocks[padding_row]] * padding])]
         if any(changed):
-            self.pages[:rows] = self.host_pages[:rows]
+            copy_into(self.pages[:rows], self.host_pages[:rows])
 
     def _list(self, row: int, blocks: list[int]) -> bool:
         """Write a request's blocks into a row, and return True if any is new there. A table only ever grows."""
@@ -59,6 +63,12 @@ class DecodeTables:
         if known < len(blocks):
             self.host_pages[row, known : len(blocks)] = torch.tensor(blocks[known:], dtype=torch.int32)
         return known < len(blocks)
+
+
+def _writes_and_lengths(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the two parts of one int32 tensor, which is sent as a whole: int64 for two thirds, int32 for the rest."""
+    count = len(rows) // 3
+    return rows[: 2 * count].view(torch.int64), rows[2 * count :]
 
 
 class StaticAttention(StepAttention):
@@ -76,7 +86,11 @@ class StaticAttention(StepAttention):
         """Do the host's part of the plan, before each replay, after the tables were filled."""
 
     def begin(self) -> None:
-        """Compute on the device what the layers share, from the tables. Recorded, before the layers."""
+        """Begin a step: what the layers share is computed from the tables, on the device, by the first that attends. Recorded."""
+
+    def decode_cache(self) -> DecodeCache:
+        pages, lengths = self.tables.pages[: self.rows, : self.width], self.tables.lengths[: self.rows]
+        return DecodeCache(pages, lengths, self.cache.block_size, self.cache.keys, self.cache.values)
 
     @abstractmethod
     def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
@@ -92,6 +106,12 @@ class DeferredAttention(StepAttention):
         super().__init__(backend.cache, requests, starts, lengths)
         self._backend = backend
         self._planned: StepAttention | None = None
+
+    def written_at(self, slots: torch.Tensor) -> None:
+        """Take the cache slots of the step's positions, ``[n]``, from the device. To send them while a graph runs would wait for
+        its end.
+        """
+        self._write = slots
 
     def attend(self, layer: int, query: torch.Tensor, scale: float | None = None) -> torch.Tensor:
         if self._planned is None:
