@@ -11,7 +11,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from omni_kernels import decode, experts, norms, rotary, sampling, snake
+from omni_kernels import decode, experts, norms, part_attention, rotary, row_experts, row_products, sampling, snake
 
 CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
 CONSTANTS |= {"NORMALIZE": True, "EXPERTS": 128, "TOP_K": 8, "ROWS": 16, "CHUNK": experts.CHUNK}
@@ -52,7 +52,65 @@ def products(dtype: torch.dtype) -> Iterator[tuple[Any, dict[str, Any]]]:
             yield function, {**sums, **sizes, "multiple": [*pointers, *strides], "options": options}
 
 
+def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The kernels of decode steps, with the tiles that they have and as they overlap on this capability."""
+    overlaps = capability >= 90
+    types = {
+        "x": "*fp32",
+        "norm": "*bf16",
+        "matrix": "*bf16",
+        "residual": "*fp32",
+        "chosen": "*i32",
+        "shares": "*fp32",
+        "logits": "*fp32",
+    }
+    types |= {
+        "gated": "*bf16",
+        "parts": "*fp32",
+        "arrived": "*i32",
+        "shared": "*fp32",
+        "shared_logit": "*fp32",
+        "projected": "*fp32",
+    }
+    attention = {
+        **types,
+        "pages": "*i32",
+        "lengths": "*i32",
+        "weights": "*bf16",
+        "weight": "*fp32",
+        "parts": "i32",
+        "output": "*bf16",
+    }
+    flags = {"NORM": True, "BIAS": True, "RESIDUAL": True, "SHARED": True, "NORMALIZE": True}
+    for tile in (row_products.FEW, row_products.WIDE, row_products.DEEP):
+        yield row_products._row_product, {**_tile(tile, overlaps), **flags, "types": {**types, "output": "*fp32"}}
+    for function in (row_products._row_gated, row_experts._single_gate_up):
+        yield function, {**_tile(row_products.GATED, overlaps), **flags, "types": {**types, "output": "*bf16"}}
+    yield (
+        row_experts._single_down,
+        {**_tile(row_experts.DOWN, overlaps), **flags, "types": {**types, "output": "*fp32"}},
+    )
+    shared = {"types": attention, "OVERLAP": int(overlaps), "GROUP": 16, "HALF": 64}
+    for span in (part_attention.SPAN_OF_FEW, part_attention.SPAN_OF_MANY):
+        for pairs in (False, True):
+            yield (
+                part_attention._attend,
+                {**shared, "NORM": True, "PAIRS": pairs, "ALONE": False, "PART": span.part, "BLOCK": span.block},
+            )
+    yield part_attention._join, {**shared, "PARTS": 16, "PART": 64}
+
+
+def _tile(tile: Any, overlaps: bool) -> dict[str, Any]:
+    sizes = {"COLUMNS": tile.columns, "DEPTH": tile.depth, "OVERLAP": tile.overlap if overlaps else 0}
+    return {**sizes, "options": {"num_warps": tile.warps}}
+
+
 def main(capability: int) -> None:
+    for function, special in steps(capability):
+        made = compiled(function, "bf16", capability, **dict(special))
+        if made.asm["cubin"] and made.metadata.shared <= SHARED:
+            sizes = "-".join(str(special[name]) for name in ("COLUMNS", "DEPTH", "PART", "PAIRS") if name in special)
+            print(f"{function.__name__}-{sizes}")
     for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
         sums = {"types": {"weight": "*fp32"}}
         for function, special in (

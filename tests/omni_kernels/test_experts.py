@@ -177,8 +177,6 @@ def test_unsupported_inputs_use_the_reference(kernels: Any, device: str, monkeyp
     expected = operations.experts.reference(x, weights, chosen, with_gaps, down)
     assert torch.equal(kernels.experts(x, weights, chosen, with_gaps, down), expected)
     logits = torch.randn(3, 20, device=device)
-    routed = kernels.route_experts(logits, 17, True), operations.route_experts.reference(logits, 17, True)
-    assert all(map(torch.equal, *routed))
     monkeypatch.setattr(kernels, "MOST_EXPERTS", 7)
     expected = operations.experts.reference(x, weights, chosen, gate_up, down)
     assert torch.equal(kernels.experts(x, weights, chosen, gate_up, down), expected)

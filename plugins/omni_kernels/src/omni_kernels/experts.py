@@ -17,11 +17,43 @@ from omni_torch import experts as operations
 MOST_EXPERTS = 512
 """The most experts: one program holds their logits and counts in registers."""
 
-MOST_CHOSEN = 16
-"""The largest top-k: the best of a row are searched one after another."""
-
 CHUNK = 1024
 """The number of choices that a grouping program reads at once, and of columns that a summing program writes."""
+
+
+@triton.jit
+def _ordered(logit):
+    """Map floats to integers of the same order; NaN too, so that experts always have distinct ranks."""
+    bits = (logit.to(tl.float32) + 0.0).to(
+        tl.int32, bitcast=True
+    )  # no negative zero, whose bits differ from those of zero
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+@triton.jit
+def ranked(logits, experts, column_stride, EXPERTS: tl.constexpr):
+    """Return a row's logits in float32, and the rank of each expert. Of equal logits, the lower number comes first.
+
+    Ranks are counted, all experts with all: a search for the best, one after another, takes a reduction for each.
+    """
+    expert = tl.arange(0, EXPERTS)
+    logit = tl.load(logits + expert * column_stride, mask=expert < experts, other=float("-inf")).to(tl.float32)
+    key = _ordered(logit)
+    rank = tl.zeros([EXPERTS], tl.int32)
+    for begin in tl.static_range(0, EXPERTS, 32 if EXPERTS > 32 else EXPERTS):
+        other = begin + tl.arange(0, 32 if EXPERTS > 32 else EXPERTS)
+        theirs = _ordered(tl.load(logits + other * column_stride, mask=other < experts, other=float("-inf")))
+        first = (theirs[None, :] == key[:, None]) & (other[None, :] < expert[:, None])
+        rank += tl.sum(((theirs[None, :] > key[:, None]) | first).to(tl.int32), axis=1)
+    return logit, tl.where(expert < experts, rank, EXPERTS)
+
+
+@triton.jit
+def shared_out(logit, rank, top_k, NORMALIZE: tl.constexpr):
+    """Return the weight of each expert: its softmax, or its share of the chosen ones' sum."""
+    share = tl.exp(logit - tl.max(logit, axis=0))
+    counted = tl.where(rank < top_k, share, 0.0) if NORMALIZE else share
+    return share / tl.sum(counted, axis=0)
 
 
 @triton.jit
@@ -35,38 +67,15 @@ def _route(
     logits_column,
     NORMALIZE: tl.constexpr,
     EXPERTS: tl.constexpr,
-    TOP_K: tl.constexpr,
 ):
-    """Route one row. Of equal logits, the lower number comes first. Experts have distinct ranks, so that NaN too
-    selects valid experts.
-    """
+    """Route one row."""
     row = tl.program_id(0).to(tl.int64)
-    expert = tl.arange(0, EXPERTS)
-    inside = expert < experts
-    logit = tl.load(logits + row * logits_row + expert * logits_column, mask=inside, other=float("-inf"))
-    logit = logit.to(tl.float32) + 0.0  # no negative zero, whose bits differ from those of zero
-    share = tl.exp(logit - tl.max(logit, axis=0))
-    share = share / tl.sum(share, axis=0)
-    bits = logit.to(tl.int32, bitcast=True)
-    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-    rank = ordered * EXPERTS + (EXPERTS - 1 - expert)
-    lowest = -(1 << 62)
-    rank = tl.where(inside, rank, lowest)
-    place = tl.arange(0, TOP_K)
-    picked = tl.zeros([TOP_K], tl.float32)
-    numbers = tl.zeros([TOP_K], tl.int64)
-    for each in range(top_k):
-        best = tl.max(rank, axis=0)
-        number = EXPERTS - 1 - (best & (EXPERTS - 1))
-        taken = expert == number
-        picked = tl.where(place == each, tl.sum(tl.where(taken, share, 0.0), axis=0), picked)
-        numbers = tl.where(place == each, number, numbers)
-        rank = tl.where(taken, lowest, rank)
-    if NORMALIZE:
-        picked = picked / tl.sum(picked, axis=0)
-    filled = place < top_k
-    tl.store(weights + row * top_k + place, picked.to(weights.dtype.element_ty), mask=filled)
-    tl.store(chosen + row * top_k + place, numbers, mask=filled)
+    logit, rank = ranked(logits + row * logits_row, experts, logits_column, EXPERTS)
+    share = shared_out(logit, rank, top_k, NORMALIZE)
+    taken = rank < top_k
+    place = row * top_k + rank
+    tl.store(weights + place, share.to(weights.dtype.element_ty), mask=taken)
+    tl.store(chosen + place, tl.arange(0, EXPERTS).to(tl.int64), mask=taken)
 
 
 @triton.jit(do_not_specialize=["pairs", "first"])
@@ -256,9 +265,15 @@ def tiles(pairs: int, experts: int, dtype: torch.dtype) -> tuple[Tile, Tile]:
 
 def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """See :func:`omni_torch.experts.route_experts`. Of experts with equal logits, the lower number comes first."""
-    rows, count = logits.shape
-    if count > MOST_EXPERTS or top_k > min(MOST_CHOSEN, count):
+    count = logits.shape[1]
+    if count > MOST_EXPERTS or top_k > count:
         return operations.route_experts.reference(logits, top_k, normalize)
+    return route_rows(logits, top_k, normalize)
+
+
+def route_rows(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Route with at most :data:`MOST_EXPERTS`."""
+    rows, count = logits.shape
     weights = torch.empty(rows, top_k, dtype=logits.dtype, device=logits.device)
     chosen = torch.empty(rows, top_k, dtype=torch.int64, device=logits.device)
     if rows:
@@ -272,8 +287,7 @@ def route_experts(logits: torch.Tensor, top_k: int, normalize: bool) -> tuple[to
             logits.stride(1),
             NORMALIZE=normalize,
             EXPERTS=triton.next_power_of_2(count),
-            TOP_K=triton.next_power_of_2(top_k),
-            num_warps=1 if count <= 128 else 4,
+            num_warps=4,
         )
     return weights, chosen
 

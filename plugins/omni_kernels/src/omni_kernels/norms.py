@@ -50,7 +50,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     if x.shape[-1] > WIDEST:
         return operations.rms_norm.reference(x, weight, eps)
     output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _launch(x, None, weight, None, output, eps)
+    launch(x, None, weight, None, output, eps)
     return output
 
 
@@ -61,11 +61,11 @@ def add_rms_norm(
     if x.shape[-1] > WIDEST:
         return operations.add_rms_norm.reference(x, residual, weight, eps)
     total, output = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2))
-    _launch(x, residual, weight, total, output, eps)
+    launch(x, residual, weight, total, output, eps)
     return total, output
 
 
-def _launch(
+def launch(
     x: torch.Tensor,
     residual: torch.Tensor | None,
     weight: torch.Tensor,
@@ -73,6 +73,7 @@ def _launch(
     output: torch.Tensor,
     eps: float,
 ) -> None:
+    """Write the norm of ``x``, or of ``x + residual`` and that sum to ``total``, to ``output`` of any dtype."""
     size = x.shape[-1]
     if not x.numel():
         return

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 from omni_core.hookspecs import KernelComponent, hookimpl
 
 DTYPES = ("float32", "float16", "bfloat16")
 OPERATIONS = "omni_torch.operations"
 EXPERTS = "omni_torch.experts"
 ENGINE = "omni_engine.attention.decode"
+LAYERS = "omni_torch.decoder_stack"
 SAMPLING = "omni_torch.sampling"
 
 
@@ -17,6 +21,8 @@ def probe() -> str | None:
 
     if not torch.cuda.is_available():
         return "no CUDA device"
+    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "gcc", "clang", "cc")))):
+        return "there is no C compiler, with which Triton builds the launchers of kernels; install gcc"
     major, minor = torch.cuda.get_device_capability()
     return None if major >= 8 else f"the GPU has compute capability {major}.{minor}, Triton's bfloat16 needs 8.0"
 
@@ -50,5 +56,8 @@ def omni_kernels() -> list[KernelComponent]:
         _kernel("route_experts", "experts:route_experts", "softmax and choice of a row's experts in one pass", EXPERTS),
         _kernel("experts", "experts:experts", "a mixture of experts in two products grouped by expert", EXPERTS),
         _kernel("sample_tokens", "sampling:sample_tokens", "tokens drawn without a sort", SAMPLING, ("float32",)),
+        _kernel(
+            "decode_layers", "layers:decode_layers", "decode steps in seven launches a layer", LAYERS, ("bfloat16",)
+        ),
         _kernel("paged_decode", "decode:paged_decode", "decode attention that reads the cache in place", ENGINE),
     ]
