@@ -1,13 +1,13 @@
 """Qwen3-Omni at its released dimensions with random bfloat16 weights on one GPU: step times compared with the memory
 bandwidth.
 
-    python benchmarks/released.py [--quick] [--json FILE] [--dimensions released|mid|a] [--no-kernels] [--device cuda:0]
+    python benchmarks/released.py [--quick] [--json FILE] [--decode-only] [--dimensions released|mid|a] [--no-kernels] [--device cuda:0]
 
 Thinker, talker and code2wav run as in a pipeline, on threads of this process, which forwards their streams itself. The
 weights are made where they are used: no 60 GB are written. A decode step must read every weight that it uses and the
 keys and values of its requests; the other side is the rate at which this device copies memory (read and written bytes),
-measured between the rounds. Random weights spread tokens over experts evenly, so the experts that ``n`` requests read
-are taken as their expected number. Without a GPU the ``a`` dimensions run, which tests the benchmark and says nothing
+measured between the rounds. This is given for one request, whose number of experts is known: those of several with random weights
+coincide more often than chance has it. Without a GPU the ``a`` dimensions run, which tests the benchmark and says nothing
 about speed.
 """
 
@@ -202,16 +202,16 @@ class Pipeline:
             spoken.ended.set()
 
 
-def bytes_of_a_step(config: DecoderConfig, requests: int, context: int, size: int) -> float:
-    """Return the bytes that one decode step reads: shared weights, the experts that are expected to be chosen, keys and
-    values.
-    """
+def bytes_of_a_step(config: DecoderConfig, context: int, size: int) -> float:
+    """Return the bytes that a decode step of one request reads: weights, those of its experts, keys and values."""
     attention = 2 * (config.heads + config.kv_heads) * config.head_dim * config.hidden_size
     dense = 3 * config.hidden_size * (config.shared_expert_size if config.experts else config.intermediate_size)
-    used = config.experts * (1 - (1 - config.experts_per_token / config.experts) ** requests) if config.experts else 0
-    experts = used * 3 * config.moe_intermediate_size * config.hidden_size + config.experts * config.hidden_size
-    cache = requests * context * 2 * config.kv_heads * config.head_dim
-    return size * (config.layers * (attention + dense + experts + cache) + config.vocab_size * config.hidden_size)
+    experts = config.experts_per_token * 3 * config.moe_intermediate_size * config.hidden_size if config.experts else 0
+    router = config.experts * config.hidden_size
+    cache = context * 2 * config.kv_heads * config.head_dim
+    return size * (
+        config.layers * (attention + dense + experts + router + cache) + config.vocab_size * config.hidden_size
+    )
 
 
 def copy_bandwidth(device: torch.device) -> float:
@@ -236,12 +236,12 @@ def settled(device: torch.device) -> Iterator[None]:
         torch.cuda.synchronize(device)
 
 
-def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length: int) -> list[Row]:
-    """Measure decoding, speech and first answers at 1, 8 and 32 requests."""
-    config, rows = pipeline.config.thinker, []
+def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length: int) -> Iterator[Row]:
+    """Measure decoding and, with ``frames``, speech and first answers at 1, 8 and 32 requests."""
+    config = pipeline.config.thinker
     for requests in (1, 8, 32):
         prompts = [opening(pipeline.config, length, seed)[0] for seed in range(requests)]
-        pipeline.speak(prompts, 4, 4)  # warms up
+        pipeline.speak(prompts, 4, min(frames, 4))  # warms up
         rate, read, ceiling, speech, factor, text, audio = ([] for _ in range(7))  # type: ignore[var-annotated]
         for _ in range(rounds):
             # The time of decoding alone: the difference between more and fewer tokens.
@@ -251,32 +251,37 @@ def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length
             steps = tokens - tokens // 4
             rate.append(requests * steps / (long - short))
             context = length + 6 + tokens * 5 // 8
-            read.append(bytes_of_a_step(config, requests, context, 2) * steps / (long - short) / 1e9)
+            read.append(bytes_of_a_step(config, context, 2) * steps / (long - short) / 1e9)
             ceiling.append(copy_bandwidth(pipeline.device) / 1e9)
-            spoken = pipeline.speak(prompts, tokens, frames)
-            speech.append(sum(each.frames for each in spoken) / max(each.speech for each in spoken))
-            factor.append(max(each.sound / (each.samples / Vocoder.sample_rate) for each in spoken))
-            text.append(1e3 * max(each.first_text for each in spoken))
-            audio.append(1e3 * max(each.first_audio for each in spoken))
+            if frames:
+                spoken = pipeline.speak(prompts, tokens, frames)
+                speech.append(sum(each.frames for each in spoken) / max(each.speech for each in spoken))
+                factor.append(max(each.sound / (each.samples / Vocoder.sample_rate) for each in spoken))
+                text.append(1e3 * max(each.first_text for each in spoken))
+                audio.append(1e3 * max(each.first_audio for each in spoken))
         named = f"{requests} requests" if requests > 1 else "1 request"
-        rows += [
-            alone(f"thinker, {named}", "tokens/s", rate),
-            compare(f"thinker reads while decoding, {named}", "GB/s", read, ceiling, "copy", higher_is_better=True),
-            alone(f"talker beside thinker and code2wav, {named}", "frames/s", speech),
-            alone(f"real-time factor, the slowest of {named}", "s/s", factor),
-            alone(f"first text, the last of {named}", "ms", text),
-            alone(f"first audio, the last of {named}", "ms", audio),
-        ]
-    return rows
+        yield alone(f"thinker, {named}", "tokens/s", rate)
+        if requests == 1:
+            yield compare(
+                f"thinker reads while decoding, {named}", "GB/s", read, ceiling, "copy", higher_is_better=True
+            )
+        if frames:
+            yield alone(f"talker beside thinker and code2wav, {named}", "frames/s", speech)
+            yield alone(f"real-time factor, the slowest of {named}", "s/s", factor)
+            yield alone(f"first text, the last of {named}", "ms", text)
+            yield alone(f"first audio, the last of {named}", "ms", audio)
 
 
 @click.command()
 @quick_option
 @json_option
 @click.option("--dimensions", type=click.Choice(["released", "mid", "a"]), help="Default: released on a GPU, else a.")
+@click.option("--decode-only", is_flag=True, help="Leave out speech and first answers.")
 @click.option("--kernels/--no-kernels", default=True, help="Use installed kernels in place of PyTorch's operations.")
 @click.option("--device", help="Default: the first GPU, else the CPU.")
-def main(quick: bool, json_path: Path | None, dimensions: str | None, kernels: bool, device: str | None) -> None:
+def main(
+    quick: bool, json_path: Path | None, dimensions: str | None, decode_only: bool, kernels: bool, device: str | None
+) -> None:
     """Qwen3-Omni at its released dimensions."""
     place = torch.device(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
     chosen = dimensions or ("released" if place.type == "cuda" else "a")
@@ -293,9 +298,13 @@ def main(quick: bool, json_path: Path | None, dimensions: str | None, kernels: b
     with tempfile.TemporaryDirectory() as folder:
         raw = config_document(chosen)
         pipeline = Pipeline(raw, place, Path(folder), kv_cache_mb=4096 if place.type == "cuda" else 64)
-        rows = measure(pipeline, rounds=rounds, tokens=tokens, frames=frames, length=128)
-        pipeline.stop()
-    publish(rows, json_path)
+        rows: list[Row] = []
+        try:
+            for row in measure(pipeline, rounds=rounds, tokens=tokens, frames=0 if decode_only else frames, length=128):
+                rows.append(row)
+        finally:  # what is measured is kept if it is interrupted
+            pipeline.stop()
+            publish(rows, json_path)
 
 
 if __name__ == "__main__":
