@@ -26,7 +26,9 @@ from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch import packed_linear, prepared
 from omni_torch.code_frames import CodeChoice, code_frames
+from omni_torch.decoder_stack import decode_layers
 from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
+from omni_torch.graphs import EagerRecorder
 from omni_torch.installed_kernels import install
 from omni_torch.packed_linear import pack_decoder, pack_linears
 
@@ -80,6 +82,31 @@ def test_the_talker_and_its_code_predictor_in_float32(conformance_checkpoint: st
     )
     assert_same_answers(made, expected)
     assert stage.statistics()["kernel_steps"] > 5
+
+
+@pytest.mark.parametrize("stage", ["thinker", "talker"])
+def test_replayed_steps_are_one_operation_too(
+    stage: str, conformance_checkpoint: str, kernels: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables of a graph are the operation's pages and lengths; rows of padding write what the row that they repeat writes."""
+    rows: list[int] = []
+
+    class Counted:
+        replaced = staticmethod(decode_layers.replaced)
+
+        def __call__(self, x: torch.Tensor, *given: Any) -> tuple[torch.Tensor, ...]:
+            rows.append(len(x))
+            return decode_layers(x, *given)
+
+    monkeypatch.setattr("omni_torch.decoder_step.decode_layers", Counted())
+    cases: Any = ThinkerConformance() if stage == "thinker" else TalkerConformance()
+    messages = [cases.messages(f"r{number}", number, sampling) for number, sampling in enumerate(SAMPLING[:3])]
+    create = create_thinker if stage == "thinker" else create_talker
+    make = partial(create, conformance_checkpoint, kv_blocks=64, cuda_graphs=EagerRecorder)
+    made_by, made, expected = with_and_without(make, messages, kernels)
+    assert_same_answers(made, expected)
+    assert made_by.statistics()["graph_steps"] > 5
+    assert 4 in rows, "three rows and one of padding"
 
 
 def keeps(stage: EngineScheduler) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from omni_core.control.plane import ControlPlane
 from omni_core.observe import recording
 from omni_core.processes.worker import Worker
-from omni_core.protocol.messages import PeerLeftMessage, PingMessage, ProfileMessage
+from omni_core.protocol.messages import ErrorInfo, PeerLeftMessage, PingMessage, ProfileMessage
 from omni_core.protocol.specs import ProcessSpec, RelaySpec, StageSpec
 from omni_core.relay.base import RelayOptions
 
@@ -109,3 +109,25 @@ async def test_without_omni_tracing_a_worker_reports_why_it_records_nothing(
     [report] = told
     assert report.process == "p"
     assert "pip install omni-tracing" in report.problem
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+async def test_a_worker_whose_gpu_is_broken_ends(
+    tmp_path: Path, is_broken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every later request would fail; one that merely names CUDA in its error changes nothing."""
+    monkeypatch.setattr("omni_core.processes.worker.gpu_is_broken", lambda: is_broken)
+    spec = ProcessSpec(
+        name="p",
+        stages=[],
+        endpoint=f"ipc://{tmp_path}/p",
+        coordinator_endpoint=f"ipc://{tmp_path}/c",
+        stage_endpoints={},
+    )
+    worker = Worker(spec)
+    worker._check_memory(ErrorInfo("stage", "ValueError", "the GPU's name is unknown"))
+    worker._check_memory(ErrorInfo("stage", "AcceleratorError", "CUDA error: device-side assert triggered"))
+    await asyncio.sleep(0)
+    assert worker.stopped.is_set() == is_broken
+    assert worker.exit_code == (1 if is_broken else 0)
+    worker.close()
