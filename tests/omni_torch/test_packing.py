@@ -10,7 +10,7 @@ import torch
 
 from omni_core.model_runner import ARRequest, SamplingParams
 from omni_core.protocol.messages import OmniRequest
-from omni_torch.packing import packed_batch
+from omni_torch.packing import packed_batch, sampled_rows
 
 
 def nowhere(*arguments: Any, **options: Any) -> torch.Tensor:
@@ -55,4 +55,5 @@ def test_runs_are_parts_of_the_sequence(seed: int, decode: bool) -> None:
     assert torch.equal(batch.positions, torch.cat(expected, dim=-1))
     ends = torch.tensor(lengths).cumsum(0).tolist()
     newest = [i for i, each in enumerate(requests) if starts[i] + lengths[i] == each.length]
+    assert sampled_rows(batch) == batch.sample_rows.tolist()
     assert (batch.sampled, batch.sample_rows.tolist()) == (newest, [ends[index] - 1 for index in newest])

@@ -20,6 +20,7 @@ from omni_qwen25.interface import CODE_SECONDS, THINKER_DEFAULTS
 from omni_qwen25.networks import Thinker, load_thinker
 from omni_qwen25.payloads import TalkerStart, TalkerText, ThinkerInputs, ThinkerResult
 from omni_torch.model_runner import ARModelRunner
+from omni_torch.packing import sampled_rows
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.sampling import sampling_from
 from omni_torch.stop_strings import StopTokens
@@ -193,7 +194,7 @@ class ThinkerRunner(ARModelRunner):
         for request, _ in sampled:
             if request.state.stops is not None and request.state.stops.ended(request.output_ids):
                 request.finish_reason = "stop"
-        rows = batch.sample_rows.tolist()
+        rows = sampled_rows(batch)
         spoken = [
             (request, row)
             for (request, _), row in zip(sampled, rows, strict=True)

@@ -22,6 +22,7 @@ from omni_core.model_runner import (
 )
 from omni_core.scheduling.base import OutgoingMessage
 from omni_torch.key_values import KeyValues
+from omni_torch.packing import sampled_rows
 from omni_torch.sampling import sample
 from omni_torch.tensor_parallel import ALONE, TensorParallel
 
@@ -172,8 +173,7 @@ class FeedbackARModelRunner(ARModelRunner):
 
     def after_sampling(self, batch: ForwardBatch, output: ForwardOutput, sampled: list[tuple[ARRequest, int]]) -> None:
         """Call the strategy for the step of every request that continues."""
-        last_rows = [last_row for *_, last_row in _segments(batch)]
-        rows = [last_rows[index] for index in batch.sampled]
+        rows = sampled_rows(batch)
         going_on = [
             (request, row) for (request, _), row in zip(sampled, rows, strict=True) if request.finish_reason is None
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -43,6 +44,12 @@ def packed_batch(
         sampled=sampled,
         keep=keep,
     )
+
+
+def sampled_rows(batch: ForwardBatch) -> list[int]:
+    """Return ``batch.sample_rows`` as the host knows them, which need not wait for a GPU."""
+    ends = list(accumulate(batch.lengths))
+    return [ends[index] - 1 for index in batch.sampled]
 
 
 def indices(values: Sequence[int] | Sequence[Sequence[int]], dtype: type = np.int64) -> torch.Tensor:
