@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Self
 
@@ -23,10 +23,12 @@ from omni_qwen3.thinker_network import load_thinker
 from omni_qwen3.turns import assistant_start, user_rows
 from omni_torch.model_runner import ARModelRunner
 from omni_torch.packed_linear import pack_decoder, pack_linears
+from omni_torch.packing import indices
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.sampling import sampling_from
 from omni_torch.stop_strings import StopTokens
 from omni_torch.tensor_parallel import TensorParallel, random_of
+from omni_torch.transfers import Arriving, to_device
 
 
 @define(eq=False)
@@ -40,7 +42,7 @@ class _State:
     hidden: torch.Tensor | None  # [P, hidden], filled at the user turns' multimodal rows; None without speech
     assistant_start: int
     started: bool = False
-    spoken: torch.Tensor | None = None  # [1, hidden], the newest token's embedding
+    spoken: Callable[[], torch.Tensor] | None = None  # waits for the newest token's embedding, [1, hidden]
     stops: StopTokens | None = None  # None if the request has no stop strings
     held: list[TalkerText] = field(factory=list)  # tokens that may belong to a stop string, not yet sent to talker_ar
     told: int = 0  # tokens sent to talker_ar
@@ -190,7 +192,7 @@ class ThinkerRunner(ARModelRunner):
             return
         if request.finish_reason is None:  # a reply's last token is never spoken
             assert state.spoken is not None
-            state.held.append(TalkerText(token_ids=[token_id], embeds=state.spoken))
+            state.held.append(TalkerText(token_ids=[token_id], embeds=state.spoken()))
         ready = len(state.held)
         if state.stops is not None and (request.finish_reason is None or state.stops.found):
             ready = state.stops.safe - state.told
@@ -258,12 +260,10 @@ class ThinkerRunner(ARModelRunner):
                 request.state.calls.ended(request.output_ids)
         speaking = [(request.state, token) for request, token in sampled if request.state.hidden is not None]
         if speaking:
-            embeds = self.model.embed(torch.tensor([token for _, token in speaking], device=self.device)).cpu()
-            if len(speaking) == 1:
-                speaking[0][0].spoken = embeds
-                return
-            for (state, _), row in zip(speaking, embeds.split(1), strict=True):
-                state.spoken = row.clone()  # a copy: a view would keep the other rows in memory, or send them along
+            ids = to_device(indices([token for _, token in speaking]), self.device)
+            arriving = Arriving(self.model.embed(ids))  # awaited by `emit`
+            for index, (state, _) in enumerate(speaking):
+                state.spoken = partial(arriving.row, index)
 
 
 def _prompt_segments(batch: ForwardBatch) -> Iterable[tuple[ARRequest, int, int, int]]:
