@@ -16,6 +16,7 @@ from omni_core.model_runner import ARRequest, SamplingParams
 from omni_torch.kernels import operation
 from omni_torch.sampling_parameters import SAMPLING
 from omni_torch.seen_ids import SeenIds
+from omni_torch.transfers import all_to_device, to_device
 
 
 def sample(logits: torch.Tensor, requests: Sequence[ARRequest]) -> list[int]:
@@ -76,12 +77,12 @@ def penalized(logits: torch.Tensor, requests: Sequence[ARRequest]) -> torch.Tens
     logits = logits.clone(memory_format=torch.contiguous_format)
     flat = logits.view(-1)
     if seen:
-        index = torch.cat(seen).to(logits.device, non_blocking=True)
-        factor = torch.tensor(factors).repeat_interleave(torch.tensor(counts)).to(logits.device, non_blocking=True)
+        factor = torch.tensor(factors).repeat_interleave(torch.tensor(counts))
+        index, factor = all_to_device([torch.cat(seen), factor], logits.device)
         scores = flat[index]
         flat[index] = torch.where(scores < 0, scores * factor, scores / factor)
     if suppressed:
-        flat[torch.cat(suppressed).to(logits.device, non_blocking=True)] = -math.inf
+        flat[to_device(torch.cat(suppressed), logits.device)] = -math.inf
     return logits
 
 
@@ -100,7 +101,7 @@ def _as_index(ids: frozenset[int], vocab: int) -> torch.Tensor:
 def draw(logits: torch.Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
     """Call :func:`sample_tokens` with a request's parameters and a uniform number for each row."""
     rows = [(each.temperature, each.top_k, each.top_p, each.min_p, u) for each, u in zip(params, uniforms, strict=True)]
-    columns = torch.tensor(list(zip(*rows, strict=True)), dtype=torch.float64).to(logits.device, non_blocking=True)
+    columns = to_device(torch.tensor(list(zip(*rows, strict=True)), dtype=torch.float64), logits.device)
     chosen: list[int] = sample_tokens(logits, *columns.unbind()).tolist()
     return chosen
 
