@@ -93,11 +93,18 @@ def test_experts_that_are_slices_of_one_tensor_are_not_copied(layers: Any, devic
     assert relative_error(decode_layers, layers.decode_layers, (*arguments, stack, None)) <= BOUND
 
 
-def test_quantised_weights_are_left_to_the_reference(layers: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ["quantised", "with a bias"])
+def test_other_weights_are_left_to_the_reference(
+    case: str, layers: Any, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     *arguments, stack, capture = given(device, [5])
-    weight = torch.randint(-127, 128, stack.layers[0].output.weight.shape, dtype=torch.int8, device=device)
-    scales = torch.full((len(weight),), 1e-3, device=device)
-    stack.layers[0].output = Matrix(weight, scales)
+    layer = stack.layers[0]
+    if case == "quantised":
+        weight = torch.randint(-127, 128, layer.output.weight.shape, dtype=torch.int8, device=device)
+        layer.output = Matrix(weight, torch.full((len(weight),), 1e-3, device=device))
+    else:
+        gate_up = layer.dense[0].weight
+        layer.dense = Matrix(gate_up, None, torch.ones(len(gate_up), device=device).to(gate_up)), layer.dense[1]
     monkeypatch.setattr(layers, "attend", None)
     assert relative_error(decode_layers, layers.decode_layers, (*arguments, stack, capture)) <= 2 * BOUND
 

@@ -43,12 +43,14 @@ _checked: WeakKeyDictionary[DecoderStack, bool] = WeakKeyDictionary()
 
 
 def _plain(stack: DecoderStack) -> bool:
-    """Return whether no weight is quantised."""
+    """Return whether no weight is quantised, and no feed-forward block has biases."""
     if stack not in _checked:
-        matrices = [matrix for layer in stack.layers for matrix in (layer.qkv, layer.output, *(layer.dense or ()))]
-        mixtures = [layer.mixture for layer in stack.layers if layer.mixture is not None]
-        matrices += [matrix for mixture in mixtures for pair in mixture.experts for matrix in pair]
-        _checked[stack] = all(each.scales is None and each.weight.stride(-1) == 1 for each in matrices)
+        blocks = [layer.dense for layer in stack.layers if layer.dense is not None]
+        blocks += [pair for layer in stack.layers if layer.mixture is not None for pair in layer.mixture.experts]
+        matrices = [matrix for pair in blocks for matrix in pair]
+        without = all(each.bias is None for each in matrices)
+        matrices += [matrix for layer in stack.layers for matrix in (layer.qkv, layer.output)]
+        _checked[stack] = without and all(each.scales is None and each.weight.stride(-1) == 1 for each in matrices)
     return _checked[stack]
 
 
@@ -127,7 +129,7 @@ def decode_layers(
     stack: DecoderStack,
     capture: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """See :func:`omni_torch.decoder_stack.decode_layers`. Layers with quantised weights are computed by the reference."""
+    """See :func:`omni_torch.decoder_stack.decode_layers`. Other weights than :func:`_plain` ones are left to the reference."""
     if not _plain(stack):
         return operation.reference(x, cos, sin, pages, lengths, block_size, keys, values, stack, capture)
     dtype = x.dtype
