@@ -91,12 +91,10 @@ def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
         {**_tile(row_experts.DOWN, overlaps), **flags, "types": {**types, "output": "*fp32"}},
     )
     shared = {"types": attention, "OVERLAP": int(overlaps), "GROUP": 16, "HALF": 64}
-    for span in (part_attention.SPAN_OF_FEW, part_attention.SPAN_OF_MANY):
-        for pairs in (False, True):
-            yield (
-                part_attention._attend,
-                {**shared, "NORM": True, "PAIRS": pairs, "ALONE": False, "PART": span.part, "BLOCK": span.block},
-            )
+    few, many = part_attention.SPAN_OF_FEW, part_attention.SPAN_OF_MANY
+    for span, pairs in ((few, False), (few, True), (many, False)):
+        sizes = {"PART": span.part, "BLOCK": span.block, "PAIRS": pairs}
+        yield part_attention._attend, {**shared, **sizes, "NORM": True, "ALONE": False}
     yield part_attention._join, {**shared, "PARTS": 16, "PART": 64}
 
 

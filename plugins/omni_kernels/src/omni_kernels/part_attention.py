@@ -171,9 +171,10 @@ def _attend(
         )  # fmt: skip
     allow_next(OVERLAP)
     slot = tl.load(pages + newest // block).to(tl.int64) * block + newest % block
-    tl.store(keys + slot * keys_slot + first[None, :], new_x, mask=narrow & mine)
-    tl.store(keys + slot * keys_slot + second[None, :], new_y, mask=narrow & mine)
-    tl.store(values + slot * values_slot + column[None, :], new_v, mask=wide & mine)
+    stored = tl.where(mine, half, 0)
+    tl.store(keys + slot * keys_slot + first[None, :], new_x, mask=half_column[None, :] < stored)
+    tl.store(keys + slot * keys_slot + second[None, :], new_y, mask=half_column[None, :] < stored)
+    tl.store(values + slot * values_slot + column[None, :], new_v, mask=column[None, :] < 2 * stored)
     place = row * heads + kv_head * group + member
     written = (member < group) & wide
     sums = sums / total[:, None]
