@@ -37,6 +37,7 @@ VARIABLES = {
     "GOMP_SPINCOUNT": f"In stage processes `{ENVIRONMENT['GOMP_SPINCOUNT']}`, likewise: how long threads of PyTorch spin for more work.",
     "TOKENIZERS_PARALLELISM": f"In stage processes `{ENVIRONMENT['TOKENIZERS_PARALLELISM']}`, likewise.",
     "TMPDIR": "Where a run makes its private folder for sockets, unless `endpoints.base_path` says otherwise.",
+    "CC": "The C compiler with which Triton builds the launchers of kernels; by default gcc or clang.",
     "CUDA_VISIBLE_DEVICES": "The GPUs that there are; `gpu` counts what is left.",
     "UCX_TLS": "The transports of the nixl relay; see [relays](../relays.md).",
     "RAY_ADDRESS": "The cluster of the launcher `ray`, where its `address` is `auto`; Ray's own variable.",
