@@ -185,7 +185,7 @@ def test_unsupported_inputs_use_the_reference(kernels: Any, device: str, monkeyp
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (8, 2), (8, 8), (96, 5), (128, 8), (512, 16)])
+@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (8, 2), (8, 8), (96, 5), (128, 8), (512, 16), (20, 17)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_routing(experts: int, top_k: int, normalize: bool, dtype: torch.dtype, kernels: Any, device: str) -> None:
     for rows in (1, 3, 17):

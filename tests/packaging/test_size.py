@@ -7,7 +7,7 @@ from pathlib import Path
 
 CORE = Path(__file__).parents[2] / "omni_core/src/omni_core"
 
-MOST_LINES_OF_CODE = 9_520
+MOST_LINES_OF_CODE = 9_500
 """Lines of the core without blank lines, comments and docstrings."""
 
 MOST_LINES_OF_A_FILE = 400

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -15,7 +14,6 @@ from torch.multiprocessing import reductions
 from omni_core.config.schema import StageConfig
 from omni_core.launch.prepare import prepare
 from omni_core.plugins import load_plugins
-from omni_core.protocol import tensors
 from omni_core.protocol.codec import decode, encode_split
 
 
@@ -123,39 +121,3 @@ def test_tensors_of_the_relays_gpu_are_gathered_on_that_gpu(monkeypatch: pytest.
     inside = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes)
     assert decode(encoded.header, memory)["gpu"].data_ptr() in inside
     assert encode_split(value).buffers[0].nbytes == on_gpu.nbytes
-
-
-class Stream:
-    """A CUDA stream whose context works, or not."""
-
-    def __init__(self, error: Exception | None) -> None:
-        self.error = error
-
-    def synchronize(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError("CUDA error: device-side assert triggered")])
-def test_a_gpu_that_fails_every_call_is_broken(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream(error))
-    assert not tensors.gpu_is_broken(), "this process uses none"
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert tensors.gpu_is_broken() == (error is not None)
-
-
-def test_a_process_uses_its_gpu_within_its_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[Any] = []
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", used.append)
-    tensors.use_gpu(1, [])
-    assert not used, "there is none"
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "set_device", used.append)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: SimpleNamespace(total_memory=1000))
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, gpu: used.append((share, gpu)))
-    tensors.use_gpu(1, [])
-    assert used == [1, False]
-    assert not torch.backends.cudnn.allow_tf32, "float32 means float32"
-    tensors.use_gpu(2, [{"nbytes": 250, "share": None}, {"nbytes": None, "share": 0.5}])
-    assert used[2:] == [2, False, (0.75, 2)]

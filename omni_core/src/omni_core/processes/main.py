@@ -8,6 +8,7 @@ Standard input stays open as long as the parent lives. The process imports only 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
 import signal
@@ -23,8 +24,10 @@ from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import load
 from omni_core.stage_logs import enter_stage, finish_prints, mark_of, send_records
 
-INSTALL = "omni_torch.installed_kernels:install"
-"""Keeps the kernels of a launch spec for the operations of its process."""
+PREPARE = "omni_torch.processes:prepare"
+"""Prepares torch in a process, with the kernels of its launch spec, its GPU and its memory budgets there."""
+
+logger = logging.getLogger(__name__)
 
 RECORDING = "omni_capsules.worker:RecordingWorker"
 """A worker that records what its stages get and put out, if its launch spec says so."""
@@ -51,15 +54,6 @@ def limit_torch_threads() -> None:
         torch.set_num_threads(max(1, int(threads)) if threads.isdecimal() else 1)
 
 
-def _prepare_gpu(spec: ProcessSpec) -> None:
-    """Let this thread, in which stages are built, use their GPU, within the memory budgets of the stages, if they have any."""
-    gpus = [stage.gpu for stage in spec.stages if stage.gpu is not None]
-    if gpus and find_spec("torch") is not None:
-        from omni_core.protocol.tensors import use_gpu
-
-        use_gpu(gpus[0], spec.gpu_memory)
-
-
 def _network(spec: ProcessSpec, listener: int | None) -> Network | None:
     """The way to other machines, if there may be any."""
     if spec.network is None:
@@ -84,9 +78,11 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
         enter_stage(stage)
 
     try:
-        _prepare_gpu(spec)
-        if spec.kernels and find_spec("omni_torch") is not None:
-            load(INSTALL)(spec.kernels)
+        gpu = next((stage.gpu for stage in spec.stages if stage.gpu is not None), None)
+        if (spec.kernels or gpu is not None) and find_spec("omni_torch") is not None:
+            load(PREPARE)(spec.kernels, gpu, spec.gpu_memory)
+        elif spec.gpu_memory:
+            logger.warning("gpu_memory does not limit this process: it needs omni-torch; pip install omni-torch")
         worker.build(begin)
     except BaseException as error:
         worker.tell_coordinator(ProcessFailedMessage(spec.name, describe(error, current[0])))

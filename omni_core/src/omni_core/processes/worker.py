@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 from omni_core.control.framing import Work
@@ -19,7 +20,6 @@ from omni_core.observe import recording
 from omni_core.processes.watch import ComputeWatch, MemoryWatch
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.protocol.tensors import gpu_is_broken
 from omni_core.references import load, load_plugin
 from omni_core.relay.table import Relays
 from omni_core.relay.transfer import Transfer
@@ -29,6 +29,9 @@ from omni_core.stage.stage import Stage
 from omni_core.stage.thread import StageThread
 
 logger = logging.getLogger(__name__)
+
+GPU_IS_BROKEN = "omni_torch.processes:gpu_is_broken"
+"""Says whether this process can use its GPU no more."""
 
 _READ_ON_SECONDS = 0.02
 """Seconds that a dead peer's last messages may take from the sockets of this process to its stages."""
@@ -146,7 +149,7 @@ class Worker:
         if self._memory.must_end(error.error_type, lambda: sum(each.completed for each in self._stages.values())):
             logger.error("MemoryError for several requests in a row, and no memory to be had: this process ends")
             self._scheduler_died()
-        elif "CUDA" in error.message and gpu_is_broken():
+        elif "CUDA" in error.message and find_spec("omni_torch") is not None and load(GPU_IS_BROKEN)():
             logger.error("the GPU fails every call of this process since %s: this process ends", error.message)
             self._scheduler_died()
 

@@ -222,37 +222,3 @@ def open_exported(exported: list[Any]) -> Tensor:
         device,
         *handles,
     )
-
-
-# --- settings of a process that computes with torch ---------------------------------------------------------------------
-def use_gpu(gpu: int, budgets: Sequence[dict[str, Any]]) -> None:
-    """Let the calling thread use a GPU, on which kernels start, and hold torch's allocator to the sum of budgets, if there are any, each
-    ``{"nbytes": int}`` or ``{"share": float}``.
-
-    Two defaults of torch change: convolutions in float32 compute in float32, not in TF32, whose errors are 1e-3 where the matrix products
-    have 1e-6; and attention is not cuDNN's, which makes a plan for each length, for 45 ms on an H200.
-    """
-    torch = import_torch()
-    if not torch.cuda.is_available():
-        return
-    torch.cuda.set_device(gpu)
-    torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    if budgets:
-        capacity = torch.cuda.get_device_properties(gpu).total_memory
-        share = sum(each["share"] or each["nbytes"] / capacity for each in budgets)
-        torch.cuda.set_per_process_memory_fraction(min(share, 1.0), gpu)
-
-
-def gpu_is_broken() -> bool:
-    """Return whether the GPU reports an error to whatever this process asks of it, as after a failed assertion in a kernel or an access
-    beyond its memory: only a new process can use it again. Waits for the work that is queued.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return False
-    try:
-        torch.cuda.current_stream().synchronize()
-    except RuntimeError:
-        return True
-    return False

@@ -20,7 +20,7 @@ from omni_capsules.capsule import Capsule, CapsuleError, StageRecord
 from omni_capsules.environment import references
 from omni_capsules.events import INPUTS
 from omni_core.errors import did_you_mean
-from omni_core.processes.main import INSTALL
+from omni_core.processes.main import PREPARE
 from omni_core.protocol.specs import KernelSpec, StageSpec
 from omni_core.references import load
 
@@ -87,7 +87,8 @@ def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device:
         raise CapsuleError(f"{where} has {process['ranks']} ranks, and one process runs it again: that is not possible")
     spec = _stage_spec(process, record.stage)
     injected = {**spec.injected, **_given(model_path=model, device=device)}
-    gpu = spec.gpu if device is None else None
+    number = "" if device is None else device.removeprefix("cuda:")
+    gpu = spec.gpu if device is None else int(number) if number.isdecimal() else None
     spec = evolve(spec, injected=injected, gpu=gpu)
     path = spec.injected.get("model_path")
     if isinstance(path, str) and os.path.isabs(path) and not os.path.exists(path):
@@ -99,14 +100,14 @@ def rebuild(capsule: Capsule, record: StageRecord, *, model: str | None, device:
 
 
 def enter(rebuilt: Rebuilt) -> list[str]:
-    """Let this process be as the recorded one was: its environment and kernels. Call it before torch is imported.
+    """Let this process be as the recorded one was: its environment, kernels and settings of torch. Call it before torch is imported.
 
     Returns:
         What is not here, in words.
     """
     for name, value in rebuilt.env.items():
         os.environ.setdefault(name, value)
-    if not rebuilt.kernels or find_spec("omni_torch") is None:
+    if find_spec("omni_torch") is None:
         return []
     here = {
         operation: [each for each in kernels if find_spec(each.target.partition(".")[0].partition(":")[0]) is not None]
@@ -120,7 +121,7 @@ def enter(rebuilt: Rebuilt) -> list[str]:
             if each not in here[name]
         }
     )
-    load(INSTALL)(here)
+    load(PREPARE)(here, rebuilt.spec.gpu, [])
     return [f"kernels of {name}: not here" for name in gone]
 
 

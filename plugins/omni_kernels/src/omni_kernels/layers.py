@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 import triton
 
+from omni_core.model_runner import DecodeCache
 from omni_kernels.experts import experts as grouped_experts
 from omni_kernels.experts import route_rows
 from omni_kernels.norms import launch as launch_norm
-from omni_kernels.part_attention import Cache, attend
+from omni_kernels.part_attention import attend
 from omni_kernels.row_experts import DOWN, single_experts, stacked_experts
 from omni_kernels.row_products import row_gated, row_product
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
@@ -55,7 +56,13 @@ def _plain(stack: DecoderStack) -> bool:
 
 
 def _single(
-    x: torch.Tensor, layer: LayerWeights, stack: DecoderStack, angles: Angles, cache: Cache, number: int
+    x: torch.Tensor,
+    layer: LayerWeights,
+    stack: DecoderStack,
+    angles: Angles,
+    cache: DecodeCache,
+    number: int,
+    arrived: torch.Tensor,
 ) -> torch.Tensor:
     """Compute a layer of few rows: each launch reads weights once for each row."""
     projected = row_product(x, layer.qkv, layer.input_norm, eps=stack.eps)
@@ -70,7 +77,7 @@ def _single(
     if layer.mixture is None:
         assert shared is not None
         return shared
-    return single_experts(x, layer, layer.mixture, shared, stack.eps, cache.arrived)
+    return single_experts(x, layer, layer.mixture, shared, stack.eps, arrived)
 
 
 def _normed(x: torch.Tensor, norm: torch.Tensor, eps: float, added: torch.Tensor | None = None) -> Normed:
@@ -96,7 +103,7 @@ def _several(
     layer: LayerWeights,
     stack: DecoderStack,
     angles: Angles,
-    cache: Cache,
+    cache: DecodeCache,
     number: int,
 ) -> Normed:
     """Compute a layer of several rows, whose products are matrix products: return the sums before it, and what it adds to them."""
@@ -135,14 +142,14 @@ def decode_layers(
     dtype = x.dtype
     x, added = x.float(), None
     captured = x
-    counters = max(stack.kv_heads, triton.cdiv(x.shape[1], DOWN.columns))
-    arrived = torch.zeros(len(x) * counters, dtype=torch.int32, device=x.device)
-    cache = Cache(pages, lengths, block_size, keys, values, arrived)
+    # By these the programs of an experts' sum count those that have ended.
+    arrived = torch.zeros(len(x) * triton.cdiv(x.shape[1], DOWN.columns), dtype=torch.int32, device=x.device)
+    cache = DecodeCache(pages, lengths, block_size, list(keys), list(values))
     for number, layer in enumerate(stack.layers):
         if number == capture:
             captured = x if added is None else x + added
         if len(x) <= SINGLE_ROWS:
-            x = _single(x, layer, stack, (cos, sin), cache, number)
+            x = _single(x, layer, stack, (cos, sin), cache, number, arrived)
         else:
             x, added = _several(x, added, layer, stack, (cos, sin), cache, number)
     _, hidden = _normed(x, stack.norm, stack.eps, added)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import triton
 import triton.language as tl
 from attrs import frozen
 
+from omni_core.model_runner import DecodeCache
 from omni_kernels.overlap import AT_ONCE, allow_next, launched, wait_for_previous
 from omni_torch.decoder_stack import DecoderStack, LayerWeights
 
@@ -224,18 +223,6 @@ def _join(
     tl.store(output + (row * heads + head) * width + column, (joined / total).to(output.dtype.element_ty), mask=inside)
 
 
-@frozen(eq=False)
-class Cache:
-    """The cache of a step, as :func:`decode_layers` has it. ``arrived``: zeros, by which programs count those that have ended."""
-
-    pages: torch.Tensor
-    lengths: torch.Tensor
-    block_size: int
-    keys: Sequence[torch.Tensor] | torch.Tensor
-    values: Sequence[torch.Tensor] | torch.Tensor
-    arrived: torch.Tensor
-
-
 @frozen
 class Span:
     """Positions that a program of attention reads: ``part`` of one request, ``block`` at a time."""
@@ -259,7 +246,7 @@ def attend(
     stack: DecoderStack,
     cos: torch.Tensor,
     sin: torch.Tensor,
-    cache: Cache,
+    cache: DecodeCache,
     keys: torch.Tensor,
     values: torch.Tensor,
 ) -> torch.Tensor:
