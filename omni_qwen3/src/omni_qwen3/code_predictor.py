@@ -82,7 +82,13 @@ class FrameTables:
         pages = torch.arange(batch, dtype=torch.int32, device=device).unsqueeze(1)
         self._angles = [(cos[group].repeat(batch, 1), sin[group].repeat(batch, 1)) for group in range(groups)]
         self._caches = [
-            DecodeCache(pages, torch.full((batch,), group + 1, dtype=torch.int32, device=device), groups, list(keys), list(values))
+            DecodeCache(
+                pages,
+                torch.full((batch,), group + 1, dtype=torch.int32, device=device),
+                groups,
+                list(keys),
+                list(values),
+            )
             for group in range(groups)
         ]
 

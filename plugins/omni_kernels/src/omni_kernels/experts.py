@@ -43,6 +43,7 @@ def ranked(logits, experts, column_stride, EXPERTS: tl.constexpr):
     for begin in tl.static_range(0, EXPERTS, 32 if EXPERTS > 32 else EXPERTS):
         other = begin + tl.arange(0, 32 if EXPERTS > 32 else EXPERTS)
         theirs = _ordered(tl.load(logits + other * column_stride, mask=other < experts, other=float("-inf")))
+        theirs = tl.where(other < experts, theirs, -2147483648)  # below a negative NaN, which is below minus infinity
         first = (theirs[None, :] == key[:, None]) & (other[None, :] < expert[:, None])
         rank += tl.sum(((theirs[None, :] > key[:, None]) | first).to(tl.int32), axis=1)
     return logit, tl.where(expert < experts, rank, EXPERTS)
