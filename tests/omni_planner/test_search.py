@@ -14,6 +14,7 @@ from omni_core.config.placement import process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
 from omni_core.errors import ConfigError
 from omni_core.interface import Interface
+from omni_planner import ahead
 from omni_planner import fleet as fleets
 from omni_planner import search as searches
 from omni_planner.devices import Accelerator, Fleet, Rates
@@ -44,6 +45,12 @@ RATES = Rates(
 )
 DECODER = DecoderWork(layers=2, hidden_size=64, shared=500_000_000, head=0, cached=256, heads=64, ranks=(1, 2, 4))
 """A step reads a gigabyte: 1 ms."""
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no trial be made by another process, where the tests cannot look."""
+    monkeypatch.setattr(ahead, "WORTH", float("inf"))
 
 
 def line(**changes: Any) -> PipelineConfig:
@@ -306,7 +313,7 @@ def test_a_load_that_no_cell_bears_is_named_as_it_was_simulated(monkeypatch: pyt
         made.append((arguments[3].rate, attempt(*arguments, **options)))
         return made[-1][1]
 
-    monkeypatch.setattr(fleets, "attempt", noted)
+    monkeypatch.setattr(ahead, "attempt", noted)
     with pytest.raises(ConfigError, match="misses the objectives even with") as raised:
         plan_fleet(
             line(), profile(), Load({"text": 1.0}, 20, rate=1e5), Objectives.parse("done=0.001"), Fleet(9, 1, GPU)
@@ -323,7 +330,7 @@ def test_queues_that_grow_are_not_called_missed_objectives(monkeypatch: pytest.M
         made = attempt(*arguments, **options)
         return made if isinstance(made, str) else evolve(made, kept_up=0.1)
 
-    monkeypatch.setattr(fleets, "attempt", overloaded)
+    monkeypatch.setattr(ahead, "attempt", overloaded)
     with pytest.raises(ConfigError, match="bears the load; loosen --slo, or give hosts") as raised:
         plan_fleet(line(), profile(), Load({"text": 1.0}, 20, rate=10.0), Objectives.parse("done=9"), Fleet(9, 1, GPU))
     assert "meets the objectives, but its queues grow, even with" in str(raised.value)
@@ -342,7 +349,7 @@ def test_cells_that_bear_much_are_simulated_with_few_requests_of_the_steady_load
         made.append((arguments[3], attempt(*arguments, **options)))
         return made[-1][1]
 
-    monkeypatch.setattr(fleets, "attempt", noted)
+    monkeypatch.setattr(ahead, "attempt", noted)
     found = plan_fleet(line(), profile(1), load, Objectives.parse("done=0.5"), Fleet(5000, 1, GPU))
     assert found.usual.excess == found.degraded.excess == 0
     assert max(part.total + 2 * part.around for part, _ in made) <= COUNTED[1] + 2 * AROUND
@@ -358,10 +365,14 @@ def test_cells_that_bear_much_are_simulated_with_few_requests_of_the_steady_load
 def test_a_load_above_the_capacity_is_refused_however_loose_the_objectives_are(limit: float, above: float) -> None:
     """Of 5,000 requests a second of 0.2 ms each, those that come on top wait: after a minute, for more than a second."""
     fleet, limits = Fleet(1, 1, GPU), Objectives({"done": limit})
-    cells = fleets._Cells(line(), profile(1), Load({"text": 1.0}, 20, rate=5000.0 * above), limits, fleet)
-    (shape,) = shapes(cells.profile, cells.config, {"text": 1.0}, 1.0, 1)
-    found = cells._most(1, shape, [])
+    load, here = Load({"text": 1.0}, 20, rate=5000.0 * above), ahead.Ahead(profile(1), limits, processes=1)
+    cells = fleets._Cells(line(), profile(1), load, limits, fleet, 0, here)
+    found = cells.best(1, [])
     assert isinstance(found, fleets.Cell)
+    while not found.is_settled:
+        cells.found[1] = found
+        found = cells.settled(found, [])
+        assert isinstance(found, fleets.Cell)
     assert 4000 < 5000 * above * found.most <= 5000
 
 
@@ -373,7 +384,7 @@ def test_many_requests_in_flight_are_no_queue(monkeypatch: pytest.MonkeyPatch) -
         made.append(attempt(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(fleets, "attempt", noted)
+    monkeypatch.setattr(ahead, "attempt", noted)
     slow = estimate(line(), Device(GPU, evolve(RATES, latency=0.5)), {"text": Ask(text=10, reply=1)}, works())
     found = plan_fleet(line(), slow, Load({"text": 1.0}, 20, rate=1000.0), Objectives.parse("done=9"), Fleet(9, 1, GPU))
     assert found.cell.needed() == 1
@@ -394,19 +405,22 @@ def test_so_many_requests_come_before_those_that_count_as_come_while_one_lasts(m
         made.append((arguments[0], arguments[3], trial))
         return trial
 
-    monkeypatch.setattr(fleets, "attempt", noted)
+    monkeypatch.setattr(ahead, "attempt", noted)
     few, load = evolve(line(), max_in_flight=1), Load({"text": 1.0}, 20, rate=500.0)
     found = plan_fleet(few, profile(), load, Objectives.parse("done=0.11"), Fleet(9, 1, GPU))
     assert found.usual.refused == 0
-    lasting = fleets.LASTING
-    for (_, before, short), (config, part, trial) in pairwise([made[0], *made[:-2]]):  # then come those of the plan
-        is_again = part.rate == before.rate and trial is not short
+    lasting, before = fleets.LASTING, dict[float | None, Trial]()
+    for config, part, trial in made[:-2]:  # then come those of the plan
+        short = before.setdefault(part.rate, trial)
+        is_again = short is not trial
         coming = ceil(short.coming if is_again else (part.rate or 0.0) * lasting)
         assert part.around == min(LONGER_AROUND if is_again else AROUND, coming)
         assert config.max_in_flight >= 2 * coming if is_again else config.max_in_flight == 2 * coming
-        lasting = lasting if trial.excess or is_again else trial.figures["done"].p95
+        if not trial.excess and not is_again:
+            lasting = fleets._rounded(trial.figures["done"].p95)
+            assert trial.figures["done"].p95 <= lasting < 1.25 * trial.figures["done"].p95
     assert [part.around for _, part, _ in made[-2:]] == [ceil((part.rate or 0.0) * lasting) for _, part, _ in made[-2:]]
-    assert lasting < 0.12
+    assert lasting < 0.15
 
 
 def test_a_cell_does_not_bear_messages_that_come_faster_than_they_are_handled() -> None:
@@ -482,10 +496,10 @@ def test_conversations_on_one_host_are_simulated_as_busy_as_they_are_for_long(mo
     simulated = list[Load]()
 
     def noted(*arguments: Any, **options: Any) -> Trial | str:
-        simulated.append(options["load"])
+        simulated.append(arguments[3])
         return attempt(*arguments, **options)
 
-    monkeypatch.setattr(searches, "attempt", noted)
+    monkeypatch.setattr(ahead, "attempt", noted)
     search = Search(line(), made, load, Objectives.parse("done=0.01"), budget=8)
     search.on_gpus(Fleet(1, 2, GPU))
     found = search.trials[0].figures["done"]
@@ -512,7 +526,7 @@ def test_a_placement_for_conversations_meets_the_objectives_in_a_longer_simulati
         made.append((trial.cost, trial.counted))
         return evolve(trial, excess=0.5) if grows and trial.cost == 1 and trial.counted > 20 else trial
 
-    monkeypatch.setattr(searches, "attempt", noted)
+    monkeypatch.setattr(ahead, "attempt", noted)
     load = Load({"text": 1.0}, 20, in_flight=20, pause=2.0)
     search = Search(line(), profile(), load, Objectives.parse("done=0.5"), budget=20)
     front = search.on_gpus(Fleet(1, 2, GPU))
@@ -582,10 +596,11 @@ def test_stages_with_ranks_and_those_without_a_gpu_keep_their_processes_where_th
 def test_a_setting_that_says_the_default_is_no_other_placement() -> None:
     config, made = two_engines()
     search = Search(config, made, Load({"text": 1.0}, 5, rate=1.0), Objectives.parse("done=1"))
+    place = searches._Place(1, [GPU.memory])
     for settings in ({}, {"think.process": "think"}, {"think.factory_args.policy": None}):
-        search._on_gpus(settings, 1, Fleet(1, 1, GPU))
+        search._try(settings, place)
     for names in (("max_running", "max_batch_tokens"), ("max_batch_tokens", "max_running")):
-        search._on_gpus({f"think.factory_args.{name}": 64 for name in names}, 1, Fleet(1, 1, GPU))
+        search._try({f"think.factory_args.{name}": 64 for name in names}, place)
     assert len(search.trials) == 2
 
 

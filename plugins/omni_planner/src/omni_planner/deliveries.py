@@ -95,18 +95,24 @@ class Deliveries:
 
     def send_together(self, sender: Replica, outputs: list[Output]) -> None:
         """Send what goes to one process in one event: the last message arrives when it would, the others with it."""
-        groups = dict[tuple[SimulatedUnit | None, Loop], list[Letter]]()
+        client, serving = self.client, self.serving
+        groups: dict[Loop, tuple[SimulatedUnit | None, list[Letter]]] = {}
         for flight, what, targets, frames in outputs:
             for target in targets:
-                unit = None if target == CLIENT else self.at(flight, target)[0]
-                place = unit, self.client if unit is None else unit.loop
-                groups.setdefault(place, []).append((flight, what, target, frames))
-        for (unit, loop), letters in groups.items():
+                unit, loop = None, client
+                if target != CLIENT:
+                    found = serving.get((target, flight.placement.get(target, 0))) or self.at(flight, target)
+                    unit, loop = found[0], found[0].loop
+                group = groups.get(loop)
+                if group is None:
+                    groups[loop] = unit, [(flight, what, target, frames)]
+                else:
+                    group[1].append((flight, what, target, frames))
+        for loop, (unit, letters) in groups.items():
             if loop is sender.loop:
                 self._arrived(unit, loop, sender.stage.name, letters)
             else:
-                cost = sum(self._cost(what) for _, what, _, _ in letters)
-                sender.loop.do(cost, partial(self._post, unit, sender.stage.name, letters))
+                sender.loop.do(self._cost(letters), partial(self._post, unit, sender.stage.name, letters))
 
     def _post(self, unit: SimulatedUnit | None, source: str, letters: list[Letter]) -> None:
         """Let messages go to a process that is another one by now if the first has died."""
@@ -121,9 +127,10 @@ class Deliveries:
             letters = kept
         if letters:
             loop = self.client if unit is None else unit.loop
-            cost = sum(self._cost(what) for _, what, _, _ in letters)
-            delay = max(self._profile.delay(source, flight.sample, what == PAYLOAD) for flight, what, _, _ in letters)
-            self.clock.after(delay, partial(loop.do, cost, partial(self._arrived, unit, loop, source, letters)))
+            # Only payloads, of which few are in a step, have bytes that take time.
+            delays = [self._profile.delay(source, each[0].sample, True) for each in letters if each[1] == PAYLOAD]
+            then = partial(loop.do, self._cost(letters), partial(self._arrived, unit, loop, source, letters))
+            self.clock.after(max([self._profile.latency, *delays]), then)
 
     def _arrived(self, unit: SimulatedUnit | None, loop: Loop, source: str, letters: list[Letter]) -> None:
         woken: dict[Replica, None] = {}
@@ -138,6 +145,6 @@ class Deliveries:
         for replica in woken:
             replica.wake()
 
-    def _cost(self, what: str) -> float:
-        """Return the processor seconds of a message at one end. The end of a stream is no transfer of its own in a profile."""
-        return 0.0 if what == DONE else self._profile.message
+    def _cost(self, letters: list[Letter]) -> float:
+        """Return the processor seconds of messages at one end. The end of a stream is no transfer of its own in a profile."""
+        return self._profile.message * (len(letters) - [each[1] for each in letters].count(DONE))

@@ -30,7 +30,7 @@ from omni_planner.profile import (
 )
 from omni_torch.budgets import ITEM_BYTES, MAX_BATCH_TOKENS, MAX_RUNNING, request_values, step_bytes
 from omni_torch.placement import CONTEXT, MARGIN
-from omni_torch.works import Ask, Counts, DecoderWork, Demand, PipelineWorks, Work
+from omni_torch.works import Ask, Counts, DecoderWork, Demand, PipelineWorks, StageWork, Work
 
 KINDS = {
     "text": Ask(text=300, reply=200),
@@ -77,25 +77,29 @@ class EstimatedStage(StageProfile):
         item, ranks = ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2), stage.tp_size
 
         names = [*FEATURES[self.kind], *MORE_COUNTS[self.kind]]
+        place = {name: number for number, name in enumerate(names)}
+        nothing = len(names)  # the place of a 0
+
+        def at(name: str) -> int:
+            return place.get(name, nothing)
+
+        taken_at, turns_at, requests_at, passes_at = at("taken"), at("turns"), at("requests"), at("passes")
+        decodes_at, streams_at, prompts_at = at("decodes"), at("streams"), at("prompts")
+        positions_at, frames_at, context_at, pairs_at = at("positions"), at("frames"), at("context"), at("pairs")
 
         def seconds(kind: str, given: Sequence[float]) -> Seconds:
-            counts = dict(zip(names, given))  # noqa: B905 - what is left out is 0
-            taken = rates.row * counts.get("taken", 0.0)
+            counts = (*given, *(0.0,) * (nothing + 1 - len(given)))
+            taken = rates.row * counts[taken_at]
             if work is None:
-                return taken + rates.function * counts.get("requests", 0.0), 0.0
-            if not counts.get("turns"):
+                return taken + rates.function * counts[requests_at], 0.0
+            if not counts[turns_at]:
                 return taken, 0.0
-            rows = counts.get("decodes", 0.0) + counts.get("prompts", 0.0) + counts.get("streams", 0.0)
-            made = Counts(
-                counts.get("decodes", 0.0) + counts.get("streams", 0.0),
-                counts.get("prompts", 0.0),
-                counts.get("positions", 0.0) + counts.get("frames", 0.0),
-                counts.get("context", 0.0),
-                counts.get("pairs", 0.0),
-            )
-            passes = counts.get("passes") or 1.0
+            decodes, prompts = counts[decodes_at] + counts[streams_at], counts[prompts_at]
+            positions = counts[positions_at] + counts[frames_at]
+            made = Counts(decodes, prompts, positions, counts[context_at], counts[pairs_at])
+            passes = counts[passes_at] or 1.0
             once = device.seconds(work.demand(made, item, ranks), item)
-            return taken + passes * (rates.step + rates.row * rows), passes * once
+            return taken + passes * (rates.step + rates.row * (decodes + prompts)), passes * once
 
         return seconds
 
@@ -199,6 +203,17 @@ class EstimatedProfile(PipelineProfile):
         if visit is None or not is_payload:
             return self.latency
         return self.latency + 2 * self.hidden.get(stage, 0) * visit.prompt / self.device.rates.copy
+
+
+def portable(profile: PipelineProfile) -> PipelineProfile:
+    """Return a profile that another process can be given: without the function that made an estimate's requests."""
+    if isinstance(profile, EstimatedProfile):
+        return evolve(profile, works=evolve(profile.works, visits=_no_visits))
+    return profile
+
+
+def _no_visits(ask: Ask) -> dict[str, StageWork]:
+    return {}
 
 
 def works_of(config: PipelineConfig) -> PipelineWorks:

@@ -6,20 +6,21 @@ load, with as many requests before and after it as keep it as busy as it always 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from math import ceil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil, log
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from omni_core.config.schema import PipelineConfig
 from omni_core.errors import ConfigError
+from omni_planner.ahead import Ahead, Attempt
 from omni_planner.devices import Fleet
 from omni_planner.estimate import EstimatedProfile
 from omni_planner.objectives import Objectives
 from omni_planner.search import per_second, reason
 from omni_planner.shapes import Shape, shapes
 from omni_planner.steady import LASTING, grows, is_certain, is_filled, longer, short
-from omni_planner.trials import Load, Settings, Trial, attempt
+from omni_planner.trials import Load, Settings, Trial
 
 GROWTH = 1.5
 """The factor between two loads of a cell that are tried, until one misses an objective."""
@@ -45,13 +46,15 @@ class Cell:
     """A pipeline on some GPUs of a host, and the most that it bears.
 
     Attributes:
-        gpus: of it. shape: in words. most: the part of the whole load that it bears with the objectives met. trial: at that load.
+        gpus: of it. shape: where its stages are. most: the part of the whole load that it bears with the objectives met. trial: at that
+            load. is_settled: as many requests were simulated as tell whether its queue grows; else ``most`` may be a tenth too much.
     """
 
     gpus: int
-    shape: str
+    shape: Shape
     most: float
     trial: Trial
+    is_settled: bool = False
 
     def needed(self) -> int:
         """Return the number of such cells for the whole load."""
@@ -110,54 +113,85 @@ def plan_fleet(
     Raises:
         ConfigError: the objectives cannot be met, or not with so many hosts.
     """
-    cells, found = _Cells(config, profile, load, objectives, fleet), dict[int, Cell]()
-    worse, reasons = dict[int, Worse](), list[str]()
-    for gpus in (each for each in (1, 2, 4, 8) if each <= fleet.gpus and not fleet.gpus % each):
-        cell = cells.best(gpus, list(found.values()), reasons)
+    with Ahead(profile, objectives) as trials:
+        return _planned(_Cells(config, profile, load, objectives, fleet, spare, trials), on_progress)
+
+
+def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
+    """Find the most that cells of each size bear, then settle the one of which the fewest hosts are needed, until it stays that."""
+    fleet, load, found, worse, reasons = cells.fleet, cells.load, cells.found, dict[int, Worse](), list[str]()
+
+    def take(gpus: int, cell: Cell | Worse | None) -> None:
+        found.pop(gpus, None)
         if isinstance(cell, Cell):
             found[gpus] = cell
-            on_progress(f"cells of {gpus}: {cell.shape}; each bears {_part(load.scaled(cell.most))}")
+            kept = " for long" if cell.is_settled else ""
+            on_progress(f"cells of {gpus}: {cell.shape.text}; each bears {_part(load.scaled(cell.most))}{kept}")
         elif cell is not None:
             worse[gpus] = cell
             on_progress(f"cells of {gpus}: {cell.shape}; {cell.text}")
+
+    for gpus in cells.sizes():
+        take(gpus, cells.best(gpus, reasons))
+    while found and not (best := cells.fewest()).is_settled:
+        take(best.gpus, cells.settled(best, reasons))
     if not found:
         raise ConfigError(
             "no cell of a host bears the load; loosen --slo, or give hosts of more or larger GPUs:\n"
             + "\n".join(list(dict.fromkeys(reasons))[-3:])
         )
 
-    best = min(found.values(), key=lambda each: (_hosts(fleet, each.gpus, each.most), -each.gpus))
-    hosts, each_host = _hosts(fleet, best.gpus, best.most) + spare, fleet.gpus // best.gpus
+    best = cells.fewest()
+    hosts = _hosts(fleet, best.gpus, best.most) + cells.spare
     if hosts > fleet.hosts:
-        raise ConfigError(f"{load} needs {hosts} hosts, {spare} of them spare; --devices has {fleet.hosts}")
-    number = hosts * each_host
-    usual, degraded = (
-        cells.simulated(best.gpus, best.trial.settings, 1 / count) for count in (number, number - spare * each_host)
-    )
+        raise ConfigError(f"{load} needs {hosts} hosts, {cells.spare} of them spare; --devices has {fleet.hosts}")
+    shares = cells.shares(best)
+    cells.expect(best.gpus, best.shape.settings, shares[1:])
+    usual, degraded = (cells.simulated(best.gpus, best.shape.settings, share) for share in shares)
     assert isinstance(usual, Trial)
     assert isinstance(degraded, Trial)
-    return FleetPlan(best, number, hosts, spare, usual, degraded, found, worse)
+    number = hosts * (fleet.gpus // best.gpus)
+    return FleetPlan(best, number, hosts, cells.spare, usual, degraded, found, worse)
 
 
 @define
 class _Cells:
-    """Simulates cells with parts of a load. ``lasting``: the seconds that requests take in the last trial that met the objectives."""
+    """Simulates cells with parts of a load.
+
+    Attributes:
+        found: the best cells so far, by their GPUs.
+        lasting: seconds that requests take, about those of the last trial that met the objectives.
+    """
 
     config: PipelineConfig
     profile: EstimatedProfile
     load: Load
     objectives: Objectives
     fleet: Fleet
+    spare: int
+    trials: Ahead
+    found: dict[int, Cell] = field(factory=dict)
     lasting: float = LASTING
 
-    def best(self, gpus: int, smaller: Sequence[Cell], reasons: list[str]) -> Cell | Worse | None:
-        """Return the cell of so many GPUs that bears the most; ``None``, and why, if none fits or meets the objectives.
+    def sizes(self) -> list[int]:
+        """Return the GPUs of a cell that divide a host."""
+        return [each for each in (1, 2, 4, 8) if each <= self.fleet.gpus and not self.fleet.gpus % each]
 
-        Args:
-            smaller: the cells of fewer GPUs.
-        """
-        for shape in shapes(self.profile, self.config, self.load.mix, 1.0, gpus):
-            most = self._most(gpus, shape, smaller)
+    def fewest(self) -> Cell:
+        """Return the cell of which the fewest hosts are needed."""
+        return min(self.found.values(), key=lambda each: (_hosts(self.fleet, each.gpus, each.most), -each.gpus))
+
+    def shares(self, cell: Cell) -> tuple[float, float]:
+        """Return a cell's part of the load, on as many hosts as are needed with spare ones, and when these are lost."""
+        each_host = self.fleet.gpus // cell.gpus
+        number = (_hosts(self.fleet, cell.gpus, cell.most) + self.spare) * each_host
+        return 1 / number, 1 / (number - self.spare * each_host)
+
+    def best(self, gpus: int, reasons: list[str]) -> Cell | Worse | None:
+        """Return the cell of so many GPUs that bears the most; ``None``, and why, if none fits or meets the objectives."""
+        for shape in self._shapes(gpus):
+            share, step = self._first(gpus, shape)
+            most = self._most(gpus, shape, share, step)
             if isinstance(most, Cell | Worse):
                 return most
             reasons.append(most.text if isinstance(most, Missed) else most)
@@ -165,19 +199,54 @@ class _Cells:
                 return None
         return None
 
-    def _most(self, gpus: int, shape: Shape, smaller: Sequence[Cell]) -> Cell | Worse | Missed | str:
+    def settled(self, cell: Cell, reasons: list[str]) -> Cell | Worse | None:
+        """Simulate a cell for longer; return it, or if it does not bear its load for long one that bears less, or as :meth:`best`."""
+        probable = (*self.shares(cell), cell.most / SMALL_GROWTH)
+        self.trials.expect((self._attempt(cell.gpus, cell.shape.settings, each) for each in probable), waiting=1)
+        judged = self._judged(cell.gpus, cell.shape.settings, cell.most, cell.trial)
+        if not isinstance(judged, str):
+            trial, problem = judged
+            if not problem:
+                return evolve(cell, trial=trial, is_settled=True)
+            less = self._most(cell.gpus, cell.shape, cell.most / SMALL_GROWTH, SMALL_GROWTH, cell.most)
+            if isinstance(less, Cell | Worse):
+                return less
+            judged = less.text if isinstance(less, Missed) else less
+        reasons.append(judged)
+        return None
+
+    def _shapes(self, gpus: int) -> Sequence[Shape]:
+        return shapes(self.profile, self.config, self.load.mix, 1.0, gpus)
+
+    def _smaller(self, gpus: int) -> list[Cell]:
+        return [each for size, each in self.found.items() if size < gpus]
+
+    def _first(self, gpus: int, shape: Shape) -> tuple[float, float]:
+        """Return the first part of the load to try, and the factor to the next one."""
+        known = max((each.most / each.gpus for each in self._smaller(gpus)), default=0.0) * gpus
+        whole = per_second(self.load, self.profile, self.config)
+        return min(1.0, known * SMALL_GROWTH or 0.8 / (shape.work * whole)), SMALL_GROWTH if known else GROWTH
+
+    def _most(
+        self, gpus: int, shape: Shape, share: float, step: float, missed: float = 1.0 + 1e-9
+    ) -> Cell | Worse | Missed | str:
         """Return the cell of a shape with the most load; or what it misses, or why it cannot be simulated.
 
         Loads become more until one is too much or the whole is borne, or fewer until one is borne or requests are alone; then those in
         between are halved. So the search ends by itself.
+
+        Args:
+            share: the first part of the load to try. step: the factor between the first two. missed: a part that is too much.
         """
-        whole = per_second(self.load, self.profile, self.config)
+        smaller = self._smaller(gpus)
         known = max((each.most / each.gpus for each in smaller), default=0.0) * gpus
         hosts = min((_hosts(self.fleet, each.gpus, each.most) for each in smaller), default=self.fleet.hosts)
-        step = shrink = SMALL_GROWTH if known else GROWTH
-        share, missed = min(1.0, known * step or 0.8 / (shape.work * whole)), 1.0 + 1e-9
+        shrink = step
         reached: Cell | None = None
         while True:
+            more = min(1.0, share * step) if missed > 1.0 else (share + missed) / 2
+            less = share / shrink if reached is None else (reached.most + share) / 2
+            self.expect(gpus, shape.settings, (less, more))
             judged = self._judged(gpus, shape.settings, share)
             if isinstance(judged, str):
                 return judged
@@ -185,22 +254,13 @@ class _Cells:
             if problem:
                 missed = share
             else:
-                reached = Cell(gpus, shape.text, share, trial)
-                self.lasting = trial.figures["done"].p95
+                reached = Cell(gpus, shape, share, trial, is_certain(trial))
+                self.lasting = _rounded(trial.figures["done"].p95)
             if reached is not None:
-                if reached.most < 1.0 and missed >= CLOSE * reached.most:
-                    share = min(1.0, share * step) if missed > 1.0 else (reached.most + missed) / 2
-                    continue
-                if is_certain(reached.trial):
+                if reached.most == 1.0 or missed < CLOSE * reached.most:
                     return reached
-                judged = self._judged(gpus, shape.settings, reached.most, reached.trial)
-                if isinstance(judged, str):
-                    return judged
-                trial, problem = judged
-                if not problem:
-                    return evolve(reached, trial=trial)
-                share = missed = reached.most
-                reached, shrink = None, SMALL_GROWTH
+                share = min(1.0, share * step) if missed > 1.0 else (reached.most + missed) / 2
+                continue
             part = self.load.scaled(share)
             if trial.in_flight <= ALONE or part.in_flight == 1:
                 return Missed(f"a cell of {gpus} ({shape.text}) {problem} even with {_part(part)} ({reason(trial)})")
@@ -209,6 +269,10 @@ class _Cells:
             if smaller and _hosts(self.fleet, gpus, share) > hosts:
                 bears = f"each bears less than {_part(self.load.scaled(missed))}"
                 return Worse(shape.text, f"{bears}, so more hosts would be needed; {reason(trial)}")
+
+    def expect(self, gpus: int, settings: Settings, shares: Iterable[float]) -> None:
+        """Begin trials with parts of the load, which will probably be asked for."""
+        self.trials.expect(self._attempt(gpus, settings, share) for share in shares)
 
     def _judged(
         self, gpus: int, settings: Settings, share: float, before: Trial | None = None
@@ -232,6 +296,9 @@ class _Cells:
 
     def simulated(self, gpus: int, settings: Settings, share: float, before: Trial | None = None) -> Trial | str:
         """Simulate a cell with a part of the load; or return why it cannot be. ``before``: see :meth:`_judged`."""
+        return self.trials.trial(self._attempt(gpus, settings, share, before))
+
+    def _attempt(self, gpus: int, settings: Settings, share: float, before: Trial | None = None) -> Attempt:
         part = self.load.scaled(share)
         at_once = part.in_flight or 0
         if part.rate is None and part.pause is None:
@@ -248,8 +315,12 @@ class _Cells:
             if self.profile.stages[stage.name].kind == "engine":
                 given[f"{stage.name}.factory_args.max_running"] = RUNNING
         limited = evolve(self.config, max_in_flight=max(self.config.max_in_flight, 2 * at_once))
-        memory = [self.fleet.accelerator.memory] * gpus
-        return attempt(limited, given, self.profile, part, self.objectives, gpus, gpus=memory)
+        return Attempt(limited, given, part, gpus, [self.fleet.accelerator.memory] * gpus)
+
+
+def _rounded(seconds: float) -> float:
+    """Return seconds rounded up, in steps of a quarter: trials that are begun ahead have as many requests around as others."""
+    return 1.25 ** ceil(log(seconds, 1.25)) if seconds > 0.0 else 0.0
 
 
 def _needed(most: float) -> int:

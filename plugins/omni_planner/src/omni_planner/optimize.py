@@ -230,7 +230,8 @@ def _front_lines(front: list[Trial], chosen: Trial, objectives: Objectives, unit
 def _fleet_lines(whole: FleetPlan, objectives: Objectives) -> Iterator[str]:
     yield ""
     for gpus, cell in whole.cells_tried.items():
-        yield f"cells of {gpus} GPU{'s' * (gpus > 1)} ({cell.shape}): {cell.needed()} would do; {reason(cell.trial)}"
+        about = "" if cell.is_settled else "about "
+        yield f"cells of {gpus} GPU{'s' * (gpus > 1)} ({cell.shape.text}): {about}{cell.needed()} would do; {reason(cell.trial)}"
     for gpus, other in whole.worse.items():
         yield f"cells of {gpus} GPUs ({other.shape}): {other.text}"
     yield ""

@@ -7,13 +7,13 @@ it is, on every number of cores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import ceil
 from typing import Any
 
-from attrs import define, evolve, field
+from attrs import Factory, define, evolve, field, frozen
 
 from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_planner.ahead import Ahead, Attempt
 from omni_planner.building import settings_of
 from omni_planner.devices import Fleet
 from omni_planner.estimate import EstimatedProfile
@@ -23,7 +23,7 @@ from omni_planner.profile import PipelineProfile
 from omni_planner.shapes import demands, shapes
 from omni_planner.steady import LASTING, amid, longer
 from omni_planner.summary import Quantiles
-from omni_planner.trials import Load, Settings, Trial, attempt, changed
+from omni_planner.trials import Load, Settings, Trial, changed
 
 SHAPES = 2
 """Shapes that are simulated for each number of GPUs."""
@@ -35,6 +35,15 @@ SETTLED = 3
 """Placements for each number of GPUs that are simulated for longer, until one of them meets the objectives."""
 
 Progress = Callable[[str], None]
+
+
+@frozen
+class _Place:
+    """GPUs, with the bytes of their memory, or processors on which placements are tried. ``cost``: how many."""
+
+    cost: int
+    gpus: Sequence[int] = ()
+    cores: int | None = None
 
 
 @define
@@ -58,10 +67,17 @@ class Search:
     _seen: dict[str, Trial | str] = field(factory=dict)
     settled: list[Trial] = field(factory=list)
     _steady: Load | None = None
+    _ahead: Ahead = field(
+        init=False, default=Factory(lambda self: Ahead(self.profile, self.objectives), takes_self=True)
+    )
 
     # --- GPUs --------------------------------------------------------------------------------------------------------
     def on_gpus(self, fleet: Fleet) -> list[Trial]:
         """Search on the GPUs of one host; return the front."""
+        with self._ahead:
+            return self._on_gpus(fleet)
+
+    def _on_gpus(self, fleet: Fleet) -> list[Trial]:
         assert isinstance(self.profile, EstimatedProfile)
         enough = 0
         for gpus in range(1, fleet.gpus + 1):
@@ -73,9 +89,11 @@ class Search:
                 self.refusals[f"{gpus} GPUs"] = (
                     f"the busiest would compute {ranked[0].work:.2f} s a second ({ranked[0].text})"
                 )
+            place = _Place(gpus, [fleet.accelerator.memory] * gpus)
             made = 0
-            for shape in fitting:
-                trial = self._on_gpus(shape.settings, gpus, fleet)
+            for number, shape in enumerate(fitting):
+                self._expect([each.settings for each in fitting[number + 1 : number + SHAPES - made]], place)
+                trial = self._try(shape.settings, place)
                 made += trial is not None
                 if made == SHAPES:
                     break
@@ -83,25 +101,24 @@ class Search:
             if best is not None:
                 left = self._most_trials - len(self.trials)
                 most = left if gpus == fleet.gpus else left // 2  # more GPUs may be needed
-                self._improve(best, partial(self._on_gpus, gpus=gpus, fleet=fleet), most)
-                best = self._settle(gpus, fleet)
+                self._improve(best, place, most)
+                best = self._settle(place)
             enough += best is not None and not best.excess
             if enough == 2 or len(self.trials) >= self._most_trials:
                 break
         return front(self.settled or self.trials, self.objectives)
 
-    def _settle(self, gpus: int, fleet: Fleet) -> Trial | None:
+    def _settle(self, place: _Place) -> Trial | None:
         """Return the best placement on so many GPUs; of conversations, the best of a few that are simulated for longer.
 
         A queue of theirs may grow so slowly that the objectives are missed only later.
         """
         if self._steady is None:
-            return self._best(gpus)
-        tried, longer_ones = [each for each in self.trials if each.cost == gpus], list[Trial]()
+            return self._best(place.cost)
+        tried, longer_ones = [each for each in self.trials if each.cost == place.cost], list[Trial]()
         best = _simplest(tried, self.objectives)
         while not best.excess and len(longer_ones) < SETTLED:
-            load, memory = longer(self._steady, best), [fleet.accelerator.memory] * gpus
-            again = attempt(self.config, best.settings, self.profile, load, self.objectives, gpus, gpus=memory)
+            again = self._ahead.trial(self._attempt(best.settings, place, longer(self._steady, best)))
             assert isinstance(again, Trial)
             longer_ones.append(again)
             tried.remove(best)
@@ -112,40 +129,46 @@ class Search:
         self.settled.append(found)
         return found
 
-    def _on_gpus(self, settings: Settings, gpus: int, fleet: Fleet) -> Trial | None:
-        return self._try(settings, gpus, [fleet.accelerator.memory] * gpus)
-
     # --- processors ----------------------------------------------------------------------------------------------------
     def on_cores(self, cores: int) -> list[Trial]:
         """Search on the processors of one host; return the front."""
-        first = self._try({}, cores, cores=cores)
+        with self._ahead:
+            return self._on_cores(cores)
+
+    def _on_cores(self, cores: int) -> list[Trial]:
+        place = _Place(cores, cores=cores)
+        first = self._try({}, place)
         if first is not None:
-            self._improve(
-                first, lambda settings: self._try(settings, cores, cores=cores), self._most_trials - len(self.trials)
-            )
+            self._improve(first, place, self._most_trials - len(self.trials))
         found = sorted(self.trials, key=self._key)[:4]
         found += [first] if first is not None and first not in found else []
         for fewer in range(cores - 1, 0, -1):
-            for trial in found:
-                self._try(trial.settings, fewer, cores=fewer)
+            self._try_all([trial.settings for trial in found], _Place(fewer, cores=fewer))
         return front(self.trials, self.objectives)
 
     # --- both ----------------------------------------------------------------------------------------------------------
-    def _improve(self, best: Trial, attempt: Callable[[Settings], Trial | None], most: int) -> None:
+    def _improve(self, best: Trial, place: _Place, most: int) -> None:
         """Try changes where it saturates, and go on from the best of them, until none is better or ``most`` trials are made."""
         end = len(self.trials) + most
         while len(self.trials) < end:
-            found: list[Trial] = []
-            for change in moves(best, self.profile):
-                if len(self.trials) >= end:
-                    break
-                trial = attempt({**best.settings, **change})
-                if trial is not None:
-                    found.append(trial)
+            found = self._try_all([{**best.settings, **change} for change in moves(best, self.profile)], place, end)
             better = min(found, key=self._key, default=best)
             if not self._is_better(better, best):
                 return
             best = better
+
+    def _try_all(self, tried: Sequence[Settings], place: _Place, end: int | None = None) -> list[Trial]:
+        """Try settings until ``end`` trials are made in all, and return the trials of those that can be."""
+        found: list[Trial] = []
+        for number, settings in enumerate(tried):
+            left = len(tried) if end is None else end - len(self.trials)
+            if left <= 0:
+                break
+            self._expect(tried[number + 1 : number + left], place)
+            trial = self._try(settings, place)
+            if trial is not None:
+                found.append(trial)
+        return found
 
     def _is_better(self, trial: Trial, than: Trial) -> bool:
         """Return whether a change is worth more changes: fewer misses, or a figure that is better by more than chance."""
@@ -154,36 +177,47 @@ class Search:
         first = self.objectives.first
         return not trial.excess and trial.key(first)[2] < (1 - NOISE) * than.key(first)[2]
 
-    def _try(self, settings: Settings, cost: int, gpus: Sequence[int] = (), cores: int | None = None) -> Trial | None:
-        key = f"{cost} {[_described(stage) for stage in changed(self.config, settings).stages]}"
+    def _try(self, settings: Settings, place: _Place) -> Trial | None:
+        key = self._name(settings, place)
         if key not in self._seen:
-            found = self._simulated(settings, cost, gpus, cores)
+            found = self._simulated(settings, place)
             self._seen[key] = found
             if isinstance(found, str):
                 self.refusals[described(settings)] = found
             else:
                 self.trials.append(found)
-                self.on_progress(f"{len(self.trials):3}: {shown(found, self.objectives, 'GPU' if gpus else 'core')}")
+                self.on_progress(
+                    f"{len(self.trials):3}: {shown(found, self.objectives, 'GPU' if place.gpus else 'core')}"
+                )
         made = self._seen[key]
         return None if isinstance(made, str) else made
 
-    def _simulated(self, settings: Settings, cost: int, gpus: Sequence[int], cores: int | None) -> Trial | str:
+    def _name(self, settings: Settings, place: _Place) -> str:
+        return f"{place.cost} {[_described(stage) for stage in changed(self.config, settings).stages]}"
+
+    def _attempt(self, settings: Settings, place: _Place, load: Load | None = None) -> Attempt:
+        return Attempt(
+            self.config, settings, load or self._steady or self.load, place.cost, tuple(place.gpus), place.cores
+        )
+
+    def _expect(self, probable: Sequence[Settings], place: _Place) -> None:
+        """Begin trials that will probably be asked for."""
+        if self.load.pause is None or self._steady is not None:
+            unseen = (each for each in probable if self._name(each, place) not in self._seen)
+            self._ahead.expect(self._attempt(each, place) for each in unseen)
+
+    def _simulated(self, settings: Settings, place: _Place) -> Trial | str:
         """Simulate a placement, under the load that conversations have for long.
 
         How long their requests last, the first placement says; all others have as many around, so that chance is the same for all.
         """
-        simulate = partial(
-            attempt, self.config, settings, self.profile, objectives=self.objectives, cost=cost, gpus=gpus, cores=cores
-        )
-        if self.load.pause is None:
-            return simulate(load=self.load)
-        if self._steady is None:
-            first = simulate(load=self.load)
+        if self.load.pause is not None and self._steady is None:
+            first = self._ahead.trial(self._attempt(settings, place))
             if isinstance(first, str):
                 return first
             done = first.figures.get("done", Quantiles(0.0, LASTING))
             self._steady = amid(self.load, per_second(self.load, self.profile, self.config, done.p50), done.p95)
-        return simulate(load=self._steady)
+        return self._ahead.trial(self._attempt(settings, place))
 
     @property
     def _most_trials(self) -> int:

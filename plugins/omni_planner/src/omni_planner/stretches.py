@@ -18,11 +18,10 @@ from typing import Any
 from attrs import evolve, frozen
 
 from omni_core.config.schema import PipelineConfig
-from omni_planner.estimate import EstimatedProfile
+from omni_planner.estimate import portable
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile
 from omni_planner.requests import Arrival, Flight
 from omni_planner.simulate import Outcome, simulate
-from omni_torch.works import Ask, StageWork
 
 STRETCH = 5000
 """Requests of a stretch that count."""
@@ -79,7 +78,7 @@ def simulate_side_by_side(
     cuts = _cuts(arrivals)
     if len(cuts) < 2:
         return simulate(config, profile, arrivals, cores=cores)
-    run = partial(_simulated, config, _portable(profile), cores)
+    run = partial(_simulated, config, portable(profile), cores)
     workers = min(len(cuts), processes or Hardware.here().cores)
     if workers == 1:
         parts = [run(cut) for cut in cuts]
@@ -144,14 +143,3 @@ def _merged(parts: Sequence[_Part]) -> Outcome:
     messages = shares(lambda each: {CLIENT: each.messages})[CLIENT]
     stages, devices = shares(lambda each: each.stages), shares(lambda each: each.devices)
     return Outcome(flights, seconds, [*busy.values()], stages, devices, messages)
-
-
-def _portable(profile: PipelineProfile) -> PipelineProfile:
-    """Return a profile that another process can be given: without the function that made an estimate's requests."""
-    if isinstance(profile, EstimatedProfile):
-        return evolve(profile, works=evolve(profile.works, visits=_no_visits))
-    return profile
-
-
-def _no_visits(ask: Ask) -> dict[str, StageWork]:
-    return {}

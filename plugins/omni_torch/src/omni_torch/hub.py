@@ -13,10 +13,10 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,9 @@ _SECONDS = 30.0
 
 @frozen
 class Listing:
-    """The tensors of a checkpoint by name, and the sizes of its other files in bytes."""
+    """The tensors of a checkpoint by name, and the sizes of its other files in bytes. Callers share one, and do not change it."""
 
-    tensors: dict[str, TensorInfo]
+    tensors: Mapping[str, TensorInfo]
     files: dict[str, int] = field(factory=dict)
 
 
@@ -164,8 +164,17 @@ def _interruptible() -> Iterator[type[Any]]:
 
 
 def _local(folder: Path) -> Listing:
-    files = {each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}
-    return Listing(read_headers(folder), files)
+    found = {each.name: each.stat() for each in folder.iterdir() if each.is_file()}
+    versions = tuple(sorted((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in found.items()))
+    return Listing(_tensors(folder, versions), {name: each.st_size for name, each in found.items()})
+
+
+@lru_cache(maxsize=2)
+def _tensors(folder: Path, versions: tuple[tuple[str, int, int, int], ...]) -> dict[str, TensorInfo]:
+    """Return the tensors of a folder whose files have these sizes, times of change and inodes: a plan asks for every placement that it
+    tries, and the headers of a released checkpoint take half a second.
+    """
+    return read_headers(folder)
 
 
 def _remote(model: str, repository: str, commit: str) -> Listing:

@@ -1,0 +1,142 @@
+"""Trials that are probably needed next, simulated by other processes meanwhile.
+
+A search asks for one trial after another, and each depends on what the one before has shown. What it asks next is mostly one of two things,
+so both are begun while the first is simulated. What was begun in vain is thrown away: the plan is the same with any number of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
+from time import perf_counter
+from types import TracebackType
+
+from attrs import define, field, frozen
+
+from omni_core.config.schema import PipelineConfig
+from omni_planner.estimate import portable
+from omni_planner.objectives import Objectives
+from omni_planner.profile import Hardware, PipelineProfile
+from omni_planner.trials import Load, Settings, Trial, attempt
+
+WORTH = 1.0
+"""Seconds of a trial from which processes are started, which takes some three seconds each."""
+
+
+@frozen
+class Attempt:
+    """Arguments of :func:`omni_planner.trials.attempt`, all but the profile and the objectives."""
+
+    config: PipelineConfig
+    settings: Settings
+    load: Load
+    cost: int
+    gpus: Sequence[int] = ()
+    cores: int | None = None
+
+    def made(self, profile: PipelineProfile, objectives: Objectives) -> Trial | str:
+        """Simulate it; see :func:`omni_planner.trials.attempt`."""
+        return attempt(
+            self.config, self.settings, profile, self.load, objectives, self.cost, gpus=self.gpus, cores=self.cores
+        )
+
+
+@define
+class Ahead:
+    """Makes the trials of a search, those that it will probably ask for in other processes. A context: its end is that of the processes.
+
+    Attributes:
+        processes: that simulate at once, this one included.
+    """
+
+    profile: PipelineProfile
+    objectives: Objectives
+    processes: int = field(factory=lambda: Hardware.here().cores)
+    _begun: list[tuple[Attempt, Future[Trial | str]]] = field(factory=list)
+    _longest: float = 0.0
+    _pool: ProcessPoolExecutor | None = None
+    _others: list[int | None] = field(factory=list)
+
+    def __enter__(self) -> Ahead:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the processes, whatever they simulate."""
+        self._begun.clear()
+        if self._pool is None:
+            return
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for child in active_children():
+            if child.pid not in self._others:
+                child.terminate()
+        self._pool = None
+
+    def trial(self, wanted: Attempt) -> Trial | str:
+        """Return the trial, or why it cannot be made: what another process has begun, or else simulated here."""
+        for each in self._begun:
+            if each[0] == wanted:
+                self._begun.remove(each)
+                if each[1].cancel():
+                    break  # it still waits for a process
+                try:
+                    return each[1].result()
+                except BrokenProcessPool:  # one was killed, for its memory perhaps
+                    self._pool, self.processes = None, 1
+        began = perf_counter()
+        made = wanted.made(self.profile, self.objectives)
+        self._longest = max(self._longest, perf_counter() - began)
+        return made
+
+    def expect(self, probable: Iterable[Attempt], waiting: int = 0) -> None:
+        """Begin trials that will probably be asked for, the first ones first, as many as there are processes without work. ``waiting``: so
+        many more wait for a process.
+        """
+        if self.processes < 2 or self._longest < WORTH:
+            return
+        if self._pool is None:
+            given = portable(self.profile), self.objectives
+            try:
+                pickle.dumps(given)
+            except Exception:  # what an author's pipeline says of its work need not be fit for that
+                self.processes = 1
+                return
+            self._others = [each.pid for each in active_children()]
+            self._pool = ProcessPoolExecutor(self.processes - 1, get_context("spawn"), _begin, given)
+        for each in probable:
+            if sum(not future.done() for _, future in self._begun) >= self.processes - 1 + waiting:
+                return
+            if all(each != begun for begun, _ in self._begun):
+                try:
+                    self._begun.append((each, self._pool.submit(_made, each)))
+                except BrokenProcessPool:
+                    self._pool, self.processes = None, 1
+                    return
+
+
+_given: list[tuple[PipelineProfile, Objectives]] = []
+
+
+def _begin(profile: PipelineProfile, objectives: Objectives) -> None:
+    """Begin a process. It ends with the one that started it, which alone is interrupted from a terminal."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _given.append((profile, objectives))
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _made(wanted: Attempt) -> Trial | str:
+    return wanted.made(*_given[0])

@@ -1,0 +1,172 @@
+"""Trials that other processes begin ahead change no plan, and their processes end with the search, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import active_children
+from pathlib import Path
+
+import psutil
+import pytest
+from attrs import evolve
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_search import GPU, line, profile
+
+from omni_planner import ahead
+from omni_planner.ahead import Ahead, Attempt
+from omni_planner.devices import Fleet
+from omni_planner.fleet import plan_fleet
+from omni_planner.objectives import Objectives
+from omni_planner.profile import Hardware
+from omni_planner.search import Search
+from omni_planner.trials import Load, Trial
+from omni_torch.works import PassWork
+
+LIMITS = Objectives.parse("done=0.11")
+LOAD = Load({"text": 1.0}, 50, rate=20.0)
+MEMORY = (GPU.memory,)
+
+
+def attempt(rate: float) -> Attempt:
+    return Attempt(line(), {}, Load({"text": 1.0}, 50, rate=rate), 1, MEMORY)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
+    """Start processes for short trials too; return those that they have made and that were asked for."""
+    monkeypatch.setattr(ahead, "WORTH", 0.0)
+    used = list[Attempt]()
+    trial = Ahead.trial
+
+    def noted(self: Ahead, wanted: Attempt) -> Trial | str:
+        used.extend(each for each, _ in self._begun if each == wanted)
+        return trial(self, wanted)
+
+    monkeypatch.setattr(Ahead, "trial", noted)
+    return used
+
+
+@pytest.fixture
+def children() -> Iterator[set[int | None]]:
+    """The processes of before; others than these have ended when a test has."""
+    before = {each.pid for each in active_children()}
+    yield before
+    end = time.monotonic() + 10.0
+    while {each.pid for each in active_children()} - before:
+        assert time.monotonic() < end, "processes are left"
+        time.sleep(0.02)
+
+
+def cores(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(Hardware, "here", classmethod(lambda cls: cls("test", number)))
+
+
+def test_a_fleet_is_the_same_with_any_number_of_processes(
+    soon: list[Attempt], children: set[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load({"text": 1.0}, 50, in_flight=80, pause=0.9)
+    found = []
+    for number in (1, 3):
+        cores(monkeypatch, number)
+        assert not soon
+        found.append(plan_fleet(line(), profile(), load, LIMITS, Fleet(50, 2, GPU)))
+    assert found[0] == found[1]
+    assert soon, "nothing was begun that was asked for"
+
+
+def test_a_search_is_the_same_with_any_number_of_processes(
+    soon: list[Attempt], children: set[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for number in (1, 3):
+        cores(monkeypatch, number)
+        assert not soon
+        search = Search(line(), profile(), LOAD, LIMITS, budget=12)
+        found.append((search.on_gpus(Fleet(1, 2, GPU)), search.trials, search.refusals))
+    assert found[0] == found[1]
+    assert soon, "nothing was begun that was asked for"
+
+
+def test_processes_are_started_only_where_trials_take_longer_than_that(children: set[int | None]) -> None:
+    with Ahead(profile(), LIMITS, processes=3) as trials:
+        trials.trial(attempt(1.0))
+        trials.expect([attempt(2.0)])
+        assert {each.pid for each in active_children()} == children
+
+
+def test_no_more_are_begun_than_there_are_processes_without_work(
+    soon: list[Attempt], children: set[int | None]
+) -> None:
+    with Ahead(profile(), LIMITS, processes=3) as trials:
+        trials.expect(attempt(each) for each in (1.0, 1.0, 2.0, 3.0))
+        assert [each.load.rate for each, _ in trials._begun] == [1.0, 2.0]
+
+
+def test_a_killed_process_costs_time_only(soon: list[Attempt], children: set[int | None]) -> None:
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect([attempt(1.0)])
+        (child,) = (each for each in active_children() if each.pid not in children)
+        child.kill()
+        assert trials.trial(attempt(1.0)) == attempt(1.0).made(profile(), LIMITS)
+        trials.expect([attempt(2.0)])
+        assert trials.trial(attempt(2.0)) == attempt(2.0).made(profile(), LIMITS)
+    assert soon == [attempt(1.0)]
+
+
+def test_a_profile_that_cannot_be_sent_is_simulated_here(soon: list[Attempt], children: set[int | None]) -> None:
+    class Local(PassWork):
+        pass
+
+    kept = profile()
+    kept.works = evolve(kept.works, stages={"encode": Local(1000, 1e9)})
+    with Ahead(kept, LIMITS, processes=2) as trials:
+        trials.expect([attempt(1.0)])
+        assert isinstance(trials.trial(attempt(1.0)), Trial)
+    assert not soon
+
+
+def test_a_search_that_is_interrupted_leaves_no_process(soon: list[Attempt], children: set[int | None]) -> None:
+    """A trial that takes for ever, nearly."""
+    with pytest.raises(KeyboardInterrupt), Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect([Attempt(line(), {}, Load({"text": 1.0}, 10_000_000, rate=1.0), 1, MEMORY)])
+        raise KeyboardInterrupt
+
+
+def test_processes_end_with_one_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(
+        f"""
+import sys, time
+from multiprocessing import active_children
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+if __name__ == "__main__":
+    from test_search import line, profile
+    from test_ahead import LIMITS, MEMORY
+    from omni_planner import ahead
+    from omni_planner.trials import Load
+    ahead.WORTH = 0.0
+    trials = ahead.Ahead(profile(), LIMITS, processes=2)
+    trials.expect([ahead.Attempt(line(), {{}}, Load({{"text": 1.0}}, 10_000_000, rate=1.0), 1, MEMORY)])
+    print(*(each.pid for each in active_children()), flush=True)
+    time.sleep(100)
+"""
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        (child,) = map(int, parent.stdout.readline().split())
+        begun = psutil.Process(child).create_time()
+        time.sleep(5.0)  # it has begun, and looks for the end of its parent
+        os.kill(parent.pid, signal.SIGKILL)
+    end = time.monotonic() + 20.0
+    while psutil.pid_exists(child) and psutil.Process(child).create_time() == begun:
+        if psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
+            break
+        assert time.monotonic() < end, "a process is left"
+        time.sleep(0.05)
