@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 
 import pytest
 from attrs import evolve
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import planner_lines as lines
 
 from omni_core.config.placement import process_groups
 from omni_core.config.schema import PipelineConfig, StageConfig
@@ -512,6 +517,42 @@ def test_conversations_on_one_host_are_simulated_as_busy_as_they_are_for_long(mo
     assert {each.around for each in simulated[1:]} == {search.trials[0].around}, "chance is the same for all"
     assert 3 <= len(search.trials) < 8
     assert sum(each.total + 2 * each.around for each in simulated[2:]) <= 8 * load.total
+
+
+def test_a_rate_on_one_host_is_simulated_as_it_is_for_long() -> None:
+    """Messages take half a second, so 150 requests are always under way; of 200 from the start many find fewer."""
+    made = estimate(line(), Device(GPU, evolve(RATES, latency=0.5)), {"text": Ask(text=10, reply=1)}, works())
+    load = Load({"text": 1.0}, 200, rate=100.0)
+    search = Search(line(), made, load, Objectives.parse("done=0.01"), budget=8)
+    search.on_gpus(Fleet(1, 2, GPU))
+    start = attempt(line(), search.trials[0].settings, made, load, search.objectives, 2)
+    assert isinstance(start, Trial)
+    assert start.in_flight < 120
+    assert {each.around for each in search.trials} == {search.trials[0].around}, "chance is the same for all"
+    assert search.trials[0].around >= 100
+    assert search.trials[0].in_flight == pytest.approx(150, rel=0.1)
+
+
+def test_a_closed_loop_runs_on_few_gpus_too() -> None:
+    """Eight requests at once of 100 steps of 1 ms, which are computed together: one GPU is enough, however busy."""
+    load, limits = Load({"text": 1.0}, 200, in_flight=8), Objectives.parse("done=0.2")
+    search = Search(line(), profile(), load, limits, budget=8)
+    found = search.on_gpus(Fleet(1, 4, GPU))
+    assert found[0].cost == 1
+    assert found[0].excess == 0
+    assert found[0].per_second == pytest.approx(8 / 0.1, rel=0.1)
+
+
+def test_a_closed_loop_on_processors_is_simulated_as_it_is_for_long() -> None:
+    """Four requests of two functions of 50 ms: at the end fewer are under way, which count only without others after them."""
+    measured, load = lines.profile("a", "b", seconds=0.05, cores=2), Load({"text": 1.0}, 100, in_flight=4)
+    search = Search(lines.pipeline("a", "b"), measured, load, Objectives.parse("done=0.01"), budget=1)
+    search.on_cores(1)
+    start = attempt(search.config, {}, measured, load, search.objectives, 1, cores=1)
+    assert isinstance(start, Trial)
+    assert start.in_flight < 3.95
+    assert search.trials[0].around == 4
+    assert search.trials[0].in_flight >= 4
 
 
 @pytest.mark.parametrize("grows", [False, True])

@@ -52,8 +52,8 @@ class Search:
 
     Attributes:
         config: what is changed, before it is placed. trials: in the order in which they were made. refusals: by the settings that cannot
-            be, the reason. budget: trials of ``load.total`` requests that may be made; of conversations, whose trials have others around
-            these, as many as have the same number of requests. settled: of conversations, the best by cost, simulated for longer.
+            be, the reason. budget: trials of ``load.total`` requests that may be made; as trials have others around these, as many as
+            have the same number of requests. settled: on GPUs, the best by cost, simulated for longer; none of closed loops.
     """
 
     config: PipelineConfig
@@ -84,7 +84,8 @@ class Search:
             ranked = shapes(
                 self.profile, self.config, self.load.mix, per_second(self.load, self.profile, self.config), gpus
             )
-            fitting = [each for each in ranked if each.work < 1.0]
+            # A closed loop waits for its answers, so it never brings more than is computed.
+            fitting = [each for each in ranked if each.work < 1.0 or self._is_closed]
             if not fitting:
                 self.refusals[f"{gpus} GPUs"] = (
                     f"the busiest would compute {ranked[0].work:.2f} s a second ({ranked[0].text})"
@@ -109,11 +110,10 @@ class Search:
         return front(self.settled or self.trials, self.objectives)
 
     def _settle(self, place: _Place) -> Trial | None:
-        """Return the best placement on so many GPUs; of conversations, the best of a few that are simulated for longer.
-
-        A queue of theirs may grow so slowly that the objectives are missed only later.
+        """Return the best placement on so many GPUs, of a few that are simulated for longer: a queue may grow so slowly that the
+        objectives are missed only later. That of a closed loop does not grow.
         """
-        if self._steady is None:
+        if self._steady is None or self._is_closed:
             return self._best(place.cost)
         tried, longer_ones = [each for each in self.trials if each.cost == place.cost], list[Trial]()
         best = _simplest(tried, self.objectives)
@@ -202,22 +202,29 @@ class Search:
 
     def _expect(self, probable: Sequence[Settings], place: _Place) -> None:
         """Begin trials that will probably be asked for."""
-        if self.load.pause is None or self._steady is not None:
+        if self._steady is not None:
             unseen = (each for each in probable if self._name(each, place) not in self._seen)
             self._ahead.expect(self._attempt(each, place) for each in unseen)
 
     def _simulated(self, settings: Settings, place: _Place) -> Trial | str:
-        """Simulate a placement, under the load that conversations have for long.
+        """Simulate a placement, under the load that it has for long.
 
-        How long their requests last, the first placement says; all others have as many around, so that chance is the same for all.
+        How long requests last, the first placement says; all others have as many around, so that chance is the same for all.
         """
-        if self.load.pause is not None and self._steady is None:
+        if self._steady is None:
             first = self._ahead.trial(self._attempt(settings, place))
             if isinstance(first, str):
                 return first
             done = first.figures.get("done", Quantiles(0.0, LASTING))
-            self._steady = amid(self.load, per_second(self.load, self.profile, self.config, done.p50), done.p95)
+            rate = per_second(self.load, self.profile, self.config, done.p50)
+            rate, lasting = (float(self.load.in_flight or 1), 1.0) if self._is_closed else (rate, done.p95)
+            self._steady = amid(self.load, rate, lasting)
         return self._ahead.trial(self._attempt(settings, place))
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether so many requests are always under way, of which the first ones begin together."""
+        return self.load.rate is None and self.load.pause is None
 
     @property
     def _most_trials(self) -> int:
