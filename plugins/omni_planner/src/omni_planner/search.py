@@ -223,7 +223,7 @@ class Search:
 
     @property
     def _is_closed(self) -> bool:
-        """Whether so many requests are always under way, of which the first ones begin together."""
+        """Return whether so many requests are always under way, of which the first ones begin together."""
         return self.load.rate is None and self.load.pause is None
 
     @property
