@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from multiprocessing import active_children
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import psutil
 import pytest
-from attrs import evolve
+from attrs import define, evolve, field
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -38,19 +38,27 @@ def attempt(rate: float) -> Attempt:
     return Attempt(line(), {}, Load({"text": 1.0}, 50, rate=rate), 1, MEMORY)
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> list[Attempt]:
-    """Start processes for short trials too; return those that they have made and that were asked for."""
-    monkeypatch.setattr(ahead, "WORTH", 0.0)
-    used = list[Attempt]()
-    trial = Ahead.trial
+@define
+class Noted:
+    """What searches have asked for since the last look, and what of it had been begun."""
 
-    def noted(self: Ahead, wanted: Attempt) -> Trial | str:
-        used.extend(each for each, _ in self._begun if each == wanted)
+    asked: list[Attempt] = field(factory=list)
+    begun: list[Attempt] = field(factory=list)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    """Start processes for short trials too."""
+    monkeypatch.setattr(ahead, "WORTH", 0.0)
+    noted, trial = Noted(), Ahead.trial
+
+    def note(self: Ahead, wanted: Attempt) -> Trial | str:
+        noted.asked.append(wanted)
+        noted.begun.extend(each for each, _ in self._begun if each == wanted)
         return trial(self, wanted)
 
-    monkeypatch.setattr(Ahead, "trial", noted)
-    return used
+    monkeypatch.setattr(Ahead, "trial", note)
+    return noted
 
 
 @pytest.fixture
@@ -69,29 +77,52 @@ def cores(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def test_a_fleet_is_the_same_with_any_number_of_processes(
-    soon: list[Attempt], children: set[int | None], monkeypatch: pytest.MonkeyPatch
+    soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = Load({"text": 1.0}, 50, in_flight=80, pause=0.9)
-    found = []
+    found, asked = [], []
     for number in (1, 3):
         cores(monkeypatch, number)
-        assert not soon
+        assert not soon.begun
+        soon.asked.clear()
         found.append(plan_fleet(line(), profile(), load, LIMITS, Fleet(50, 2, GPU)))
+        asked.append(list(soon.asked))
     assert found[0] == found[1]
-    assert soon, "nothing was begun that was asked for"
+    assert asked[0] == asked[1]
+    assert len(soon.begun) > 2, "a smaller load or a larger one is what is tried next"
+    assert soon.begun[-2:] == asked[1][-2:], "the plan is simulated while the best cell is, for longer"
 
 
 def test_a_search_is_the_same_with_any_number_of_processes(
-    soon: list[Attempt], children: set[int | None], monkeypatch: pytest.MonkeyPatch
+    soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    found, asked = [], []
     for number in (1, 3):
         cores(monkeypatch, number)
-        assert not soon
+        assert not soon.begun
+        soon.asked.clear()
         search = Search(line(), profile(), LOAD, LIMITS, budget=12)
         found.append((search.on_gpus(Fleet(1, 2, GPU)), search.trials, search.refusals))
+        asked.append(list(soon.asked))
     assert found[0] == found[1]
-    assert soon, "nothing was begun that was asked for"
+    assert asked[0] == asked[1]
+    assert soon.begun
+
+
+def test_what_a_search_begins_is_what_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, asked, trial = list[Attempt](), list[Attempt](), Ahead.trial
+
+    def note(self: Ahead, wanted: Attempt) -> Trial | str:
+        asked.append(wanted)
+        return trial(self, wanted)
+
+    monkeypatch.setattr(Ahead, "expect", lambda self, probable: expected.extend(probable))
+    monkeypatch.setattr(Ahead, "trial", note)
+    cores(monkeypatch, 1)
+    search = Search(line(), profile(), LOAD, LIMITS, budget=40)
+    search.on_gpus(Fleet(1, 2, GPU))
+    assert len(expected) > 5
+    assert all(each in asked for each in expected)
 
 
 def test_processes_are_started_only_where_trials_take_longer_than_that(children: set[int | None]) -> None:
@@ -101,15 +132,13 @@ def test_processes_are_started_only_where_trials_take_longer_than_that(children:
         assert {each.pid for each in active_children()} == children
 
 
-def test_no_more_are_begun_than_there_are_processes_without_work(
-    soon: list[Attempt], children: set[int | None]
-) -> None:
+def test_no_more_are_begun_than_there_are_processes_without_work(soon: Noted, children: set[int | None]) -> None:
     with Ahead(profile(), LIMITS, processes=3) as trials:
         trials.expect(attempt(each) for each in (1.0, 1.0, 2.0, 3.0))
         assert [each.load.rate for each, _ in trials._begun] == [1.0, 2.0]
 
 
-def test_a_killed_process_costs_time_only(soon: list[Attempt], children: set[int | None]) -> None:
+def test_a_killed_process_costs_time_only(soon: Noted, children: set[int | None]) -> None:
     with Ahead(profile(), LIMITS, processes=2) as trials:
         trials.expect([attempt(1.0)])
         (child,) = (each for each in active_children() if each.pid not in children)
@@ -117,10 +146,10 @@ def test_a_killed_process_costs_time_only(soon: list[Attempt], children: set[int
         assert trials.trial(attempt(1.0)) == attempt(1.0).made(profile(), LIMITS)
         trials.expect([attempt(2.0)])
         assert trials.trial(attempt(2.0)) == attempt(2.0).made(profile(), LIMITS)
-    assert soon == [attempt(1.0)]
+    assert soon.begun == [attempt(1.0)]
 
 
-def test_a_profile_that_cannot_be_sent_is_simulated_here(soon: list[Attempt], children: set[int | None]) -> None:
+def test_a_profile_that_cannot_be_sent_is_simulated_here(soon: Noted, children: set[int | None]) -> None:
     class Local(PassWork):
         pass
 
@@ -129,10 +158,31 @@ def test_a_profile_that_cannot_be_sent_is_simulated_here(soon: list[Attempt], ch
     with Ahead(kept, LIMITS, processes=2) as trials:
         trials.expect([attempt(1.0)])
         assert isinstance(trials.trial(attempt(1.0)), Trial)
-    assert not soon
+    assert not soon.begun
 
 
-def test_a_search_that_is_interrupted_leaves_no_process(soon: list[Attempt], children: set[int | None]) -> None:
+def test_only_the_processes_of_a_search_end_with_it(soon: Noted) -> None:
+    other = get_context("spawn").Process(target=time.sleep, args=(60,))
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect([attempt(1.0)])
+        other.start()
+    try:
+        time.sleep(0.2)
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
+
+
+def test_an_attempt_that_cannot_be_sent_is_simulated_here(soon: Noted, children: set[int | None]) -> None:
+    kept = evolve(attempt(1.0), settings={"speak.factory_args.x": lambda: 1})
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect([kept])
+        assert isinstance(trials.trial(kept), Trial)
+    assert soon.begun == [kept]
+
+
+def test_a_search_that_is_interrupted_leaves_no_process(soon: Noted, children: set[int | None]) -> None:
     """A trial that takes for ever, nearly."""
     with pytest.raises(KeyboardInterrupt), Ahead(profile(), LIMITS, processes=2) as trials:
         trials.expect([Attempt(line(), {}, Load({"text": 1.0}, 10_000_000, rate=1.0), 1, MEMORY)])

@@ -543,6 +543,35 @@ def test_a_closed_loop_runs_on_few_gpus_too() -> None:
     assert found[0].per_second == pytest.approx(8 / 0.1, rel=0.1)
 
 
+def test_those_of_a_closed_loop_that_begin_together_do_not_count() -> None:
+    """However many they are: a thousand at once take longer than those that find an empty pipeline."""
+    load, limits = Load({"text": 1.0}, 150, in_flight=1000), Objectives.parse("done=9")
+    search = Search(line(), profile(20), load, limits, budget=8)
+    (found, *_) = search.on_gpus(Fleet(1, 2, GPU))
+    steady = attempt(line(), found.settings, profile(20), evolve(load, total=3000, around=2000), limits, found.cost)
+    assert isinstance(steady, Trial)
+    assert found.figures["done"].p95 == pytest.approx(steady.figures["done"].p95, rel=0.1)
+    assert found.in_flight == pytest.approx(1000, rel=0.1)
+
+
+def test_a_shape_that_cannot_be_simulated_for_longer_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many requests one may not fit that few have not."""
+    refused = set[str]()
+
+    def rare(*arguments: Any, **options: Any) -> Trial | str:
+        if arguments[3].total <= COUNTED[1]:
+            return attempt(*arguments, **options)
+        refused.add(str(arguments[1]))
+        return "a rare request does not fit" if len(refused) == 1 else attempt(*arguments, **options)
+
+    monkeypatch.setattr(ahead, "attempt", rare)
+    load = Load({"text": 1.0}, 20, rate=60.0)
+    found = plan_fleet(line(), profile(), load, Objectives.parse("done=0.2"), Fleet(50, 2, GPU))
+    assert len(refused) > 1
+    assert list(found.cells_tried) == sorted(found.cells_tried)
+    assert found.cell.is_settled
+
+
 def test_a_closed_loop_on_processors_is_simulated_as_it_is_for_long() -> None:
     """Four requests of two functions of 50 ms: at the end fewer are under way, which count only without others after them."""
     measured, load = lines.profile("a", "b", seconds=0.05, cores=2), Load({"text": 1.0}, 100, in_flight=4)

@@ -255,3 +255,30 @@ def test_the_home_of_no_user_is_named() -> None:
     for find in (client.config_folder, client.listing, client.download):
         with pytest.raises(ConfigError, match="~nosuchuser/model: this machine has no user 'nosuchuser'"):
             find("~nosuchuser/model")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "parts/a.safetensors"])
+def test_headers_of_a_folder_are_read_again_when_a_file_has_changed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index may name files in other folders."""
+    read = list[Path]()
+    read_headers = client.read_headers
+    monkeypatch.setattr(client, "read_headers", lambda folder: read.append(folder) or read_headers(folder))
+
+    def write(values: int) -> None:
+        header = json.dumps({"a": {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}}).encode()
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(len(header).to_bytes(8, "little") + header + bytes(4 * values))
+
+    (tmp_path / "config.json").write_text("{}")
+    if "/" in name:
+        (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    write(10)
+    assert [client.listing(str(tmp_path)).tensors["a"].values for _ in range(3)] == [10, 10, 10]
+    assert len(read) == 1
+    write(99)
+    assert client.listing(str(tmp_path)).tensors["a"].values == 99
+    (tmp_path / name).unlink()
+    with pytest.raises(ConfigError, match=r"missing|no weights"):
+        client.listing(str(tmp_path))

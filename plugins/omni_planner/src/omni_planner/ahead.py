@@ -11,8 +11,8 @@ import pickle
 import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.process import BaseProcess
 from threading import Thread
 from time import perf_counter
 from types import TracebackType
@@ -27,6 +27,10 @@ from omni_planner.trials import Load, Settings, Trial, attempt
 
 WORTH = 1.0
 """Seconds of a trial from which processes are started, which takes some three seconds each."""
+
+
+MOST = 8
+"""Processes that simulate at once, at most: each has some 300 MB, and no search expects more trials than that."""
 
 
 @frozen
@@ -57,11 +61,11 @@ class Ahead:
 
     profile: PipelineProfile
     objectives: Objectives
-    processes: int = field(factory=lambda: Hardware.here().cores)
+    processes: int = field(factory=lambda: min(MOST, Hardware.here().cores))
     _begun: list[tuple[Attempt, Future[Trial | str]]] = field(factory=list)
     _longest: float = 0.0
     _pool: ProcessPoolExecutor | None = None
-    _others: list[int | None] = field(factory=list)
+    _workers: set[BaseProcess] = field(factory=set)
 
     def __enter__(self) -> Ahead:
         return self
@@ -74,9 +78,9 @@ class Ahead:
         if self._pool is None:
             return
         self._pool.shutdown(wait=False, cancel_futures=True)
-        for child in active_children():
-            if child.pid not in self._others:
-                child.terminate()
+        for worker in self._workers:
+            worker.terminate()
+        self._workers.clear()
         self._pool = None
 
     def trial(self, wanted: Attempt) -> Trial | str:
@@ -84,12 +88,11 @@ class Ahead:
         for each in self._begun:
             if each[0] == wanted:
                 self._begun.remove(each)
-                if each[1].cancel():
-                    break  # it still waits for a process
                 try:
                     return each[1].result()
-                except BrokenProcessPool:  # one was killed, for its memory perhaps
-                    self._pool, self.processes = None, 1
+                except Exception:  # a process was killed, for its memory perhaps, or could not be told; an error of the trial comes again
+                    self.processes = 1
+                    break
         began = perf_counter()
         made = wanted.made(self.profile, self.objectives)
         self._longest = max(self._longest, perf_counter() - began)
@@ -97,36 +100,40 @@ class Ahead:
 
     def expect(self, probable: Iterable[Attempt], waiting: int = 0) -> None:
         """Begin trials that will probably be asked for, the first ones first, as many as there are processes without work. ``waiting``: so
-        many more wait for a process.
+        many more are begun as soon as a process is free, whether they are asked for by then or not.
         """
         if self.processes < 2 or self._longest < WORTH:
             return
-        if self._pool is None:
-            given = portable(self.profile), self.objectives
-            try:
-                pickle.dumps(given)
-            except Exception:  # what an author's pipeline says of its work need not be fit for that
-                self.processes = 1
-                return
-            self._others = [each.pid for each in active_children()]
-            self._pool = ProcessPoolExecutor(self.processes - 1, get_context("spawn"), _begin, given)
         for each in probable:
             if sum(not future.done() for _, future in self._begun) >= self.processes - 1 + waiting:
                 return
             if all(each != begun for begun, _ in self._begun):
                 try:
-                    self._begun.append((each, self._pool.submit(_made, each)))
-                except BrokenProcessPool:
-                    self._pool, self.processes = None, 1
+                    self._begun.append((each, self._submit(each)))
+                except Exception:  # no process can be started, or a process was killed; what an author says of a pipeline may not be sent
+                    self.processes = 1
                     return
+
+    def _submit(self, wanted: Attempt) -> Future[Trial | str]:
+        """Begin a trial in another process, which is started if all have work. Of Ctrl-C it hears nothing, from its start on."""
+        before = set(active_children())
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            if self._pool is None:
+                given = portable(self.profile), self.objectives
+                pickle.dumps(given)  # an error here leaves no process that waits for it
+                self._pool = ProcessPoolExecutor(self.processes - 1, get_context("spawn"), _begin, given)
+            return self._pool.submit(_made, wanted)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+            self._workers |= set(active_children()) - before
 
 
 _given: list[tuple[PipelineProfile, Objectives]] = []
 
 
 def _begin(profile: PipelineProfile, objectives: Objectives) -> None:
-    """Begin a process. It ends with the one that started it, which alone is interrupted from a terminal."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Begin a process, which ends with the one that started it."""
     _given.append((profile, objectives))
     Thread(target=_end_with_parent, daemon=True).start()
 

@@ -6,7 +6,7 @@ load, with as many requests before and after it as keep it as busy as it always 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil, log
 
 from attrs import define, evolve, field, frozen
@@ -47,13 +47,15 @@ class Cell:
 
     Attributes:
         gpus: of it. shape: where its stages are. most: the part of the whole load that it bears with the objectives met. trial: at that
-            load. is_settled: as many requests were simulated as tell whether its queue grows; else ``most`` may be a tenth too much.
+            load. lasting: seconds of a request there, rounded up. is_settled: as many requests were simulated as tell whether its queue
+            grows; else ``most`` may be too much, mostly by less than a tenth.
     """
 
     gpus: int
     shape: Shape
     most: float
     trial: Trial
+    lasting: float
     is_settled: bool = False
 
     def needed(self) -> int:
@@ -125,8 +127,8 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
         found.pop(gpus, None)
         if isinstance(cell, Cell):
             found[gpus] = cell
-            kept = " for long" if cell.is_settled else ""
-            on_progress(f"cells of {gpus}: {cell.shape.text}; each bears {_part(load.scaled(cell.most))}{kept}")
+            again = ", in a longer simulation too" if cell.is_settled else ""
+            on_progress(f"cells of {gpus}: {cell.shape.text}; each bears {_part(load.scaled(cell.most))}{again}")
         elif cell is not None:
             worse[gpus] = cell
             on_progress(f"cells of {gpus}: {cell.shape}; {cell.text}")
@@ -135,6 +137,10 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
         take(gpus, cells.best(gpus, reasons))
     while found and not (best := cells.fewest()).is_settled:
         take(best.gpus, cells.settled(best, reasons))
+        if best.gpus not in found or found[best.gpus].most < best.most:  # others were given up by comparison with it
+            for gpus in sorted(worse.keys() - {best.gpus}):
+                del worse[gpus]
+                take(gpus, cells.best(gpus, reasons))
     if not found:
         raise ConfigError(
             "no cell of a host bears the load; loosen --slo, or give hosts of more or larger GPUs:\n"
@@ -145,13 +151,14 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
     hosts = _hosts(fleet, best.gpus, best.most) + cells.spare
     if hosts > fleet.hosts:
         raise ConfigError(f"{load} needs {hosts} hosts, {cells.spare} of them spare; --devices has {fleet.hosts}")
-    shares = cells.shares(best)
+    shares, cells.lasting = cells.shares(best), best.lasting
     cells.expect(best.gpus, best.shape.settings, shares[1:])
     usual, degraded = (cells.simulated(best.gpus, best.shape.settings, share) for share in shares)
     assert isinstance(usual, Trial)
     assert isinstance(degraded, Trial)
     number = hosts * (fleet.gpus // best.gpus)
-    return FleetPlan(best, number, hosts, cells.spare, usual, degraded, found, worse)
+    ordered, given_up = dict(sorted(found.items())), dict(sorted(worse.items()))
+    return FleetPlan(best, number, hosts, cells.spare, usual, degraded, ordered, given_up)
 
 
 @define
@@ -187,9 +194,14 @@ class _Cells:
         number = (_hosts(self.fleet, cell.gpus, cell.most) + self.spare) * each_host
         return 1 / number, 1 / (number - self.spare * each_host)
 
-    def best(self, gpus: int, reasons: list[str]) -> Cell | Worse | None:
-        """Return the cell of so many GPUs that bears the most; ``None``, and why, if none fits or meets the objectives."""
-        for shape in self._shapes(gpus):
+    def best(self, gpus: int, reasons: list[str], after: Shape | None = None) -> Cell | Worse | None:
+        """Return the cell of so many GPUs that bears the most; ``None``, and why, if none fits or meets the objectives.
+
+        Args:
+            after: a shape that cannot be simulated, nor can those before it.
+        """
+        ranked = list(shapes(self.profile, self.config, self.load.mix, 1.0, gpus))
+        for shape in ranked if after is None else ranked[ranked.index(after) + 1 :]:
             share, step = self._first(gpus, shape)
             most = self._most(gpus, shape, share, step)
             if isinstance(most, Cell | Worse):
@@ -201,22 +213,27 @@ class _Cells:
 
     def settled(self, cell: Cell, reasons: list[str]) -> Cell | Worse | None:
         """Simulate a cell for longer; return it, or if it does not bear its load for long one that bears less, or as :meth:`best`."""
+        self.lasting = cell.lasting
         probable = (*self.shares(cell), cell.most / SMALL_GROWTH)
         self.trials.expect((self._attempt(cell.gpus, cell.shape.settings, each) for each in probable), waiting=1)
         judged = self._judged(cell.gpus, cell.shape.settings, cell.most, cell.trial)
-        if not isinstance(judged, str):
+        if isinstance(judged, tuple):
             trial, problem = judged
             if not problem:
                 return evolve(cell, trial=trial, is_settled=True)
+            part = self.load.scaled(cell.most)
+            if part.in_flight == 1:
+                reasons.append(f"a cell of {cell.gpus} ({cell.shape.text}) {problem} even with {_part(part)}")
+                return None
             less = self._most(cell.gpus, cell.shape, cell.most / SMALL_GROWTH, SMALL_GROWTH, cell.most)
             if isinstance(less, Cell | Worse):
                 return less
-            judged = less.text if isinstance(less, Missed) else less
+            if isinstance(less, Missed):
+                reasons.append(less.text)
+                return None
+            judged = less
         reasons.append(judged)
-        return None
-
-    def _shapes(self, gpus: int) -> Sequence[Shape]:
-        return shapes(self.profile, self.config, self.load.mix, 1.0, gpus)
+        return self.best(cell.gpus, reasons, cell.shape)
 
     def _smaller(self, gpus: int) -> list[Cell]:
         return [each for size, each in self.found.items() if size < gpus]
@@ -254,8 +271,8 @@ class _Cells:
             if problem:
                 missed = share
             else:
-                reached = Cell(gpus, shape, share, trial, is_certain(trial))
                 self.lasting = _rounded(trial.figures["done"].p95)
+                reached = Cell(gpus, shape, share, trial, self.lasting, is_certain(trial))
             if reached is not None:
                 if reached.most == 1.0 or missed < CLOSE * reached.most:
                     return reached
@@ -264,7 +281,9 @@ class _Cells:
             part = self.load.scaled(share)
             if trial.in_flight <= ALONE or part.in_flight == 1:
                 return Missed(f"a cell of {gpus} ({shape.text}) {problem} even with {_part(part)} ({reason(trial)})")
-            share *= min(1 / (max(shrink, GROWTH) if share < known else shrink), (1 - 2 * IDLE) / _messages(trial))
+            share *= min(
+                1 / (max(shrink, GROWTH) if share < known else shrink), (1 - 2 * IDLE) / (_messages(trial) or IDLE)
+            )
             shrink *= GROWTH
             if smaller and _hosts(self.fleet, gpus, share) > hosts:
                 bears = f"each bears less than {_part(self.load.scaled(missed))}"

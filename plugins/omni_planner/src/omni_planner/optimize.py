@@ -79,7 +79,7 @@ from omni_planner.trials import Load, Trial
 )  # fmt: skip
 @click.option(
     "--trials", type=click.IntRange(1), default=60, show_default=True,
-    help="Simulations at most; of conversations, which have others around those that count, as many as have the same number of requests.",
+    help="Simulations at most; as they have others around those that count, as many as have the same number of requests.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(

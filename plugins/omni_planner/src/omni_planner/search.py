@@ -215,11 +215,16 @@ class Search:
             first = self._ahead.trial(self._attempt(settings, place))
             if isinstance(first, str):
                 return first
-            done = first.figures.get("done", Quantiles(0.0, LASTING))
-            rate = per_second(self.load, self.profile, self.config, done.p50)
-            rate, lasting = (float(self.load.in_flight or 1), 1.0) if self._is_closed else (rate, done.p95)
-            self._steady = amid(self.load, rate, lasting)
+            self._steady = self._lasting(first)
         return self._ahead.trial(self._attempt(settings, place))
+
+    def _lasting(self, first: Trial) -> Load:
+        """Return the load with others around it. ``first``: a trial of it from an empty pipeline."""
+        if self._is_closed:  # those that begin together do not count
+            at_once = self.load.in_flight or 1
+            return evolve(self.load, total=max(self.load.total, at_once), around=at_once)
+        done = first.figures.get("done", Quantiles(0.0, LASTING))
+        return amid(self.load, per_second(self.load, self.profile, self.config, done.p50), done.p95)
 
     @property
     def _is_closed(self) -> bool:

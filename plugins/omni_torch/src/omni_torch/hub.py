@@ -24,7 +24,7 @@ from attrs import field, frozen
 
 from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
-from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards_of
+from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards, shards_of
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "codec.pth")
 """The files that the models of this project read."""
@@ -164,14 +164,22 @@ def _interruptible() -> Iterator[type[Any]]:
 
 
 def _local(folder: Path) -> Listing:
-    found = {each.name: each.stat() for each in folder.iterdir() if each.is_file()}
-    versions = tuple(sorted((name, each.st_size, each.st_mtime_ns, each.st_ino) for name, each in found.items()))
-    return Listing(_tensors(folder, versions), {name: each.st_size for name, each in found.items()})
+    files = {each.name: each.stat().st_size for each in folder.iterdir() if each.is_file()}
+    return Listing(_tensors(folder, tuple(_version(folder / name) for name in shards(folder))), files)
+
+
+def _version(path: Path) -> tuple[str, int, int, int] | None:
+    """Return what changes with a file; ``None``: it is missing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return str(path), found.st_size, found.st_mtime_ns, found.st_ino
 
 
 @lru_cache(maxsize=2)
-def _tensors(folder: Path, versions: tuple[tuple[str, int, int, int], ...]) -> dict[str, TensorInfo]:
-    """Return the tensors of a folder whose files have these sizes, times of change and inodes: a plan asks for every placement that it
+def _tensors(folder: Path, versions: tuple[object, ...]) -> dict[str, TensorInfo]:
+    """Return the tensors of a folder whose shards have these versions: a plan asks for every placement that it
     tries, and the headers of a released checkpoint take half a second.
     """
     return read_headers(folder)
