@@ -572,6 +572,26 @@ def test_a_shape_that_cannot_be_simulated_for_longer_is_followed_by_the_next(mon
     assert found.cell.is_settled
 
 
+def test_a_placement_that_a_request_of_a_longer_simulation_does_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = list[dict[str, Any]]()
+
+    def rare(*arguments: Any, **options: Any) -> Trial | str:
+        if arguments[3].total <= 40 or len(refused) == 1:
+            return attempt(*arguments, **options)
+        refused.append(arguments[1])
+        return "a rare request does not fit"
+
+    monkeypatch.setattr(ahead, "attempt", rare)
+    search = Search(line(), profile(), Load({"text": 1.0}, 40, rate=20.0), Objectives.parse("done=0.2"), budget=20)
+    front = search.on_gpus(Fleet(1, 2, GPU))
+    assert len(refused) == 1
+    assert "a rare request does not fit" in search.refusals.values()
+    assert front
+    assert all(each.settings != refused[0] for each in front)
+
+
 def test_a_closed_loop_on_processors_is_simulated_as_it_is_for_long() -> None:
     """Four requests of two functions of 50 ms: at the end fewer are under way, which count only without others after them."""
     measured, load = lines.profile("a", "b", seconds=0.05, cores=2), Load({"text": 1.0}, 100, in_flight=4)

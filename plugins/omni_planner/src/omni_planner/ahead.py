@@ -28,7 +28,6 @@ from omni_planner.trials import Load, Settings, Trial, attempt
 WORTH = 1.0
 """Seconds of a trial from which processes are started, which takes some three seconds each."""
 
-
 MOST = 8
 """Processes that simulate at once, at most: each has some 300 MB, and no search expects more trials than that."""
 

@@ -119,12 +119,19 @@ class Search:
         best = _simplest(tried, self.objectives)
         while not best.excess and len(longer_ones) < SETTLED:
             again = self._ahead.trial(self._attempt(best.settings, place, longer(self._steady, best)))
-            assert isinstance(again, Trial)
-            longer_ones.append(again)
             tried.remove(best)
-            if not again.excess or not tried:
+            if isinstance(again, str):  # of more requests one may not fit
+                self.refusals[described(best.settings)] = again
+                self.trials.remove(best)
+            else:
+                longer_ones.append(again)
+                if not again.excess:
+                    break
+            if not tried:
                 break
             best = _simplest(tried, self.objectives)
+        if not longer_ones and best not in self.trials:
+            return None
         found = min(longer_ones or [best], key=self._key)
         self.settled.append(found)
         return found
