@@ -358,7 +358,7 @@ def test_cells_that_bear_much_are_simulated_with_few_requests_of_the_steady_load
     found = plan_fleet(line(), profile(1), load, Objectives.parse("done=0.5"), Fleet(5000, 1, GPU))
     assert found.usual.excess == found.degraded.excess == 0
     assert max(part.total + 2 * part.around for part, _ in made) <= COUNTED[1] + 2 * AROUND
-    assert len(made) <= 16
+    assert len(made) <= 14
     assert 3500 < 200_000 * found.cell.most / (0.9 if load.pause else 1.0) < 5000
     for part, trial in made:
         assert isinstance(trial, Trial)
@@ -414,7 +414,7 @@ def test_so_many_requests_come_before_those_that_count_as_come_while_one_lasts(m
     few, load = evolve(line(), max_in_flight=1), Load({"text": 1.0}, 20, rate=500.0)
     found = plan_fleet(few, profile(), load, Objectives.parse("done=0.11"), Fleet(9, 1, GPU))
     assert found.usual.refused == 0
-    lasting, before = fleets.LASTING, dict[float | None, Trial]()
+    lasting, done, before = fleets.LASTING, fleets.LASTING, dict[float | None, Trial]()
     for config, part, trial in made[:-2]:  # then come those of the plan
         short = before.setdefault(part.rate, trial)
         is_again = short is not trial
@@ -422,10 +422,11 @@ def test_so_many_requests_come_before_those_that_count_as_come_while_one_lasts(m
         assert part.around == min(LONGER_AROUND if is_again else AROUND, coming)
         assert config.max_in_flight >= 2 * coming if is_again else config.max_in_flight == 2 * coming
         if not trial.excess and not is_again:
-            lasting = fleets._rounded(trial.figures["done"].p95)
-            assert trial.figures["done"].p95 <= lasting < 1.25 * trial.figures["done"].p95
+            done = trial.figures["done"].p95
+            lasting = fleets._rounded(done)
+            assert done <= lasting < 1.25 * done
     assert [part.around for _, part, _ in made[-2:]] == [ceil((part.rate or 0.0) * lasting) for _, part, _ in made[-2:]]
-    assert lasting < 0.15
+    assert done < 0.12
 
 
 def test_a_cell_does_not_bear_messages_that_come_faster_than_they_are_handled() -> None:

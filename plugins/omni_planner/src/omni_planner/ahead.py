@@ -6,20 +6,18 @@ so both are begun while the first is simulated. What was begun in vain is thrown
 
 from __future__ import annotations
 
-import os
-import pickle
 import signal
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
-from threading import Thread
 from time import perf_counter
 from types import TracebackType
 
 from attrs import define, field, frozen
 
 from omni_core.config.schema import PipelineConfig
+from omni_core.processes.parent import die_with_parent
 from omni_planner.estimate import portable
 from omni_planner.objectives import Objectives
 from omni_planner.profile import Hardware, PipelineProfile
@@ -120,7 +118,6 @@ class Ahead:
         try:
             if self._pool is None:
                 given = portable(self.profile), self.objectives
-                pickle.dumps(given)  # an error here leaves no process that waits for it
                 self._pool = ProcessPoolExecutor(self.processes - 1, get_context("spawn"), _begin, given)
             return self._pool.submit(_made, wanted)
         finally:
@@ -133,15 +130,8 @@ _given: list[tuple[PipelineProfile, Objectives]] = []
 
 def _begin(profile: PipelineProfile, objectives: Objectives) -> None:
     """Begin a process, which ends with the one that started it."""
+    die_with_parent()
     _given.append((profile, objectives))
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _made(wanted: Attempt) -> Trial | str:
