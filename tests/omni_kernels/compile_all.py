@@ -11,14 +11,25 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from omni_kernels import decode, experts, norms, part_attention, rotary, row_experts, row_products, sampling, snake
+from omni_kernels import (
+    decode,
+    experts,
+    narrow_products,
+    norms,
+    part_attention,
+    rotary,
+    row_experts,
+    row_products,
+    sampling,
+    snake,
+)
 
 CONSTANTS = {"ADD": True, "PART": 512, "BLOCK": 1024, "GROUP": 16, "HALF": 64, "WIDTH": 128, "EXACT": False}
 CONSTANTS |= {"NORMALIZE": True, "EXPERTS": 128, "TOP_K": 8, "ROWS": 16, "CHUNK": experts.CHUNK}
-CONSTANTS |= {"HEADS": 4, "OUT": 128, "SAMPLES": snake.SAMPLES, "CHANNELS": snake.CHANNELS}
+CONSTANTS |= {"SCALED": False, "HEADS": 4, "OUT": 128, "SAMPLES": snake.SAMPLES, "CHANNELS": snake.CHANNELS}
 TYPES = {"read": "*i64", "lengths": "*i64", "mixed": "*fp32", "eps": "fp32", "scale": "fp32", "slots": "*i64"}
 DATA = {"x", "residual", "total", "output", "alpha", "beta", "query", "queries", "keys", "values", "cos", "sin"}
-TYPES |= {"chosen": "*i64", "order": "*i32", "table": "*i32", "used": "*i32"}
+TYPES |= {"scales": "*fp32", "chosen": "*i64", "order": "*i32", "table": "*i32", "used": "*i32"}
 DATA |= {"projected", "weights", "bias", "logits", "gated", "shares"}
 
 SHARED = 99 * 1024
@@ -40,11 +51,14 @@ def compiled(function: Any, dtype: str, capability: int, **special: Any) -> Any:
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=special.get("options"))
 
 
-def products(dtype: torch.dtype) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """The grouped products with their smallest and largest tiles. At multiples of 16 their loads overlap in shared memory."""
+def products(dtype: torch.dtype, weight: str | None = None) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """The grouped products with their smallest and largest tiles. At multiples of 16 their loads overlap in shared memory. ``weight``: the
+    type of weights of 8 bits.
+    """
     for pairs in (8, 8 * 8192):
         for function, tile in zip((experts._gate_up, experts._down), experts.tiles(pairs, 128, dtype), strict=True):
-            sums = {"types": {"parts": "*fp32"}}
+            stored = {} if weight is None else {"weight": f"*{weight}"}
+            sums = {"types": {"parts": "*fp32", **stored}, "SCALED": weight is not None}
             sizes = {"ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth}
             pointers = [name for name in function.arg_names if name in DATA | {"weight"}]
             strides = {"hidden", "inner", "x_row", "weight_expert", "weight_row"}.intersection(function.arg_names)
@@ -82,20 +96,36 @@ def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
         "output": "*bf16",
     }
     flags = {"NORM": True, "BIAS": True, "RESIDUAL": True, "SHARED": True, "NORMALIZE": True}
-    for tile in (row_products.FEW, row_products.WIDE, row_products.DEEP):
-        yield row_products._row_product, {**_tile(tile, overlaps), **flags, "types": {**types, "output": "*fp32"}}
-    for function in (row_products._row_gated, row_experts._single_gate_up):
-        yield function, {**_tile(row_products.GATED, overlaps), **flags, "types": {**types, "output": "*bf16"}}
-    yield (
-        row_experts._single_down,
-        {**_tile(row_experts.DOWN, overlaps), **flags, "types": {**types, "output": "*fp32"}},
-    )
+    for matrix in _weights(capability):
+        stored = {**flags, "SCALED": matrix != "bf16"}
+        sums, gated = ({**types, "matrix": f"*{matrix}", "output": output} for output in ("*fp32", "*bf16"))
+        for tile in (row_products.FEW, row_products.WIDE, row_products.DEEP):
+            yield row_products._row_product, {**_tile(tile, overlaps), **stored, "types": sums}
+        for function in (row_products._row_gated, row_experts._single_gate_up):
+            yield function, {**_tile(row_products.GATED, overlaps), **stored, "types": gated}
+        yield row_experts._single_down, {**_tile(row_experts.DOWN, overlaps), **stored, "types": sums}
+    for matrix in _weights(capability)[1:]:
+        for rows in (16, narrow_products.MOST_ROWS):
+            yield narrow_products._narrow_product, _narrow(matrix, rows)
     shared = {"types": attention, "OVERLAP": int(overlaps), "GROUP": 16, "HALF": 64}
     few, many = part_attention.SPAN_OF_FEW, part_attention.SPAN_OF_MANY
     for span, pairs in ((few, False), (few, True), (many, False)):
         sizes = {"PART": span.part, "BLOCK": span.block, "PAIRS": pairs}
         yield part_attention._attend, {**shared, **sizes, "NORM": True, "ALONE": False}
     yield part_attention._join, {**shared, "PARTS": 16, "PART": 64}
+
+
+def _weights(capability: int) -> list[str]:
+    """Return the types of weights: float8_e4m3fn is compiled from :data:`omni_torch.scaled_linear.FLOAT8_CAPABILITY` on."""
+    return ["bf16", "i8", *(["fp8e4nv"] if capability >= 89 else [])]
+
+
+def _narrow(matrix: str, rows: int) -> dict[str, Any]:
+    """Return how a product with weights of 8 bits is compiled. At multiples of 16 its loads overlap in shared memory."""
+    sizes = {"ROWS": rows, "COLUMNS": narrow_products.COLUMNS, "DEPTH": narrow_products.DEPTH, "BIAS": True}
+    types = {"x": "*bf16", "matrix": f"*{matrix}", "bias": "*bf16", "output": "*bf16"}
+    multiple = ["x", "matrix", "scales", "bias", "output", "inner", "columns", "x_row", "matrix_row"]
+    return {**sizes, "types": types, "multiple": multiple, "options": {"num_warps": 4, "num_stages": 4}}
 
 
 def _tile(tile: Any, overlaps: bool) -> dict[str, Any]:
@@ -107,8 +137,9 @@ def main(capability: int) -> None:
     for function, special in steps(capability):
         made = compiled(function, "bf16", capability, **dict(special))
         if made.asm["cubin"] and made.metadata.shared <= SHARED:
-            sizes = "-".join(str(special[name]) for name in ("COLUMNS", "DEPTH", "PART", "PAIRS") if name in special)
-            print(f"{function.__name__}-{sizes}")
+            names = ("ROWS", "COLUMNS", "DEPTH", "PART", "PAIRS")
+            sizes = [special["types"]["matrix"].lstrip("*"), *(str(special[name]) for name in names if name in special)]
+            print("-".join([function.__name__, *sizes]))
     for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
         sums = {"types": {"weight": "*fp32"}}
         for function, special in (
@@ -123,10 +154,14 @@ def main(capability: int) -> None:
             *((experts._group, {"EXPERTS": 256, "SOME": some}) for some in (False, True)),
             *((experts._sum_parts, {"types": {"parts": "*fp32"}, "SOME": some}) for some in (False, True)),
             *products(dtype),
+            *(each for weight in _weights(capability)[1:] if name == "bf16" for each in products(dtype, weight)),
         ):
             made, rows = compiled(function, name, capability, **dict(special)), special.get("ROWS", "")
             if made.asm["cubin"] and made.metadata.shared <= SHARED:
-                print(f"{function.__name__}-{name}{rows and f'-{rows}'}{'-some' if special.get('SOME') else ''}")
+                weight = special["types"]["weight"].replace("*", "-") if special.get("SCALED") else ""
+                print(
+                    f"{function.__name__}-{name}{weight}{rows and f'-{rows}'}{'-some' if special.get('SOME') else ''}"
+                )
     rows = {"logits": "*fp32", "largest": "*fp32", "listed": "*i32", "chosen": "*i64"}
     numbers = dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "uniforms"), "*fp64")
     draws: list[tuple[Any, dict[str, Any]]] = [(sampling._largest_of_spans, {"GROUP": sampling.SPAN})]

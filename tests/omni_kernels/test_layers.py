@@ -10,7 +10,7 @@ import torch
 
 from omni_torch.comparison import BOUNDS, relative_error
 from omni_torch.decoder_stack import decode_layers, example
-from omni_torch.few_rows import Matrix
+from omni_torch.few_rows import GROUP, Matrix
 
 BOUND = BOUNDS["bfloat16"]
 
@@ -93,15 +93,16 @@ def test_experts_that_are_slices_of_one_tensor_are_not_copied(layers: Any, devic
     assert relative_error(decode_layers, layers.decode_layers, (*arguments, stack, None)) <= BOUND
 
 
-@pytest.mark.parametrize("case", ["quantised", "with a bias"])
+@pytest.mark.parametrize("case", ["in groups", "with a bias"])
 def test_other_weights_are_left_to_the_reference(
     case: str, layers: Any, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     *arguments, stack, capture = given(device, [5])
     layer = stack.layers[0]
-    if case == "quantised":
+    if case == "in groups":
         weight = torch.randint(-127, 128, layer.output.weight.shape, dtype=torch.int8, device=device)
-        layer.output = Matrix(weight, torch.full((len(weight),), 1e-3, device=device))
+        groups = torch.full((len(weight), weight.shape[1] // GROUP), 1e-3, device=device)
+        layer.output = Matrix(weight, groups.to(torch.bfloat16))
     else:
         gate_up = layer.dense[0].weight
         layer.dense = Matrix(gate_up, None, torch.ones(len(gate_up), device=device).to(gate_up)), layer.dense[1]

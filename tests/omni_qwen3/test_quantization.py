@@ -123,8 +123,8 @@ def test_a_name_is_checked_before_the_weights_are_read(create: Create, tmp_path:
         shard.unlink()
     with pytest.raises(ConfigError, match=r"quantization: 'int8' is unknown; there are: int8_weight_only"):
         create(str(checkpoint), quantization="int8")
-    with pytest.raises(ConfigError, match=r"quantization: 'int8_weight_only' is for stages on a CPU, .* is on cuda:0"):
-        create(str(checkpoint), quantization=NAME, device="cuda:0")
+    with pytest.raises(ConfigError, match=r"quantization: 'int4_weight_only' is for stages on a CPU, .* is on cuda:0"):
+        create(str(checkpoint), quantization="int4_weight_only", device="cuda:0")
 
 
 @pytest.mark.parametrize(

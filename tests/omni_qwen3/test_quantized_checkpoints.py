@@ -218,7 +218,10 @@ def narrow(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"quant_method": "fp8"}, r"quant_method is 'fp8', which cannot be read; there are: gptq, awq"),
+        (
+            {"quant_method": "quark"},
+            r"quant_method is 'quark', which cannot be read; there are: gptq, awq, auto-round, fp8, compr",
+        ),
         ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'"),
         ({"bits": 3}, r"quantization_config.bits is 3, which cannot be read; there are: 4, 8"),
         ({"quant_method": "awq", "bits": 8}, r"quantization_config.bits is 8, which cannot be read; there are: 4$"),

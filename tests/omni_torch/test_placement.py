@@ -14,7 +14,7 @@ from omni_core.errors import ConfigError
 from omni_torch import machine as this_machine
 from omni_torch.budgets import CPU_CACHE, CacheShape, Network, cpu_cache_bytes
 from omni_torch.headers import TensorInfo, main_dtype, read_headers
-from omni_torch.placement import CONTEXT, device_of, place
+from omni_torch.placement import CONTEXT, _is_rounded, device_of, place
 
 GIB = 2**30
 SHAPE = CacheShape(layers=4, kv_heads=2, head_dim=64, hidden_size=256, vocab_size=1000, max_context=8192)
@@ -84,6 +84,39 @@ def test_a_budget_is_weights_and_a_step_and_the_cache() -> None:
     assert budget(smaller, "large") < budget(fixed, "large")
     narrow = placed([48], large={"factory_args": {"dtype": "float32", "kv_cache_mb": 1024}})
     assert budget(narrow, "large") > budget(fixed, "large") + 17 * GIB
+
+
+def test_weights_of_8_bits_take_half_of_a_gpu() -> None:
+    narrow = {"dtype": "bfloat16", "quantization": "float8_weight_only"}
+    tensors = {**TENSORS, "large.layers.weight": TENSORS["large.layers"]}
+    del tensors["large.layers"]
+
+    def large(**given: Any) -> Any:
+        pipeline = config(large={"factory_args": {**narrow, **given}})
+        return place(pipeline, Machine([12 * GIB], here=False), tensors, NETWORKS).config.stage("large")
+
+    assert large().tp_size == 1
+    for quantization in (None, "int4_weight_only"):
+        with pytest.raises(DoesNotFitError):
+            large(quantization=quantization)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "rounded"),
+    [
+        ("thinker.model.layers.0.mlp.experts.3.up_proj.weight", 1 << 20, True),
+        ("thinker.lm_head.weight", 1 << 20, True),
+        ("thinker.model.layers.0.self_attn.q_proj.weight", (1 << 13) - 1, False),
+        ("thinker.model.layers.0.self_attn.q_proj.bias", 1 << 20, False),
+        ("thinker.model.layers.0.mlp.gate.weight", 1 << 20, False),
+        ("thinker.model.layers.0.mlp.shared_expert.gate_proj.weight", 1 << 20, True),
+        ("thinker.model.embed_tokens.weight", 1 << 20, False),
+        ("talker.code_predictor.model.codec_embedding.0.weight", 1 << 20, False),
+        ("thinker.model.norm.weight", 1 << 20, False),
+    ],
+)
+def test_what_counts_as_rounded_is_not_an_embedding_norm_or_router(name: str, values: int, rounded: bool) -> None:
+    assert _is_rounded(name, TensorInfo("BF16", values)) == rounded
 
 
 def test_what_is_left_is_cache_and_no_gpu_is_overbooked() -> None:
@@ -209,4 +242,7 @@ def test_a_damaged_header_is_named(tmp_path: Path, content: bytes) -> None:
 def test_the_main_dtype_is_that_of_most_values() -> None:
     assert main_dtype([TensorInfo("F32", 10), TensorInfo("BF16", 100), TensorInfo("I64", 5)]) == "bfloat16"
     assert main_dtype([TensorInfo("F8_E4M3", 10)]) is None
+    assert main_dtype([TensorInfo("F8_E4M3", 100), TensorInfo("BF16", 10)]) == "bfloat16", (
+        "it is widened to the others' dtype"
+    )
     assert main_dtype([]) is None

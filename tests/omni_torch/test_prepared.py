@@ -19,8 +19,9 @@ from omni_core.errors import ConfigError
 from omni_torch import few_rows, packed_linear, prepared, weight_cache, weight_files
 from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear, matrix_of
 from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.prepared import load_prepared
+from omni_torch.prepared import filled_on, load_prepared
 from omni_torch.quantized_linear import QUANTIZATIONS, _works, quantize_for
+from omni_torch.scaled_linear import GPU_QUANTIZATIONS
 from omni_torch.weights import Checkpoint, load_module
 
 MINE = [None, *(name for name, each in QUANTIZATIONS.items() if _works(each))]
@@ -81,6 +82,38 @@ def load(
     made = load_prepared(make, fill, checkpoint, network="test", dtype=dtype, options=options, quantize=quantize)
     pack_linears(made, pack_decoder)
     return made
+
+
+@pytest.mark.parametrize("name", GPU_QUANTIZATIONS)
+def test_weights_of_a_gpu_are_rounded_on_the_cpu_and_kept(
+    checkpoint: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The device is one without memory: what is there has passed through the file."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    quantize, read = quantize_for(name, "cuda:0"), []
+
+    def make() -> Network:
+        with torch.device("meta"):
+            return Network()
+
+    def fill(module: Network, kind: torch.dtype | None) -> Network:
+        read.append(filled_on(name, "meta"))
+        return load_module(module, Checkpoint(checkpoint), sources, dtype=kind, device=read[-1])
+
+    def loaded(device: str) -> Network:
+        given: dict[str, Any] = {"dtype": torch.bfloat16, "options": {"quantization": name}, "quantize": quantize}
+        return load_prepared(make, fill, checkpoint, network="test", device=device, **given)
+
+    elsewhere, here = loaded("meta"), loaded("cpu")
+    assert read == ["cpu"], "the second one is mapped"
+    assert not caplog.records
+    assert {each.device.type for each in elsewhere.state_dict().values()} == {"meta"}
+    plain = load(checkpoint, dtype=torch.bfloat16).both
+    layer = GPU_QUANTIZATIONS[name](plain.weight, plain.bias)
+    assert torch.equal(here.both.matrix.weight.view(torch.uint8), layer.matrix.weight.view(torch.uint8))
+    assert torch.equal(here.both.scales, layer.scales)
+    x = drawn(3, 128, seed=1).bfloat16()
+    assert torch.equal(here.both(x), layer(x))
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -23,7 +23,7 @@ from omni_fish_s2.slow import SlowDecoder, load_decoders
 from omni_torch.continuation import extend
 from omni_torch.model_runner import FeedbackARModelRunner
 from omni_torch.packed_linear import pack_linears
-from omni_torch.prepared import keeps_bfloat16, kept_as_stored
+from omni_torch.prepared import filled_on, keeps_bfloat16, kept_as_stored
 from omni_torch.quantized_linear import pack_for
 
 
@@ -60,12 +60,13 @@ class SpeechRunner(FeedbackARModelRunner):
         pack, kind = pack_for(quantization, device), getattr(torch, dtype)
         config = read_config(model_path)
         stored = quantization is None and keeps_bfloat16(model_path, kind, device)
-        model = load_decoders(model_path, config, dtype=None if stored else kind, device=device)
+        place = filled_on(quantization, device)
+        model = load_decoders(model_path, config, dtype=None if stored else kind, device=place)
         if stored:
             kept_as_stored(model, kind, trim=False)
         for part in (model.layers, model.fast):  # not the head: single rows of it are read
             pack_linears(part, pack)
-        return cls(model, config, feedback, device)
+        return cls(model.to(device), config, feedback, device)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         """A request arrives whole, as its payload, or turn by turn, as a stream with an empty payload."""

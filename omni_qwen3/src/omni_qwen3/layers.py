@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,7 @@ from omni_torch.experts import experts, one_by_one, route_experts
 from omni_torch.few_rows import FewRowsLinear, Matrix, matrix_of
 from omni_torch.operations import add_rms_norm, norm_rotary, norm_rotary_store, rms_norm
 from omni_torch.packed_linear import Pack, pack
+from omni_torch.scaled_linear import ScaledLinear
 from omni_torch.tensor_parallel import ALONE, TensorParallel
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
@@ -188,18 +190,37 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(count, hidden, inner))
         self._is_silu, self._activation = config.activation == "silu", activation(config.activation)
         self._packed: list[tuple[nn.Module, nn.Module]] = []
+        self.gate_up_scales: torch.Tensor | None
+        self.down_scales: torch.Tensor | None
+        self.register_buffer("gate_up_scales", None)
+        self.register_buffer("down_scales", None)
 
     def pack_weights(self, pack: Pack = pack) -> None:
-        """Convert the weights to the layout of this CPU's kernels if that is faster, and free the originals."""
-        if self._packed:
+        """Convert the weights to the layout of this CPU's kernels if that is faster, or for a GPU to 8 bits, and free the originals."""
+        if self._packed or self.gate_up_scales is not None:
             return
         layers: list[tuple[nn.Module, nn.Module]] = []
         for gate_up, down in zip(self.gate_up_proj, self.down_proj, strict=True):
             first, second = pack(gate_up, None), pack(down, None)
             if first is None or second is None or isinstance(first, FewRowsLinear) or isinstance(second, FewRowsLinear):
                 return  # the operation `experts` reads the stacked weights
+            if isinstance(first, ScaledLinear) and isinstance(second, ScaledLinear):
+                self._scale(pack)
+                return
             layers.append((first, second))
         self._replace(layers)
+
+    def _scale(self, pack: Pack) -> None:
+        """Round the weights to values with a scale per output, which stay stacked; not those of experts that run one by one."""
+        if not self._is_silu:
+            return
+        for kind in ("gate_up", "down"):
+            weight: torch.Tensor = getattr(self, f"{kind}_proj")
+            made = pack(weight.flatten(0, 1), None)
+            assert isinstance(made, ScaledLinear), "as that of one expert"
+            delattr(self, f"{kind}_proj")
+            self.register_buffer(f"{kind}_proj", made.matrix.weight.view(weight.shape))
+            self.register_buffer(f"{kind}_scales", made.scales.view(weight.shape[:2]))
 
     def describe_packed(self, describe: Callable[[int, int], nn.Module]) -> None:
         """Replace the weights by layers without values, which ``describe(out, in)`` makes; a checkpoint fills them."""
@@ -215,17 +236,19 @@ class Experts(nn.Module):
         """Return the matrices of each expert; ``None`` for one in a layout of its own."""
         if self._packed:
             return [(matrix_of(gate_up), matrix_of(down)) for gate_up, down in self._packed]
-        pairs = zip(self.gate_up_proj.detach(), self.down_proj.detach(), strict=True)
-        return [(Matrix(gate_up), Matrix(down)) for gate_up, down in pairs]
+        gate_up = _matrices(self.gate_up_proj, self.gate_up_scales)
+        return list(zip(gate_up, _matrices(self.down_proj, self.down_scales), strict=True))
 
     def forward(self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         if self._packed:
             return one_by_one(x, weights, chosen, self._packed_expert, self._held)
         if not self._is_silu:
             return one_by_one(x, weights, chosen, self._plain_expert, self._held)
-        if self._held is None:
-            return experts(x, weights, chosen, self.gate_up_proj, self.down_proj)
-        return experts(x, weights, chosen, self.gate_up_proj, self.down_proj, self._held.start, self._total)
+        first, total = (0, None) if self._held is None else (self._held.start, self._total)
+        if self.gate_up_scales is None:
+            return experts(x, weights, chosen, self.gate_up_proj, self.down_proj, first, total)
+        scales = self.gate_up_scales, self.down_scales
+        return experts(x, weights, chosen, self.gate_up_proj, self.down_proj, first, total, *scales)
 
     def _plain_expert(self, number: int, x: torch.Tensor) -> torch.Tensor:
         gate, up = F.linear(x, self.gate_up_proj[number]).chunk(2, dim=-1)
@@ -236,6 +259,12 @@ class Experts(nn.Module):
         gate, up = gate_up(x).chunk(2, dim=-1)
         output: torch.Tensor = down(self._activation(gate) * up)
         return output
+
+
+def _matrices(stack: torch.Tensor, scales: torch.Tensor | None) -> list[Matrix]:
+    """Return the matrices of stacked weights, ``[experts, out, in]``, with their scales ``[experts, out]``."""
+    rows = repeat(None) if scales is None else iter(scales)
+    return [Matrix(weight, next(rows)) for weight in stack.detach()]
 
 
 class SparseMLP(nn.Module):

@@ -14,7 +14,7 @@ from omni_qwen3.config import DecoderConfig, QwenConfig, TalkerConfig
 from omni_qwen3.layer_weights import describe
 from omni_qwen3.layers import DecoderLayer, RMSNorm, Rotary, activation
 from omni_torch.decoder_step import DecoderStep
-from omni_torch.prepared import load_prepared
+from omni_torch.prepared import filled_on, load_prepared
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.weights import embedding
 
@@ -99,13 +99,14 @@ def load_talker(
     quantization: str | None = None,
 ) -> Talker:
     """Load the talker and its code predictor as :func:`omni_qwen3.thinker_network.load_thinker` loads the thinker."""
+    place = filled_on(quantization, device)
 
     def make() -> Talker:
         with torch.device("meta"):
             return Talker(config.talker)
 
     def fill(model: Talker, kind: torch.dtype | None) -> Talker:
-        return load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=kind, device=device)
+        return load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=kind, device=place)
 
     return load_prepared(
         make,

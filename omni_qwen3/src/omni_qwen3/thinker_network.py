@@ -16,7 +16,7 @@ from omni_qwen3.narrow import keep_narrow
 from omni_qwen3.sharding import local_config, part_of
 from omni_torch.decoder_step import DecoderStep
 from omni_torch.gguf_checkpoints import GgufCheckpoint
-from omni_torch.prepared import file_identity, load_prepared
+from omni_torch.prepared import file_identity, filled_on, load_prepared
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.tensor_parallel import ALONE, TensorParallel
 from omni_torch.weights import embedding
@@ -119,6 +119,7 @@ def load_thinker(
         gguf: a file that the weights are read from, in place of the checkpoint's.
     """
 
+    place = filled_on(quantization, device)
     local = local_config(config.thinker, parallel, expert_parallel)
     whole_experts = local.local_experts is not None
     first = local.local_experts.start if local.local_experts is not None else 0
@@ -136,7 +137,7 @@ def load_thinker(
 
     def fill(model: Thinker, kind: torch.dtype | None) -> Thinker:
         parts = part_of(config.thinker, parallel, expert_parallel)
-        return load_module(model, checkpoint, prefixes, dtype=kind, device=device, part_of=parts, first_expert=first)
+        return load_module(model, checkpoint, prefixes, dtype=kind, device=place, part_of=parts, first_expert=first)
 
     return load_prepared(
         make,

@@ -17,6 +17,9 @@ from omni_torch import experts as operations
 MOST_EXPERTS = 512
 """The most experts: one program holds their logits and counts in registers."""
 
+NARROW = (torch.int8, torch.float8_e4m3fn)
+"""The dtypes of weights with a scale per output."""
+
 CHUNK = 1024
 """The number of choices that a grouping program reads at once, and of columns that a summing program writes."""
 
@@ -130,6 +133,7 @@ def _group(
 def _gate_up(
     x,
     weight,
+    scales,
     order,
     table,
     used,
@@ -140,6 +144,7 @@ def _gate_up(
     x_row,
     weight_expert,
     weight_row,
+    SCALED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -155,7 +160,8 @@ def _gate_up(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < inner
     rows = x + row[:, None] * x_row
-    gates = weight + tl.load(table + block * 3).to(tl.int64) * weight_expert + column[None, :] * weight_row
+    expert = tl.load(table + block * 3)
+    gates = weight + expert.to(tl.int64) * weight_expert + column[None, :] * weight_row
     ups = gates + inner * weight_row
     gate = tl.zeros([ROWS, COLUMNS], tl.float32)
     up = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -168,8 +174,14 @@ def _gate_up(
         u = tl.load(ups + depth[:, None], mask=needed, other=0.0)
         if EXACT:
             a, g, u = a.to(tl.float32), g.to(tl.float32), u.to(tl.float32)
+        elif SCALED:
+            g, u = g.to(a.dtype), u.to(a.dtype)
         gate = tl.dot(a, g, gate, input_precision="ieee")
         up = tl.dot(a, u, up, input_precision="ieee")
+    if SCALED:
+        theirs = scales + expert * 2 * inner + column
+        gate *= tl.load(theirs, mask=inside, other=0.0).to(tl.float32)[None, :]
+        up *= tl.load(theirs + inner, mask=inside, other=0.0).to(tl.float32)[None, :]
     value = gate / (1.0 + tl.exp(-gate)) * up
     target = gated + place[:, None].to(tl.int64) * inner + column[None, :]
     tl.store(target, value.to(gated.dtype.element_ty), mask=there[:, None] & inside[None, :])
@@ -179,6 +191,7 @@ def _gate_up(
 def _down(
     gated,
     weight,
+    scales,
     shares,
     order,
     table,
@@ -188,6 +201,7 @@ def _down(
     inner,
     weight_expert,
     weight_row,
+    SCALED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -204,7 +218,8 @@ def _down(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < hidden
     rows = gated + place[:, None].to(tl.int64) * inner
-    downs = weight + tl.load(table + block * 3).to(tl.int64) * weight_expert + column[None, :] * weight_row
+    expert = tl.load(table + block * 3)
+    downs = weight + expert.to(tl.int64) * weight_expert + column[None, :] * weight_row
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for begin in range(0, inner, DEPTH):
         depth = begin + tl.arange(0, DEPTH)
@@ -213,7 +228,11 @@ def _down(
         b = tl.load(downs + depth[:, None], mask=filled[:, None] & inside[None, :], other=0.0)
         if EXACT:
             a, b = a.to(tl.float32), b.to(tl.float32)
+        elif SCALED:
+            b = b.to(a.dtype)
         total = tl.dot(a, b, total, input_precision="ieee")
+    if SCALED:
+        total *= tl.load(scales + expert * hidden + column, mask=inside, other=0.0).to(tl.float32)[None, :]
     pair = tl.load(order + place, mask=there, other=0)
     share = tl.load(shares + pair, mask=there, other=0.0).to(tl.float32)
     target = parts + pair[:, None].to(tl.int64) * hidden + column[None, :]
@@ -301,10 +320,18 @@ def experts(
     down: torch.Tensor,
     first: int = 0,
     total: int | None = None,
+    gate_up_scales: torch.Tensor | None = None,
+    down_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See :func:`omni_torch.experts.experts`. The input of the second product is rounded to the dtype of ``x``."""
-    if len(gate_up) > MOST_EXPERTS or not _dense(x, gate_up, down):
-        return operations.experts.reference(x, weights, chosen, gate_up, down, first, total)
+    """See :func:`omni_torch.experts.experts`. The input of the second product is rounded to the dtype of ``x``, in which weights of 8 bits
+    are multiplied; scales are applied to the sums.
+    """
+    if len(gate_up) > MOST_EXPERTS or not (
+        _dense(x, gate_up, down) or _scaled(gate_up, gate_up_scales, down, down_scales)
+    ):
+        return operations.experts.reference(
+            x, weights, chosen, gate_up, down, first, total, gate_up_scales, down_scales
+        )
     (rows, top_k), (count, hidden, inner) = chosen.shape, down.shape
     pairs = rows * top_k
     output = torch.empty(rows, hidden, dtype=x.dtype, device=x.device)
@@ -321,6 +348,7 @@ def experts(
     _gate_up[(most, triton.cdiv(inner, gate_tile.columns))](
         x,
         gate_up,
+        x if gate_up_scales is None else gate_up_scales,
         *groups,
         gated,
         top_k,
@@ -329,6 +357,7 @@ def experts(
         x.stride(0),
         gate_up.stride(0),
         gate_up.stride(1),
+        SCALED=gate_up_scales is not None,
         ROWS=gate_tile.rows,
         COLUMNS=gate_tile.columns,
         DEPTH=gate_tile.depth,
@@ -339,6 +368,7 @@ def experts(
     _down[(most, triton.cdiv(hidden, down_tile.columns))](
         gated,
         down,
+        x if down_scales is None else down_scales,
         weights.contiguous(),
         *groups,
         parts,
@@ -346,6 +376,7 @@ def experts(
         inner,
         down.stride(0),
         down.stride(1),
+        SCALED=down_scales is not None,
         ROWS=down_tile.rows,
         COLUMNS=down_tile.columns,
         DEPTH=down_tile.depth,
@@ -362,6 +393,16 @@ def experts(
 def _dense(x: torch.Tensor, *stacks: torch.Tensor) -> bool:
     """Return True if the experts' weights have the dtype of ``x`` and contiguous rows."""
     return all(each.dtype == x.dtype and each.stride(-1) == 1 for each in stacks)
+
+
+def _scaled(
+    gate_up: torch.Tensor, gate_up_scales: torch.Tensor | None, down: torch.Tensor, down_scales: torch.Tensor | None
+) -> bool:
+    """Return True if the experts' weights have 8 bits, contiguous rows, and scales that are read as they are."""
+    if gate_up_scales is None or down_scales is None:
+        return False
+    rows = all(each.dtype in NARROW and each.stride(-1) == 1 for each in (gate_up, down))
+    return rows and gate_up_scales.is_contiguous() and down_scales.is_contiguous()
 
 
 def _grouped(

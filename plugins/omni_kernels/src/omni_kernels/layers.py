@@ -12,7 +12,7 @@ in float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,7 @@ import triton
 from omni_core.model_runner import DecodeCache
 from omni_kernels.experts import experts as grouped_experts
 from omni_kernels.experts import route_rows
+from omni_kernels.narrow_products import is_narrow, narrow_product
 from omni_kernels.norms import launch as launch_norm
 from omni_kernels.part_attention import attend
 from omni_kernels.row_experts import DOWN, single_experts, stacked_experts
@@ -43,16 +44,29 @@ Normed = tuple[torch.Tensor, torch.Tensor]
 _checked: WeakKeyDictionary[DecoderStack, bool] = WeakKeyDictionary()
 
 
-def _plain(stack: DecoderStack) -> bool:
-    """Return whether no weight is quantised, and no feed-forward block has biases."""
+def _fits(stack: DecoderStack) -> bool:
+    """Return whether all weights are plain or of 8 bits with a scale per output, and no feed-forward block has biases."""
     if stack not in _checked:
         blocks = [layer.dense for layer in stack.layers if layer.dense is not None]
         blocks += [pair for layer in stack.layers if layer.mixture is not None for pair in layer.mixture.experts]
         matrices = [matrix for pair in blocks for matrix in pair]
         without = all(each.bias is None for each in matrices)
+        alike = all(len({each.weight.dtype for each in layer}) == 1 for layer in _experts(stack))
         matrices += [matrix for layer in stack.layers for matrix in (layer.qkv, layer.output)]
-        _checked[stack] = without and all(each.scales is None and each.weight.stride(-1) == 1 for each in matrices)
+        _checked[stack] = without and alike and all(is_narrow(each) or _is_plain(each) for each in matrices)
     return _checked[stack]
+
+
+def _experts(stack: DecoderStack) -> Iterator[list[Matrix]]:
+    """Yield what is stacked: the first, then the second matrices of the experts of each layer."""
+    for layer in stack.layers:
+        if layer.mixture is not None:
+            for each in (0, 1):
+                yield [pair[each] for pair in layer.mixture.experts]
+
+
+def _is_plain(matrix: Matrix) -> bool:
+    return matrix.scales is None and matrix.weight.stride(-1) == 1
 
 
 def _single(
@@ -89,7 +103,7 @@ def _normed(x: torch.Tensor, norm: torch.Tensor, eps: float, added: torch.Tensor
 
 
 def _linear(x: torch.Tensor, matrix: Matrix) -> torch.Tensor:
-    return F.linear(x, matrix.weight, matrix.bias)
+    return F.linear(x, matrix.weight, matrix.bias) if matrix.scales is None else narrow_product(x, matrix)
 
 
 def _dense(x: torch.Tensor, gate_up: Matrix, down: Matrix) -> torch.Tensor:
@@ -117,7 +131,9 @@ def _several(
         return x, _dense(normed, *layer.dense)
     stacked, top_k = stacked_experts(mixture), mixture.top_k
     logits = row_product(normed, mixture.router)
-    added = grouped_experts(normed, *route_rows(logits, top_k, mixture.normalize), stacked.gate_up, stacked.down)
+    scales = stacked.gate_up_scales, stacked.down_scales
+    routes = route_rows(logits, top_k, mixture.normalize)
+    added = grouped_experts(normed, *routes, stacked.gate_up, stacked.down, 0, None, *scales)
     if mixture.shared_gate is not None:
         assert layer.dense is not None
         added = added + row_product(normed, mixture.shared_gate).sigmoid() * _dense(normed, *layer.dense)
@@ -136,8 +152,8 @@ def decode_layers(
     stack: DecoderStack,
     capture: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """See :func:`omni_torch.decoder_stack.decode_layers`. Other weights than :func:`_plain` ones are left to the reference."""
-    if not _plain(stack):
+    """See :func:`omni_torch.decoder_stack.decode_layers`. Other weights than :func:`_fits` says are left to the reference."""
+    if not _fits(stack):
         return operation.reference(x, cos, sin, pages, lengths, block_size, keys, values, stack, capture)
     dtype = x.dtype
     x, added = x.float(), None

@@ -13,6 +13,7 @@ EXPERTS = "omni_torch.experts"
 ENGINE = "omni_engine.attention.decode"
 LAYERS = "omni_torch.decoder_stack"
 SAMPLING = "omni_torch.sampling"
+FEW_ROWS = "omni_torch.few_rows"
 
 
 def probe() -> str | None:
@@ -55,6 +56,12 @@ def omni_kernels() -> list[KernelComponent]:
         _kernel("snake_conv", "snake:snake_conv", "the vocoder's activation fused into its convolution"),
         _kernel("route_experts", "experts:route_experts", "softmax and choice of a row's experts in one pass", EXPERTS),
         _kernel("experts", "experts:experts", "a mixture of experts in two products grouped by expert", EXPERTS),
+        _kernel(
+            "few_rows_linear",
+            "narrow_products:few_rows_linear",
+            "products with weights of 8 bits, widened in registers",
+            FEW_ROWS,
+        ),
         _kernel("sample_tokens", "sampling:sample_tokens", "tokens drawn without a sort", SAMPLING, ("float32",)),
         _kernel(
             "decode_layers", "layers:decode_layers", "decode steps in seven launches a layer", LAYERS, ("bfloat16",)

@@ -24,6 +24,7 @@ def _single_gate_up(
     x,
     norm,
     matrix,
+    scales,
     logits,
     shares,
     chosen,
@@ -37,6 +38,7 @@ def _single_gate_up(
     matrix_expert,
     matrix_row,
     NORMALIZE: tl.constexpr,
+    SCALED: tl.constexpr,
     EXPERTS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -53,7 +55,9 @@ def _single_gate_up(
     number = tl.arange(0, EXPERTS)
     expert = tl.sum(tl.where((rank == place) & (number < experts), number, 0), axis=0)
     gates = matrix + expert.to(tl.int64) * matrix_expert + column[:, None] * matrix_row
-    value = gated_columns(x + row * x_row, norm, gates, inner, column, matrix_row, eps, hidden, COLUMNS, DEPTH)
+    theirs = scales + expert * 2 * inner
+    read = x + row * x_row
+    value = gated_columns(read, norm, gates, theirs, inner, column, matrix_row, eps, hidden, SCALED, COLUMNS, DEPTH)
     allow_next(OVERLAP)
     tl.store(gated + pair.to(tl.int64) * inner + column, value.to(gated.dtype.element_ty), mask=column < inner)
     if tl.program_id(0) == 0:
@@ -66,6 +70,7 @@ def _single_gate_up(
 def _single_down(
     gated,
     matrix,
+    scales,
     shares,
     chosen,
     residual,
@@ -79,6 +84,7 @@ def _single_down(
     inner,
     matrix_expert,
     matrix_row,
+    SCALED: tl.constexpr,
     SHARED: tl.constexpr,
     TOP_K: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -93,7 +99,8 @@ def _single_down(
     wait_for_previous(OVERLAP)
     inside = column < hidden
     pair = row * top_k + each
-    weights = matrix + tl.load(chosen + pair).to(tl.int64) * matrix_expert + column[:, None] * matrix_row
+    expert = tl.load(chosen + pair)
+    weights = matrix + expert.to(tl.int64) * matrix_expert + column[:, None] * matrix_row
     total = tl.zeros([COLUMNS, DEPTH], tl.float32)
     for begin in range(0, inner, DEPTH):
         depth = begin + tl.arange(0, DEPTH)
@@ -102,7 +109,10 @@ def _single_down(
         a = tl.load(gated + pair * inner + depth, mask=filled, other=0.0).to(tl.float32)
         total += b.to(tl.float32) * a[None, :]
     allow_next(OVERLAP)
-    tl.store(parts + pair * hidden + column, tl.sum(total, axis=1) * tl.load(shares + pair), mask=inside)
+    part = tl.sum(total, axis=1) * tl.load(shares + pair)
+    if SCALED:
+        part *= tl.load(scales + expert * hidden + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(parts + pair * hidden + column, part, mask=inside)
     tl.debug_barrier()
     counter = arrived + row * tl.num_programs(0) + tl.program_id(0)
     if tl.atomic_add(counter, 1, sem="acq_rel") == top_k - 1:
@@ -121,10 +131,14 @@ def _single_down(
 
 @frozen(eq=False)
 class _Stacked:
-    """The experts of a layer as tensors ``[experts, 2 * units, hidden]`` and ``[experts, hidden, units]``."""
+    """The experts of a layer as tensors ``[experts, 2 * units, hidden]`` and ``[experts, hidden, units]``; of weights of 8 bits with their
+    scales, ``[experts, 2 * units]`` and ``[experts, hidden]``.
+    """
 
     gate_up: torch.Tensor
     down: torch.Tensor
+    gate_up_scales: torch.Tensor | None
+    down_scales: torch.Tensor | None
 
 
 _stacked: WeakKeyDictionary[MixtureWeights, _Stacked] = WeakKeyDictionary()
@@ -134,9 +148,15 @@ def stacked_experts(mixture: MixtureWeights) -> _Stacked:
     """Return a layer's experts as tensors: views where they are slices of one, else copies, made once."""
     found = _stacked.get(mixture)
     if found is None:
-        gate_up, down = ([pair[each].weight for pair in mixture.experts] for each in (0, 1))
-        found = _stacked[mixture] = _Stacked(_as_one(gate_up), _as_one(down))
+        weights = (_as_one([pair[each].weight for pair in mixture.experts]) for each in (0, 1))
+        scales = (_scales_as_one([pair[each].scales for pair in mixture.experts]) for each in (0, 1))
+        found = _stacked[mixture] = _Stacked(*weights, *scales)
     return found
+
+
+def _scales_as_one(scales: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    given = [each for each in scales if each is not None]
+    return _as_one(given).contiguous() if given else None
 
 
 def _as_one(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -169,11 +189,12 @@ def single_experts(
     gate = None if mixture.shared_gate is None else row_product(x, mixture.shared_gate, norm, eps=eps)
     shares = torch.empty(rows, top_k, dtype=torch.float32, device=x.device)
     chosen = torch.empty(rows, top_k, dtype=torch.int32, device=x.device)
-    gated = torch.empty(rows * top_k, inner, dtype=stacked.down.dtype, device=x.device)
+    gated = torch.empty(rows * top_k, inner, dtype=norm.dtype, device=x.device)
     _single_gate_up[(triton.cdiv(inner, GATED.columns), rows * top_k)](
         x,
         norm,
         stacked.gate_up,
+        x if stacked.gate_up_scales is None else stacked.gate_up_scales,
         logits,
         shares,
         chosen,
@@ -187,6 +208,7 @@ def single_experts(
         stacked.gate_up.stride(0),
         stacked.gate_up.stride(1),
         NORMALIZE=mixture.normalize,
+        SCALED=stacked.gate_up_scales is not None,
         EXPERTS=triton.next_power_of_2(experts),
         COLUMNS=GATED.columns,
         DEPTH=GATED.depth,
@@ -197,6 +219,7 @@ def single_experts(
     _single_down[(triton.cdiv(hidden, DOWN.columns), top_k, rows)](
         gated,
         stacked.down,
+        x if stacked.down_scales is None else stacked.down_scales,
         shares,
         chosen,
         x,
@@ -210,6 +233,7 @@ def single_experts(
         inner,
         stacked.down.stride(0),
         stacked.down.stride(1),
+        SCALED=stacked.down_scales is not None,
         SHARED=gate is not None,
         TOP_K=triton.next_power_of_2(top_k),
         COLUMNS=DOWN.columns,

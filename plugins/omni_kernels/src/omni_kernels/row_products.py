@@ -16,6 +16,7 @@ def _row_product(
     x,
     norm,
     matrix,
+    scales,
     bias,
     residual,
     output,
@@ -25,13 +26,14 @@ def _row_product(
     x_row,
     matrix_row,
     NORM: tl.constexpr,
+    SCALED: tl.constexpr,
     BIAS: tl.constexpr,
     RESIDUAL: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
-    """Compute columns of ``norm(x) @ matrix.T + bias + residual`` of one row."""
+    """Compute columns of ``norm(x) @ (matrix * scales).T + bias + residual`` of one row."""
     row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < columns
     wait_for_previous(OVERLAP)
@@ -51,6 +53,8 @@ def _row_product(
     result = tl.sum(total, axis=1)
     if NORM:
         result *= 1.0 / tl.sqrt(tl.sum(squares, axis=0) / inner + eps)
+    if SCALED:
+        result *= tl.load(scales + column, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         result += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
     place = row * columns + column
@@ -64,12 +68,14 @@ def _row_gated(
     x,
     norm,
     matrix,
+    scales,
     output,
     eps,
     inner,
     columns,
     x_row,
     matrix_row,
+    SCALED: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -78,7 +84,8 @@ def _row_gated(
     row, column = tl.program_id(1).to(tl.int64), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     gates = matrix + column[:, None].to(tl.int64) * matrix_row
     wait_for_previous(OVERLAP)
-    value = gated_columns(x + row * x_row, norm, gates, columns, column, matrix_row, eps, inner, COLUMNS, DEPTH)
+    read = x + row * x_row
+    value = gated_columns(read, norm, gates, scales, columns, column, matrix_row, eps, inner, SCALED, COLUMNS, DEPTH)
     allow_next(OVERLAP)
     tl.store(output + row * columns + column, value.to(output.dtype.element_ty), mask=column < columns)
 
@@ -88,15 +95,17 @@ def gated_columns(
     read,
     norm,
     gates,
+    scales,
     columns,
     column,
     matrix_row,
     eps,
     inner,
+    SCALED: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Return ``silu(gate) * up`` of some columns of a row, from the pointers of their gates."""
+    """Return ``silu(gate) * up`` of some columns of a row, from the pointers of their gates. ``scales``: of the first gate."""
     inside = column < columns
     ups = gates + columns.to(tl.int64) * matrix_row
     gate = tl.zeros([COLUMNS, DEPTH], tl.float32)
@@ -115,6 +124,9 @@ def gated_columns(
         up += u.to(tl.float32) * a
     scale = 1.0 / tl.sqrt(tl.sum(squares, axis=0) / inner + eps)
     g, u = tl.sum(gate, axis=1) * scale, tl.sum(up, axis=1) * scale
+    if SCALED:
+        g *= tl.load(scales + column, mask=inside, other=0.0).to(tl.float32)
+        u *= tl.load(scales + columns + column, mask=inside, other=0.0).to(tl.float32)
     return g / (1.0 + tl.exp(-g)) * u
 
 
@@ -145,7 +157,10 @@ def row_product(
     residual: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> torch.Tensor:
-    """Return ``norm(x) @ weight.T + bias + residual``, ``[n, out]`` in float32. Weights are read for each row."""
+    """Return ``norm(x) @ (weight * scales).T + bias + residual``, ``[n, out]`` in float32. Weights are read for each row.
+
+    ``matrix``: of a float dtype, or of 8 bits with a scale per output.
+    """
     (rows, inner), columns = x.shape, len(matrix.weight)
     output = torch.empty(rows, columns, dtype=torch.float32, device=x.device)
     tile = FEW if columns < 1024 else WIDE if inner <= 2048 else DEEP
@@ -153,6 +168,7 @@ def row_product(
         x,
         x if norm is None else norm,
         matrix.weight,
+        x if matrix.scales is None else matrix.scales,
         x if matrix.bias is None else matrix.bias,
         x if residual is None else residual,
         output,
@@ -162,6 +178,7 @@ def row_product(
         x.stride(0),
         matrix.weight.stride(0),
         NORM=norm is not None,
+        SCALED=matrix.scales is not None,
         BIAS=matrix.bias is not None,
         RESIDUAL=residual is not None,
         COLUMNS=tile.columns,
@@ -172,19 +189,21 @@ def row_product(
 
 
 def row_gated(x: torch.Tensor, matrix: Matrix, norm: torch.Tensor, eps: float) -> torch.Tensor:
-    """Return ``silu(gate) * up`` of a dense block, ``[n, units]``. Weights are read for each row."""
+    """Return ``silu(gate) * up`` of a dense block, ``[n, units]`` in the dtype of ``norm``. Weights are read for each row."""
     (rows, inner), columns = x.shape, len(matrix.weight) // 2
-    output = torch.empty(rows, columns, dtype=matrix.weight.dtype, device=x.device)
+    output = torch.empty(rows, columns, dtype=norm.dtype, device=x.device)
     _row_gated[(triton.cdiv(columns, GATED.columns), rows)](
         x,
         norm,
         matrix.weight,
+        x if matrix.scales is None else matrix.scales,
         output,
         eps,
         inner,
         columns,
         x.stride(0),
         matrix.weight.stride(0),
+        SCALED=matrix.scales is not None,
         COLUMNS=GATED.columns,
         DEPTH=GATED.depth,
         **launched(x.device, GATED.overlap, GATED.warps),

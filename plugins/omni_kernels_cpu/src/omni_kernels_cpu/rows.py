@@ -140,12 +140,14 @@ def experts(
     down: torch.Tensor,
     first: int = 0,
     total: int | None = None,
+    gate_up_scales: torch.Tensor | None = None,
+    down_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See :func:`omni_torch.experts.experts`."""
     given = (x, weights, gate_up, down)
     same = all(each.dtype == x.dtype and each.is_contiguous() for each in given) and chosen.is_contiguous()
     if not same or not 0 < len(x) <= MOST_EXPERT_ROWS:
-        return mixture.experts.reference(x, weights, chosen, gate_up, down, first, total)
+        return mixture.experts.reference(x, weights, chosen, gate_up, down, first, total, gate_up_scales, down_scales)
     output = torch.empty_like(x)
     pointers = (each.data_ptr() for each in (x, weights, chosen, gate_up, down, output))
     rows, hidden = x.shape

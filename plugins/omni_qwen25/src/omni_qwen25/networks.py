@@ -18,7 +18,7 @@ from omni_qwen3.sharding import part_of
 from omni_qwen25.config import OmniConfig, TalkerConfig, part_config
 from omni_qwen25.decoder import DecoderModel
 from omni_torch.packed_linear import pack_decoder, pack_linears
-from omni_torch.prepared import load_prepared
+from omni_torch.prepared import filled_on, load_prepared
 from omni_torch.quantized_linear import quantize_for
 from omni_torch.tensor_parallel import ALONE, TensorParallel
 
@@ -75,6 +75,7 @@ def load_thinker(
     Raises:
         ConfigError: a tensor is missing or of another shape; or the ranks or this machine cannot compute it so.
     """
+    place = filled_on(quantization, device)
 
     def make() -> Thinker:
         with torch.device("meta"):
@@ -83,7 +84,7 @@ def load_thinker(
     def fill(model: Thinker, kind: torch.dtype | None) -> Thinker:
         names = {"model.": "thinker.model.", "lm_head.": "thinker.lm_head."}
         parts = part_of(config.thinker, parallel)
-        return load_module(model, open_checkpoint(model_path), names, dtype=kind, device=device, part_of=parts)
+        return load_module(model, open_checkpoint(model_path), names, dtype=kind, device=place, part_of=parts)
 
     model = load_prepared(
         make,
@@ -108,13 +109,14 @@ def load_talker(
     quantization: str | None = None,
 ) -> Talker:
     """Load the talker as :func:`load_thinker` loads the thinker."""
+    place = filled_on(quantization, device)
 
     def make() -> Talker:
         with torch.device("meta"):
             return Talker(config)
 
     def fill(model: Talker, kind: torch.dtype | None) -> Talker:
-        return load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=kind, device=device)
+        return load_module(model, open_checkpoint(model_path), {"": "talker."}, dtype=kind, device=place)
 
     model = load_prepared(
         make,

@@ -1,4 +1,5 @@
-"""Writes checkpoints in 4 or 8 bits as the tools of GPTQ and AWQ do, and GGUF files, for tests and benchmarks of their readers.
+"""Writes checkpoints in 4 or 8 bits as the tools of GPTQ, AWQ, llm-compressor and fine-grained fp8 do, and GGUF files, for tests and
+benchmarks of their readers.
 
 Weights are rounded to the nearest value; the tools themselves choose values by data, which is a matter of quality, not of the format.
 """
@@ -43,9 +44,8 @@ def write_quantized(
         reordered: inputs of a group are not adjacent (``desc_act``). version: of GPTQ's format, 1 or 2.
         plain: a folder for the same checkpoint with the rounded weights as floats.
     """
-    found = {name: tensor for path in sorted(source.glob("*.safetensors")) for name, tensor in load_file(path).items()}
     stored, rounded = Tensors(), Tensors()
-    for name, tensor in found.items():
+    for name, tensor in _tensors(source).items():
         if re.search(pattern, name) is None:
             stored[name] = rounded[name] = tensor
             continue
@@ -57,14 +57,78 @@ def write_quantized(
         section |= {"version": "gemm", "zero_point": not symmetric}
     else:
         section |= {"sym": symmetric, "desc_act": reordered, "checkpoint_format": "gptq" if version == 1 else "gptq_v2"}
-    for folder, tensors, more in ((target, stored, {"quantization_config": section}), (plain, rounded, {})):
-        if folder is None:
-            continue
-        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", INDEX))
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | more, indent=2))
-        save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors")
+    _write(source, target, stored, {"quantization_config": section})
+    if plain is not None:
+        _write(source, plain, rounded, {})
     return section
+
+
+def write_scaled(
+    source: Path,
+    target: Path,
+    pattern: str,
+    *,
+    method: str = "fp8",
+    strategy: str = "block",
+    block: tuple[int, int] = (128, 128),
+    kind: torch.dtype = torch.float8_e4m3fn,
+    divisors: bool = False,
+    plain: Path | None = None,
+) -> dict[str, Any]:
+    """Write a checkpoint with the weights that ``pattern`` finds in 8 bits with scales; return its ``quantization_config``.
+
+    Args:
+        source, target, pattern, plain: as of :func:`write_quantized`.
+        method: ``fp8`` or ``compressed-tensors``. strategy: ``block``, ``channel`` or ``tensor``. block: outputs and inputs of one.
+        kind: of values, float8_e4m3fn or int8. divisors: scales are stored as their reciprocals.
+    """
+    most = 448 if kind.is_floating_point else 127
+    stored, rounded = Tensors(), Tensors()
+    for name, tensor in _tensors(source).items():
+        if re.search(pattern, name) is None:
+            stored[name] = rounded[name] = tensor
+            continue
+        wide = tensor.float()
+        out, size = wide.shape
+        each = {"block": block, "channel": (1, size), "tensor": (out, size)}[strategy]
+        grid = -(-out // each[0]), -(-size // each[1])
+        padded = torch.zeros(grid[0] * each[0], grid[1] * each[1])
+        padded[:out, :size] = wide
+        parts = padded.view(grid[0], each[0], grid[1], each[1])
+        scales = (parts.abs().amax((1, 3)) / most).clamp(min=1e-20)
+        values = (parts / scales[:, None, :, None]).clamp(-most, most)
+        values = (values if kind.is_floating_point else values.round()).to(kind)
+        rounded[name] = (values.float() * scales[:, None, :, None]).view(padded.shape)[:out, :size]
+        stored[name] = values.view(padded.shape)[:out, :size]
+        end = "weight_scale_inv" if method == "fp8" else "weight_scale"
+        stored[name.removesuffix("weight") + end] = scales.reciprocal() if divisors else scales
+    if method == "fp8":
+        section: dict[str, Any] = {"quant_method": method, "fmt": "e4m3", "activation_scheme": "dynamic"}
+        section |= {"weight_block_size": [*block]} if strategy == "block" else {}
+    else:
+        weights: dict[str, Any] = {
+            "num_bits": 8,
+            "type": "float" if kind.is_floating_point else "int",
+            "symmetric": True,
+        }
+        weights |= {"strategy": strategy} | ({"block_structure": [*block]} if strategy == "block" else {})
+        section = {"quant_method": method, "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    _write(source, target, stored, {"quantization_config": section})
+    if plain is not None:
+        _write(source, plain, rounded, {})
+    return section
+
+
+def _tensors(source: Path) -> Tensors:
+    return {name: tensor for path in sorted(source.glob("*.safetensors")) for name, tensor in load_file(path).items()}
+
+
+def _write(source: Path, folder: Path, tensors: Tensors, more: dict[str, Any]) -> None:
+    """Write the checkpoint ``source`` with other tensors and ``more`` in its config."""
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors", INDEX))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | more, indent=2))
+    save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors")
 
 
 def write_gguf(

@@ -67,6 +67,12 @@ def _mixture_examples(dtype: torch.dtype, generator: torch.Generator) -> list[tu
         for rows in batches:
             weights, chosen = route_experts.reference(_logits(rows, total, dtype, generator), top_k, True)
             examples.append((normal(rows, 64), weights, chosen, gate_up, down, first, total))
+    for kind in (torch.int8, torch.float8_e4m3fn):
+        narrow = [(normal(*shape) * 30).clamp(-127, 127).to(kind) for shape in ((6, 96, 64), (6, 64, 48))]
+        scales = [torch.rand(each.shape[:2], generator=generator, device=device) / 100 for each in narrow]
+        for rows in (1, 40):
+            weights, chosen = route_experts.reference(_logits(rows, 6, dtype, generator), 2, True)
+            examples.append((normal(rows, 64), weights, chosen, *narrow, 0, None, *scales))
     return examples
 
 
@@ -79,6 +85,8 @@ def experts(
     down: torch.Tensor,
     first: int = 0,
     total: int | None = None,
+    gate_up_scales: torch.Tensor | None = None,
+    down_scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Compute each row's experts (``down(silu(gate(x)) * up(x))``), and the weighted sum of their outputs, in a fixed
     order.
@@ -88,18 +96,25 @@ def experts(
         gate_up: ``[experts, 2 * inner, hidden]``, the gates' rows before the ups'. down: ``[experts, hidden, inner]``.
         first, total: the number of the first expert of ``gate_up`` and ``down``, and that of all experts, where these hold only some,
             as those of one rank do. Choices of other experts are not computed, and add nothing. The caller gives both or neither.
+        gate_up_scales, down_scales: of weights in int8 or float8_e4m3fn, a scale per output, ``[experts, 2 * inner]`` and
+            ``[experts, hidden]``. The caller gives both or neither.
 
     Returns:
         ``[n, hidden]``.
     """
-    if _groupable(x, gate_up, down):
+    if gate_up_scales is None and _groupable(x, gate_up, down):
         return grouped(x, weights, chosen, gate_up, down, first, total)
 
     def expert(number: int, rows: torch.Tensor) -> torch.Tensor:
-        gate, up = F.linear(rows, gate_up[number]).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, down[number])
+        gate, up = _product(rows, gate_up[number], gate_up_scales, number).chunk(2, dim=-1)
+        return _product(F.silu(gate) * up, down[number], down_scales, number)
 
     return one_by_one(x, weights, chosen, expert, None if total is None else range(first, first + len(gate_up)))
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor | None, number: int) -> torch.Tensor:
+    """Return the product with an expert's weight, of whose scales there are those of all experts."""
+    return F.linear(x, weight) if scales is None else F.linear(x, weight.to(x.dtype)) * scales[number].to(x.dtype)
 
 
 def _groupable(x: torch.Tensor, *stacks: torch.Tensor) -> bool:

@@ -32,8 +32,9 @@ GROUP = 32
 
 @frozen(eq=False)
 class Matrix:
-    """A weight ``[out, in]`` of a float dtype, that of its inputs or bfloat16 for inputs in float32; or int8 with one scale per output; or
-    int8 or 4-bit values with a scale for each :data:`GROUP` inputs, or codes, see :func:`widened`. ``bias``: ``[out]``.
+    """A weight ``[out, in]`` of a float dtype, that of its inputs or bfloat16 for inputs in float32; or int8 or float8_e4m3fn with one
+    scale per output; or int8 or 4-bit values with a scale for each :data:`GROUP` inputs, or codes, see :func:`widened`. ``bias``:
+    ``[out]``.
 
     ``int8_inputs``: a decode step rounds the inputs of a quantised weight as :func:`rounded_inputs`; not of int8 in groups. So do
     prompts, unless their kernel multiplies bfloat16 as fast.
@@ -57,10 +58,11 @@ def widened(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, *, e
     """Return the values of a quantised weight, ``[out, in]``.
 
     Args:
-        weight: int8, with ``scales`` ``[out]`` or bfloat16 ``[out, in / 32]``; or uint8 ``[out, in / 2]`` with bfloat16 ``scales``
-            ``[out, in / 32]``: byte j of the 16 of a group holds value j in its low half and value j + 16 in its high half, each plus 8.
-            Products with the scale of a group are rounded to bfloat16, as kernels of prompts have them, but with ``exact``. With ``scales``
-            ``[out, 2, in / 32]`` the second row of each output are zero points, which 4-bit values are stored plus instead of 8.
+        weight: int8 or float8_e4m3fn with ``scales`` ``[out]``; or int8 with bfloat16 ``scales`` ``[out, in / 32]``; or uint8
+            ``[out, in / 2]`` with bfloat16 ``scales`` ``[out, in / 32]``: byte j of the 16 of a group holds value j in its low half and
+            value j + 16 in its high half, each plus 8. Products with the scale of a group are rounded to bfloat16, as kernels of prompts
+            have them, but with ``exact``. With ``scales`` ``[out, 2, in / 32]`` the second row of each output are zero points, which
+            4-bit values are stored plus instead of 8.
             Or the codes and words of :func:`omni_torch.coded_weights.coded_bfloat16`.
     """
     if scales.dtype == torch.int32:
@@ -98,7 +100,7 @@ def packed_int4(values: torch.Tensor) -> torch.Tensor:
 
 
 def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any, ...]]:
-    """Return examples: one row, several, sizes that are multiples of nothing; weights of the dtype of ``x``, and int8."""
+    """Return examples: one row, several, sizes that are multiples of nothing; weights of the dtype of ``x``, and quantised ones."""
     device = generator.device
     examples: list[tuple[Any, ...]] = []
 
@@ -113,6 +115,7 @@ def _examples(dtype: torch.dtype, generator: torch.Generator) -> list[tuple[Any,
         whole = torch.randint(-127, 128, (out, size), generator=generator, device=device, dtype=torch.int8)
         scales = torch.rand(out, generator=generator, device=device).to(dtype) / 100
         examples += [(x, whole, scales, bias), (x, whole, scales, bias, True)]
+        examples.append((x, (normal(out, size) * 100).clamp(-448, 448).to(torch.float8_e4m3fn), scales, bias))
         if size % GROUP == 0:
             packed = torch.randint(0, 256, (out, size // 2), generator=generator, device=device, dtype=torch.uint8)
             groups = torch.rand(out, size // GROUP, generator=generator, device=device).to(torch.bfloat16) / 100

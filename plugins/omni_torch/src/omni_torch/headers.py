@@ -107,11 +107,11 @@ def read_headers(folder: str | Path) -> dict[str, TensorInfo]:
 
 def main_dtype(tensors: Iterable[TensorInfo]) -> str | None:
     """Return the dtype that most of the values have, as torch names it; ``None`` if networks do not compute in it. Integers, which are
-    indices or packed values, do not count.
+    indices or packed values, and floats of 8 bits, which are stored with scales, do not count.
     """
     counts: dict[str, int] = {}
     for each in tensors:
-        if each.dtype.startswith(("I", "U")):
+        if each.dtype.startswith(("I", "U", "F8")):
             continue
         counts[each.dtype] = counts.get(each.dtype, 0) + each.values
     return DTYPES.get(max(counts, key=counts.__getitem__)) if counts else None

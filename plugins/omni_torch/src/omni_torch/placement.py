@@ -7,6 +7,7 @@ the weights leave is KV cache.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from omni_core.hookspecs import KernelComponent
 from omni_core.plugins import load_plugins
 from omni_core.plugins.registry import problem_of
 from omni_torch.budgets import ITEM_BYTES, LEAST_POSITIONS, MAX_BATCH_TOKENS, MAX_RUNNING, Network
-from omni_torch.headers import Tensors, main_dtype
+from omni_torch.headers import TensorInfo, Tensors, main_dtype
 from omni_torch.machine import available_memory, computes_bfloat16
 
 MIB = 2**20
@@ -59,6 +60,22 @@ def device_of(value: Any) -> int | list[int] | Literal["auto"] | None:
 def outside(ranks: int) -> int:
     """Return what a process takes of a GPU beside torch's allocator."""
     return CONTEXT + (COLLECTIVES if ranks > 1 else 0)
+
+
+LEAST_ROUNDED = 1 << 13
+"""The number of values from which on a weight is rounded: :data:`omni_torch.quantized_linear.LEAST_VALUES`."""
+
+ONE_BYTE = ("int8_weight_only", "float8_weight_only")
+"""The values of ``quantization`` of a stage on a GPU; see :data:`omni_torch.scaled_linear.GPU_QUANTIZATIONS`."""
+
+_WIDE = re.compile(r"norm$|embed|\.gate$|\.output$")
+"""Is found in the names of layers whose weights are not rounded: norms, embeddings, routers, and a head that single rows are read of."""
+
+
+def _is_rounded(name: str, tensor: TensorInfo) -> bool:
+    """Return whether a stage with one of :data:`ONE_BYTE` rounds this tensor."""
+    layer, _, kind = name.rpartition(".")
+    return kind == "weight" and tensor.values >= LEAST_ROUNDED and _WIDE.search(layer) is None
 
 
 @frozen
@@ -99,9 +116,14 @@ class _Plan:
 
     def weights(self, name: str, ranks: int) -> int:
         """Return the bytes of a stage's weights on one rank."""
+        stage, network = self.stages[name], self.networks[name]
         if (name, ranks) not in self.counted:
-            self.counted[name, ranks] = self.networks[name].weight_values(self.tensors, ranks)
-        return self.counted[name, ranks] * ITEM_BYTES[self.stages[name].factory_args["dtype"]]
+            self.counted[name, ranks] = network.weight_values(self.tensors, ranks)
+        item = ITEM_BYTES[stage.factory_args["dtype"]]
+        if stage.gpu is None or stage.factory_args.get("quantization") not in ONE_BYTE:
+            return self.counted[name, ranks] * item
+        rounded = {tensor: each for tensor, each in self.tensors.items() if _is_rounded(tensor, each)}
+        return self.counted[name, ranks] * item - network.weight_values(rounded, ranks) * (item - 1)
 
     def stays_bfloat16(self, name: str) -> bool:
         """Return whether a stage on a CPU that computes in float32 can keep weights that are stored in bfloat16; see

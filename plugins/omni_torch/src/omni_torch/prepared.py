@@ -47,7 +47,9 @@ _CODE = (
     "packed_linear",
     "quantized_linear",
     "quantized_values",
+    "scaled_linear",
     "quantized_checkpoints",
+    "scaled_checkpoints",
     "gguf_checkpoints",
     "prepared",
     "weight_files",
@@ -66,7 +68,7 @@ def load_prepared(
     quantize: Pack = keep,
     device: str | torch.device = "cpu",
 ) -> ModuleT:
-    """Return a network with its weights, quantised; mapped from the cache if that is possible.
+    """Return a network with its weights, quantised, on ``device``; mapped from the cache if that is possible.
 
     A network in float32 on a CPU keeps the matrices of linear layers and embeddings in bfloat16 that its checkpoint stores so, where a
     kernel of :func:`omni_torch.few_rows.few_rows_linear` is installed (decision 0077); :func:`omni_torch.few_rows.matrix_of` returns
@@ -77,7 +79,8 @@ def load_prepared(
             in; see :func:`omni_torch.weights.load_module`.
         checkpoint: the folder. network: a name, for people. dtype: of floating-point parameters. options: what the weights depend on
             beside these: the way of quantisation, the rank.
-        quantize: makes the layers with narrow weights; see :func:`omni_torch.quantized_linear.quantize_for`.
+        quantize: makes the layers with narrow weights; see :func:`omni_torch.quantized_linear.quantize_for`. Weights are rounded where
+            ``fill`` puts them: on the CPU (:func:`filled_on`), so that a GPU never holds the wide ones.
 
     Raises:
         ConfigError: as ``fill``; or the bound of the cache is no size.
@@ -102,8 +105,9 @@ def load_prepared(
 
     described = describe(quantize)
     nbytes = sum(each.numel() * each.element_size() for each in described.state_dict().values())
-    if torch.device(device).type != "cpu" or nbytes < LEAST_BYTES or not weight_cache.bound():
-        return filled(quantize)
+    wide_on_gpu = torch.device(device).type != "cpu" and quantize is keep
+    if wide_on_gpu or nbytes < LEAST_BYTES or not weight_cache.bound():
+        return filled(quantize).to(device)
     options = {"dtype": str(dtype).removeprefix("torch."), **options}
     key = _key(Path(checkpoint), described, options, fill)
     path = weight_cache.path_of(key)
@@ -128,7 +132,7 @@ def load_prepared(
                 "the prepared weights of %s are made anew at every start: with values, `fill` and `quantize` give other dtypes or shapes "
                 "than `make` and `quantize` without", network,
             )  # fmt: skip
-            return made
+            return made.to(device)
         metadata = {"key": key, "network": network, "checkpoint": str(Path(checkpoint).resolve())}
         metadata |= {
             "options": json.dumps({name: str(value) for name, value in options.items()}),
@@ -138,12 +142,17 @@ def load_prepared(
             write_tensors(path, state, metadata, weight_cache.claim)
         except OSError as error:
             logger.warning("the prepared weights of %s are not kept for the next start: %s", network, error)
-            return made
+            return made.to(device)
         if (found := mapped()) is None:  # another process has removed it
-            return made
+            return made.to(device)
         del made, state
     return_freed_memory()
-    return found
+    return found.to(device)
+
+
+def filled_on(quantization: str | None, device: str) -> str:
+    """Return where the weights of a network are read that computes on ``device``: on the CPU, if they are rounded there first."""
+    return device if quantization is None else "cpu"
 
 
 def keeps_bfloat16(checkpoint: str | Path, dtype: torch.dtype, device: str | torch.device) -> bool:

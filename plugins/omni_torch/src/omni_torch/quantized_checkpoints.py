@@ -17,6 +17,7 @@ from attrs import frozen
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints import read_json
 from omni_torch.few_rows import GROUP, Groups, packed_int4
+from omni_torch.scaled_checkpoints import METHODS, ScaledCheckpoint, parse_scaled
 from omni_torch.weights import Checkpoint, PartOf, whole
 
 VALUES, SCALES = "._weight", "._scales"
@@ -66,6 +67,8 @@ def open_checkpoint(folder: str | Path) -> Checkpoint:
         return Checkpoint(folder)
     if not isinstance(section, dict):
         raise ConfigError(f"{config}: quantization_config must be an object, is a {type(section).__name__}")
+    if str(section.get("quant_method")).lower() in METHODS:
+        return ScaledCheckpoint(folder, parse_scaled(section, str(config)))
     return QuantizedCheckpoint(folder, parse_scheme(section, str(config)))
 
 
@@ -86,7 +89,7 @@ def parse_scheme(section: dict[str, Any], where: str) -> Scheme:
     packing = str(section.get("packing_format", "auto_round:auto_gptq")).lower() if method == "auto-round" else method
     kind = packing.rpartition(":")[2].removeprefix("auto_")
     if method not in ("gptq", "awq", "auto-round"):
-        advice = "gptq, awq, auto-round. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
+        advice = f"gptq, awq, auto-round, {', '.join(METHODS)}. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
         raise refuse("quant_method", advice)
     if kind not in ("gptq", "awq"):
         raise refuse("packing_format", "auto_round:auto_gptq, auto_round:auto_awq")

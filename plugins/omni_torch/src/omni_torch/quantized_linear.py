@@ -1,4 +1,5 @@
-"""Linear layers with int8 or 4-bit weights for a CPU: a quarter or a seventh of float32's bytes, which a decode step waits for.
+"""Linear layers with int8 or 4-bit weights for a CPU: a quarter or a seventh of float32's bytes, which a decode step waits for; and the
+choice of those for a GPU (:mod:`omni_torch.scaled_linear`).
 
 Weights are quantised symmetrically, from float32, with one scale per output channel, or per group of 32 inputs. The kernels of
 int8 are PyTorch's own and partly private, so they are probed. docs/performance.md has the measurements, and the reasons for not using
@@ -21,6 +22,8 @@ from omni_torch.coded_weights import UNIT, coded_bfloat16
 from omni_torch.few_rows import FEW_ROWS, GROUP, Matrix, few_rows_linear, widened
 from omni_torch.packed_linear import Pack, keep, pack_decoder
 from omni_torch.quantized_values import LARGEST, largest, quantized_int4, quantized_int8, quantized_int8_groups
+from omni_torch.scaled_linear import ALIGNMENT as GPU_ALIGNMENT
+from omni_torch.scaled_linear import GPU_QUANTIZATIONS, missing
 
 LEAST_VALUES = 1 << 13
 """Smaller weights are not quantised: the bytes of gates and the like are negligible."""
@@ -251,8 +254,8 @@ QUANTIZATIONS = {
     "int8_dynamic_activation_int4_weight": Quantization(Int4Linear, "a CPU with AVX2 or AVX-512", GROUP),
     "bfloat16_lossless": Quantization(CodedLinear.or_none, "a CPU with AVX2 or AVX-512", UNIT),
 }
-"""The schemes, all but the last by their names in torchao and transformers; ``int8_weight_only_groups`` is ``int8_weight_only`` with their
-group size 32.
+"""The schemes of stages on a CPU, all but the last by their names in torchao and transformers; ``int8_weight_only_groups`` is
+``int8_weight_only`` with their group size 32.
 """
 
 
@@ -260,23 +263,41 @@ def quantize_for(quantization: str | None, device: str) -> Pack:
     """Return the argument for :func:`omni_torch.packed_linear.pack_linears` that makes narrow weights, in a layout that is the same on
     every machine. ``None``: weights are kept.
 
+    Args:
+        quantization: one of :data:`QUANTIZATIONS` on a CPU, of :data:`omni_torch.scaled_linear.GPU_QUANTIZATIONS` on a GPU.
+        device: where the network will compute. The weights may be elsewhere when they are rounded.
+
     Raises:
-        ConfigError: the name is unknown, or this machine has no kernel for it.
+        ConfigError: the name is unknown or of the other kind of device, or this machine has no kernel for it.
     """
     if quantization is None:
         return keep
-    if quantization not in QUANTIZATIONS:
-        raise ConfigError(f"quantization: {quantization!r} is unknown; there are: {', '.join(QUANTIZATIONS)}")
+    if quantization not in QUANTIZATIONS and quantization not in GPU_QUANTIZATIONS:
+        known = ", ".join(dict.fromkeys((*QUANTIZATIONS, *GPU_QUANTIZATIONS)))
+        raise ConfigError(f"quantization: {quantization!r} is unknown; there are: {known}")
+    on_cpu = torch.device(device).type == "cpu"
+    if quantization not in (here := QUANTIZATIONS if on_cpu else GPU_QUANTIZATIONS):
+        other, own = ("a GPU", "a CPU") if on_cpu else ("a CPU", "a GPU")
+        raise ConfigError(
+            f"quantization: {quantization!r} is for stages on {other}, but this one is on {device}; on {own} there are: {', '.join(here)}"
+        )
+    if not on_cpu:
+        if (reason := missing(quantization, device)) is not None:
+            raise ConfigError(f"quantization: {quantization!r} {reason}")
+        return _only_large(GPU_QUANTIZATIONS[quantization], GPU_ALIGNMENT)
     chosen = QUANTIZATIONS[quantization]
-    if torch.device(device).type != "cpu":
-        raise ConfigError(f"quantization: {quantization!r} is for stages on a CPU, but this one is on {device}")
     if not _works(chosen):
         raise ConfigError(f"quantization: {quantization!r} needs {chosen.needs}, and a PyTorch with kernels for it")
+    return _only_large(chosen.layer, chosen.alignment)
+
+
+def _only_large(layer: Pack, alignment: int) -> Pack:
+    """Return what makes a layer of weights that are worth it, and whose inputs are a multiple of ``alignment``."""
 
     def quantize(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Module | None:
-        if weight.numel() < LEAST_VALUES or weight.shape[1] % chosen.alignment:
+        if weight.numel() < LEAST_VALUES or weight.shape[1] % alignment:
             return None
-        return chosen.layer(weight, bias)
+        return layer(weight, bias)
 
     return quantize
 

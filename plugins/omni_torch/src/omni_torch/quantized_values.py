@@ -1,4 +1,4 @@
-"""Rounds weights to int8 or 4-bit values, symmetrically, with one scale per output channel or per group of inputs."""
+"""Rounds weights to int8, float8 or 4-bit values, symmetrically, with one scale per output channel or per group of inputs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from omni_torch.few_rows import GROUP, packed_int4
 LARGEST = 127
 """The largest magnitude of an int8 value."""
 
+FLOAT8 = torch.float8_e4m3fn
+"""Floats of 8 bits with 3 bits of fraction, without infinities: "FP8 formats for deep learning" (arXiv:2209.05433)."""
+
+LARGEST_FLOAT8 = 448
+"""The largest magnitude of a value of :data:`FLOAT8`."""
+
 SCALES = (-6.8, -7.2, -7.6, 6.8, 7.2, 7.6, 8.0, 8.4, 9.0)
 """The values that a group's largest magnitude may become, for :func:`quantized_int4`."""
 
 BLOCK = 1 << 17
-"""Values of a weight that :func:`quantized_int4` searches at once: what a search makes of them stays in the caches."""
+"""Values of a weight that are rounded at once: what is made of them on the way stays in the caches."""
 
 
 def quantized_int8(weight: torch.Tensor, kind: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,6 +29,27 @@ def quantized_int8(weight: torch.Tensor, kind: torch.dtype = torch.float32) -> t
     wide = weight.float()
     scales = (largest(wide).squeeze(1) / LARGEST).to(kind)
     return _quantized(wide, scales.float().unsqueeze(1)), scales
+
+
+def quantized_float8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return :data:`FLOAT8` values ``[out, in]`` and float32 scales ``[out]``, which make an output's largest magnitude 448. Of a weight on
+    the meta device their shapes.
+
+    A weight that was made of such values and scales has the same values again.
+    """
+    values = weight.new_empty(weight.shape, dtype=FLOAT8)
+    if weight.is_meta:
+        return values, weight.new_empty(len(weight), dtype=torch.float32)
+    scales = weight.new_empty(len(weight), dtype=torch.float32)
+    rows = max(1, BLOCK // max(1, weight.shape[1]))
+    for begin in range(0, len(weight), rows):
+        part = slice(begin, begin + rows)
+        wide = weight[part].float()
+        each = largest(wide) / LARGEST_FLOAT8
+        scales[part] = each.squeeze(1)
+        # What is above the largest value by rounding of the division would be NaN.
+        values[part] = (wide / each).clamp_(-LARGEST_FLOAT8, LARGEST_FLOAT8).to(FLOAT8)
+    return values, scales
 
 
 def quantized_int8_groups(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,0 +1,219 @@
+"""Weights of 8 bits with scales: checkpoints that hold them, and the layers that a stage on a GPU makes of any."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from qwen_stages import create_thinker
+from safetensors.torch import load_file, save_file
+from test_quantized_checkpoints import LAYERS, logits_of
+from torch import nn
+
+from omni_core.errors import ConfigError
+from omni_qwen3 import thinker_network
+from omni_qwen3.checkpoint import open_checkpoint
+from omni_qwen3.config import read_config
+from omni_qwen3.layers import Experts
+from omni_qwen3.thinker_network import Thinker, load_thinker
+from omni_testing.quantized_checkpoints import write_scaled
+from omni_torch import quantized_linear
+from omni_torch.few_rows import widened
+from omni_torch.quantized_linear import quantize_for
+from omni_torch.scaled_linear import GPU_QUANTIZATIONS, ScaledLinear
+from omni_torch.tensor_parallel import ALONE, TensorParallel
+from omni_torch.weights import Checkpoint
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "fp8 in blocks": {"block": (24, 48)},
+    "fp8 in blocks, scales as divisors": {"block": (24, 48), "divisors": True},
+    "fp8 with a scale per tensor": {"strategy": "tensor"},
+    "llm-compressor, per output": {"method": "compressed-tensors", "strategy": "channel"},
+    "llm-compressor, in blocks": {"method": "compressed-tensors", "strategy": "block", "block": (16, 32)},
+    "llm-compressor, int8": {"method": "compressed-tensors", "strategy": "channel", "kind": torch.int8},
+}
+
+
+def load(folder: Path, **options: Any) -> Thinker:
+    return load_thinker(str(folder), read_config(folder), **options)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_are_those_that_the_format_defines(tiny: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """Of ranks as well. Blocks are cut off at the ends: the sizes are multiples of nothing."""
+    write_scaled(tiny["a"], tmp_path / "narrow", LAYERS, plain=tmp_path / "plain", **FORMATS[name])
+    for parallel in (ALONE, TensorParallel(1, 2)):
+        made, exact = (load(tmp_path / each, parallel=parallel).state_dict() for each in ("narrow", "plain"))
+        assert made.keys() == exact.keys()
+        for each, tensor in made.items():
+            torch.testing.assert_close(tensor, exact[each], rtol=1e-6, atol=0)
+    stored = {
+        each.dtype
+        for each in Checkpoint(tmp_path / "narrow").read(open_checkpoint(tmp_path / "narrow").shards).values()
+    }
+    assert FORMATS[name].get("kind", torch.float8_e4m3fn) in stored
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("narrow") / "checkpoint"
+    write_scaled(tiny["a"], target, LAYERS, block=(24, 48))
+    return target
+
+
+WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel"}
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        (
+            {"quant_method": "fp8", "fmt": "e5m2"},
+            r"quantization_config\.fmt is 'e5m2', which cannot be read; there are: e4m3",
+        ),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, r"weight_block_size is \[128\], .* such as \[128, 128\]"),
+        ({"quant_method": "compressed-tensors"}, "config_groups is None"),
+        (
+            {"config_groups": {"g": {"weights": {**WEIGHTS, "num_bits": 4}}}},
+            r"config_groups\.g\.weights is .*; there are: num_bits 8",
+        ),
+        ({"config_groups": {"g": {"weights": {**WEIGHTS, "symmetric": False}}}}, r"g\.weights\.symmetric is False"),
+        ({"config_groups": {"g": {"weights": {**WEIGHTS, "strategy": "group"}}}}, r"g\.weights\.strategy is 'group'"),
+        (
+            {
+                "config_groups": {
+                    name: {"weights": {**WEIGHTS, "strategy": "block", "block_structure": [size, size]}}
+                    for name, size in (("g", 64), ("h", 128))
+                }
+            },
+            "blocks of one shape",
+        ),
+    ],
+)
+def test_other_ways_of_quantisation_are_named(
+    narrow: Path, tmp_path: Path, section: dict[str, Any], message: str
+) -> None:
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "compressed-tensors", **section}
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match=message) as raised:
+        load(copy)
+    assert str(copy) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("weight_scale_inv", lambda each: None, r"up_proj.weight' is torch.float8_e4m3fn .* scales, .weight_scale_inv or .weight_scale"),
+        ("weight_scale_inv", lambda each: each[:, :-1], r"weight_scale_inv' is torch.float32 .* asks for \[2, 2\], blocks of \[24, 48\]"),
+        ("weight_scale_inv", lambda each: each * torch.nan, "asks for finite numbers other than 0"),
+        ("weight_scale_inv", lambda each: each * 0, "asks for finite numbers other than 0"),
+        ("weight", lambda each: each.float(), "up_proj.weight' is torch.float32 .* asks for a matrix of float8_e4m3fn or int8"),
+    ],
+)  # fmt: skip
+def test_missing_and_wrong_tensors_are_named(
+    narrow: Path, tmp_path: Path, part: str, change: Any, message: str
+) -> None:
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy"))
+    tensors = load_file(copy / "model.safetensors")
+    name = f"thinker.model.layers.1.mlp.experts.3.up_proj.{part}"
+    assert tensors["thinker.model.layers.1.mlp.experts.3.up_proj.weight_scale_inv"].shape == (2, 2)
+    tensors[name] = change(tensors[name])
+    save_file({key: each.contiguous() for key, each in tensors.items() if each is not None}, copy / "model.safetensors")
+    with pytest.raises(ConfigError, match=message) as raised:
+        load(copy)
+    assert str(copy / "model.safetensors") in str(raised.value)
+
+
+# --- the layers of a stage on a GPU --------------------------------------------------------------------------------------
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a stage on the CPU have the layers of one on a GPU; the tiny model's weights are large enough for them."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(quantized_linear, "LEAST_VALUES", 0)
+    monkeypatch.setattr(thinker_network, "quantize_for", lambda name, device: quantize_for(name, "cuda:0"))
+
+
+def dequantized(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The state of a plain network with the values of a narrow one."""
+    state = {}
+    for name, module in model.named_modules():
+        if isinstance(module, ScaledLinear):
+            state[f"{name}.weight"] = widened(module._weight, module.scales, torch.float32)
+            if module._bias is not None:
+                state[f"{name}.bias"] = module._bias
+        elif isinstance(module, Experts):
+            for kind, scales in (("gate_up", module.gate_up_scales), ("down", module.down_scales)):
+                assert scales is not None
+                state[f"{name}.{kind}_proj"] = getattr(module, f"{kind}_proj").float() * scales.unsqueeze(-1)
+    plain = {
+        name: each for name, each in model.state_dict().items() if not name.endswith(("_weight", "_scales", "_bias"))
+    }
+    return {**plain, **state}
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("name", GPU_QUANTIZATIONS)
+def test_a_network_computes_with_what_its_weights_were_rounded_to(tiny: dict[str, Path], name: str) -> None:
+    model, plain = load(tiny["a"], quantization=name), load(tiny["a"])
+    assert not [each for each in model.modules() if type(each) is nn.Linear and each.in_features % 16 == 0]
+    mixtures = [each for each in model.modules() if isinstance(each, Experts)]
+    assert mixtures
+    assert all(each.gate_up_proj.dtype == each.down_proj.dtype != torch.float32 for each in mixtures)
+    exact = logits_of(plain)
+    plain.load_state_dict(dequantized(model))
+    rounded, made = logits_of(plain), logits_of(model)
+    assert (made - rounded).norm() < 1e-5 * exact.norm(), "the same products"
+    assert 1e-3 * exact.norm() < (rounded - exact).norm() < 0.2 * exact.norm()
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_rank_rounds_its_own_experts(tiny: dict[str, Path]) -> None:
+    parallel = TensorParallel(1, 2)
+    mine = load(tiny["a"], quantization="int8_weight_only", parallel=parallel, expert_parallel=True)
+    whole = load(tiny["a"], quantization="int8_weight_only")
+    for name, module in mine.named_modules():
+        if isinstance(module, Experts):
+            held, all_of = module._held, whole.get_submodule(name)
+            assert held is not None
+            for each in ("gate_up_proj", "gate_up_scales", "down_proj", "down_scales"):
+                assert torch.equal(getattr(module, each), getattr(all_of, each)[held.start : held.stop])
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_checkpoint_in_fp8_per_output_is_not_rounded_again(tiny: dict[str, Path], tmp_path: Path) -> None:
+    write_scaled(tiny["a"], tmp_path / "narrow", LAYERS, method="compressed-tensors", strategy="channel")
+    stored = Checkpoint(tmp_path / "narrow")
+    model = load(tmp_path / "narrow", quantization="float8_weight_only", dtype="bfloat16")
+    name = "model.layers.1.self_attn.o_proj"
+    values = stored.read([f"thinker.{name}.weight"])[f"thinker.{name}.weight"]
+    layer = model.get_submodule(name)
+    assert isinstance(layer, ScaledLinear)
+    assert torch.equal(layer.matrix.weight.view(torch.uint8), values.view(torch.uint8))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("name", GPU_QUANTIZATIONS)
+def test_a_gpu_computes_with_what_the_weights_were_rounded_to(
+    tiny: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantized_linear, "LEAST_VALUES", 0)
+    model = load(tiny["a"], quantization=name, dtype="bfloat16", device="cuda:0")
+    assert {each.device.type for each in model.state_dict().values()} == {"cuda"}
+    plain = load(tiny["a"])
+    plain.load_state_dict(dequantized(model.cpu()))
+    exact = logits_of(plain)
+    with torch.device("cuda:0"):
+        made = logits_of(model.cuda())
+    assert (made.cpu() - exact).norm() < 0.05 * exact.norm()
+
+
+def test_a_name_is_checked_before_the_weights_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(ConfigError, match=r"quantization: 'float8_weight_only' needs a GPU of compute capability 8\.9"):
+        create_thinker(str(tmp_path / "missing"), quantization="float8_weight_only", device="cuda:0")
