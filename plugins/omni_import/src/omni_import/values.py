@@ -94,6 +94,15 @@ def dtype(value: Any) -> str:
     return str(name)
 
 
+def quantization(value: Any) -> str:
+    """Read how weights are rounded when they are loaded: the name of a scheme of stages on a GPU."""
+    if value != "fp8":
+        raise ValueError(
+            "must be fp8, which rounds weights that are loaded; what a checkpoint stores is in its config.json"
+        )
+    return "float8_weight_only"
+
+
 def integers(value: Any) -> list[int]:
     """Read a list of token ids."""
     if not isinstance(value, list) or not value:

@@ -72,6 +72,7 @@ ENGINE: dict[str, Setting] = {
     "disable_cuda_graph": To("factory_args.cuda_graphs", _inverse),
     "disable_radix_cache": To("factory_args.prefix_cache", _inverse),
     "dtype": To("factory_args.dtype", values.dtype),
+    "quantization": To("factory_args.quantization", values.quantization),
     "max_total_tokens": Note("the size of the KV cache is kv_cache_mb, or follows from gpu_memory"),
     "cuda_graph_max_bs": Note("CUDA graphs are recorded for the sizes that occur, up to max_running"),
     "enable_torch_compile": Note("there are no graphs compiled by torch.compile here", _OFF),
@@ -79,7 +80,6 @@ ENGINE: dict[str, Setting] = {
     "attention_backend": Note(_FLASH),
     "sampling_backend": Note(_FLASH),
     "disable_custom_all_reduce": Note("ranks add up by torch.distributed"),
-    "quantization": Refuse("our quantizations are those of a CPU: factory_args.quantization, docs/qwen3-omni.md", _OFF),
     "cpu_offload_gb": Refuse("weights stay where the stage runs", {"0": "none"}),
 }
 """Below ``engine``."""
