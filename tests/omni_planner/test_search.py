@@ -95,6 +95,22 @@ def test_a_step_takes_as_long_as_its_bytes_or_its_arithmetic() -> None:
     assert exchanged == pytest.approx(4 * RATES.exchange, rel=0.1)
 
 
+def test_matrices_of_8_bits_are_read_in_half_of_the_time_and_leave_their_memory_to_the_cache() -> None:
+    device, narrow = Device(GPU, RATES), {"quantization": "float8_weight_only"}
+    demands = [DECODER.demand(Counts(decodes=1, context=5000), 2, 1, stored) for stored in (2, 1)]
+    cached = 2 * DECODER.cached * 5001
+    assert demands[0].nbytes - cached == 2 * (demands[1].nbytes - cached)
+    costs, blocks = [], []
+    for arguments in ({}, narrow):
+        stage = line(factory_args=arguments).stage("speak")
+        measured = estimate(line(), device, {"text": Ask(text=10, reply=10)}, works()).stages["speak"]
+        costs.append(measured.costing(stage)("decode", [1, 1, 1])[1])
+        blocks.append(measured.settings(stage)["kv_blocks"])
+    assert costs[1] == pytest.approx(0.5 * costs[0], rel=0.01)
+    matrices = DECODER.shared + DECODER.head
+    assert blocks[1] - blocks[0] == pytest.approx(matrices / (16 * 2 * (256 + 128)), rel=0.05)
+
+
 def test_float32_is_computed_without_tensor_cores() -> None:
     device = Device(evolve(GPU, float32_flops=10e12), RATES)
     demand = PassWork(1000, 1e9).demand(Counts(positions=100), 4)

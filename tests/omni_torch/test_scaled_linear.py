@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from omni_core.errors import ConfigError
-from omni_torch import placement, quantized_linear, scaled_linear
+from omni_torch import budgets, placement, quantized_linear, scaled_linear
 from omni_torch.few_rows import few_rows_linear, widened
 from omni_torch.kernels import Operation
 from omni_torch.quantized_linear import quantize_for
@@ -128,7 +128,7 @@ def test_a_gpu_without_floats_of_8_bits_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_the_placement_knows_the_names() -> None:
     """It imports no torch, and repeats them."""
-    assert set(placement.ONE_BYTE) == set(GPU_QUANTIZATIONS)
+    assert set(budgets.ONE_BYTE) == set(GPU_QUANTIZATIONS)
     assert placement.LEAST_ROUNDED == quantized_linear.LEAST_VALUES
 
 

@@ -28,7 +28,7 @@ from omni_planner.profile import (
     StageProfile,
     Visit,
 )
-from omni_torch.budgets import ITEM_BYTES, MAX_BATCH_TOKENS, MAX_RUNNING, request_values, step_bytes
+from omni_torch.budgets import ITEM_BYTES, MAX_BATCH_TOKENS, MAX_RUNNING, request_values, step_bytes, weight_bytes
 from omni_torch.placement import CONTEXT, MARGIN
 from omni_torch.works import Ask, Counts, DecoderWork, Demand, PipelineWorks, StageWork, Work
 
@@ -75,7 +75,7 @@ class EstimatedStage(StageProfile):
     def costing(self, stage: StageConfig) -> Costing:
         rates, work, device = self.device.rates, self.work, self.device
         item, ranks = ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2), stage.tp_size
-
+        stored = weight_bytes(stage.factory_args, item)
         names = [*FEATURES[self.kind], *MORE_COUNTS[self.kind]]
         place = {name: number for number, name in enumerate(names)}
         nothing = len(names)  # the place of a 0
@@ -98,7 +98,7 @@ class EstimatedStage(StageProfile):
             positions = counts[positions_at] + counts[frames_at]
             made = Counts(decodes, prompts, positions, counts[context_at], counts[pairs_at])
             passes = counts[passes_at] or 1.0
-            once = device.seconds(work.demand(made, item, ranks), item)
+            once = device.seconds(work.demand(made, item, ranks, stored), item)
             return taken + passes * (rates.step + rates.row * (decodes + prompts)), passes * once
 
         return seconds
@@ -115,7 +115,7 @@ class EstimatedStage(StageProfile):
         if stage.gpu_memory is None:
             return {}
         budget = Budget.parse(stage.gpu_memory).of(self.device.accelerator.memory) or 0
-        weights = item * weights_of(work) // stage.tp_size
+        weights = _decoder_bytes(work, arguments, item) // stage.tp_size
         vocabulary = work.head // work.hidden_size
         step = step_bytes(
             work.hidden_size,
@@ -128,14 +128,21 @@ class EstimatedStage(StageProfile):
         return {"kv_blocks": max(1, (budget - weights - step) // (position * block))}
 
 
-def weights_of(work: DecoderWork) -> int:
-    """Return the values of a decoder's weights, its embeddings and its inner decoder included."""
-    inner = 0
+def _weights(work: DecoderWork) -> tuple[int, int]:
+    """Return the values of a decoder's matrices and of its embeddings, those of its inner decoder included."""
+    embeddings = work.head if work.embeddings is None else work.embeddings
+    matrices = work.shared + work.head + work.expert * work.experts
     if work.inner is not None:
         heads = work.inner_steps if work.inner_heads is None else work.inner_heads
-        inner = weights_of(work.inner) + work.inner.head * heads
-    embeddings = work.head if work.embeddings is None else work.embeddings
-    return work.shared + work.head + embeddings + work.expert * work.experts + inner
+        inner, rows = _weights(work.inner)
+        matrices, embeddings = matrices + inner + work.inner.head * heads, embeddings + rows
+    return matrices, embeddings
+
+
+def _decoder_bytes(work: DecoderWork, arguments: Mapping[str, Any], item: int) -> int:
+    """Return the bytes of a decoder's weights, of which embeddings are never rounded."""
+    matrices, embeddings = _weights(work)
+    return weight_bytes(arguments, item) * matrices + item * embeddings
 
 
 @define
@@ -192,10 +199,10 @@ class EstimatedProfile(PipelineProfile):
         """Return the bytes of the weights of one rank of a stage."""
         measured = self.stages.get(stage.name)
         work = measured.work if isinstance(measured, EstimatedStage) else None
-        values = (
-            0 if work is None else weights_of(work) if isinstance(work, DecoderWork) else work.weights + work.unread
-        )
-        return values * ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2) // stage.tp_size
+        item = ITEM_BYTES.get(stage.factory_args.get("dtype", "bfloat16"), 2)
+        if isinstance(work, DecoderWork):
+            return _decoder_bytes(work, stage.factory_args, item) // stage.tp_size
+        return 0 if work is None else item * (work.weights + work.unread) // stage.tp_size
 
     def delay(self, stage: str, flight: Sample, is_payload: bool) -> float:
         """Return the latency and the time of the payload's bytes, in bfloat16."""

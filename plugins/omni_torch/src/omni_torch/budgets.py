@@ -6,13 +6,17 @@ are bytes, per device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from attrs import frozen
 
 from omni_torch.headers import Tensors
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+ONE_BYTE = ("int8_weight_only", "float8_weight_only")
+"""The values of ``quantization`` of a stage on a GPU; see :data:`omni_torch.scaled_linear.GPU_QUANTIZATIONS`."""
 
 MAX_RUNNING = 32
 """Requests that an engine computes together, unless its stage says otherwise."""
@@ -35,6 +39,11 @@ reply of speech may take by default."""
 
 LIBRARIES = 128 * 2**20
 """Workspaces of libraries, and what an allocator cannot use."""
+
+
+def weight_bytes(arguments: Mapping[str, Any], otherwise: int) -> int:
+    """Return the bytes of a value of a stage's matrices on a GPU, by its factory arguments. ``otherwise``: those of its dtype."""
+    return 1 if arguments.get("quantization") in ONE_BYTE else otherwise
 
 
 def chunks(asked: int | None) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from omni_core.errors import ConfigError, did_you_mean
 from omni_core.hookspecs import KernelComponent
 from omni_core.plugins import load_plugins
 from omni_core.plugins.registry import problem_of
-from omni_torch.budgets import ITEM_BYTES, LEAST_POSITIONS, MAX_BATCH_TOKENS, MAX_RUNNING, Network
+from omni_torch.budgets import ITEM_BYTES, LEAST_POSITIONS, MAX_BATCH_TOKENS, MAX_RUNNING, ONE_BYTE, Network
 from omni_torch.headers import TensorInfo, Tensors, main_dtype
 from omni_torch.machine import available_memory, computes_bfloat16
 
@@ -65,15 +65,12 @@ def outside(ranks: int) -> int:
 LEAST_ROUNDED = 1 << 13
 """The number of values from which on a weight is rounded: :data:`omni_torch.quantized_linear.LEAST_VALUES`."""
 
-ONE_BYTE = ("int8_weight_only", "float8_weight_only")
-"""The values of ``quantization`` of a stage on a GPU; see :data:`omni_torch.scaled_linear.GPU_QUANTIZATIONS`."""
-
 _WIDE = re.compile(r"norm$|embed|\.gate$|\.output$")
 """Is found in the names of layers whose weights are not rounded: norms, embeddings, routers, and a head that single rows are read of."""
 
 
 def _is_rounded(name: str, tensor: TensorInfo) -> bool:
-    """Return whether a stage with one of :data:`ONE_BYTE` rounds this tensor."""
+    """Return whether a stage with one of :data:`omni_torch.budgets.ONE_BYTE` rounds this tensor."""
     layer, _, kind = name.rpartition(".")
     return kind == "weight" and tensor.values >= LEAST_ROUNDED and _WIDE.search(layer) is None
 

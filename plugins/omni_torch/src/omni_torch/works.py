@@ -81,8 +81,9 @@ class DecoderWork:
     embeddings: int | None = None
     ranks: tuple[int, ...] = (1,)
 
-    def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
-        """Return what a step asks of each of so many ranks."""
+    def demand(self, counts: Counts, item_bytes: int, ranks: int = 1, weight_bytes: int | None = None) -> Demand:
+        """Return what a step asks of each of so many ranks. ``weight_bytes``: of a weight; ``None``: as of all values."""
+        stored = item_bytes if weight_bytes is None else weight_bytes
         tokens, rows = counts.decodes + counts.positions, counts.decodes + counts.prompts
         weights = self.shared + self.head + self.expert * self.touched(tokens)
         made = Demand(
@@ -92,7 +93,7 @@ class DecoderWork:
                 + 4 * self.layers * self.heads * counts.pairs
             )
             / ranks,
-            item_bytes * (weights + self.cached * (counts.context + tokens)) / ranks,
+            (stored * weights + item_bytes * self.cached * (counts.context + tokens)) / ranks,
             self.kernels * self.layers,
             *(
                 (2 * self.layers * tokens * self.hidden_size * item_bytes * 2 * (ranks - 1) / ranks, 2 * self.layers)
@@ -103,7 +104,7 @@ class DecoderWork:
         if self.inner is not None and rows:
             half = self.inner_steps / 2
             made = made.plus(
-                self.inner.demand(Counts(decodes=rows, context=rows * half, pairs=rows * half), item_bytes),
+                self.inner.demand(Counts(decodes=rows, context=rows * half, pairs=rows * half), item_bytes, 1, stored),
                 self.inner_steps,
             )
         return made
@@ -132,11 +133,12 @@ class PassWork:
     pair: float = 0.0
     unread: int = 0
 
-    def demand(self, counts: Counts, item_bytes: int, ranks: int = 1) -> Demand:
-        """Return what a pass asks of the device."""
+    def demand(self, counts: Counts, item_bytes: int, ranks: int = 1, weight_bytes: int | None = None) -> Demand:
+        """Return what a pass asks of the device. ``weight_bytes``: as of :meth:`DecoderWork.demand`."""
+        stored = item_bytes if weight_bytes is None else weight_bytes
         positions = counts.positions + self.again * counts.decodes
         flops = self.flops * positions + self.pair * counts.pairs
-        return Demand(flops, item_bytes * (self.weights + self.values * positions), self.kernels)
+        return Demand(flops, stored * self.weights + item_bytes * self.values * positions, self.kernels)
 
     def plus(self, other: PassWork) -> PassWork:
         """Return the work of this network and then another one, for the same positions."""
