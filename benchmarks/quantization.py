@@ -3,13 +3,15 @@
     python benchmarks/quantization.py [--json FILE] [--replies]
 
 Every position of a prompt and its reply counts, and has the products of a decode step with this machine's kernels. ``--replies`` asks
-every documented prompt of the pipeline too, and counts the replies that are the trained ones.
+every documented prompt of the pipeline too, and counts the replies that are the trained ones. Weights as a stage on a GPU rounds them
+are multiplied on the CPU, in float32.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from attrs import evolve
 from report import Row, alone, json_option, publish
+from torch import nn
 from transformers import AutoTokenizer
 
 from omni_core.client import open_async
@@ -27,12 +30,13 @@ from omni_qwen3.config import read_config
 from omni_qwen3.thinker_network import Thinker, load_thinker, metadata_of
 from omni_qwen3_demo.pipeline import CHECKPOINT, demo
 from omni_qwen3_demo.training import report
-from omni_testing.quantized_checkpoints import write_gguf, write_quantized
+from omni_testing.quantized_checkpoints import write_gguf, write_quantized, write_scaled
 from omni_torch import quantized_linear
 from omni_torch.installed_kernels import install
 from omni_torch.kernel_specs import kernel_specs
 from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.quantized_linear import QUANTIZATIONS
+from omni_torch.scaled_linear import ALIGNMENT, GPU_QUANTIZATIONS
 
 WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {"dtype": "bfloat16"},
@@ -64,10 +68,29 @@ def attend(
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
 
 
+SCALED: dict[str, dict[str, Any]] = {
+    "fp8 in blocks of 128": {},
+    "fp8 per output": {"method": "compressed-tensors", "strategy": "channel"},
+}
+"""Checkpoints in 8 bits with scales; the demo's matrices have 128 inputs, so that a block is 128 outputs of all of them."""
+
+
+def rounded(weight: torch.Tensor, bias: torch.Tensor | None, name: str) -> nn.Module | None:
+    """Return the layer that a stage on a GPU makes of a weight."""
+    fits = weight.numel() >= quantized_linear.LEAST_VALUES and weight.shape[1] % ALIGNMENT == 0
+    return GPU_QUANTIZATIONS[name](weight, bias) if fits else None
+
+
 def load(
-    dtype: str = "float32", quantization: str | None = None, folder: Path = CHECKPOINT, gguf: str | None = None
+    dtype: str = "float32",
+    quantization: str | None = None,
+    folder: Path = CHECKPOINT,
+    gguf: str | None = None,
+    on_gpu: str | None = None,
 ) -> Thinker:
     model = load_thinker(str(folder), read_config(str(folder)), dtype=dtype, quantization=quantization, gguf=gguf)
+    if on_gpu is not None:
+        pack_linears(model, partial(rounded, name=on_gpu))
     pack_linears(model, pack_decoder)
     return model
 
@@ -133,10 +156,17 @@ def main(json_path: Path | None, replies: bool) -> None:
             path, metadata = Path(made_here) / f"{kind}.gguf", metadata_of(read_config(CHECKPOINT).thinker)
             write_gguf(CHECKPOINT, path, kind, metadata, prefix="thinker.")
             ways[f"GGUF, {kind}"] = (CHECKPOINT, {"gguf": str(path)})
+        for name in GPU_QUANTIZATIONS:
+            ways[f"{name} of a GPU"] = (CHECKPOINT, {"on_gpu": name})
+        for name, options in SCALED.items():
+            folder = Path(made_here) / name
+            write_scaled(CHECKPOINT, folder, LAYERS, **options)
+            ways[name] = (folder, {})
+            ways[f"{name}, as float8_weight_only"] = (folder, {"on_gpu": "float8_weight_only"})
         for name, (folder, options) in ways.items():
             model = load(folder=folder, **options)
             rows += beside(name, torch.cat([logits_of(model, ids) for ids in texts]), right)
-            if replies:
+            if replies and "on_gpu" not in options:
                 rows.append(alone(f"{name}: right replies", "%", [asyncio.run(right_replies(folder, options))]))
     click.echo(f"{len(right)} positions")
     publish(rows, json_path)

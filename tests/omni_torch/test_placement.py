@@ -93,9 +93,11 @@ def test_weights_of_8_bits_take_half_of_a_gpu() -> None:
 
     def large(**given: Any) -> Any:
         pipeline = config(large={"factory_args": {**narrow, **given}})
-        return place(pipeline, Machine([12 * GIB], here=False), tensors, NETWORKS).config.stage("large")
+        return place(pipeline, Machine([12 * GIB], here=False), tensors, NETWORKS)
 
-    assert large().tp_size == 1
+    found = large()
+    assert found.config.stage("large").tp_size == 1
+    assert found.notes["large"].startswith("float8 weights 9.0 GiB, ")
     for quantization in (None, "int4_weight_only"):
         with pytest.raises(DoesNotFitError):
             large(quantization=quantization)

@@ -69,6 +69,11 @@ _WIDE = re.compile(r"norm$|embed|\.gate$|\.output$")
 """Is found in the names of layers whose weights are not rounded: norms, embeddings, routers, and a head that single rows are read of."""
 
 
+def _has_one_byte(stage: StageConfig) -> bool:
+    """Return whether a stage holds its matrices in 8 bits on a GPU."""
+    return stage.gpu is not None and stage.factory_args.get("quantization") in ONE_BYTE
+
+
 def _is_rounded(name: str, tensor: TensorInfo) -> bool:
     """Return whether a stage with one of :data:`omni_torch.budgets.ONE_BYTE` rounds this tensor."""
     layer, _, kind = name.rpartition(".")
@@ -117,7 +122,7 @@ class _Plan:
         if (name, ranks) not in self.counted:
             self.counted[name, ranks] = network.weight_values(self.tensors, ranks)
         item = ITEM_BYTES[stage.factory_args["dtype"]]
-        if stage.gpu is None or stage.factory_args.get("quantization") not in ONE_BYTE:
+        if not _has_one_byte(stage):
             return self.counted[name, ranks] * item
         rounded = {tensor: each for tensor, each in self.tensors.items() if _is_rounded(tensor, each)}
         return self.counted[name, ranks] * item - network.weight_values(rounded, ranks) * (item - 1)
@@ -406,7 +411,9 @@ def _budgeted(plan: _Plan) -> Placement:
 
 
 def _note(plan: _Plan, stage: StageConfig, need: _Need, cache: int) -> str:
-    parts = [f"{stage.factory_args['dtype']} weights {size(need.weights)}"]
+    arguments = stage.factory_args
+    stored = str(arguments["quantization"]).partition("_")[0] if _has_one_byte(stage) else arguments["dtype"]
+    parts = [f"{stored} weights {size(need.weights)}"]
     if stage.gpu is None and plan.stays_bfloat16(stage.name):
         parts.append("half of it with omni-kernels-cpu")
     if stage.gpu is not None:
