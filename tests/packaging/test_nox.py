@@ -96,9 +96,9 @@ sys.path.insert(0, {root!r})
 from nox_tests import beside, run_tests
 
 
-@nox.session(venv_backend="venv")
+@nox.session(venv_backend="venv", venv_params=["--without-pip"])
 def tests(session):
-    environment = {{"PYTHONPATH": {packages!r}}}
+    environment = {{"PYTHONPATH": {packages!r}, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}}
     try:
         with beside(session, "test_idle.py", env=environment):
             run_tests(session, "test_timed.py", env=environment)
