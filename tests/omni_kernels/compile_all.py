@@ -99,7 +99,7 @@ def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
     for matrix in _weights(capability):
         stored = {**flags, "SCALED": matrix != "bf16"}
         sums, gated = ({**types, "matrix": f"*{matrix}", "output": output} for output in ("*fp32", "*bf16"))
-        for tile in (row_products.FEW, row_products.WIDE, row_products.DEEP):
+        for tile in (row_products.FEW, row_products.WIDE, row_products.DEEP)[0 if matrix == "bf16" else 2 :]:
             yield row_products._row_product, {**_tile(tile, overlaps), **stored, "types": sums}
         for function in (row_products._row_gated, row_experts._single_gate_up):
             yield function, {**_tile(row_products.GATED, overlaps), **stored, "types": gated}
@@ -116,8 +116,10 @@ def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _weights(capability: int) -> list[str]:
-    """Return the types of weights: float8_e4m3fn is compiled from :data:`omni_torch.scaled_linear.FLOAT8_CAPABILITY` on."""
-    return ["bf16", "i8", *(["fp8e4nv"] if capability >= 89 else [])]
+    """Return the types of weights: floats of 8 bits where they can be compiled
+    (:data:`omni_torch.scaled_linear.FLOAT8_CAPABILITY`), elsewhere int8.
+    """
+    return ["bf16", "fp8e4nv" if capability >= 89 else "i8"]
 
 
 def _narrow(matrix: str, rows: int) -> dict[str, Any]:
@@ -140,7 +142,9 @@ def main(capability: int) -> None:
             names = ("ROWS", "COLUMNS", "DEPTH", "PART", "PAIRS")
             sizes = [special["types"]["matrix"].lstrip("*"), *(str(special[name]) for name in names if name in special)]
             print("-".join([function.__name__, *sizes]))
-    for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
+    # Compiling takes a second each; nothing in float32 depends on the capability.
+    dtypes = [(torch.float32, "fp32")] if capability >= 90 else []
+    for dtype, name in (*dtypes, (torch.bfloat16, "bf16")):
         sums = {"types": {"weight": "*fp32"}}
         for function, special in (
             (norms._norm_row, {}),

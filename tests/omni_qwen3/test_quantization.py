@@ -68,9 +68,20 @@ def test_linears_experts_and_heads_are_quantized_and_the_rest_is_not(create: Cre
     "name",
     [name for name, each in QUANTIZATIONS.items() if quantized_linear._works(each) and "activation_int4" not in name],
 )  # the one left out has the weights of another
-def test_a_process_with_int8_weights_holds_much_less_memory(name: str, mid: Path) -> None:
-    """Measured in its own process, as the system counts it: kernels could keep their inputs, and the allocator freed
-    memory.
+def test_a_process_with_int8_weights_holds_much_less_memory(name: str, mid: Path, plain: float) -> None:
+    assert plain > 250, "the weights alone are as large"
+    assert held(mid, name) < 0.6 * plain
+
+
+@pytest.fixture(scope="module")
+def plain(mid: Path) -> float:
+    """The MiB that a process with plain weights holds."""
+    return held(mid, "")
+
+
+def held(checkpoint: Path, quantization: str) -> float:
+    """Measure, in a process of its own, the MiB that a thinker takes, as the system counts it: kernels could keep their inputs, and the
+    allocator freed memory.
     """
     program = """
 import re, sys
@@ -85,12 +96,8 @@ parts = "omni_qwen3.thinker:ThinkerRunner.from_checkpoint", "omni_engine.schedul
 stage = assemble(*parts, model_path=sys.argv[1], quantization=sys.argv[2] or None, kv_cache_mb=16)
 print(private() - begin)
 """
-    plain, quantized = (
-        float(subprocess.run([sys.executable, "-c", program, mid, which], capture_output=True, check=True).stdout)
-        for which in ("", name)
-    )
-    assert plain > 250, "the weights alone are as large"
-    assert quantized < 0.6 * plain
+    command = [sys.executable, "-c", program, checkpoint, quantization]
+    return float(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.skipif(not quantized_linear._works(QUANTIZATIONS[NAME]), reason="no int8 kernels here")
