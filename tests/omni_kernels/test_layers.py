@@ -30,19 +30,23 @@ def given(device: str, lengths: list[int], **sizes: Any) -> tuple[Any, ...]:
     return example(torch.bfloat16, torch.Generator(device).manual_seed(3), lengths=lengths, **shape)
 
 
-@pytest.mark.parametrize("single", [0, 8], ids=["several rows", "rows alone"])
+SIZES: list[dict[str, Any]] = [
+    {},
+    {"experts": 5},
+    {"experts": 40, "shared": True},
+    {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "experts": 5, "bias": True},
+    {"head_norms": False, "pairs": True, "bias": True},
+]
+
+
 @pytest.mark.parametrize(
-    "sizes",
+    ("single", "lengths", "sizes"),
     [
-        {},
-        {"experts": 5},
-        {"experts": 40, "shared": True},
-        {"hidden": 50, "heads": 3, "kv_heads": 1, "head_dim": 14, "experts": 5, "bias": True},
-        {"head_norms": False, "pairs": True, "bias": True},
+        *((single, lengths, sizes) for single, lengths in ((0, [5]), (0, [1, 40, 7]), (8, [5])) for sizes in SIZES),
+        (8, [1, 40, 7], SIZES[2]),  # rows alone take the interpreter long, all that there is together
     ],
     ids=str,
 )
-@pytest.mark.parametrize("lengths", [[5], [1, 40, 7]], ids=str)
 def test_both_ways_agree_with_the_reference(
     single: int, sizes: dict[str, Any], lengths: list[int], layers: Any, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
