@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +13,16 @@ from fish_driving import GREEDY, create_semantic_ar, request_message, speak
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_fish_s2.slow import SlowDecoder
+from omni_fish_s2 import semantic
+from omni_fish_s2.config import read_config
+from omni_fish_s2.semantic import SpeechRunner
+from omni_fish_s2.slow import SlowDecoder, load_decoders
 from omni_fish_s2.tiny_checkpoint import write_tiny_checkpoint
+from omni_testing.quantized_checkpoints import write_scaled
 from omni_torch import few_rows, packed_linear
 from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear
-from omni_torch.quantized_linear import LEAST_VALUES, Int8WeightLinear
+from omni_torch.quantized_linear import LEAST_VALUES, Int8WeightLinear, quantize_for
+from omni_torch.scaled_linear import GPU_QUANTIZATIONS, ScaledLinear
 
 NAME = "int8_weight_only"
 
@@ -76,6 +83,43 @@ def test_a_checkpoint_in_bfloat16_computes_in_float32_from_its_weights(
     for rows in (1, 65):
         hidden = torch.randn(rows, model.hidden_size, generator=torch.Generator().manual_seed(rows))
         torch.testing.assert_close(model.compute_logits(hidden), plain.compute_logits(hidden))
+
+
+@pytest.mark.parametrize("name", GPU_QUANTIZATIONS)
+def test_the_layers_of_a_gpu_speak(tiny: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, which computes with what a stage on a GPU rounds weights to."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(semantic, "quantize_for", lambda name, device: quantize_for(name, "cuda:0" if name else device))
+    (model, got), (_, expected) = (first_logits(tiny["a"], each, least=1) for each in (name, None))
+    assert sum(isinstance(each, ScaledLinear) for each in model.modules()) > 4
+    assert 0 < (got - expected).norm() / expected.norm() < 0.1
+
+
+def test_nothing_of_a_stage_on_a_gpu_stays_on_the_cpu(tiny: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what is too small to be rounded either, although kernels of the CPU are there. The device is one without memory."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(few_rows.few_rows_linear, "replaced", lambda device, dtype: device == "cpu")
+    feedback: Any = SimpleNamespace(bind=lambda model, device: None)
+    runner = SpeechRunner.from_checkpoint(str(tiny["a"]), feedback, "meta", quantization="int8_weight_only")
+    assert isinstance(runner.model, nn.Module)
+    held = {}
+    for name, module in runner.model.named_modules():
+        held |= {f"{name}.{key}": each for key, each in vars(module).items() if isinstance(each, torch.Tensor)}
+    held |= runner.model.state_dict()
+    assert {name for name, each in held.items() if each.device.type == "cpu"} == {".candidates"}, "ids, for the host"
+    linears = [each for each in runner.model.modules() if type(each) is nn.Linear]
+    assert linears, "some are small"
+
+
+def test_weights_in_fp8_are_those_that_the_format_defines(tiny: dict[str, Path], tmp_path: Path) -> None:
+    pattern = r"(wqkv|wo|w1|w3)\.weight$"
+    write_scaled(tiny["a"], tmp_path / "narrow", pattern, block=(24, 48), plain=tmp_path / "plain")
+    made, exact = (
+        load_decoders(str(tmp_path / each), read_config(str(tmp_path / each))).state_dict()
+        for each in ("narrow", "plain")
+    )
+    for name, tensor in made.items():
+        torch.testing.assert_close(tensor, exact[name], rtol=1e-6, atol=0)
 
 
 def test_an_unknown_name_is_refused(tiny: dict[str, Path]) -> None:

@@ -15,9 +15,10 @@ from test_quantized_checkpoints import LAYERS, logits_of
 from torch import nn
 
 from omni_core.errors import ConfigError
-from omni_qwen3 import thinker_network
+from omni_qwen3 import external_decoder, thinker_network
 from omni_qwen3.checkpoint import open_checkpoint
 from omni_qwen3.config import read_config
+from omni_qwen3.external_decoder import load_external
 from omni_qwen3.layers import Experts
 from omni_qwen3.thinker_network import Thinker, load_thinker
 from omni_testing.quantized_checkpoints import write_scaled
@@ -78,6 +79,18 @@ WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel"}
         ({"quant_method": "fp8", "weight_block_size": [128]}, r"weight_block_size is \[128\], .* such as \[128, 128\]"),
         ({"quant_method": "compressed-tensors"}, "config_groups is None"),
         (
+            {"format": "pack-quantized", "config_groups": {"g": {"weights": WEIGHTS}}},
+            r"quantization_config\.format is 'pack-quantized', which cannot be read; there are: float-quantized, int-quantized",
+        ),
+        (
+            {"config_groups": {"g": {"format": "nvfp4-pack-quantized", "weights": WEIGHTS}}},
+            "format is 'nvfp4-pack-quantized'",
+        ),
+        (
+            {"config_groups": {"g": {"weights": WEIGHTS}}, "sparsity_config": {"format": "sparse-24-bitmask"}},
+            "sparse-24-bitmask",
+        ),
+        (
             {"config_groups": {"g": {"weights": {**WEIGHTS, "num_bits": 4}}}},
             r"config_groups\.g\.weights is .*; there are: num_bits 8",
         ),
@@ -111,8 +124,9 @@ def test_other_ways_of_quantisation_are_named(
     [
         ("weight_scale_inv", lambda each: None, r"up_proj.weight' is torch.float8_e4m3fn .* scales, .weight_scale_inv or .weight_scale"),
         ("weight_scale_inv", lambda each: each[:, :-1], r"weight_scale_inv' is torch.float32 .* asks for \[2, 2\], blocks of \[24, 48\]"),
-        ("weight_scale_inv", lambda each: each * torch.nan, "asks for finite numbers other than 0"),
-        ("weight_scale_inv", lambda each: each * 0, "asks for finite numbers other than 0"),
+        ("weight_scale_inv", lambda each: each * torch.nan, "asks for finite numbers"),
+        ("weight_scale_inv", lambda each: each * 0, "asks for numbers other than 0 for values other than 0"),
+        ("weight_zero_point", lambda each: torch.ones(3), r"weight_zero_point' .* asks for no zero points"),
         ("weight", lambda each: each.float(), "up_proj.weight' is torch.float32 .* asks for a matrix of float8_e4m3fn or int8"),
     ],
 )  # fmt: skip
@@ -123,11 +137,58 @@ def test_missing_and_wrong_tensors_are_named(
     tensors = load_file(copy / "model.safetensors")
     name = f"thinker.model.layers.1.mlp.experts.3.up_proj.{part}"
     assert tensors["thinker.model.layers.1.mlp.experts.3.up_proj.weight_scale_inv"].shape == (2, 2)
-    tensors[name] = change(tensors[name])
+    tensors[name] = change(tensors.get(name))
     save_file({key: each.contiguous() for key, each in tensors.items() if each is not None}, copy / "model.safetensors")
     with pytest.raises(ConfigError, match=message) as raised:
         load(copy)
     assert str(copy / "model.safetensors") in str(raised.value)
+
+
+def test_a_checkpoint_whose_config_says_nothing_of_its_scales_is_refused(narrow: Path, tmp_path: Path) -> None:
+    """Its values would be read as weights."""
+    copy = Path(shutil.copytree(narrow, tmp_path / "copy"))
+    config = json.loads((copy / "config.json").read_text())
+    config["thinker_config"]["quantization_config"] = config.pop("quantization_config")
+    (copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ConfigError, match=r"is stored as float8_e4m3fn, with scales that config\.json does not describe"
+    ):
+        load(copy)
+
+
+def test_scales_of_zeros_may_be_zero_and_floats_have_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    values = torch.ones(4, 32)
+    values[1] = 0
+    scales = torch.tensor([[0.5], [0.0], [2.0], [3.0]])
+    save_file(
+        {"x.weight": values.to(torch.float8_e4m3fn), "x.weight_scale": scales, "y.weight": torch.ones(2)},
+        tmp_path / "model.safetensors",
+    )
+    section = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": WEIGHTS}}}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": section}))
+    checkpoint = open_checkpoint(tmp_path)
+    for dtype in (None, torch.bfloat16):
+        found = checkpoint.read(["x.weight", "y.weight"], dtype=dtype)
+        assert found["x.weight"].dtype == (dtype or torch.float32)
+        assert found["y.weight"].dtype == torch.float32, "stored ones keep theirs"
+        assert torch.equal(found["x.weight"].float(), values * scales)
+
+
+def test_a_decoder_of_another_distribution_reads_what_the_format_defines(
+    tiny: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_scaled(tiny["a"], tmp_path / "narrow", LAYERS, plain=tmp_path / "plain")
+    name, shape, found = "layers.1.self_attn.qkv_proj.weight", torch.Size([0]), []
+
+    def build(text: Any, read: Any, head: torch.Tensor, **options: Any) -> Any:
+        found.append(read(name, shape))
+
+    monkeypatch.setattr(external_decoder, "load", lambda reference: build)
+    for folder in ("narrow", "plain"):
+        config = read_config(tmp_path / folder)
+        load_external("other:decoder", str(tmp_path / folder), config, dtype="float32", device="cpu")
+    torch.testing.assert_close(*found, rtol=1e-6, atol=0)
+    assert found[0].abs().max() < 100
 
 
 # --- the layers of a stage on a GPU --------------------------------------------------------------------------------------

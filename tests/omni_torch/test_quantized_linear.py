@@ -180,8 +180,10 @@ def test_an_unknown_name_lists_those_that_there_are() -> None:
 
 
 def test_a_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'int8_weight_only' is for stages on a CPU, but this one is on cuda:1"):
-        pack_for("int8_weight_only", "cuda:1")
+    with pytest.raises(
+        ConfigError, match=r"'int4_weight_only' is for stages on a CPU, but this one is on cuda:1; on a GPU"
+    ):
+        pack_for("int4_weight_only", "cuda:1")
 
 
 @pytest.mark.parametrize(

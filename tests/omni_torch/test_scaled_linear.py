@@ -132,8 +132,12 @@ def test_the_placement_knows_the_names() -> None:
     assert placement.LEAST_ROUNDED == quantized_linear.LEAST_VALUES
 
 
-def test_sums_are_scaled_and_not_weights() -> None:
-    """A value of 8 bits is exact in every dtype; times its scale it is not."""
-    layer = ScaledLinear(drawn(64, 64), None, quantized_int8)
-    x = torch.eye(64)
-    assert torch.equal(layer(x.repeat(2, 1))[:64].T, layer._weight.float() * layer.scales.unsqueeze(1))
+@every
+@pytest.mark.parametrize("rows", [3, MOST_ROWS + 1])
+def test_sums_of_float16_do_not_overflow(name: str, rows: int) -> None:
+    """Values of 8 bits are thousands of times larger than weights; one input is large, as in trained networks."""
+    weight, x = drawn(64, 2048) * 0.02, drawn(rows, 2048, seed=1) * 3
+    x[:, 5] = 100
+    made = GPU_QUANTIZATIONS[name](weight.half(), None)(x.half())
+    exact = x.double() @ weight.double().T
+    assert (made.double() - exact).norm() < 2 * BOUNDS[name] * exact.norm()

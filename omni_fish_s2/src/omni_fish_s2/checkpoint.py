@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from omni_torch import weights
-from omni_torch.weights import Checkpoint, Source, prefixed
+from omni_torch.quantized_checkpoints import open_checkpoint
+from omni_torch.weights import Source, prefixed
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -34,7 +35,7 @@ def load_module(
     device: str | torch.device = "cpu",
 ) -> ModuleT:
     """Call :func:`omni_torch.weights.load_module` with the released names, which have ``prefixes`` before ours."""
-    checkpoint = Checkpoint(folder)
+    checkpoint = open_checkpoint(folder)
 
     def sources(name: str, shape: torch.Size) -> list[Source]:
         name = prefixed(name, prefixes)

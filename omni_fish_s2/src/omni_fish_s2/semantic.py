@@ -22,9 +22,9 @@ from omni_fish_s2.sampling import AGAIN, WINDOW, Draws, SpeechSampling, choose, 
 from omni_fish_s2.slow import SlowDecoder, load_decoders
 from omni_torch.continuation import extend
 from omni_torch.model_runner import FeedbackARModelRunner
-from omni_torch.packed_linear import pack_linears
+from omni_torch.packed_linear import pack_decoder, pack_linears
 from omni_torch.prepared import filled_on, keeps_bfloat16, kept_as_stored
-from omni_torch.quantized_linear import pack_for
+from omni_torch.quantized_linear import quantize_for
 
 
 class SpeechRunner(FeedbackARModelRunner):
@@ -55,18 +55,22 @@ class SpeechRunner(FeedbackARModelRunner):
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
-            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
         """
-        pack, kind = pack_for(quantization, device), getattr(torch, dtype)
+        quantize, kind = quantize_for(quantization, device), getattr(torch, dtype)
         config = read_config(model_path)
         stored = quantization is None and keeps_bfloat16(model_path, kind, device)
         place = filled_on(quantization, device)
         model = load_decoders(model_path, config, dtype=None if stored else kind, device=place)
         if stored:
             kept_as_stored(model, kind, trim=False)
-        for part in (model.layers, model.fast):  # not the head: single rows of it are read
-            pack_linears(part, pack)
-        return cls(model.to(device), config, feedback, device)
+        parts = model.layers, model.fast  # not the head: single rows of it are read
+        for part in parts:
+            pack_linears(part, quantize)
+        model.to(device)
+        for part in parts:
+            pack_linears(part, pack_decoder)
+        return cls(model, config, feedback, device)
 
     def receive(self, message: IncomingMessage) -> ARRequest | None:
         """A request arrives whole, as its payload, or turn by turn, as a stream with an empty payload."""

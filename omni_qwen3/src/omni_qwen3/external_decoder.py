@@ -9,7 +9,7 @@ import torch
 from omni_core.errors import ConfigError
 from omni_core.model_runner import ARModel
 from omni_core.references import load
-from omni_qwen3.checkpoint import Checkpoint, sources, tied_names
+from omni_qwen3.checkpoint import open_checkpoint, sources, tied_names
 from omni_qwen3.config import QwenConfig
 
 _DECODER, _HEAD = "thinker.model.", "thinker.lm_head.weight"
@@ -26,7 +26,7 @@ def load_external(reference: str, model_path: str, config: QwenConfig, *, dtype:
     after which features are added. It returns an :class:`ARModel`, which may name its ``required_scheduler``.
 
     Raises:
-        ConfigError: the reference cannot be imported.
+        ConfigError: the reference cannot be imported; or the checkpoint is stored in a way that is not implemented.
     """
     try:
         build = load(reference)
@@ -35,7 +35,7 @@ def load_external(reference: str, model_path: str, config: QwenConfig, *, dtype:
         raise ConfigError(f"decoder: {reference!r} cannot be imported (pip install {package}?): {error}") from error
     from transformers import AutoConfig
 
-    checkpoint = Checkpoint(model_path)
+    checkpoint = open_checkpoint(model_path)
 
     def read(name: str, shape: torch.Size) -> torch.Tensor:
         names = [_DECODER + source for source, _ in sources(name, shape)]

@@ -66,7 +66,7 @@ class TalkerRunner(FeedbackARModelRunner):
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
-            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
         """
         config = read_config(model_path)
         model = load_talker(model_path, config, dtype=dtype, device=device, quantization=quantization)

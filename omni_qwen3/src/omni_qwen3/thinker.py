@@ -91,7 +91,7 @@ class ThinkerRunner(ARModelRunner):
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
-            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
             gguf: a GGUF file of the thinker, read in place of the checkpoint's weights.
             decoder: a dotted reference to a callable that builds the network in place of ours; see
                 :func:`omni_qwen3.external_decoder.load_external`.

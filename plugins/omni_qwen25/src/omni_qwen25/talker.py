@@ -117,7 +117,7 @@ class TalkerRunner(FeedbackARModelRunner):
 
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
-            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
 
         Raises:
             ConfigError: the checkpoint has no speech, or its voices cannot be read.

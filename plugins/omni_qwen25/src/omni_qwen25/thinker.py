@@ -87,7 +87,7 @@ class ThinkerRunner(ARModelRunner):
         Args:
             model_path: the checkpoint's folder. dtype: of the weights: float32, bfloat16, float16.
             speech_enabled: true if a talker reads its stream.
-            quantization: one of :data:`omni_torch.quantized_linear.QUANTIZATIONS`, on a CPU.
+            quantization: as of :func:`omni_torch.quantized_linear.quantize_for`.
         """
         quantize_for(quantization, device)  # errors come before the ranks connect
         config = read_config(model_path)

@@ -114,7 +114,10 @@ def experts(
 
 def _product(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor | None, number: int) -> torch.Tensor:
     """Return the product with an expert's weight, of whose scales there are those of all experts."""
-    return F.linear(x, weight) if scales is None else F.linear(x, weight.to(x.dtype)) * scales[number].to(x.dtype)
+    if scales is None:
+        return F.linear(x, weight)
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return F.linear(x, (weight.to(wide) * scales[number].to(wide).unsqueeze(1)).to(x.dtype))
 
 
 def _groupable(x: torch.Tensor, *stacks: torch.Tensor) -> bool:

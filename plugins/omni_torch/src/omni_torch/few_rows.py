@@ -154,10 +154,7 @@ def few_rows_linear(
         return F.linear(x, weight.to(x.dtype) if weight.dtype == torch.bfloat16 else weight, bias)
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     inputs = rounded_inputs(x.to(wide), weight) if int8_inputs else x.to(torch.bfloat16).to(wide)
-    if int8_inputs or scales.dim() > 1 or scales.dtype == torch.int32:
-        output = F.linear(inputs, widened(weight, scales, wide, exact=True)).to(x.dtype)
-    else:
-        output = F.linear(inputs.to(x.dtype), weight.to(x.dtype)) * scales.to(x.dtype)
+    output = F.linear(inputs, widened(weight, scales, wide, exact=True)).to(x.dtype)
     return output if bias is None else output + bias
 
 

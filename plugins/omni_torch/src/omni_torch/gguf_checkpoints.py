@@ -102,7 +102,9 @@ class GgufCheckpoint(Checkpoint):
         kinds = {_kind(self._tensors[name][0]) if name in self._tensors else None for name in weights}
         return NARROW.get(kinds.pop() or "") if len(kinds) == 1 else None
 
-    def read(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
+    def read(
+        self, names: Iterable[str], part_of: PartOf = whole, dtype: torch.dtype | None = None
+    ) -> dict[str, torch.Tensor]:
         tensors: dict[str, torch.Tensor] = {}
         wanted = dict.fromkeys(names)
         for name in wanted:
@@ -117,7 +119,7 @@ class GgufCheckpoint(Checkpoint):
                 made = zip((f"{layer}{VALUES}", f"{layer}{SCALES}"), _narrowed(_kind(tensor), data), strict=True)
                 tensors |= {each: part for each, part in made if each in wanted}  # both of a layer are unpacked once
                 continue
-            wide = self._dequantized(tensor, data)
+            wide = self._dequantized(tensor, data).to(dtype or torch.float32)
             part = part_of(name)
             tensors[name] = wide if part is None else wide[part.bounds(name, tuple(wide.shape))].contiguous()
         return tensors

@@ -148,7 +148,9 @@ class QuantizedCheckpoint(Checkpoint):
                     found.add(name.removesuffix(".g_idx"))
         return found
 
-    def read(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
+    def read(
+        self, names: Iterable[str], part_of: PartOf = whole, dtype: torch.dtype | None = None
+    ) -> dict[str, torch.Tensor]:
         wanted = list(dict.fromkeys(names))
         made = {name: name.rpartition(".")[0] for name in wanted if name.rpartition(".")[0] in self._layers}
         made = {name: layer for name, layer in made.items() if name.endswith((".weight", VALUES, SCALES))}
@@ -160,7 +162,7 @@ class QuantizedCheckpoint(Checkpoint):
                 newest = layer, self._unpacked(layer, stored)
             unpacked = newest[1]
             if name.endswith(".weight"):
-                tensor = unpacked.dequantized()
+                tensor = unpacked.dequantized().to(dtype or torch.float32)
                 part = part_of(name)
                 tensors[name] = tensor if part is None else tensor[part.bounds(name, tuple(tensor.shape))].contiguous()
             else:

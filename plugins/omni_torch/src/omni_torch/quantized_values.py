@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from omni_torch.few_rows import GROUP, packed_int4
@@ -26,25 +28,24 @@ def quantized_int8(weight: torch.Tensor, kind: torch.dtype = torch.float32) -> t
     """Return int8 values ``[out, in]`` and a scale per output, ``[out]`` of dtype ``kind``. Of a weight on the meta device their shapes."""
     if weight.is_meta:  # computing there would import torch's compiler, which takes a second and 100 MB
         return weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight), dtype=kind)
-    wide = weight.float()
-    scales = (largest(wide).squeeze(1) / LARGEST).to(kind)
-    return _quantized(wide, scales.float().unsqueeze(1)), scales
+    values, scales = weight.new_empty(weight.shape, dtype=torch.int8), weight.new_empty(len(weight), dtype=kind)
+    for part, wide in _wide_rows(weight):
+        scales[part] = (largest(wide).squeeze(1) / LARGEST).to(kind)
+        values[part] = (wide / scales[part].float().unsqueeze(1)).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
+    return values, scales
 
 
 def quantized_float8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return :data:`FLOAT8` values ``[out, in]`` and float32 scales ``[out]``, which make an output's largest magnitude 448. Of a weight on
     the meta device their shapes.
 
-    A weight that was made of such values and scales has the same values again.
+    A weight that was made of such values and scales has the same values again, if each output has one of 448 among them.
     """
     values = weight.new_empty(weight.shape, dtype=FLOAT8)
     if weight.is_meta:
         return values, weight.new_empty(len(weight), dtype=torch.float32)
     scales = weight.new_empty(len(weight), dtype=torch.float32)
-    rows = max(1, BLOCK // max(1, weight.shape[1]))
-    for begin in range(0, len(weight), rows):
-        part = slice(begin, begin + rows)
-        wide = weight[part].float()
+    for part, wide in _wide_rows(weight):
         each = largest(wide) / LARGEST_FLOAT8
         scales[part] = each.squeeze(1)
         # What is above the largest value by rounding of the division would be NaN.
@@ -101,5 +102,9 @@ def largest(x: torch.Tensor) -> torch.Tensor:
     return x.abs().amax(-1, keepdim=True).clamp_(min=1e-20)
 
 
-def _quantized(wide: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    return (wide / scales).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
+def _wide_rows(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield some rows of a weight after the other, in float32: a copy of all would be twice as large as the weight."""
+    rows = max(1, BLOCK // max(1, weight.shape[1]))
+    for begin in range(0, len(weight), rows):
+        part = slice(begin, begin + rows)
+        yield part, weight[part].float()

@@ -28,6 +28,9 @@ INVERSE = ".weight_scale_inv"
 STORED = (torch.float8_e4m3fn, torch.int8)
 """The dtypes of values."""
 
+PLAIN_FORMATS = (None, "float-quantized", "int-quantized", "naive-quantized")
+"""Values of ``format`` of llm-compressor's files whose weights are not packed into words."""
+
 Block = tuple[int, int]
 """Outputs and inputs that share a scale."""
 
@@ -53,9 +56,15 @@ def parse_scaled(section: dict[str, Any], where: str) -> ScaledScheme:
     groups = section.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise _refuse(where, "config_groups", groups, "an object of groups with `weights`")
+    sparsity = section.get("sparsity_config")
+    if isinstance(sparsity, dict) and sparsity.get("format", "dense") != "dense":
+        raise _refuse(where, "sparsity_config.format", sparsity["format"], "dense")
     for name, group in groups.items():
         weights = group.get("weights") if isinstance(group, dict) else None
         field = f"config_groups.{name}.weights"
+        form = (group.get("format") if isinstance(group, dict) else None) or section.get("format")
+        if form not in PLAIN_FORMATS:
+            raise _refuse(where, "format", form, ", ".join(each for each in PLAIN_FORMATS if each))
         if not isinstance(weights, dict) or weights.get("num_bits") != 8:
             advice = (
                 "num_bits 8, of type float or int. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
@@ -92,18 +101,24 @@ class ScaledCheckpoint(Checkpoint):
         super().__init__(folder)
         self.scheme = scheme
 
-    def read(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
+    def read(
+        self, names: Iterable[str], part_of: PartOf = whole, dtype: torch.dtype | None = None
+    ) -> dict[str, torch.Tensor]:
         wanted = list(dict.fromkeys(names))
         scales = {name: scale for name in wanted if (scale := self._scale_of(name)) is not None}
         tensors = super().read([name for name in wanted if name not in scales], part_of)
         for name, tensor in tensors.items():
-            if tensor.dtype == torch.float8_e4m3fn:
+            if tensor.dtype.itemsize == 1:
                 raise self._wrong(name, tensor, f"scales, {' or '.join(SCALES)} in place of .weight, which are missing")
-        found = super().read(dict.fromkeys((*scales, *scales.values())))
+        zeros = [zero for name in scales if (zero := name.removesuffix("weight") + "weight_zero_point") in self.shards]
+        found = super().read(dict.fromkeys((*scales, *scales.values(), *zeros)))
+        for zero in zeros:
+            if found[zero].any():
+                raise self._wrong(zero, found[zero], "no zero points (symmetric)")
         for name, scale in scales.items():
-            tensor, part = self._dequantized(name, found[name], scale, found[scale]), part_of(name)
+            tensor = self._dequantized(name, found.pop(name), scale, found[scale]).to(dtype or torch.float32)
+            part = part_of(name)
             tensors[name] = tensor if part is None else tensor[part.bounds(name, tuple(tensor.shape))].contiguous()
-            del found[name]
         return tensors
 
     def _scale_of(self, name: str) -> str | None:
@@ -112,28 +127,36 @@ class ScaledCheckpoint(Checkpoint):
         return next((f"{layer}{end}" for end in SCALES if layer != name and f"{layer}{end}" in self.shards), None)
 
     def _dequantized(self, name: str, values: torch.Tensor, scale: str, scales: torch.Tensor) -> torch.Tensor:
+        """Return the values times their scales, in float32."""
         if values.dtype not in STORED or values.dim() != 2:
             raise self._wrong(name, values, "a matrix of float8_e4m3fn or int8")
-        if not scales.is_floating_point() or not bool((scales.isfinite() & (scales != 0)).all()):
-            raise self._wrong(scale, scales, "finite numbers other than 0")
-        out, size = values.shape
-        wide = scales.float()
-        if scale.endswith(INVERSE) and wide.abs().median() > 1:
+        if not scales.is_floating_point() or not bool(scales.isfinite().all()):
+            raise self._wrong(scale, scales, "finite numbers")
+        factors = scales.float()
+        if scale.endswith(INVERSE) and factors.abs().median() > 1:
             # Divisors: a factor above 1 would be that of weights above 448. The name says divisor, published models mostly have factors.
-            wide = wide.reciprocal()
-        if scales.numel() == 1:
-            return values.float() * wide.view(())
-        if scales.numel() == out and scales.shape in ((out,), (out, 1)):
-            return values.float() * wide.view(out, 1)
-        if self.scheme.block is None:
-            raise self._wrong(scale, scales, f"[], [{out}] or [{out}, 1]")
-        grid = tuple(-(-length // each) for length, each in zip((out, size), self.scheme.block, strict=True))
-        if tuple(scales.shape) != grid:
-            raise self._wrong(scale, scales, f"{list(grid)}, blocks of {list(self.scheme.block)}")
+            factors = factors.reciprocal()
+        if not bool((used := factors.isfinite() & (factors != 0)).all()):
+            # Scales of zeros may be anything.
+            factors = torch.where(used, factors, 0.0)
+            if bool(self._times(scale, values, (~used).float()).any()):
+                raise self._wrong(scale, scales, "numbers other than 0 for values other than 0")
+        return self._times(scale, values, factors)
+
+    def _times(self, scale: str, values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        (out, size), block = values.shape, self.scheme.block
+        if factors.numel() == 1:
+            return values.float() * factors.view(())
+        if factors.shape in ((out,), (out, 1)):
+            return values.float() * factors.view(out, 1)
+        if block is None:
+            raise self._wrong(scale, factors, f"[], [{out}] or [{out}, 1]")
+        grid = [-(-length // each) for length, each in zip((out, size), block, strict=True)]
+        if list(factors.shape) != grid:
+            raise self._wrong(scale, factors, f"{grid}, blocks of {list(block)}")
         tensor = values.float()
-        for number, row in enumerate(wide):  # spread over all values, scales would be as large as the weight
-            part = slice(number * self.scheme.block[0], (number + 1) * self.scheme.block[0])
-            tensor[part] *= row.repeat_interleave(self.scheme.block[1])[:size]
+        for number, row in enumerate(factors):  # spread over all values, they would be as large as the weight
+            tensor[number * block[0] : (number + 1) * block[0]] *= row.repeat_interleave(block[1])[:size]
         return tensor
 
     def _wrong(self, name: str, tensor: torch.Tensor, wanted: str) -> ConfigError:

@@ -30,10 +30,10 @@ Rounded = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class ScaledLinear(nn.Module):
-    """A linear layer with int8 or float8_e4m3fn weights and a scale per output; inputs and outputs have the dtype of the network.
+    """A linear layer with int8 or float8_e4m3fn weights and a scale per output; outputs have the dtype of the inputs.
 
-    Sums are in float32 and are scaled once. Inputs in float32 are rounded to bfloat16 by products of at most :data:`MOST_ROWS` rows,
-    as :func:`omni_torch.few_rows.few_rows_linear` says.
+    Where there is a kernel, products of at most :data:`MOST_ROWS` rows are those of :func:`omni_torch.few_rows.few_rows_linear`, which
+    rounds inputs to bfloat16; others are those of the weight times its scales, rounded to the dtype of the inputs.
     """
 
     _weight: torch.Tensor
@@ -61,8 +61,8 @@ class ScaledLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.numel() <= MOST_ROWS * x.shape[-1] and few_rows_linear.replaced(x.device.type, x.dtype):
             return few_rows_linear(x, self._weight, self._scales, self._bias)
-        output = F.linear(x, self._weight.to(x.dtype)) * self._scales.to(x.dtype)
-        return output if self._bias is None else output + self._bias
+        # Not the sum is scaled: values of 8 bits are thousands of times larger than weights, and float16 ends at 65,504.
+        return F.linear(x, (self._weight.float() * self._scales.unsqueeze(1)).to(x.dtype), self._bias)
 
 
 GPU_QUANTIZATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], ScaledLinear]] = {

@@ -63,8 +63,13 @@ class Checkpoint:
                 return dict.fromkeys(shard.keys(), single)
         raise ConfigError(f"{self.folder} holds no weights: neither {INDEX} nor {SINGLE}")
 
-    def read(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
+    def read(
+        self, names: Iterable[str], part_of: PartOf = whole, dtype: torch.dtype | None = None
+    ) -> dict[str, torch.Tensor]:
         """Read tensors by name, or the parts of them that ``part_of`` selects. Each shard is opened once, and no more of it is read.
+
+        Args:
+            dtype: of floats that are made of other tensors; ``None``: float32. Those that are stored keep their dtype.
 
         Raises:
             ConfigError: a tensor or a shard is missing; the message names both.
@@ -143,6 +148,21 @@ def _join(found: dict[str, torch.Tensor], parts: list[Source], shape: torch.Size
     return (torch.cat(tensors) if len(tensors) > 1 else tensors[0]).reshape(shape)
 
 
+def _check_dtypes(found: dict[str, torch.Tensor], parts: list[Source], wanted: torch.dtype) -> None:
+    """Check the sources of one parameter.
+
+    Raises:
+        ConfigError: one is stored in 8 bits, but the parameter is not: its scales would be lost.
+    """
+    for source, _ in parts:
+        stored = found[source].dtype
+        if stored.itemsize == 1 and wanted.itemsize > 1 and wanted.is_floating_point:
+            raise ConfigError(
+                f"the tensor {source!r} is stored as {str(stored).removeprefix('torch.')}, with scales that config.json does not "
+                "describe (quantization_config); use a checkpoint in bfloat16, or one that describes them"
+            )
+
+
 def embedding(rows: int, width: int) -> nn.Embedding:
     """Return an ``nn.Embedding``, without values on the meta device: drawing none there would import torch's compiler, which takes a
     second and 100 MB.
@@ -169,13 +189,14 @@ def load_module(
     Raises:
         ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes.
     """
+    wanted = {name: tensor.dtype for name, tensor in module.state_dict().items()}
     shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
     plan: dict[str, list[Source]] = {}
     for name, shape in shapes.items():
         plan[name] = sources(name, shape) if shape.numel() else []
         for source, _ in plan[name]:
             checkpoint.shard_of(source)  # stop at the first missing tensor: a config may ask for millions of layers
-    found = checkpoint.read((source for parts in plan.values() for source, _ in parts), part_of)
+    found = checkpoint.read((source for parts in plan.values() for source, _ in parts), part_of, dtype)
     users = Counter(source for parts in plan.values() for source, _ in parts)
     made: dict[tuple[Source, ...], torch.Tensor] = {}
     state = {}
@@ -186,6 +207,7 @@ def load_module(
         key = tuple(parts)
         if key not in made:
             try:
+                _check_dtypes(found, parts, wanted[name])
                 tensor = _join(found, parts, shapes[name])
             except ConfigError as error:
                 raise ConfigError(f"{checkpoint.folder}: {error}") from None
