@@ -128,20 +128,20 @@ class EstimatedStage(StageProfile):
         return {"kv_blocks": max(1, (budget - weights - step) // (position * block))}
 
 
-def _weights(work: DecoderWork) -> tuple[int, int]:
+def weights_of(work: DecoderWork) -> tuple[int, int]:
     """Return the values of a decoder's matrices and of its embeddings, those of its inner decoder included."""
     embeddings = work.head if work.embeddings is None else work.embeddings
     matrices = work.shared + work.head + work.expert * work.experts
     if work.inner is not None:
         heads = work.inner_steps if work.inner_heads is None else work.inner_heads
-        inner, rows = _weights(work.inner)
+        inner, rows = weights_of(work.inner)
         matrices, embeddings = matrices + inner + work.inner.head * heads, embeddings + rows
     return matrices, embeddings
 
 
 def _decoder_bytes(work: DecoderWork, arguments: Mapping[str, Any], item: int) -> int:
     """Return the bytes of a decoder's weights, of which embeddings are never rounded."""
-    matrices, embeddings = _weights(work)
+    matrices, embeddings = weights_of(work)
     return weight_bytes(arguments, item) * matrices + item * embeddings
 
 
