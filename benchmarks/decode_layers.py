@@ -1,8 +1,8 @@
 """A layer of a decode step on a GPU: microseconds beside the time in which the GPU copies as many bytes.
 
-    python benchmarks/decode_layers.py [--quick] [--json FILE] [--layers 24]
+    python benchmarks/decode_layers.py [--quick] [--json FILE] [--layers 24] [--quantization float8_weight_only]
 
-Layers of Qwen3-Omni's thinker at its released dimensions (random bfloat16 weights, 1.3 GB each, so that none stays in a
+Layers of Qwen3-Omni's thinker at its released dimensions (random bfloat16 weights, 1.3 GB each, or half of that, so that none stays in a
 cache) run as the operation ``decode_layers`` in a CUDA graph, which is replayed while others are queued. The other side
 is the copy of the bytes that the layer must read: weights, those of the experts that were chosen, keys and values.
 """
@@ -22,6 +22,7 @@ from omni_torch.decoder_stack import DecoderStack, LayerWeights, MixtureWeights,
 from omni_torch.few_rows import Matrix
 from omni_torch.installed_kernels import install
 from omni_torch.kernel_specs import kernel_specs
+from omni_torch.scaled_linear import GPU_QUANTIZATIONS
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, TOP_K, UNITS = 2048, 32, 4, 128, 128, 8, 768
 BLOCK = 16
@@ -33,16 +34,32 @@ def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * shape[-1] ** -0.5
 
 
-def layer() -> LayerWeights:
-    """Return a layer whose experts are slices of one tensor, as a checkpoint's are."""
-    pairs = zip(drawn(EXPERTS, 2 * UNITS, HIDDEN), drawn(EXPERTS, HIDDEN, UNITS), strict=True)
-    mixture = MixtureWeights(
-        Matrix(drawn(EXPERTS, HIDDEN) * 20), [(Matrix(first), Matrix(second)) for first, second in pairs], TOP_K, True
+def matrix(quantization: str | None, out: int, inner: int) -> Matrix:
+    """Return a random matrix as a stage holds it."""
+    return (
+        Matrix(drawn(out, inner))
+        if quantization is None
+        else GPU_QUANTIZATIONS[quantization](drawn(out, inner), None).matrix
     )
+
+
+def stacked(quantization: str | None, out: int, inner: int) -> list[Matrix]:
+    """Return the matrices of all experts as slices of one."""
+    whole = matrix(quantization, EXPERTS * out, inner)
+    weights = whole.weight.view(EXPERTS, out, inner)
+    if whole.scales is None:
+        return [Matrix(each) for each in weights]
+    return [Matrix(*each) for each in zip(weights, whole.scales.view(EXPERTS, out), strict=True)]
+
+
+def layer(quantization: str | None) -> LayerWeights:
+    """Return a layer whose experts are slices of one tensor, as a checkpoint's are."""
+    pairs = zip(stacked(quantization, 2 * UNITS, HIDDEN), stacked(quantization, HIDDEN, UNITS), strict=True)
+    mixture = MixtureWeights(Matrix(drawn(EXPERTS, HIDDEN) * 20), list(pairs), TOP_K, True)
     norm = torch.ones(HIDDEN, device="cuda", dtype=torch.bfloat16)
     of_heads = torch.ones(HEADS + KV_HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
-    attention = Matrix(drawn((HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN)), Matrix(drawn(HIDDEN, HEADS * HEAD_DIM))
-    return LayerWeights(norm, norm, of_heads, *attention, None, mixture)
+    qkv = matrix(quantization, (HEADS + 2 * KV_HEADS) * HEAD_DIM, HIDDEN)
+    return LayerWeights(norm, norm, of_heads, qkv, matrix(quantization, HIDDEN, HEADS * HEAD_DIM), None, mixture)
 
 
 def timed(call: Callable[[], object], count: int) -> float:
@@ -80,9 +97,10 @@ def measure(stack: DecoderStack, rows: int, length: int, rounds: int) -> Row:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         decode_layers(*given)
-    attention = (2 * (HEADS + KV_HEADS) * HEAD_DIM + EXPERTS) * HIDDEN
+    attention = 2 * (HEADS + KV_HEADS) * HEAD_DIM * HIDDEN
     cache = 2 * rows * length * KV_HEADS * HEAD_DIM
-    size = 2 * (attention + cache + used_experts(stack, x) * 3 * UNITS * HIDDEN)
+    stored = stack.layers[0].qkv.weight.element_size()
+    size = stored * (attention + used_experts(stack, x) * 3 * UNITS * HIDDEN) + 2 * (EXPERTS * HIDDEN + cache)
     source = torch.empty(1 << 31, dtype=torch.uint8, device="cuda")
     target, ours, other = torch.empty_like(source), [], []
     for _ in range(rounds):
@@ -97,17 +115,18 @@ def measure(stack: DecoderStack, rows: int, length: int, rounds: int) -> Row:
 @quick_option
 @json_option
 @click.option("--layers", default=24, show_default=True, help="Layers of a step, of 1.3 GB each.")
-def main(quick: bool, json_path: Path | None, layers: int) -> None:
+@click.option("--quantization", type=click.Choice(sorted(GPU_QUANTIZATIONS)), help="Of the layers' matrices.")
+def main(quick: bool, json_path: Path | None, layers: int, quantization: str | None) -> None:
     """A layer of a decode step on a GPU."""
     if not torch.cuda.is_available():
         raise click.ClickException("there is no CUDA GPU; on a CPU run benchmarks/cpu_kernels.py")
     install(kernel_specs(load_plugins()))
     if not decode_layers.replaced("cuda", torch.bfloat16):
         raise click.ClickException("no kernel of decode_layers works here; `omni plugins check kernels` says why")
-    click.echo(f"{torch.cuda.get_device_name()}, {layers} layers")
+    click.echo(f"{torch.cuda.get_device_name()}, {layers} layers, {quantization or 'bfloat16'}")
     with torch.inference_mode():
         norm = torch.ones(HIDDEN, device="cuda", dtype=torch.bfloat16)
-        stack = DecoderStack([layer() for _ in range(layers)], norm, HEADS, KV_HEADS, HEAD_DIM)
+        stack = DecoderStack([layer(quantization) for _ in range(layers)], norm, HEADS, KV_HEADS, HEAD_DIM)
         cases = (
             [(1, 200), (8, 200)]
             if quick

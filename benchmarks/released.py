@@ -2,6 +2,7 @@
 bandwidth.
 
     python benchmarks/released.py [--quick] [--json FILE] [--decode-only] [--dimensions released|mid|a] [--no-kernels] [--device cuda:0]
+        [--quantization float8_weight_only]
 
 Thinker, talker and code2wav run as in a pipeline, on threads of this process, which forwards their streams itself. The
 weights are made where they are used: no 60 GB are written. A decode step must read every weight that it uses and the
@@ -47,6 +48,9 @@ from omni_qwen3.thinker_network import Thinker
 from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 from omni_torch.installed_kernels import install
 from omni_torch.kernel_specs import kernel_specs
+from omni_torch.packed_linear import pack_linears
+from omni_torch.quantized_linear import quantize_for
+from omni_torch.scaled_linear import GPU_QUANTIZATIONS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests/omni_qwen3"))
 from released import RELEASED
@@ -76,6 +80,12 @@ def drawn(module: nn.Module, device: torch.device) -> nn.Module:
     return module
 
 
+def narrow(model: nn.Module, quantization: str | None, device: torch.device) -> nn.Module:
+    """Return a network with the layers of a scheme, made where its weights are: a GPU holds the wide ones, too, for that."""
+    pack_linears(model, quantize_for(quantization, str(device)))
+    return model
+
+
 def vocoder_checkpoint(folder: Path, raw: dict[str, Any]) -> Path:
     """Write a checkpoint with the vocoder's tensors alone."""
     network = Qwen3OmniMoeCode2Wav._from_config(Qwen3OmniMoeCode2WavConfig(**raw["code2wav_config"]))
@@ -102,15 +112,18 @@ class Spoken:
 class Pipeline:
     """Thinker, talker and code2wav on one device."""
 
-    def __init__(self, raw: dict[str, Any], device: torch.device, folder: Path, kv_cache_mb: int) -> None:
+    def __init__(
+        self, raw: dict[str, Any], device: torch.device, folder: Path, kv_cache_mb: int, quantization: str | None = None
+    ) -> None:
         self.config: QwenConfig = parse_config(raw)
-        self.device = device
+        self.device, self.weight_bytes = device, 2 if quantization is None else 1
         with torch.device("meta"):
             thinker, talker = Thinker(self.config.thinker), Talker(self.config.talker)
         place, width = str(device), self.config.thinker.hidden_size
         special = torch.randn(3, width, dtype=torch.bfloat16) * width**-0.5
-        runner = ThinkerRunner(drawn(thinker, device), self.config, speech_enabled=True, device=place)  # type: ignore[arg-type]
-        speaker = TalkerRunner(drawn(talker, device), self.config, special, TalkerFeedback(), place)  # type: ignore[arg-type]
+        first, second = (narrow(drawn(each, device), quantization, device) for each in (thinker, talker))
+        runner = ThinkerRunner(first, self.config, speech_enabled=True, device=place)  # type: ignore[arg-type]
+        speaker = TalkerRunner(second, self.config, special, TalkerFeedback(), place)  # type: ignore[arg-type]
         options = {"prefix_cache": False, "kv_cache_mb": kv_cache_mb}
         self.thinker = EngineScheduler(runner, **options)  # type: ignore[arg-type]
         self.talker = EngineScheduler(speaker, **options)  # type: ignore[arg-type]
@@ -202,16 +215,17 @@ class Pipeline:
             spoken.ended.set()
 
 
-def bytes_of_a_step(config: DecoderConfig, context: int, size: int) -> float:
-    """Return the bytes that a decode step of one request reads: weights, those of its experts, keys and values."""
+def bytes_of_a_step(config: DecoderConfig, context: int, size: int, weight_bytes: int) -> float:
+    """Return the bytes that a decode step of one request reads: weights, those of its experts, keys and values. Routers and caches take
+    ``size`` bytes a value, other weights ``weight_bytes``.
+    """
     attention = 2 * (config.heads + config.kv_heads) * config.head_dim * config.hidden_size
     dense = 3 * config.hidden_size * (config.shared_expert_size if config.experts else config.intermediate_size)
     experts = config.experts_per_token * 3 * config.moe_intermediate_size * config.hidden_size if config.experts else 0
     router = config.experts * config.hidden_size
     cache = context * 2 * config.kv_heads * config.head_dim
-    return size * (
-        config.layers * (attention + dense + experts + router + cache) + config.vocab_size * config.hidden_size
-    )
+    weights = config.layers * (attention + dense + experts) + config.vocab_size * config.hidden_size
+    return weight_bytes * weights + size * config.layers * (router + cache)
 
 
 def copy_bandwidth(device: torch.device) -> float:
@@ -251,7 +265,7 @@ def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length
             steps = tokens - tokens // 4
             rate.append(requests * steps / (long - short))
             context = length + 6 + tokens * 5 // 8
-            read.append(bytes_of_a_step(config, context, 2) * steps / (long - short) / 1e9)
+            read.append(bytes_of_a_step(config, context, 2, pipeline.weight_bytes) * steps / (long - short) / 1e9)
             ceiling.append(copy_bandwidth(pipeline.device) / 1e9)
             if frames:
                 spoken = pipeline.speak(prompts, tokens, frames)
@@ -279,8 +293,15 @@ def measure(pipeline: Pipeline, *, rounds: int, tokens: int, frames: int, length
 @click.option("--decode-only", is_flag=True, help="Leave out speech and first answers.")
 @click.option("--kernels/--no-kernels", default=True, help="Use installed kernels in place of PyTorch's operations.")
 @click.option("--device", help="Default: the first GPU, else the CPU.")
+@click.option("--quantization", type=click.Choice(sorted(GPU_QUANTIZATIONS)), help="Of thinker and talker.")
 def main(
-    quick: bool, json_path: Path | None, dimensions: str | None, decode_only: bool, kernels: bool, device: str | None
+    quick: bool,
+    json_path: Path | None,
+    dimensions: str | None,
+    decode_only: bool,
+    kernels: bool,
+    device: str | None,
+    quantization: str | None,
 ) -> None:
     """Qwen3-Omni at its released dimensions."""
     place = torch.device(device or ("cuda:0" if torch.cuda.is_available() else "cpu"))
@@ -288,7 +309,7 @@ def main(
     if place.type == "cpu":
         torch.set_num_threads(1)
     click.echo(
-        f"dimensions {chosen}, bfloat16, on {place if place.type == 'cpu' else torch.cuda.get_device_name(place)}"
+        f"dimensions {chosen}, {quantization or 'bfloat16'}, on {place if place.type == 'cpu' else torch.cuda.get_device_name(place)}"
     )
     installed = kernel_specs(load_plugins()) if kernels else {}
     install(installed)
@@ -297,7 +318,8 @@ def main(
     rounds, tokens, frames = (1, 32, 16) if quick else (5, 128, 64)
     with tempfile.TemporaryDirectory() as folder:
         raw = config_document(chosen)
-        pipeline = Pipeline(raw, place, Path(folder), kv_cache_mb=4096 if place.type == "cuda" else 64)
+        cache = 4096 if place.type == "cuda" else 64
+        pipeline = Pipeline(raw, place, Path(folder), cache, quantization)
         rows: list[Row] = []
         try:
             for row in measure(pipeline, rounds=rounds, tokens=tokens, frames=0 if decode_only else frames, length=128):
