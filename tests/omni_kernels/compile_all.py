@@ -99,7 +99,7 @@ def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
     for matrix in _weights(capability):
         stored = {**flags, "SCALED": matrix != "bf16"}
         sums, gated = ({**types, "matrix": f"*{matrix}", "output": output} for output in ("*fp32", "*bf16"))
-        for tile in (row_products.FEW, row_products.WIDE, row_products.DEEP)[0 if matrix == "bf16" else 2 :]:
+        for tile in (row_products.FEW, row_products.WIDE, row_products.DEEP)[0 if matrix == "bf16" else 1 :]:
             yield row_products._row_product, {**_tile(tile, overlaps), **stored, "types": sums}
         for function in (row_products._row_gated, row_experts._single_gate_up):
             yield function, {**_tile(row_products.GATED, overlaps), **stored, "types": gated}

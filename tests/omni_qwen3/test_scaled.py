@@ -25,6 +25,7 @@ from omni_testing.quantized_checkpoints import write_scaled
 from omni_torch import quantized_linear
 from omni_torch.few_rows import widened
 from omni_torch.quantized_linear import quantize_for
+from omni_torch.scaled_checkpoints import ScaledCheckpoint
 from omni_torch.scaled_linear import GPU_QUANTIZATIONS, ScaledLinear
 from omni_torch.tensor_parallel import ALONE, TensorParallel
 from omni_torch.weights import Checkpoint
@@ -52,10 +53,7 @@ def test_weights_are_those_that_the_format_defines(tiny: dict[str, Path], tmp_pa
         assert made.keys() == exact.keys()
         for each, tensor in made.items():
             torch.testing.assert_close(tensor, exact[each], rtol=1e-6, atol=0)
-    stored = {
-        each.dtype
-        for each in Checkpoint(tmp_path / "narrow").read(open_checkpoint(tmp_path / "narrow").shards).values()
-    }
+    stored = {each.dtype for each in load_file(tmp_path / "narrow" / "model.safetensors").values()}
     assert FORMATS[name].get("kind", torch.float8_e4m3fn) in stored
 
 
@@ -89,6 +87,10 @@ WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel"}
         (
             {"config_groups": {"g": {"weights": WEIGHTS}}, "sparsity_config": {"format": "sparse-24-bitmask"}},
             "sparse-24-bitmask",
+        ),
+        (
+            {"config_groups": {"g": {"weights": WEIGHTS}}, "transform_config": {"config_groups": {"R1": {}}}},
+            r"transform_config is .* there are: none",
         ),
         (
             {"config_groups": {"g": {"weights": {**WEIGHTS, "num_bits": 4}}}},
@@ -126,7 +128,7 @@ def test_other_ways_of_quantisation_are_named(
         ("weight_scale_inv", lambda each: each[:, :-1], r"weight_scale_inv' is torch.float32 .* asks for \[2, 2\], blocks of \[24, 48\]"),
         ("weight_scale_inv", lambda each: each * torch.nan, "asks for finite numbers"),
         ("weight_scale_inv", lambda each: each * 0, "asks for numbers other than 0 for values other than 0"),
-        ("weight_zero_point", lambda each: torch.ones(3), r"weight_zero_point' .* asks for no zero points"),
+        ("weight_zero_point", lambda each: torch.tensor([0, 1, 0]), r"weight_zero_point' .* asks for no zero points"),
         ("weight", lambda each: each.float(), "up_proj.weight' is torch.float32 .* asks for a matrix of float8_e4m3fn or int8"),
     ],
 )  # fmt: skip
@@ -172,6 +174,42 @@ def test_scales_of_zeros_may_be_zero_and_floats_have_the_dtype_that_is_asked_for
         assert found["x.weight"].dtype == (dtype or torch.float32)
         assert found["y.weight"].dtype == torch.float32, "stored ones keep theirs"
         assert torch.equal(found["x.weight"].float(), values * scales)
+
+
+def test_what_has_no_scales_is_refused_and_divisors_are_told_by_scales_that_are_used(tmp_path: Path) -> None:
+    values = torch.zeros(2, 4)
+    values[:, 2:] = 1
+    tensors = {
+        "x.weight": values.to(torch.float8_e4m3fn), "x.weight_scale_inv": torch.tensor([[0.0, 100.0]]),
+        "y.weight": torch.ones(2, 2).to(torch.int8), "rows.weight": torch.ones(3, 4).to(torch.float8_e4m3fn),
+        "rows.weight_scale": torch.full((3, 1), 0.5),
+    }  # fmt: skip
+    save_file(tensors, tmp_path / "model.safetensors")
+    section = {"quant_method": "fp8", "weight_block_size": [2, 2]}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": section}))
+    checkpoint = open_checkpoint(tmp_path)
+    torch.testing.assert_close(checkpoint.read(["x.weight"])["x.weight"], values / 100)
+    assert torch.equal(checkpoint.read_rows("rows.weight", [2, 0]), torch.full((2, 4), 0.5))
+    with pytest.raises(ConfigError, match=r"'y\.weight' is torch\.int8 .* scales"):
+        checkpoint.read(["y.weight"])
+    with pytest.raises(ConfigError, match="is stored as float8_e4m3fn, with scales that config"):
+        Checkpoint(tmp_path).read(["x.weight"])
+    with pytest.raises(ConfigError, match="is stored as float8_e4m3fn, with scales that config"):
+        Checkpoint(tmp_path).read_rows("rows.weight", [0])
+
+
+def test_a_stage_reads_weights_in_its_dtype(narrow: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host holds no network in float32 on the way."""
+    asked: list[torch.dtype | None] = []
+    plain = ScaledCheckpoint.read
+
+    def read(self: ScaledCheckpoint, names: Any, part_of: Any = None, dtype: torch.dtype | None = None) -> Any:
+        asked.append(dtype)
+        return plain(self, names, part_of, dtype)
+
+    monkeypatch.setattr(ScaledCheckpoint, "read", read)
+    load(narrow, dtype="bfloat16")
+    assert asked == [torch.bfloat16]
 
 
 def test_a_decoder_of_another_distribution_reads_what_the_format_defines(
@@ -226,6 +264,10 @@ def test_a_network_computes_with_what_its_weights_were_rounded_to(tiny: dict[str
     mixtures = [each for each in model.modules() if isinstance(each, Experts)]
     assert mixtures
     assert all(each.gate_up_proj.dtype == each.down_proj.dtype != torch.float32 for each in mixtures)
+    pairs = zip(mixtures[0].matrices(), mixtures[0].gate_up_scales, mixtures[0].down_scales, strict=True)  # type: ignore[arg-type]
+    for (first, second), *scales in pairs:
+        assert torch.equal(first.scales, scales[0])
+        assert torch.equal(second.scales, scales[1])
     exact = logits_of(plain)
     plain.load_state_dict(dequantized(model))
     rounded, made = logits_of(plain), logits_of(model)
@@ -249,10 +291,10 @@ def test_a_rank_rounds_its_own_experts(tiny: dict[str, Path]) -> None:
 @pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_checkpoint_in_fp8_per_output_is_not_rounded_again(tiny: dict[str, Path], tmp_path: Path) -> None:
     write_scaled(tiny["a"], tmp_path / "narrow", LAYERS, method="compressed-tensors", strategy="channel")
-    stored = Checkpoint(tmp_path / "narrow")
+    stored = load_file(tmp_path / "narrow" / "model.safetensors")
     model = load(tmp_path / "narrow", quantization="float8_weight_only", dtype="bfloat16")
     name = "model.layers.1.self_attn.o_proj"
-    values = stored.read([f"thinker.{name}.weight"])[f"thinker.{name}.weight"]
+    values = stored[f"thinker.{name}.weight"]
     layer = model.get_submodule(name)
     assert isinstance(layer, ScaledLinear)
     assert torch.equal(layer.matrix.weight.view(torch.uint8), values.view(torch.uint8))

@@ -7,6 +7,7 @@ import torch
 
 from omni_core.errors import ConfigError
 from omni_torch import budgets, placement, quantized_linear, scaled_linear
+from omni_torch.experts import experts
 from omni_torch.few_rows import few_rows_linear, widened
 from omni_torch.kernels import Operation
 from omni_torch.quantized_linear import quantize_for
@@ -130,6 +131,19 @@ def test_the_placement_knows_the_names() -> None:
     """It imports no torch, and repeats them."""
     assert set(budgets.ONE_BYTE) == set(GPU_QUANTIZATIONS)
     assert placement.LEAST_ROUNDED == quantized_linear.LEAST_VALUES
+
+
+@pytest.mark.parametrize("rounded", [quantized_int8, quantized_float8])
+def test_experts_of_float16_do_not_overflow(rounded: scaled_linear.Rounded) -> None:
+    made = [rounded(drawn(*shape) * 0.02) for shape in ((2 * 32, 2048), (32, 32))]
+    values, scales = ([pair[each].unsqueeze(0) for pair in made] for each in (0, 1))
+    x, weights, chosen = drawn(1, 2048, seed=1) * 3, torch.ones(1, 1), torch.zeros(1, 1, dtype=torch.int64)
+    x[:, 5] = 300
+    half = experts.reference(x.half(), weights.half(), chosen, *values, 0, None, *scales)
+    exact = experts.reference(
+        x.double(), weights.double(), chosen, *(each.double() for each in values), 0, None, *scales
+    )
+    assert (half.double() - exact).norm() < 0.01 * exact.norm()
 
 
 @every

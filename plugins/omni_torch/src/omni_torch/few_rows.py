@@ -24,7 +24,7 @@ NARROW_ROWS = 64
 """The most rows for which :class:`BFloat16Linear` uses the operation; of more the products of a widened weight are faster."""
 
 WIDENED = 1 << 24
-"""The most values of a weight in bfloat16 that :class:`BFloat16Linear` widens at once."""
+"""The most values of a weight that are widened at once."""
 
 GROUP = 32
 """The inputs that share a scale, of weights with a scale per group."""

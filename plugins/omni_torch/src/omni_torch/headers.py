@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,3 @@ def main_dtype(tensors: Iterable[TensorInfo]) -> str | None:
             continue
         counts[each.dtype] = counts.get(each.dtype, 0) + each.values
     return DTYPES.get(max(counts, key=counts.__getitem__)) if counts else None
-
-
-def stores_bfloat16(tensors: Collection[TensorInfo]) -> bool:
-    """Return whether most of the values are stored in bfloat16, and none in floats of 8 bits, which become a network's dtype."""
-    return main_dtype(tensors) == "bfloat16" and not any(each.dtype.startswith("F8") for each in tensors)

@@ -22,7 +22,7 @@ from omni_core.hookspecs import KernelComponent
 from omni_core.plugins import load_plugins
 from omni_core.plugins.registry import problem_of
 from omni_torch.budgets import ITEM_BYTES, LEAST_POSITIONS, MAX_BATCH_TOKENS, MAX_RUNNING, ONE_BYTE, Network
-from omni_torch.headers import TensorInfo, Tensors, main_dtype, stores_bfloat16
+from omni_torch.headers import TensorInfo, Tensors, main_dtype
 from omni_torch.machine import available_memory, computes_bfloat16
 
 MIB = 2**20
@@ -135,7 +135,9 @@ class _Plan:
         if any(given.get(option) is not None for option in ("quantization", "gguf", "decoder")):
             return False
         own = [each for tensor, each in self.tensors.items() if tensor.startswith(network.prefixes)]
-        return given["dtype"] == "float32" and network.cache is not None and stores_bfloat16(own)
+        if any(each.dtype.startswith(("F8", "I8")) for each in own):  # they become float32
+            return False
+        return given["dtype"] == "float32" and network.cache is not None and main_dtype(own) == "bfloat16"
 
     def need(self, name: str, ranks: int) -> _Need:
         """Return what one rank of a stage needs.

@@ -23,7 +23,7 @@ from torch import nn
 from omni_core.errors import ConfigError
 from omni_torch import weight_cache
 from omni_torch.few_rows import BFloat16Embedding, BFloat16Linear, few_rows_linear
-from omni_torch.headers import LARGEST_HEADER, TensorInfo, read_header, shards, stores_bfloat16
+from omni_torch.headers import LARGEST_HEADER, TensorInfo, main_dtype, read_header, shards
 from omni_torch.packed_linear import Pack, keep, keep_bfloat16, pack_embeddings, pack_linears, return_freed_memory
 from omni_torch.weight_files import Damaged, map_tensors, read_metadata, write_tensors
 
@@ -166,7 +166,7 @@ def keeps_bfloat16(checkpoint: str | Path, dtype: torch.dtype, device: str | tor
         for name in shards(folder):
             if (folder / name).is_file():
                 found |= read_header(folder / name)
-    return stores_bfloat16(found.values())
+    return main_dtype(found.values()) == "bfloat16"
 
 
 def kept_as_stored(module: ModuleT, dtype: torch.dtype, keep: Pack = keep_bfloat16, *, trim: bool = True) -> ModuleT:

@@ -57,8 +57,10 @@ def parse_scaled(section: dict[str, Any], where: str) -> ScaledScheme:
     if not isinstance(groups, dict) or not groups:
         raise _refuse(where, "config_groups", groups, "an object of groups with `weights`")
     sparsity = section.get("sparsity_config")
-    if isinstance(sparsity, dict) and sparsity.get("format", "dense") != "dense":
+    if isinstance(sparsity, dict) and sparsity.get("format") not in (None, "dense"):
         raise _refuse(where, "sparsity_config.format", sparsity["format"], "dense")
+    if section.get("transform_config"):
+        raise _refuse(where, "transform_config", section["transform_config"], "none, inputs as they are")
     for name, group in groups.items():
         weights = group.get("weights") if isinstance(group, dict) else None
         field = f"config_groups.{name}.weights"
@@ -106,12 +108,12 @@ class ScaledCheckpoint(Checkpoint):
     ) -> dict[str, torch.Tensor]:
         wanted = list(dict.fromkeys(names))
         scales = {name: scale for name in wanted if (scale := self._scale_of(name)) is not None}
-        tensors = super().read([name for name in wanted if name not in scales], part_of)
+        tensors = super()._stored([name for name in wanted if name not in scales], part_of)
         for name, tensor in tensors.items():
             if tensor.dtype.itemsize == 1:
                 raise self._wrong(name, tensor, f"scales, {' or '.join(SCALES)} in place of .weight, which are missing")
         zeros = [zero for name in scales if (zero := name.removesuffix("weight") + "weight_zero_point") in self.shards]
-        found = super().read(dict.fromkeys((*scales, *scales.values(), *zeros)))
+        found = super()._stored(dict.fromkeys((*scales, *scales.values(), *zeros)))
         for zero in zeros:
             if found[zero].any():
                 raise self._wrong(zero, found[zero], "no zero points (symmetric)")
@@ -120,6 +122,9 @@ class ScaledCheckpoint(Checkpoint):
             part = part_of(name)
             tensors[name] = tensor if part is None else tensor[part.bounds(name, tuple(tensor.shape))].contiguous()
         return tensors
+
+    def read_rows(self, name: str, rows: list[int]) -> torch.Tensor:
+        return super().read_rows(name, rows) if self._scale_of(name) is None else self.read([name])[name][rows]
 
     def _scale_of(self, name: str) -> str | None:
         """Return the name of a weight's scales, if it has some."""
@@ -133,14 +138,12 @@ class ScaledCheckpoint(Checkpoint):
         if not scales.is_floating_point() or not bool(scales.isfinite().all()):
             raise self._wrong(scale, scales, "finite numbers")
         factors = scales.float()
-        if scale.endswith(INVERSE) and factors.abs().median() > 1:
+        used = factors != 0
+        if scale.endswith(INVERSE) and bool(used.any()) and factors[used].abs().median() > 1:
             # Divisors: a factor above 1 would be that of weights above 448. The name says divisor, published models mostly have factors.
-            factors = factors.reciprocal()
-        if not bool((used := factors.isfinite() & (factors != 0)).all()):
-            # Scales of zeros may be anything.
-            factors = torch.where(used, factors, 0.0)
-            if bool(self._times(scale, values, (~used).float()).any()):
-                raise self._wrong(scale, scales, "numbers other than 0 for values other than 0")
+            factors = torch.where(used, factors.reciprocal(), 0.0)
+        if not bool(used.all()) and bool(self._times(scale, values, (~used).float()).any()):
+            raise self._wrong(scale, scales, "numbers other than 0 for values other than 0")
         return self._times(scale, values, factors)
 
     def _times(self, scale: str, values: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:

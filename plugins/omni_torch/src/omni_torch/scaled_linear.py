@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_torch.few_rows import Matrix, few_rows_linear
+from omni_torch.few_rows import WIDENED, Matrix, few_rows_linear
 from omni_torch.quantized_values import quantized_float8, quantized_int8
 
 ALIGNMENT = 16
@@ -62,7 +62,14 @@ class ScaledLinear(nn.Module):
         if x.numel() <= MOST_ROWS * x.shape[-1] and few_rows_linear.replaced(x.device.type, x.dtype):
             return few_rows_linear(x, self._weight, self._scales, self._bias)
         # Not the sum is scaled: values of 8 bits are thousands of times larger than weights, and float16 ends at 65,504.
-        return F.linear(x, (self._weight.float() * self._scales.unsqueeze(1)).to(x.dtype), self._bias)
+        return F.linear(x, self._widened(x.dtype), self._bias)
+
+    def _widened(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return the weight times its scales, which are multiplied in float32, of so much at a time as is worth a call."""
+        rows = max(1, WIDENED // max(1, self._weight.shape[1]))
+        parts = zip(self._weight.split(rows), self._scales.split(rows), strict=True)
+        made = [(values.float() * scales.unsqueeze(1)).to(dtype) for values, scales in parts]
+        return made[0] if len(made) == 1 else torch.cat(made)
 
 
 GPU_QUANTIZATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], ScaledLinear]] = {

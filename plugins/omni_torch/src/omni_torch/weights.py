@@ -72,8 +72,15 @@ class Checkpoint:
             dtype: of floats that are made of other tensors; ``None``: float32. Those that are stored keep their dtype.
 
         Raises:
-            ConfigError: a tensor or a shard is missing; the message names both.
+            ConfigError: a tensor or a shard is missing; the message names both. Or a tensor is stored in floats of 8 bits, whose scales
+                are not known.
         """
+        tensors = self._stored(names, part_of)
+        for name, tensor in tensors.items():
+            _check_dtype(name, tensor.dtype)
+        return tensors
+
+    def _stored(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
         by_shard: dict[Path, list[str]] = {}
         for name in dict.fromkeys(names):
             by_shard.setdefault(self.shard_of(name), []).append(name)
@@ -97,7 +104,9 @@ class Checkpoint:
         """Read some rows of a matrix only: ``[len(rows), ...]``."""
         with _open(self.shard_of(name)) as shard:
             matrix = shard.get_slice(name)
-            return torch.cat([matrix[row : row + 1] for row in rows])
+            found = torch.cat([matrix[row : row + 1] for row in rows])
+        _check_dtype(name, found.dtype)
+        return found
 
     def shard_of(self, name: str) -> Path:
         """Return the file that holds a tensor.
@@ -148,19 +157,17 @@ def _join(found: dict[str, torch.Tensor], parts: list[Source], shape: torch.Size
     return (torch.cat(tensors) if len(tensors) > 1 else tensors[0]).reshape(shape)
 
 
-def _check_dtypes(found: dict[str, torch.Tensor], parts: list[Source], wanted: torch.dtype) -> None:
-    """Check the sources of one parameter.
+def _check_dtype(name: str, stored: torch.dtype, also: tuple[torch.dtype, ...] = ()) -> None:
+    """Check that a tensor holds numbers as they are. ``also``: dtypes of values beside floats of 8 bits.
 
     Raises:
-        ConfigError: one is stored in 8 bits, but the parameter is not: its scales would be lost.
+        ConfigError: it holds values that something has to scale.
     """
-    for source, _ in parts:
-        stored = found[source].dtype
-        if stored.itemsize == 1 and wanted.itemsize > 1 and wanted.is_floating_point:
-            raise ConfigError(
-                f"the tensor {source!r} is stored as {str(stored).removeprefix('torch.')}, with scales that config.json does not "
-                "describe (quantization_config); use a checkpoint in bfloat16, or one that describes them"
-            )
+    if stored in also or (stored.is_floating_point and stored.itemsize == 1):
+        raise ConfigError(
+            f"the tensor {name!r} is stored as {str(stored).removeprefix('torch.')}, with scales that config.json does not describe "
+            "(quantization_config); use a checkpoint in bfloat16, or one that describes them"
+        )
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
@@ -207,7 +214,9 @@ def load_module(
         key = tuple(parts)
         if key not in made:
             try:
-                _check_dtypes(found, parts, wanted[name])
+                if wanted[name].is_floating_point and wanted[name].itemsize > 1:
+                    for source, _ in parts:
+                        _check_dtype(source, found[source].dtype, also=(torch.int8,))
                 tensor = _join(found, parts, shapes[name])
             except ConfigError as error:
                 raise ConfigError(f"{checkpoint.folder}: {error}") from None
