@@ -6,6 +6,8 @@ import statistics
 import sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from attrs import evolve
@@ -162,3 +164,11 @@ def test_requests_before_and_after_those_that_count_keep_a_pipeline_busy() -> No
     assert summarise(whole).per_second == pytest.approx(60 / 6.9, rel=0.01)
     with pytest.raises(ValueError, match="of 60 requests none counts if 30 come before and 30 after"):
         simulate(pipeline("a", replicas=12), measured, arrivals, around=30)
+
+
+@pytest.mark.parametrize(("arrived", "end"), [([0, 1, 2, 3, 7], 7), ([0, 1, 2, 3], 4), ([0, 1, 2, 5], 7)], ids=str)
+def test_requests_that_count_come_in_as_many_intervals(arrived: list[float], end: float) -> None:
+    """Up to the next one; if that has not come yet, in one more of their mean. Those from the second to the fourth count."""
+    made: Any = Simulation.__new__(Simulation)
+    made.flights, made._counted = [SimpleNamespace(arrived=each) for each in arrived], range(1, 4)
+    assert made._arrival_after(made.flights[1:4]) == end

@@ -45,8 +45,8 @@ class Outcome:
         busy: processors of each machine that worked, on average. stages: share of the time that each replica of a stage
             was making a turn, by ``stage`` or ``stage.replica``. devices: share of the time that each device computed, by ``gpu`` or
             ``host:gpu``. messages: share of the time that the client's process sent and received. deaths: of units.
-        window: where not all requests count, seconds from the last one before those that do, which are as many intervals as requests;
-            else 0. kept_up: requests that ended in them, for each one that came. in_flight: requests in the pipeline at once, on average.
+        window: where not all requests count, seconds from the first one that does to the first one after them; else 0. kept_up:
+            requests that ended in them, for each one that came. in_flight: requests in the pipeline at once, on average.
         processes: processor seconds of each process for messages and for turns, by its name (and :data:`CLIENT`), since its last start.
     """
 
@@ -358,11 +358,20 @@ class Simulation:
             in_flight = _seconds_in_pipeline(self.flights) / (seconds or 1.0)
             return evolve(self._shares(seconds), flights=self.flights, in_flight=in_flight)
         flights = self.flights[self._counted.start : self._counted.stop]
-        begun, end = self.flights[self._counted.start - 1].arrived, flights[-1].arrived
+        begun, end = flights[0].arrived, self._arrival_after(flights)
         ended = sum(each.ended is not None and begun < each.ended <= end for each in self.flights)
         window = end - begun
         in_flight = _seconds_in_pipeline(flights) / window if window else float(len(flights))
         return evolve(made, flights=flights, window=window, kept_up=ended / len(flights), in_flight=in_flight)
+
+    def _arrival_after(self, flights: Sequence[Flight]) -> float:
+        """Return when the first request after those that count arrived: that many seconds are those of as many arrivals. If it has not
+        yet, the last interval is taken to be as long as the others.
+        """
+        if len(self.flights) > self._counted.stop:
+            return self.flights[self._counted.stop].arrived
+        last, intervals = flights[-1].arrived, len(flights) - 1
+        return last + (last - flights[0].arrived) / intervals if intervals else last
 
     def _shares(self, seconds: float) -> Outcome:
         """Return how busy everything was, as shares of the seconds from the beginning until now."""
