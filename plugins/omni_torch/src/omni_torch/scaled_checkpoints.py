@@ -1,7 +1,7 @@
 """Reads checkpoints whose linear layers are stored in 8 bits with scales: fp8 in blocks as Qwen and DeepSeek publish them, or per output or
 tensor as llm-compressor writes them.
 
-Of each such layer ``X`` the tensor ``X.weight`` has the values that the format defines, in float32.
+Of each such layer ``X`` the tensor ``X.weight`` has the values that the format defines, in the dtype that is asked for.
 """
 
 from __future__ import annotations
