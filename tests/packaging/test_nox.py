@@ -122,6 +122,7 @@ def test_{name}():
 def test_tests_run_beside_others_and_once_more_if_they_fail(tmp_path: Path, slow: str, failures: int) -> None:
     """``slow`` are those that fail so often; the others pass, and all run whatever happens."""
     packages = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # not the project's, above a folder of temporary files inside it
     (tmp_path / "noxfile.py").write_text(TESTS.format(root=str(ROOT), packages=packages))
     for name in ("idle", "timed"):
         (tmp_path / f"test_{name}.py").write_text(CASE.format(name=name, failures=failures if name == slow else 0))
