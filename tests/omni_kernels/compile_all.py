@@ -116,10 +116,10 @@ def steps(capability: int) -> Iterator[tuple[Any, dict[str, Any]]]:
 
 
 def _weights(capability: int) -> list[str]:
-    """Return the types of weights: floats of 8 bits where they can be compiled
-    (:data:`omni_torch.scaled_linear.FLOAT8_CAPABILITY`), elsewhere int8.
+    """Return the types of weights, floats of 8 bits where they can be compiled
+    (:data:`omni_torch.scaled_linear.FLOAT8_CAPABILITY`).
     """
-    return ["bf16", "fp8e4nv" if capability >= 89 else "i8"]
+    return ["bf16", "i8", *(["fp8e4nv"] if capability >= 89 else [])]
 
 
 def _narrow(matrix: str, rows: int) -> dict[str, Any]:
@@ -142,9 +142,7 @@ def main(capability: int) -> None:
             names = ("ROWS", "COLUMNS", "DEPTH", "PART", "PAIRS")
             sizes = [special["types"]["matrix"].lstrip("*"), *(str(special[name]) for name in names if name in special)]
             print("-".join([function.__name__, *sizes]))
-    # Compiling takes a second each; nothing in float32 depends on the capability.
-    dtypes = [(torch.float32, "fp32")] if capability >= 90 else []
-    for dtype, name in (*dtypes, (torch.bfloat16, "bf16")):
+    for dtype, name in ((torch.float32, "fp32"), (torch.bfloat16, "bf16")):
         sums = {"types": {"weight": "*fp32"}}
         for function, special in (
             (norms._norm_row, {}),

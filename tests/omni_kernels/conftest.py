@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -25,3 +27,9 @@ def device() -> str:
     if os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("neither a GPU nor TRITON_INTERPRET=1: run `nox -s kernels`")
     return "cpu"
+
+
+@pytest.fixture
+def layers(device: str) -> Any:
+    """The module of decode steps."""
+    return import_module("omni_kernels.layers")

@@ -25,11 +25,6 @@ def products(device: str) -> Any:
     return import_module("omni_kernels.narrow_products")
 
 
-@pytest.fixture
-def layers(device: str) -> Any:
-    return import_module("omni_kernels.layers")
-
-
 def normal(device: str, *shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator(device).manual_seed(sum(shape)), device=device)
 

@@ -86,8 +86,8 @@ def test_every_id_is_drawn_where_the_reference_draws_it(vocab: int, make: Any, k
 def test_a_vocabulary_of_several_tiles(make: Any, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("omni_kernels.sampling"), "TILE", 128)
     generator = torch.Generator().manual_seed(5)
-    logits = make(8, 600, generator)
-    given = params(8, 600, generator)
+    logits = make(12, 1000, generator)
+    given = params(12, 1000, generator)
     uniforms, expected = aimed(logits, *given)
     assert kernel(logits, *given, uniforms) == expected
 

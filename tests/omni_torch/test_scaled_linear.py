@@ -127,6 +127,14 @@ def test_a_gpu_without_floats_of_8_bits_is_named(monkeypatch: pytest.MonkeyPatch
     assert quantize_for("int8_weight_only", "cuda:0") is not None
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_machine_without_a_gpu_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'float8_weight_only' needs a GPU, but cuda:0 cannot be used: .*; see `omni doctor`"
+    ):
+        quantize_for("float8_weight_only", "cuda:0")
+
+
 def test_the_placement_knows_the_names() -> None:
     """It imports no torch, and repeats them."""
     assert set(budgets.ONE_BYTE) == set(GPU_QUANTIZATIONS)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from omni_torch.few_rows import widened
 from omni_torch.kernels import operation
 
 
@@ -114,10 +115,7 @@ def experts(
 
 def _product(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor | None, number: int) -> torch.Tensor:
     """Return the product with an expert's weight, of whose scales there are those of all experts."""
-    if scales is None:
-        return F.linear(x, weight)
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    return F.linear(x, (weight.to(wide) * scales[number].to(wide).unsqueeze(1)).to(x.dtype))
+    return F.linear(x, weight if scales is None else widened(weight, scales[number], x.dtype))
 
 
 def _groupable(x: torch.Tensor, *stacks: torch.Tensor) -> bool:

@@ -68,7 +68,8 @@ def widened(weight: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype, *, e
     if scales.dtype == torch.int32:
         return decoded_bfloat16(weight, scales).to(dtype)
     if scales.dim() == 1:
-        return weight.to(dtype) * scales.to(dtype).unsqueeze(1)
+        wide = torch.promote_types(dtype, torch.float32)
+        return (weight.to(wide) * scales.to(wide).unsqueeze(1)).to(dtype)
     if weight.dtype == torch.int8:
         values = weight.view(len(weight), -1, GROUP).float()
     else:

@@ -17,7 +17,7 @@ from attrs import frozen
 from omni_core.errors import ConfigError
 from omni_torch.checkpoints import read_json
 from omni_torch.few_rows import GROUP, Groups, packed_int4
-from omni_torch.scaled_checkpoints import METHODS, ScaledCheckpoint, parse_scaled
+from omni_torch.scaled_checkpoints import METHODS, ScaledCheckpoint, parse_scaled, refused
 from omni_torch.weights import Checkpoint, PartOf, whole
 
 VALUES, SCALES = "._weight", "._scales"
@@ -80,10 +80,7 @@ def parse_scheme(section: dict[str, Any], where: str) -> Scheme:
     """
 
     def refuse(field: str, allowed: str) -> ConfigError:
-        found = section.get(field)
-        return ConfigError(
-            f"{where}: quantization_config.{field} is {found!r}, which cannot be read; there are: {allowed}"
-        )
+        return refused(where, field, section.get(field), allowed)
 
     method = str(section.get("quant_method")).lower()
     packing = str(section.get("packing_format", "auto_round:auto_gptq")).lower() if method == "auto-round" else method

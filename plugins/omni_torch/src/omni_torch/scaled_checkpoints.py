@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 
 from omni_core.errors import ConfigError
-from omni_torch.weights import Checkpoint, PartOf, whole
+from omni_torch.weights import Checkpoint, PartOf, is_scaled, whole
 
 METHODS = ("fp8", "compressed-tensors")
 """The names of ``quant_method`` that are read here."""
@@ -50,37 +50,37 @@ def parse_scaled(section: dict[str, Any], where: str) -> ScaledScheme:
     """
     if str(section.get("quant_method")).lower() == "fp8":
         if str(section.get("fmt", "e4m3")).lower() not in ("e4m3", "float8_e4m3fn"):
-            raise _refuse(where, "fmt", section.get("fmt"), "e4m3")
+            raise refused(where, "fmt", section.get("fmt"), "e4m3")
         return ScaledScheme(_block(section.get("weight_block_size"), where, "weight_block_size"))
     blocks = set()
     groups = section.get("config_groups")
     if not isinstance(groups, dict) or not groups:
-        raise _refuse(where, "config_groups", groups, "an object of groups with `weights`")
+        raise refused(where, "config_groups", groups, "an object of groups with `weights`")
     sparsity = section.get("sparsity_config")
     if isinstance(sparsity, dict) and sparsity.get("format") not in (None, "dense"):
-        raise _refuse(where, "sparsity_config.format", sparsity["format"], "dense")
+        raise refused(where, "sparsity_config.format", sparsity["format"], "dense")
     if section.get("transform_config"):
-        raise _refuse(where, "transform_config", section["transform_config"], "none, inputs as they are")
+        raise refused(where, "transform_config", section["transform_config"], "none, inputs as they are")
     for name, group in groups.items():
         weights = group.get("weights") if isinstance(group, dict) else None
         field = f"config_groups.{name}.weights"
         form = (group.get("format") if isinstance(group, dict) else None) or section.get("format")
         if form not in PLAIN_FORMATS:
-            raise _refuse(where, "format", form, ", ".join(each for each in PLAIN_FORMATS if each))
+            raise refused(where, "format", form, ", ".join(each for each in PLAIN_FORMATS if each))
         if not isinstance(weights, dict) or weights.get("num_bits") != 8:
             advice = (
                 "num_bits 8, of type float or int. Use a checkpoint in bfloat16 and the stage's `quantization` instead"
             )
-            raise _refuse(where, field, weights, advice)
+            raise refused(where, field, weights, advice)
         if weights.get("symmetric", True) is not True:
-            raise _refuse(where, f"{field}.symmetric", weights["symmetric"], "true")
+            raise refused(where, f"{field}.symmetric", weights["symmetric"], "true")
         strategy = weights.get("strategy", "tensor")
         if strategy not in ("tensor", "channel", "block"):
-            raise _refuse(where, f"{field}.strategy", strategy, "tensor, channel, block")
+            raise refused(where, f"{field}.strategy", strategy, "tensor, channel, block")
         if strategy == "block":
             blocks.add(_block(weights.get("block_structure"), where, f"{field}.block_structure"))
     if len(blocks) > 1:
-        raise _refuse(where, "config_groups", sorted(map(str, blocks)), "blocks of one shape")
+        raise refused(where, "config_groups", sorted(map(str, blocks)), "blocks of one shape")
     return ScaledScheme(blocks.pop() if blocks else None)
 
 
@@ -88,11 +88,12 @@ def _block(given: Any, where: str, field: str) -> Block | None:
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != 2 or not all(type(each) is int and each > 0 for each in given):
-        raise _refuse(where, field, given, "a pair of positive numbers, such as [128, 128]")
+        raise refused(where, field, given, "a pair of positive numbers, such as [128, 128]")
     return given[0], given[1]
 
 
-def _refuse(where: str, field: str, found: Any, allowed: str) -> ConfigError:
+def refused(where: str, field: str, found: Any, allowed: str) -> ConfigError:
+    """Return the error of an option of ``quantization_config`` in the file ``where``. ``allowed``: what it may be."""
     return ConfigError(f"{where}: quantization_config.{field} is {found!r}, which cannot be read; there are: {allowed}")
 
 
@@ -110,7 +111,7 @@ class ScaledCheckpoint(Checkpoint):
         scales = {name: scale for name in wanted if (scale := self._scale_of(name)) is not None}
         tensors = super()._stored([name for name in wanted if name not in scales], part_of)
         for name, tensor in tensors.items():
-            if tensor.dtype.itemsize == 1:
+            if is_scaled(tensor.dtype):
                 raise self._wrong(name, tensor, f"scales, {' or '.join(SCALES)} in place of .weight, which are missing")
         zeros = [zero for name in scales if (zero := name.removesuffix("weight") + "weight_zero_point") in self.shards]
         found = super()._stored(dict.fromkeys((*scales, *scales.values(), *zeros)))

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from omni_torch.few_rows import WIDENED, Matrix, few_rows_linear
+from omni_torch.few_rows import WIDENED, Matrix, few_rows_linear, widened
 from omni_torch.quantized_values import quantized_float8, quantized_int8
 
 ALIGNMENT = 16
@@ -62,14 +62,11 @@ class ScaledLinear(nn.Module):
         if x.numel() <= MOST_ROWS * x.shape[-1] and few_rows_linear.replaced(x.device.type, x.dtype):
             return few_rows_linear(x, self._weight, self._scales, self._bias)
         # Not the sum is scaled: values of 8 bits are thousands of times larger than weights, and float16 ends at 65,504.
-        return F.linear(x, self._widened(x.dtype), self._bias)
-
-    def _widened(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the weight times its scales, which are multiplied in float32, of so much at a time as is worth a call."""
-        rows = max(1, WIDENED // max(1, self._weight.shape[1]))
+        # Of so much of the weight at a time as is worth a call: it is in float32 on the way.
+        rows = max(1, WIDENED // max(1, x.shape[-1]))
         parts = zip(self._weight.split(rows), self._scales.split(rows), strict=True)
-        made = [(values.float() * scales.unsqueeze(1)).to(dtype) for values, scales in parts]
-        return made[0] if len(made) == 1 else torch.cat(made)
+        wide = [widened(values, scales, x.dtype) for values, scales in parts]
+        return F.linear(x, wide[0] if len(wide) == 1 else torch.cat(wide), self._bias)
 
 
 GPU_QUANTIZATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor | None], ScaledLinear]] = {
@@ -83,7 +80,10 @@ def missing(name: str, device: str) -> str | None:
     """Return why this machine cannot compute with one of :data:`GPU_QUANTIZATIONS`, and what can; ``None``: it can."""
     if name != "float8_weight_only":
         return None
-    found = torch.cuda.get_device_capability(device)
+    try:
+        found = torch.cuda.get_device_capability(device)
+    except (RuntimeError, AssertionError) as error:  # no such GPU, or a PyTorch without CUDA
+        return f"needs a GPU, but {device} cannot be used: {error}; see `omni doctor`, or change the stage's `gpu`"
     if found >= FLOAT8_CAPABILITY:
         return None
     needed, there = ".".join(map(str, FLOAT8_CAPABILITY)), ".".join(map(str, found))

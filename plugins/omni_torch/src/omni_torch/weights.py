@@ -77,7 +77,8 @@ class Checkpoint:
         """
         tensors = self._stored(names, part_of)
         for name, tensor in tensors.items():
-            _check_dtype(name, tensor.dtype)
+            if is_scaled(tensor.dtype) and tensor.is_floating_point():
+                raise self._undescribed(name, tensor)
         return tensors
 
     def _stored(self, names: Iterable[str], part_of: PartOf = whole) -> dict[str, torch.Tensor]:
@@ -105,8 +106,15 @@ class Checkpoint:
         with _open(self.shard_of(name)) as shard:
             matrix = shard.get_slice(name)
             found = torch.cat([matrix[row : row + 1] for row in rows])
-        _check_dtype(name, found.dtype)
+        if is_scaled(found.dtype):
+            raise self._undescribed(name, found)
         return found
+
+    def _undescribed(self, name: str, tensor: torch.Tensor) -> ConfigError:
+        return ConfigError(
+            f"{self.shard_of(name)}: the tensor {name!r} is stored as {str(tensor.dtype).removeprefix('torch.')}, with scales that "
+            "config.json does not describe (quantization_config); use a checkpoint in bfloat16, or one that describes them"
+        )
 
     def shard_of(self, name: str) -> Path:
         """Return the file that holds a tensor.
@@ -157,17 +165,9 @@ def _join(found: dict[str, torch.Tensor], parts: list[Source], shape: torch.Size
     return (torch.cat(tensors) if len(tensors) > 1 else tensors[0]).reshape(shape)
 
 
-def _check_dtype(name: str, stored: torch.dtype, also: tuple[torch.dtype, ...] = ()) -> None:
-    """Check that a tensor holds numbers as they are. ``also``: dtypes of values beside floats of 8 bits.
-
-    Raises:
-        ConfigError: it holds values that something has to scale.
-    """
-    if stored in also or (stored.is_floating_point and stored.itemsize == 1):
-        raise ConfigError(
-            f"the tensor {name!r} is stored as {str(stored).removeprefix('torch.')}, with scales that config.json does not describe "
-            "(quantization_config); use a checkpoint in bfloat16, or one that describes them"
-        )
+def is_scaled(dtype: torch.dtype) -> bool:
+    """Return whether values of this dtype are those of a weight only with scales: int8, and floats of 8 bits."""
+    return dtype == torch.int8 or (dtype.is_floating_point and dtype.itemsize == 1)
 
 
 def embedding(rows: int, width: int) -> nn.Embedding:
@@ -194,10 +194,11 @@ def load_module(
         part_of: the part of each on-disk tensor that the module holds, for one rank of several.
 
     Raises:
-        ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes.
+        ConfigError: a tensor is missing or has a wrong shape; the message names it with both shapes. Or it is stored in 8 bits, with
+            scales that the module does not hold.
     """
-    wanted = {name: tensor.dtype for name, tensor in module.state_dict().items()}
-    shapes = {name: tensor.shape for name, tensor in module.state_dict().items()}
+    described = module.state_dict()
+    shapes = {name: tensor.shape for name, tensor in described.items()}
     plan: dict[str, list[Source]] = {}
     for name, shape in shapes.items():
         plan[name] = sources(name, shape) if shape.numel() else []
@@ -213,10 +214,11 @@ def load_module(
             continue
         key = tuple(parts)
         if key not in made:
+            if described[name].is_floating_point() and not is_scaled(described[name].dtype):
+                for source, _ in parts:
+                    if is_scaled(found[source].dtype):
+                        raise checkpoint._undescribed(source, found[source])
             try:
-                if wanted[name].is_floating_point and wanted[name].itemsize > 1:
-                    for source, _ in parts:
-                        _check_dtype(source, found[source].dtype, also=(torch.int8,))
                 tensor = _join(found, parts, shapes[name])
             except ConfigError as error:
                 raise ConfigError(f"{checkpoint.folder}: {error}") from None
