@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
@@ -24,13 +25,14 @@ from omni_planner.ahead import Ahead, Attempt
 from omni_planner.devices import Fleet
 from omni_planner.fleet import plan_fleet
 from omni_planner.objectives import Objectives
-from omni_planner.profile import Hardware
+from omni_planner.profile import Hardware, PipelineProfile
 from omni_planner.search import Search
 from omni_planner.trials import Load, Trial
 from omni_torch.works import PassWork
 
 LIMITS = Objectives.parse("done=0.11")
 LOAD = Load({"text": 1.0}, 50, rate=20.0)
+FEW, MANY = Load({"text": 1.0}, 50, in_flight=80, pause=0.9), Load({"text": 1.0}, 50, in_flight=400, pause=0.9)
 MEMORY = (GPU.memory,)
 
 
@@ -79,17 +81,15 @@ def cores(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 def test_a_fleet_is_the_same_with_any_number_of_processes(
     soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    load = Load({"text": 1.0}, 50, in_flight=80, pause=0.9)
     found, asked = [], []
     for number in (1, 3):
         cores(monkeypatch, number)
         assert not soon.begun
         soon.asked.clear()
-        found.append(plan_fleet(line(), profile(), load, LIMITS, Fleet(50, 2, GPU)))
+        found.append(plan_fleet(line(), profile(), FEW, LIMITS, Fleet(50, 2, GPU)))
         asked.append(list(soon.asked))
     assert found[0] == found[1]
     assert asked[0] == asked[1]
-    assert len(soon.begun) > 2, "a smaller load or a larger one is what is tried next"
     assert soon.begun[-2:] == asked[1][-2:], "the plan is simulated while the best cell is, for longer"
 
 
@@ -123,6 +123,65 @@ def test_what_a_search_begins_is_what_it_asks_for(monkeypatch: pytest.MonkeyPatc
     search.on_gpus(Fleet(1, 4, GPU))
     assert len(expected) >= 5
     assert all(each in asked for each in expected)
+
+
+def test_a_fleet_expects_what_it_asks_for_next_and_the_next_size_of_cells_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected, before, trial = list[Attempt](), list[tuple[Attempt, list[Attempt]]](), Ahead.trial
+
+    def expect(self: Ahead, probable: Iterable[Attempt], waiting: int = 0) -> None:
+        expected[:] = probable
+
+    def note(self: Ahead, wanted: Attempt) -> Trial | str:
+        before.append((wanted, list(expected)))
+        expected.clear()
+        return trial(self, wanted)
+
+    monkeypatch.setattr(Ahead, "expect", expect)
+    monkeypatch.setattr(Ahead, "trial", note)
+    plan_fleet(line(), profile(), MANY, LIMITS, Fleet(50, 4, GPU))
+    following = [(probable, after, after.cost > wanted.cost) for (wanted, probable), (after, _) in pairwise(before)]
+    assert len(following) == 7
+    assert sum(after in probable for probable, after, _ in following) == 5, (
+        "not the first after nothing, nor the longer one"
+    )
+    assert [probable[0] == after for probable, after, is_larger in following if is_larger] == [True, True]
+
+
+def test_what_is_likeliest_is_simulated_here_while_another_process_simulates_what_is_asked_for(
+    soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[float]()
+
+    def note(self: Attempt, profile: PipelineProfile, objectives: Objectives) -> Trial | str:
+        made.append(self.load.rate or 0.0)
+        return simulated(self, profile, objectives)
+
+    simulated = Attempt.made
+    monkeypatch.setattr(Attempt, "made", note)
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect(attempt(each) for each in (1.0, 2.0, 3.0))  # the other process takes seconds to start
+        first = trials.trial(attempt(1.0))
+        assert made == [2.0]
+        assert trials.trial(attempt(2.0)) == simulated(attempt(2.0), profile(), LIMITS)
+        assert made == [2.0]
+    assert first == simulated(attempt(1.0), profile(), LIMITS)
+
+
+def test_an_error_of_what_is_only_likely_is_not_raised(
+    soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(self: Attempt, profile: PipelineProfile, objectives: Objectives) -> Trial | str:
+        raise RuntimeError("of an author's cost")
+
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect(attempt(each) for each in (1.0, 2.0))
+        with monkeypatch.context() as patched:
+            patched.setattr(Attempt, "made", made)
+            assert isinstance(trials.trial(attempt(1.0)), Trial)
+            with pytest.raises(RuntimeError, match="an author's cost"):
+                trials.trial(attempt(2.0))
 
 
 def test_processes_are_started_only_where_trials_take_longer_than_that(children: set[int | None]) -> None:

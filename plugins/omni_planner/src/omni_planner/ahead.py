@@ -1,7 +1,8 @@
 """Trials that are probably needed next, simulated by other processes meanwhile.
 
 A search asks for one trial after another, and each depends on what the one before has shown. What it asks next is mostly one of two things,
-so both are begun while the first is simulated. What was begun in vain is thrown away: the plan is the same with any number of processes.
+so both are begun while the first is simulated, the likelier one first. While another process simulates what is asked for, this one
+simulates what is likeliest after that. What was begun in vain is thrown away: the plan is the same with any number of processes.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Ahead:
     objectives: Objectives
     processes: int = field(factory=lambda: min(MOST, Hardware.here().cores))
     _begun: list[tuple[Attempt, Future[Trial | str]]] = field(factory=list)
+    _next: Attempt | None = None
     _longest: float = 0.0
     _pool: ProcessPoolExecutor | None = None
     _workers: set[BaseProcess] = field(factory=set)
@@ -85,6 +87,8 @@ class Ahead:
         for each in self._begun:
             if each[0] == wanted:
                 self._begun.remove(each)
+                if not each[1].done():
+                    self._make_next()
                 try:
                     return each[1].result()
                 except Exception:  # a process was killed, for its memory perhaps, or could not be told; an error of the trial comes again
@@ -96,20 +100,34 @@ class Ahead:
         return made
 
     def expect(self, probable: Iterable[Attempt], waiting: int = 0) -> None:
-        """Begin trials that will probably be asked for, the first ones first, as many as there are processes without work. ``waiting``: so
+        """Begin trials that will probably be asked for, the likeliest first, as many as there are processes without work. ``waiting``: so
         many more are begun as soon as a process is free, whether they are asked for by then or not.
         """
+        self._next = None
         if self.processes < 2 or self._longest < WORTH:
             return
         for each in probable:
-            if sum(not future.done() for _, future in self._begun) >= self.processes - 1 + waiting:
-                return
             if all(each != begun for begun, _ in self._begun):
+                if sum(not future.done() for _, future in self._begun) >= self.processes - 1 + waiting:
+                    self._next = each
+                    return
                 try:
                     self._begun.append((each, self._submit(each)))
                 except Exception:  # no process can be started, or a process was killed; what an author says of a pipeline may not be sent
                     self.processes = 1
                     return
+
+    def _make_next(self) -> None:
+        """Simulate the likeliest trial that is not begun yet, while another process simulates what is asked for."""
+        wanted, self._next = self._next, None
+        if wanted is None:
+            return
+        made: Future[Trial | str] = Future()
+        try:
+            made.set_result(wanted.made(self.profile, self.objectives))
+        except Exception:  # it comes again if this is asked for
+            return
+        self._begun.append((wanted, made))
 
     def _submit(self, wanted: Attempt) -> Future[Trial | str]:
         """Begin a trial in another process, which is started if all have work. Of Ctrl-C it hears nothing, from its start on."""

@@ -6,7 +6,7 @@ load, with as many requests before and after it as keep it as busy as it always 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import ceil, log
 
 from attrs import define, evolve, field, frozen
@@ -151,9 +151,10 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
     hosts = _hosts(fleet, best.gpus, best.most) + cells.spare
     if hosts > fleet.hosts:
         raise ConfigError(f"{load} needs {hosts} hosts, {cells.spare} of them spare; --devices has {fleet.hosts}")
-    shares, cells.lasting = cells.shares(best), best.lasting
-    cells.expect(best.gpus, best.shape.settings, shares[1:])
-    usual, degraded = (cells.simulated(best.gpus, best.shape.settings, share) for share in shares)
+    cells.lasting = best.lasting
+    planned = cells.planned(best.gpus, best.shape, best.most)
+    cells.trials.expect(planned[1:])
+    usual, degraded = map(cells.trials.trial, planned)
     assert isinstance(usual, Trial)
     assert isinstance(degraded, Trial)
     number = hosts * (fleet.gpus // best.gpus)
@@ -179,6 +180,7 @@ class _Cells:
     trials: Ahead
     found: dict[int, Cell] = field(factory=dict)
     lasting: float = LASTING
+    _ranked: dict[int, list[Shape]] = field(factory=dict)
 
     def sizes(self) -> list[int]:
         """Return the GPUs of a cell that divide a host."""
@@ -188,11 +190,12 @@ class _Cells:
         """Return the cell of which the fewest hosts are needed."""
         return min(self.found.values(), key=lambda each: (_hosts(self.fleet, each.gpus, each.most), -each.gpus))
 
-    def shares(self, cell: Cell) -> tuple[float, float]:
-        """Return a cell's part of the load, on as many hosts as are needed with spare ones, and when these are lost."""
-        each_host = self.fleet.gpus // cell.gpus
-        number = (_hosts(self.fleet, cell.gpus, cell.most) + self.spare) * each_host
-        return 1 / number, 1 / (number - self.spare * each_host)
+    def planned(self, gpus: int, shape: Shape, most: float) -> list[Attempt]:
+        """Return the trials of a plan with cells that bear ``most``: on the hosts that are needed and the spare ones, and without these."""
+        each_host = self.fleet.gpus // gpus
+        number = (_hosts(self.fleet, gpus, most) + self.spare) * each_host
+        shares = 1 / number, 1 / (number - self.spare * each_host)
+        return [self._attempt(gpus, shape.settings, share) for share in shares]
 
     def best(self, gpus: int, reasons: list[str], after: Shape | None = None) -> Cell | Worse | None:
         """Return the cell of so many GPUs that bears the most; ``None``, and why, if none fits or meets the objectives.
@@ -200,9 +203,9 @@ class _Cells:
         Args:
             after: a shape that cannot be simulated, nor can those before it.
         """
-        ranked = list(shapes(self.profile, self.config, self.load.mix, 1.0, gpus))
+        ranked = self._shapes(gpus)
         for shape in ranked if after is None else ranked[ranked.index(after) + 1 :]:
-            share, step = self._first(gpus, shape)
+            share, step = self._first(gpus, shape, self._known(gpus))
             most = self._most(gpus, shape, share, step)
             if isinstance(most, Cell | Worse):
                 return most
@@ -214,8 +217,8 @@ class _Cells:
     def settled(self, cell: Cell, reasons: list[str]) -> Cell | Worse | None:
         """Simulate a cell for longer; return it, or if it does not bear its load for long one that bears less, or as :meth:`best`."""
         self.lasting = cell.lasting
-        probable = (*self.shares(cell), cell.most / SMALL_GROWTH)
-        self.trials.expect((self._attempt(cell.gpus, cell.shape.settings, each) for each in probable), waiting=1)
+        if_missed = self._attempt(cell.gpus, cell.shape.settings, cell.most / SMALL_GROWTH)
+        self.trials.expect([*self.planned(cell.gpus, cell.shape, cell.most), if_missed], waiting=1)
         judged = self._judged(cell.gpus, cell.shape.settings, cell.most, cell.trial)
         if isinstance(judged, tuple):
             trial, problem = judged
@@ -238,9 +241,17 @@ class _Cells:
     def _smaller(self, gpus: int) -> list[Cell]:
         return [each for size, each in self.found.items() if size < gpus]
 
-    def _first(self, gpus: int, shape: Shape) -> tuple[float, float]:
-        """Return the first part of the load to try, and the factor to the next one."""
-        known = max((each.most / each.gpus for each in self._smaller(gpus)), default=0.0) * gpus
+    def _known(self, gpus: int) -> float:
+        """Return the part of the load that a cell may be expected to bear, by what smaller ones do; 0 if there are none."""
+        return max((each.most / each.gpus for each in self._smaller(gpus)), default=0.0) * gpus
+
+    def _shapes(self, gpus: int) -> list[Shape]:
+        if gpus not in self._ranked:
+            self._ranked[gpus] = list(shapes(self.profile, self.config, self.load.mix, 1.0, gpus))
+        return self._ranked[gpus]
+
+    def _first(self, gpus: int, shape: Shape, known: float) -> tuple[float, float]:
+        """Return the first part of the load to try, and the factor to the next one. ``known``: see :meth:`_known`."""
         whole = per_second(self.load, self.profile, self.config)
         return min(1.0, known * SMALL_GROWTH or 0.8 / (shape.work * whole)), SMALL_GROWTH if known else GROWTH
 
@@ -256,14 +267,18 @@ class _Cells:
             share: the first part of the load to try. step: the factor between the first two. missed: a part that is too much.
         """
         smaller = self._smaller(gpus)
-        known = max((each.most / each.gpus for each in smaller), default=0.0) * gpus
+        known = self._known(gpus)
         hosts = min((_hosts(self.fleet, each.gpus, each.most) for each in smaller), default=self.fleet.hosts)
         shrink = step
         reached: Cell | None = None
         while True:
             more = min(1.0, share * step) if missed > 1.0 else (share + missed) / 2
             less = share / shrink if reached is None else (reached.most + share) / 2
-            self.expect(gpus, shape.settings, (less, more))
+            is_last = share == 1.0 or missed < CLOSE * share  # if it is borne
+            if_borne = self._after(gpus, shape, share) if is_last else [self._attempt(gpus, shape.settings, more)]
+            if_missed = [self._attempt(gpus, shape.settings, less)]
+            is_likely = reached is not None or share <= known  # to be borne
+            self.trials.expect(if_borne + if_missed if is_likely else if_missed + if_borne)
             judged = self._judged(gpus, shape.settings, share)
             if isinstance(judged, str):
                 return judged
@@ -289,9 +304,15 @@ class _Cells:
                 bears = f"each bears less than {_part(self.load.scaled(missed))}"
                 return Worse(shape.text, f"{bears}, so more hosts would be needed; {reason(trial)}")
 
-    def expect(self, gpus: int, settings: Settings, shares: Iterable[float]) -> None:
-        """Begin trials with parts of the load, which will probably be asked for."""
-        self.trials.expect(self._attempt(gpus, settings, share) for share in shares)
+    def _after(self, gpus: int, shape: Shape, most: float) -> list[Attempt]:
+        """Return what is asked for after a size of cells that bear ``most``: the first trial of the next size, or those of the plan."""
+        larger = [each for each in self.sizes() if each > gpus and each not in self.found]
+        if larger:
+            known = max(self._known(larger[0]), most / gpus * larger[0])
+            for following in self._shapes(larger[0])[:1]:
+                share, _ = self._first(larger[0], following, known)
+                return [self._attempt(larger[0], following.settings, share)]
+        return self.planned(gpus, shape, most)
 
     def _judged(
         self, gpus: int, settings: Settings, share: float, before: Trial | None = None
