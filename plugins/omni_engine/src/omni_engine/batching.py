@@ -127,9 +127,12 @@ class Batcher:
     def _serve(self, plan: Plan, requests: list[ARRequest], budget: int, can_step: CanStep) -> int:
         """Plan running requests in order within a budget of positions, and return the rest of the budget."""
         for request in requests:
-            count = self._chunk(request, request.computed, budget, can_step)
-            if self.pace is not None and count and not _is_decode(request):
-                count = self.pace.spare(request.request_id, count, self._now, begins=False)
+            if _is_decode(request):  # that it can step is known
+                count = 1 if budget > 0 else 0
+            else:
+                count = self._chunk(request, request.computed, budget, can_step)
+                if self.pace is not None and count:
+                    count = self.pace.spare(request.request_id, count, self._now, begins=False)
             if count:
                 plan.work.append((request, count))
                 budget -= count
@@ -151,10 +154,12 @@ class Batcher:
         for request in list(self.running):
             if len(self.running) < count and request not in self.running:
                 continue  # it was preempted for a higher one, or failed
-            if _is_decode(request) and not can_step(request):
+            ids = request.output_ids
+            length = len(request.prompt_ids) + len(ids)
+            if ids and length - request.computed == 1 and not can_step(request):
                 continue
             # The blocks of a prompt are allocated at its admission, but not those of one that was extended since.
-            if reserve(request.request_id, request.length) or self._make_room(request):
+            if reserve(request.request_id, length) or self._make_room(request):
                 ready.append(request)
         return ready if len(self.running) == count else [request for request in ready if request in self.running]
 
