@@ -18,7 +18,7 @@ from types import TracebackType
 from attrs import define, field, frozen
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.processes.parent import die_with_parent
+from omni_planner.children import end_with_parent
 from omni_planner.estimate import portable
 from omni_planner.objectives import Objectives
 from omni_planner.profile import Hardware, PipelineProfile
@@ -148,7 +148,7 @@ _given: list[tuple[PipelineProfile, Objectives]] = []
 
 def _begin(profile: PipelineProfile, objectives: Objectives) -> None:
     """Begin a process, which ends with the one that started it."""
-    die_with_parent()
+    end_with_parent()
     _given.append((profile, objectives))
 
 

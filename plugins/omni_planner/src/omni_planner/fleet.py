@@ -277,7 +277,7 @@ class _Cells:
             is_last = share == 1.0 or missed < CLOSE * share  # if it is borne
             if_borne = self._after(gpus, shape, share) if is_last else [self._attempt(gpus, shape.settings, more)]
             if_missed = [self._attempt(gpus, shape.settings, less)]
-            is_likely = reached is not None or share <= known  # to be borne
+            is_likely = reached is not None or share <= (known or missed)  # to be borne
             self.trials.expect(if_borne + if_missed if is_likely else if_missed + if_borne)
             judged = self._judged(gpus, shape.settings, share)
             if isinstance(judged, str):
@@ -307,11 +307,10 @@ class _Cells:
     def _after(self, gpus: int, shape: Shape, most: float) -> list[Attempt]:
         """Return what is asked for after a size of cells that bear ``most``: the first trial of the next size, or those of the plan."""
         larger = [each for each in self.sizes() if each > gpus and each not in self.found]
-        if larger:
+        if larger and (ranked := self._shapes(larger[0])):
             known = max(self._known(larger[0]), most / gpus * larger[0])
-            for following in self._shapes(larger[0])[:1]:
-                share, _ = self._first(larger[0], following, known)
-                return [self._attempt(larger[0], following.settings, share)]
+            share, _ = self._first(larger[0], ranked[0], known)
+            return [self._attempt(larger[0], ranked[0].settings, share)]
         return self.planned(gpus, shape, most)
 
     def _judged(

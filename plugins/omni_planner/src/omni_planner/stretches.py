@@ -18,7 +18,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from omni_core.config.schema import PipelineConfig
-from omni_core.processes.parent import die_with_parent
+from omni_planner.children import end_with_parent
 from omni_planner.estimate import portable
 from omni_planner.profile import CLIENT, Hardware, PipelineProfile
 from omni_planner.requests import Arrival, Flight
@@ -84,7 +84,7 @@ def simulate_side_by_side(
     if workers == 1:
         parts = [run(cut) for cut in cuts]
     else:
-        with ProcessPoolExecutor(workers, get_context("spawn"), die_with_parent) as pool:
+        with ProcessPoolExecutor(workers, get_context("spawn"), end_with_parent) as pool:
             parts = list(pool.map(run, cuts))
     return _merged(parts) if _agree(parts) else simulate(config, profile, arrivals, cores=cores)
 
