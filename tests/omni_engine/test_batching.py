@@ -223,6 +223,36 @@ def test_a_request_that_waits_for_its_stream_does_not_hold_up_others() -> None:
     assert simulated.step() == {first.request_id: 5}
 
 
+def test_each_decode_is_asked_once_a_step_whether_it_can_go_on() -> None:
+    simulated, asked = Simulated(max_batch_tokens=2), list[str]()
+
+    def can_step(request: ARRequest) -> bool:
+        asked.append(request.request_id)
+        return True
+
+    for _ in range(3):
+        simulated.add(1, 100)
+    while any(not each.output_ids for each in (*simulated.batcher.running, *simulated.batcher.waiting)):
+        simulated.step()
+    plan = simulated.batcher.plan(can_step)
+    assert sorted(asked) == ["r1", "r2", "r3"]
+    assert [count for _, count in plan.work] == [1, 1]
+
+
+def test_one_that_is_removed_as_it_is_asked_is_not_planned() -> None:
+    simulated = Simulated()
+    gone, kept = simulated.add(1, 100), simulated.add(1, 100)
+    simulated.step()
+
+    def can_step(request: ARRequest) -> bool:
+        if request is gone:
+            simulated.batcher.remove(request)
+        return request is not gone
+
+    assert simulated.batcher.plan(can_step).work == [(kept, 1)]
+    assert simulated.batcher.running == [kept]
+
+
 def test_a_full_cache_preempts_the_newest_and_computes_it_again() -> None:
     simulated = Simulated(blocks=12)
     old, new = simulated.add(4, 6), simulated.add(4, 6)

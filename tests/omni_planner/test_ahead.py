@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -275,10 +276,9 @@ if __name__ == "__main__":
         time.sleep(seconds)  # after five it has begun, mostly, and the kernel tells it of the end of its parent
         os.kill(parent.pid, signal.SIGKILL)
     end = time.monotonic() + 20.0
-    while psutil.pid_exists(child) and psutil.Process(child).create_time() == begun:
-        if psutil.Process(child).status() == psutil.STATUS_ZOMBIE:
-            break
-        if time.monotonic() > end:
-            os.kill(child, signal.SIGKILL)
-            pytest.fail("a process was left")
-        time.sleep(0.05)
+    with suppress(psutil.NoSuchProcess):
+        while (left := psutil.Process(child)).create_time() == begun and left.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > end:
+                left.kill()
+                pytest.fail("a process was left")
+            time.sleep(0.05)

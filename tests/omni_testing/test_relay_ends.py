@@ -46,7 +46,9 @@ def test_memory_that_this_process_or_one_of_its_own_uses_is_left(memory: Path) -
 
 
 def test_memory_that_another_program_uses_is_not(memory: Path) -> None:
-    """One whose parent has ended is no descendant of this process."""
+    """One whose parent has ended is no descendant of this process, unless this is the first of its container."""
+    if os.getpid() == 1:
+        pytest.skip("all are descendants of process 1")
     command = ["sh", "-c", 'exec 3<&0; "$@" <&3 &', "sh", sys.executable, "-c", HOLD, str(memory)]
     with _holding(command) as shell:
         shell.wait(10)

@@ -154,7 +154,7 @@ class Batcher:
         for request in list(self.running):
             if len(self.running) < count and request not in self.running:
                 continue  # it was preempted for a higher one, or failed
-            ids = request.output_ids
+            ids = request.output_ids  # _is_decode, with the length at hand
             length = len(request.prompt_ids) + len(ids)
             if ids and length - request.computed == 1 and not can_step(request):
                 continue

@@ -94,6 +94,8 @@ class Ahead:
                 except Exception:  # a process was killed, for its memory perhaps, or could not be told; an error of the trial comes again
                     self.processes = 1
                     break
+        if self._next == wanted:
+            self._next = None
         began = perf_counter()
         made = wanted.made(self.profile, self.objectives)
         self._longest = max(self._longest, perf_counter() - began)

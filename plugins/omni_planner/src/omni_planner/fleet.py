@@ -272,12 +272,18 @@ class _Cells:
         shrink = step
         reached: Cell | None = None
         while True:
-            more = min(1.0, share * step) if missed > 1.0 else (share + missed) / 2
-            less = share / shrink if reached is None else (reached.most + share) / 2
-            is_last = share == 1.0 or missed < CLOSE * share  # if it is borne
-            if_borne = self._after(gpus, shape, share) if is_last else [self._attempt(gpus, shape.settings, more)]
-            if_missed = [self._attempt(gpus, shape.settings, less)]
-            is_likely = reached is not None or share <= (known or missed)  # to be borne
+            down = 1 / (max(shrink, GROWTH) if share < known else shrink)
+            if share == 1.0 or missed < CLOSE * share:
+                if_borne = self._after(gpus, shape, share)
+            else:
+                more = min(1.0, share * step) if missed > 1.0 else (share + missed) / 2
+                if_borne = [self._attempt(gpus, shape.settings, more)]
+            if reached is not None and share < CLOSE * reached.most:
+                if_missed = self._after(gpus, shape, reached.most)
+            else:
+                less = share * down if reached is None else (reached.most + share) / 2
+                if_missed = [self._attempt(gpus, shape.settings, less)]
+            is_likely = reached is not None or share <= (known or missed) * (1 + 1e-9)  # to be borne
             self.trials.expect(if_borne + if_missed if is_likely else if_missed + if_borne)
             judged = self._judged(gpus, shape.settings, share)
             if isinstance(judged, str):
@@ -296,9 +302,7 @@ class _Cells:
             part = self.load.scaled(share)
             if trial.in_flight <= ALONE or part.in_flight == 1:
                 return Missed(f"a cell of {gpus} ({shape.text}) {problem} even with {_part(part)} ({reason(trial)})")
-            share *= min(
-                1 / (max(shrink, GROWTH) if share < known else shrink), (1 - 2 * IDLE) / (_messages(trial) or IDLE)
-            )
+            share *= min(down, (1 - 2 * IDLE) / (_messages(trial) or IDLE))
             shrink *= GROWTH
             if smaller and _hosts(self.fleet, gpus, share) > hosts:
                 bears = f"each bears less than {_part(self.load.scaled(missed))}"
@@ -306,7 +310,10 @@ class _Cells:
 
     def _after(self, gpus: int, shape: Shape, most: float) -> list[Attempt]:
         """Return what is asked for after a size of cells that bear ``most``: the first trial of the next size, or those of the plan."""
-        larger = [each for each in self.sizes() if each > gpus and each not in self.found]
+        is_again = (
+            gpus in self.found
+        )  # with less load; others are tried again only if they were given up by comparison with it
+        larger = [] if is_again else [each for each in self.sizes() if each > gpus and each not in self.found]
         if larger and (ranked := self._shapes(larger[0])):
             known = max(self._known(larger[0]), most / gpus * larger[0])
             share, _ = self._first(larger[0], ranked[0], known)
@@ -321,7 +328,7 @@ class _Cells:
         Args:
             before: a trial of the same, after which as many requests are simulated as tell whether the queue grows.
         """
-        trial = self.simulated(gpus, settings, share, before)
+        trial = self.trials.trial(self._attempt(gpus, settings, share, before))
         if isinstance(trial, str):
             return trial
         if trial.excess:
@@ -333,11 +340,8 @@ class _Cells:
                 return self._judged(gpus, settings, share, trial)
         return trial, "meets the objectives, but its queues grow,"
 
-    def simulated(self, gpus: int, settings: Settings, share: float, before: Trial | None = None) -> Trial | str:
-        """Simulate a cell with a part of the load; or return why it cannot be. ``before``: see :meth:`_judged`."""
-        return self.trials.trial(self._attempt(gpus, settings, share, before))
-
     def _attempt(self, gpus: int, settings: Settings, share: float, before: Trial | None = None) -> Attempt:
+        """Return the trial of a cell with a part of the load. ``before``: see :meth:`_judged`."""
         part = self.load.scaled(share)
         at_once = part.in_flight or 0
         if part.rate is None and part.pause is None:

@@ -244,7 +244,9 @@ def _is_of_others(name: str) -> bool:
     """Return whether a process that is neither this one nor a descendant of it uses shared memory of this name."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has ended, or is another user's
-            if f"/dev/shm/{name}\n" in Path(f"/proc/{pid}/maps").read_text() and not _is_descendant(int(pid)):
+            if f"/dev/shm/{name}\n" in Path(f"/proc/{pid}/maps").read_text(errors="replace") and not _is_descendant(
+                int(pid)
+            ):
                 return True
     return False
 
@@ -252,8 +254,8 @@ def _is_of_others(name: str) -> bool:
 def _is_descendant(pid: int) -> bool:
     """Return whether a process is this one, or was started by it or by a descendant of it."""
     while pid > 1 and pid != os.getpid():
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid > 1
+        pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    return pid == os.getpid()
 
 
 def _descriptors() -> Counter[str]:
