@@ -244,9 +244,8 @@ def _is_of_others(name: str) -> bool:
     """Return whether a process that is neither this one nor a descendant of it uses shared memory of this name."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):  # it has ended, or is another user's
-            if f"/dev/shm/{name}\n" in Path(f"/proc/{pid}/maps").read_text(errors="replace") and not _is_descendant(
-                int(pid)
-            ):
+            used = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+            if f"/dev/shm/{name}\n" in used and not _is_descendant(int(pid)):
                 return True
     return False
 
