@@ -14,8 +14,8 @@ import omni_core
 from omni_core.cli.main import omni
 from omni_core.client.messages import chat_request
 from omni_planner import commands
-from omni_planner.calibrate import calibrate
-from omni_planner.profile import CLIENT, Hardware, PipelineProfile
+from omni_planner.calibrate import calibrate, set_after_first
+from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile
 from omni_planner.requests import closed_loop, draw
 from omni_planner.simulate import simulate
 from omni_planner.trace import Window, admit_after, read
@@ -59,6 +59,8 @@ async def test_the_demo_is_measured_and_simulated() -> None:
     assert edge.messages / edge.requests == pytest.approx(sample["talker_ar"].chunks["code2wav"] + 1, abs=2)
     assert len(more) == 5
     assert sample["preprocessing"].sources == [CLIENT]
+    assert 0.0 < profile.stages["thinker"].after_first["speech"] < 1.0
+    assert 0.0 <= profile.drift < 1.0
     assert sample["thinker"].outputs > 2
     assert sample["talker_ar"].chunks["code2wav"] == sample["talker_ar"].outputs - 1, "its last token ends the speech"
     assert "talker_ar" not in profile.kinds["text"][0]
@@ -86,6 +88,61 @@ def test_the_messages_before_a_first_turn_are_the_fewest_of_requests_alone() -> 
     windows = [Window("speech", end - 10, end, alone=end < 30) for end in ends]
     found, _ = read([*lone, *sooner, *among_others], windows)
     assert [admit_after("talker", windows[:count], found) for count in (0, 1, 2, 3)] == [1, 3, 2, 2]
+
+
+def test_a_message_is_under_way_after_its_send_has_ended() -> None:
+    """A quick send takes 2 ms and its receipt begins after 5; in one of four both wait. Requests among others say nothing of it."""
+    events: list[dict[str, Any]] = []
+    for number in range(20):
+        flow, at = {"flow": f"{number}/thinker/decode/0"}, 1e4 * number
+        dur, waits = (2e3, 0.0) if number % 4 else (9e3, 3e3)
+        events += [
+            {"cat": "transfer", "name": "send to decode", "ts": at, "dur": dur, "pid": 1, "args": flow},
+            {
+                "cat": "transfer",
+                "name": "receive from thinker",
+                "ts": at + 5e3 + waits,
+                "dur": 1.0,
+                "pid": 2,
+                "args": flow,
+            },
+        ]
+    windows = [Window("text", 0.0, 1e5, alone=True), Window("text", 1e5, 2e5, alone=False)]
+    found, _ = read(events, windows)
+    assert found.latency == pytest.approx(3e-3)
+    assert read(events, windows[1:])[0].latency == 0.0
+
+
+def test_a_chunk_says_what_share_of_its_turn_came_after_it() -> None:
+    def turn(begin: float, positions: int) -> dict[str, Any]:
+        counts = {"computed": 1, "positions": max(1, positions), "prompt_positions": positions}
+        args = {"stage": "thinker", "cpu": 1.0, "taken": 1, "steps": 1, "tokens": 1, **counts}
+        return {"cat": "turn", "name": "thinker: turn", "ts": begin, "dur": 10.0, "pid": 1, "args": args}
+
+    def chunk(at: float) -> dict[str, Any]:
+        return {"cat": "request", "ph": "n", "name": "thinker: chunk", "ts": at, "pid": 1, "args": {}}
+
+    events = [
+        turn(0.0, 7),
+        chunk(6.0),
+        chunk(9.0),
+        turn(10.0, 0),
+        chunk(19.0),
+        turn(20.0, 7),
+        turn(40.0, 7),
+        chunk(48.0),
+    ]
+    windows = [Window("speech", 0.0, 30.0, alone=True), Window("speech", 30.0, 60.0, alone=False)]
+    found, _ = read(events, windows)
+    assert [each.after_first for each in found.turns] == [
+        pytest.approx(0.4),
+        pytest.approx(0.1),
+        None,
+        pytest.approx(0.2),
+    ]
+    profile = PipelineProfile("demo", Hardware("test", 2), stages={"thinker": StageProfile("engine")})
+    set_after_first(profile, windows, found)
+    assert profile.stages["thinker"].after_first == {"speech": pytest.approx(0.3)}, "of turns with a prompt"
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

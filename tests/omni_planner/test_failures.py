@@ -48,6 +48,18 @@ def test_what_a_process_holds_fails_and_the_rest_waits_for_its_start() -> None:
     assert all(each.ended is not None and each.ended - each.arrived < 0.3 for each in others)
 
 
+def test_a_schedulers_own_thread_ends_and_starts_with_its_process() -> None:
+    made = measured()
+    made.hardware, made.drift = evolve(made.hardware, system="Linux"), 0.1
+    outcome = run(pipeline("a", "b"), [Failure(3.0, "b"), Failure(7.0, "a")], made)
+    assert outcome.deaths == 2
+    assert all(each.ended is not None for each in outcome.flights)
+    assert sum(each.failed for each in outcome.flights) <= 4
+    late = [each for each in outcome.flights if each.arrived > 9.9]
+    assert late
+    assert not any(each.failed for each in late)
+
+
 def test_with_retries_nothing_fails() -> None:
     config = evolve(pipeline("a", "b"), retries=1)
     arrival = Arrival(2.995, "text", measured().kinds["text"][0])

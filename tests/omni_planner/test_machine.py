@@ -108,6 +108,17 @@ def test_a_job_ends_after_days() -> None:
     assert clock.busy[0] == pytest.approx(12.3456789)
 
 
+def test_a_machine_has_another_speed_in_each_second() -> None:
+    clock, ends = Clock([2], slowness=[1.0, 3.0]), list[float]()
+    for begin in (0.0, 1.0, 2.5, 3.5):
+        work, then = Process(clock.machines[0]), lambda: ends.append(clock.now)
+        clock.after(
+            begin, lambda work=work, then=then, begin=begin: (work.do if begin > 2.0 else work.compute)(0.1, then)
+        )  # type: ignore[misc]
+    clock.run()
+    assert ends == pytest.approx([0.1, 1.3, 2.6, 3.8])
+
+
 def on_two_processors(busy: float, wakes: float, seconds: float = 0.001) -> float:
     """Return when a process ends that wakes on a processor which another one uses for 1 s; the second one is used for ``busy`` seconds."""
     clock, ends = Clock([2], tick=0.004, kind=LinuxCores), dict[str, float]()

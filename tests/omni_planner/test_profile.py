@@ -19,6 +19,7 @@ def made(seconds: float = 0.01) -> PipelineProfile:
     profile.stages["thinker"].cost("text").observe({"turns": 1.0, "decodes": 3.0}, seconds)
     profile.stages["thinker"].edges["text"] = {"decode": Edge(2, 8, 4_000)}
     profile.stages["thinker"].cache = CacheUse(100, 16, 32_768, 7)
+    profile.stages["thinker"].after_first["text"], profile.drift = 0.25, 0.03
     profile.kinds["text"] = [{"thinker": Visit(["client"], ["decode"], {"decode": 4}, 12, 4)}]
     return profile
 
@@ -53,15 +54,29 @@ def test_what_turns_cost_more_while_recorded_is_weighed_by_turns() -> None:
     assert (both.stages["thinker"].admit_after, both.stages["thinker"].frame_seconds) == (1, 0.08)
 
 
-def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
+def test_the_speed_of_a_machine_varied_as_much_as_in_both_runs() -> None:
+    both, other = made(), made()
+    other.drift, other.messages, other.stages["thinker"].after_first["text"] = 0.09, 30, 0.75
+    both.merge(other)
+    assert both.drift**2 == pytest.approx((10 * 0.03**2 + 30 * 0.09**2) / 40)
+    assert both.stages["thinker"].after_first == {"text": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_file_of_a_version_before_is_read(tmp_path: Path, version: int) -> None:
     path = tmp_path / "p.json"
     made().save(path)
-    document = json.loads(path.read_text()) | {"version": 3}
+    document = json.loads(path.read_text()) | {"version": version}
     for stage in document["stages"].values():
-        del stage["edges"], stage["cache"]
+        del stage["edges"], stage["cache"], stage["after_first"]
+    del document["drift"]
     path.write_text(json.dumps(document))
     read = PipelineProfile.load(path)
     assert read.stages["thinker"].cache is None
+    assert (read.drift, read.stages["thinker"].after_first) == (0.0, {})
+    newer = made()
+    newer.merge(read)
+    assert newer.drift == pytest.approx(0.03), "of those that know it"
     read.save(path)
     assert PipelineProfile.load(path) == read
 

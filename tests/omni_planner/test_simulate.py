@@ -67,6 +67,38 @@ def test_stages_of_a_process_wait_for_pythons_lock_only(seconds: float, rate: fl
     assert outcome.processes["both"] == (pytest.approx(0.0, abs=1e-3), pytest.approx(400 * seconds, rel=0.1))
 
 
+@pytest.mark.parametrize(("system", "later"), [("Linux", 0.0), ("", 0.02)])
+def test_a_scheduler_computes_while_its_process_receives(system: str, later: float) -> None:
+    """On Linux each of the two threads gets a processor; elsewhere a message of 20 ms comes before a turn of 50 ms that has begun."""
+    measured = profile("a", seconds=0.05, cores=2, message=0.02)
+    measured.hardware = evolve(measured.hardware, system=system)
+    (sample,) = measured.kinds["text"]
+    outcome = simulate(pipeline("a"), measured, [Arrival(0.0, "text", sample), Arrival(0.01, "text", sample)])
+    first = outcome.flights[0].ended
+    assert first == pytest.approx(0.02 + 0.02 + 0.05 + 0.02 + 0.02 + later, abs=0.008), "to a tick or two"
+
+
+def test_requests_take_as_long_as_the_speed_of_their_second_says() -> None:
+    measured = profile("a", seconds=0.05)
+    (sample,) = measured.kinds["text"]
+    arrivals = [Arrival(float(number), "text", sample) for number in range(63)]
+    measured.drift = 0.2
+    took = [
+        each.ended - each.arrived
+        for each in simulate(pipeline("a"), measured, arrivals).flights
+        if each.ended is not None
+    ]
+    assert statistics.mean(took) == pytest.approx(0.05, rel=0.02)
+    assert statistics.stdev(took) == pytest.approx(0.2 * 0.05, rel=0.1)
+    measured.drift = 0.0
+    steady = [
+        each.ended - each.arrived
+        for each in simulate(pipeline("a"), measured, arrivals).flights
+        if each.ended is not None
+    ]
+    assert steady == pytest.approx([0.05] * 63)
+
+
 def test_messages_cost_time_at_both_ends_and_none_inside_a_process() -> None:
     measured = profile("a", "b", seconds=0.0, message=0.001)
     for process, ends in ((None, 6), ("both", 4)):

@@ -151,6 +151,26 @@ def test_an_engine_that_is_fed_by_a_stream_waits_for_it() -> None:
     assert [outputs(), outputs(), outputs()] == [[CHUNK], [CHUNK, PAYLOAD], []]
 
 
+def test_the_first_chunk_of_an_answer_leaves_before_its_step_ends() -> None:
+    """Two prompts and a decode in one step of a second, of which a fifth came after the first chunk where there was one prompt."""
+    profile = StageProfile("engine", after_first={"kind": 0.2})
+    stage = EngineStage("thinker", profile, lambda _, counts: (counts[0], 0.0), {})
+    visit = Visit([CLIENT], ["talker"], {"decode": 3, "talker": 3}, 5, 3)
+
+    def steps(*names: str) -> list[tuple[float, list[str]]]:
+        stage.inbox.extend((flight(name, thinker=visit), PAYLOAD, CLIENT) for name in names)
+        return [(cost, [f"{of.name} {to}" for of, _, (to, *_), _ in sent]) for (cost, _), sent in stage.turn()]
+
+    assert steps("a") == [(pytest.approx(0.8), ["a decode"]), (pytest.approx(0.2), ["a talker"])]
+    first, second, third = steps("b", "c")
+    assert first == (pytest.approx(2 * 0.8), ["a decode", "a talker", "b decode"])
+    assert second == (pytest.approx(2 * 0.1), ["b talker", "c decode"])
+    assert third == (pytest.approx(2 * 0.1), ["c talker"])
+    assert [len(sent) for _, sent in steps()] == [8], (
+        "two chunks of each, and the end of the stream and the result of the first"
+    )
+
+
 def test_a_vocoder_makes_the_passes_of_the_runtime() -> None:
     profile = StageProfile("vocoder")
     profile.cost("").observe({"frames": 1.0}, 0.001)

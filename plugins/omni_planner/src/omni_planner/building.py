@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 
 from omni_core.config.schema import StageConfig
 from omni_core.errors import ConfigError
@@ -23,7 +24,8 @@ def simulated(stage: StageConfig, profile: PipelineProfile, number: int = 0) -> 
     measured = profile.stages.get(stage.name)
     if measured is None:
         return None
-    errors = {kind: cost.relative_error() for kind, cost in measured.costs.items()}
+    drift = profile.drift**2  # of the error of a fit, what is the machine's
+    errors = {kind: math.sqrt(max(0.0, cost.relative_error() ** 2 - drift)) for kind, cost in measured.costs.items()}
     costing = varied(measured.costing(stage), errors, f"{stage.name}.{number}")
     settings = {**settings_of(stage), **measured.settings(stage)}
     if measured.kind == "function":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count as numbers
 from itertools import product
@@ -26,7 +28,8 @@ from omni_planner.requests import Arrival
 from omni_planner.simulate import processor_use
 from omni_planner.starts import measured_tick
 from omni_planner.threads import Usage, usage
-from omni_planner.trace import Window, admit_after, read
+from omni_planner.trace import Observations, Window, admit_after, read
+from omni_planner.variation import drift_of
 
 CONCURRENCIES = (2, 4, 8)
 """Requests at once, after each has run alone."""
@@ -120,6 +123,7 @@ async def calibrate(
         for turn in found.turns:
             if not window.alone and window.begin <= turn.begin < window.end:  # after a pause, turns find cold caches
                 profile.stages[turn.stage].observe(window.kind, turn.counts, turn.seconds)
+    set_after_first(profile, windows, found)
     for stage, (seconds, chunks) in sound.items():
         frames = sum(
             turn.counts["frames"]
@@ -134,7 +138,18 @@ async def calibrate(
     for window, sample in zip([each for each in windows if each.alone], samples, strict=True):
         profile.kinds.setdefault(window.kind, []).append(sample)
     await _measure_threads(pipe, requests, concurrencies, rounds, profile)
+    profile.drift = drift_of(found.turns, windows, profile.stages)  # not before: costs are fitted with simulations
     return profile
+
+
+def set_after_first(profile: PipelineProfile, windows: Sequence[Window], found: Observations) -> None:
+    """Set what share of a turn with one prompt comes after its first chunk, by stage and kind of request."""
+    shares: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for window, turn in product(windows, found.turns):
+        if turn.after_first is not None and turn.counts.get("prompts") == 1 and window.begin <= turn.begin < window.end:
+            shares[turn.stage, window.kind].append(turn.after_first)
+    for (stage, kind), each in shares.items():
+        profile.stages[stage].after_first[kind] = statistics.median(each)
 
 
 async def _measure_threads(

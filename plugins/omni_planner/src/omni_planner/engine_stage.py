@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from attrs import define, field
 
@@ -12,7 +14,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_engine.batching import Batcher
 from omni_engine.kv_cache import KVCache
 from omni_engine.pace import Pace
-from omni_planner.profile import Costing, StageProfile
+from omni_planner.profile import Costing, Seconds, StageProfile
 from omni_planner.requests import Flight
 from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, Watch, streamed
 from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING, chunks
@@ -35,6 +37,8 @@ class EngineStage(SimulatedStage):
         settings: the stage's ``factory_args``; those that the engine has are used. Without ``kv_blocks`` the cache is never full.
         output_seconds: the same of its model runner.
     """
+
+    is_in_parts = True
 
     def __init__(
         self,
@@ -99,10 +103,33 @@ class EngineStage(SimulatedStage):
         self._watch.spend(cost[0] + cost[1])
         if self._pace is not None:
             self._pace.computed(decodes, positions, self._watch.elapsed)
+        if prompts and self._profile.after_first:
+            return self._parts(work, cost, prompts)
         outputs: list[Output] = []
         for request, _ in work:
             self._sample(request, outputs)
         return [(cost, outputs)]
+
+    def _parts(self, work: Sequence[tuple[ARRequest, int]], cost: Seconds, prompts: int) -> list[Step]:
+        """Return a step with so many prompts in parts: a common one, at whose end the outputs of decodes leave, and one for each prompt
+        that is complete. The first chunk of its answer leaves at the begin of its part, what else it sends at the end.
+        """
+        outputs: list[Output] = []
+        answers: list[tuple[float, list[Output]]] = []
+        for request, count in work:
+            flight, is_decode, made = request.state.flight, count == 1 and bool(request.output_ids), list[Output]()
+            self._sample(request, made)
+            if is_decode or not made:
+                outputs += made
+            else:
+                answers.append((self._profile.after_first.get(flight.kind, 0.0) / prompts, made))
+        parts = [1.0 - sum(share for share, _ in answers), *(share for share, _ in answers)]
+        steps: list[Step] = []
+        for part, answer in zip(parts, [*(made for _, made in answers), []], strict=True):
+            sooner = [each for each in answer[:1] if each[1] == CHUNK]
+            steps.append(((part * cost[0], part * cost[1]), outputs + sooner))
+            outputs = answer[len(sooner) :]
+        return steps
 
     def drop(self, flight: Flight) -> None:
         running = self._running.pop(flight.name, None)

@@ -57,7 +57,7 @@ class LinuxCores(Cores):
         if running is None:
             self._begin(process, core)
             return
-        now, queue = self._clock.now, self._queues[core]
+        now, queue = self.clock.now, self._queues[core]
         used = running.used + (now - running.began if running.current is not None else 0.0)
         count = 1 + len(queue)
         behind = process.behind
@@ -66,11 +66,11 @@ class LinuxCores(Cores):
         process.used = (used + sum(each[0] for each in queue)) / count - behind * (count + 1) / count
         if process.used < used and running.current is not None:
             self._stop(running)
-            heapq.heappush(queue, (running.used, self._clock.number(), running))
+            heapq.heappush(queue, (running.used, self.clock.number(), running))
             running.core, running.current = -1, None
             self._run(process, core)
         else:
-            heapq.heappush(queue, (process.used, self._clock.number(), process))
+            heapq.heappush(queue, (process.used, self.clock.number(), process))
             if running.current is not None:
                 self.expect(running, running.current)
         self._may_wait = True
@@ -85,7 +85,7 @@ class LinuxCores(Cores):
 
     def _look(self) -> None:
         """Bring the share of the processors that were used lately up to date."""
-        now = self._clock.now
+        now = self.clock.now
         if now > self._since:
             self._share += (self._count / self.total - self._share) * (1.0 - 0.5 ** ((now - self._since) / HALF_LIFE))
             self._since = now
@@ -108,7 +108,7 @@ class LinuxCores(Cores):
         self._look()
         self._count -= 1
         self.running[core] = None
-        self._clock.ends[self.first + core] = NEVER
+        self.clock.ends[self.first + core] = NEVER
         self._free.append(core)
         self._falls += 1
         if self._may_wait and (self._falls % FALLS or not self._pull(core)):
@@ -118,7 +118,7 @@ class LinuxCores(Cores):
         """Let a free processor take the process that waits for another one and has not run for longest; ``False``: none has waited for so
         long.
         """
-        latest, found = self._clock.now - slept, None
+        latest, found = self.clock.now - slept, None
         for queue in self._queues:
             for entry in queue:
                 if entry[2].began <= latest and (found is None or entry[2].began < found[2].began):
@@ -138,9 +138,9 @@ class LinuxCores(Cores):
             return
         self._is_balancing = self._may_wait = any(self._queues)
         if self._is_balancing:
-            now, tick = self._clock.now, self._tick
+            now, tick = self.clock.now, self._tick
             left = (now // tick + 1.0) * tick - now
-            self._clock.after(left if left > 0.0 and now + left > now else left + tick, self._balance)
+            self.clock.after(left if left > 0.0 and now + left > now else left + tick, self._balance)
 
     def _balance(self) -> None:
         self._is_balancing = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -80,22 +80,23 @@ class Device:
 
 
 class Process:
-    """The threads of a process, of which one runs at a time, as Python's lock has it: messages before turns of schedulers.
+    """A thread; or the threads of a process of which one runs at a time, as Python's lock has it: messages before turns of schedulers.
 
     Attributes:
-        worked: processor seconds that it was given. wakes: how often the thread of its messages woke. used: the seconds that it has had,
-            or would have had if it had waited for them as long as others.
+        worked: processor seconds that it was given, at the usual speed. wakes: how often the thread of its messages woke. used: the seconds
+            that it has had, or would have had if it had waited for them as long as others.
         urgent: the jobs of messages, turns: those of schedulers.
         core: the processor that it has; -1: none. home: the one that it had last. current: the job that runs there, since ``began``.
         slice_end: when another process may get its processor.
     """
 
     __slots__ = (
-        "_cores", "began", "behind", "core", "current", "home", "is_dead", "slice_end", "turns", "urgent", "used", "wakes", "worked",
+        "_clock", "_cores", "began", "behind", "core", "current", "home", "is_dead", "slice_end", "turns", "urgent", "used", "wakes",
+        "worked",
     )  # fmt: skip
 
     def __init__(self, cores: Cores) -> None:
-        self._cores = cores
+        self._cores, self._clock = cores, cores.clock
         self.urgent: deque[_Job] = deque()
         self.turns: deque[_Job] = deque()
         self.current: _Job | None = None
@@ -109,12 +110,13 @@ class Process:
 
         ``waking``: what it needs beside that if it has nothing to do before.
         """
-        urgent = self.urgent
+        urgent, slowness = self.urgent, self._clock.slowness
         if self.is_dead:
             return
+        slow = slowness[int(self._clock.now) % len(slowness)] if slowness else 1.0
         if urgent:
             self.worked += seconds
-            urgent.append([seconds, then])
+            urgent.append([slow * seconds, then])
             return
         if not seconds:
             then()
@@ -122,7 +124,7 @@ class Process:
         seconds += waking
         self.wakes += 1
         self.worked += seconds
-        urgent.append([seconds, then])
+        urgent.append([slow * seconds, then])
         if self.core < 0:
             if not self.turns:
                 self._cores.wake(self)
@@ -134,6 +136,9 @@ class Process:
         if self.is_dead:
             return
         self.worked += seconds
+        slowness = self._clock.slowness
+        if slowness:
+            seconds *= slowness[int(self._clock.now) % len(slowness)]
         self.turns.append([seconds, then])
         if self.core < 0:
             if len(self.turns) == 1 and not self.urgent:
@@ -160,10 +165,10 @@ class Cores:
             that was used yet. The lower ones are used first, so those that a load never needs cost nothing.
     """
 
-    __slots__ = ("_base", "_clock", "_free", "_queues", "_tick", "_waiting", "busy", "first", "running", "total")
+    __slots__ = ("_base", "_free", "_queues", "_tick", "_waiting", "busy", "clock", "first", "running", "total")
 
     def __init__(self, clock: Clock, first: int, cores: int, tick: float) -> None:
-        self._clock, self.first, self.total, self._tick = clock, first, cores, tick
+        self.clock, self.first, self.total, self._tick = clock, first, cores, tick
         self.running: list[Process | None] = []
         self._free: list[int] = []
         self._waiting: _Queue = []
@@ -179,7 +184,7 @@ class Cores:
         if core >= 0:
             self._run(process, core)
             return
-        heapq.heappush(self._waiting, (process.used, self._clock.number(), process))
+        heapq.heappush(self._waiting, (process.used, self.clock.number(), process))
         if len(self._waiting) == 1:
             for running in self.running:
                 if running is not None and running.current is not None:
@@ -189,7 +194,7 @@ class Cores:
         """Take a free processor, and return its number; -1: there is none."""
         if not self._free and len(self.running) < self.total:
             self._queues.append(self._waiting)
-            self._clock.use(self)
+            self.clock.use(self)
             return len(self.running) - 1
         return self._free.pop() if self._free else -1
 
@@ -201,7 +206,7 @@ class Cores:
 
     def due(self, core: int) -> None:
         """The job on a processor is done, or its slice is over."""
-        process, waiting, clock = self.running[core], self._queues[core], self._clock
+        process, waiting, clock = self.running[core], self._queues[core], self.clock
         assert process is not None
         urgent, turns, now = process.urgent, process.turns, clock.now
         is_over = now >= process.slice_end and bool(waiting or len(turns) > 1)
@@ -256,7 +261,7 @@ class Cores:
 
     def _stop(self, process: Process) -> None:
         """Count the time that the current job has run."""
-        job, now = process.current, self._clock.now
+        job, now = process.current, self.clock.now
         assert job is not None
         elapsed = now - process.began
         process.began = now
@@ -272,12 +277,12 @@ class Cores:
         else:
             self.running[core] = None
             self._free.append(core)
-            self._clock.ends[self.first + core] = NEVER
+            self.clock.ends[self.first + core] = NEVER
 
     def _run(self, process: Process, core: int) -> None:
         self.running[core] = process
         process.core = process.home = core
-        process.began = now = self._clock.now
+        process.began = now = self.clock.now
         process.slice_end = (now + SHORTEST_SLICE * self._tick) // self._tick * self._tick + self._tick
         urgent, turns = process.urgent, process.turns
         if urgent:
@@ -289,18 +294,18 @@ class Cores:
         end = now + job[0]
         if self._queues[core] or len(turns) > 1:
             end = min(end, process.slice_end)
-        self._clock.ends[self.first + core] = end
+        self.clock.ends[self.first + core] = end
 
     def expect(self, process: Process, job: _Job) -> None:
         """Say when the current job of a process is done, or its slice over."""
         end = process.began + job[0]
         if self._queues[process.core] or len(process.turns) > 1:
             end = self._within_slice(process, end)
-        self._clock.ends[self.first + process.core] = end
+        self.clock.ends[self.first + process.core] = end
 
     def _within_slice(self, process: Process, end: float) -> float:
         """Return ``end``, or the end of the slice if it is before; one that is over is followed by another one."""
-        now = self._clock.now
+        now = self.clock.now
         if process.slice_end <= now:
             process.slice_end = (now // self._tick + 1.0) * self._tick
             if process.slice_end <= now:  # by rounding
@@ -313,15 +318,24 @@ class Clock:
 
     Args:
         machines: processors of each machine. devices: how many devices there are. tick: see :data:`TICK`. kind: how systems give
-            processors out.
+            processors out. slowness: by how much longer jobs of processors take in each second, again from the first one when all are over;
+            none: they take what is said.
 
     Attributes:
         ends: when the next thing happens on each processor that was used yet, by machine, and then on each device.
         number: counts what happens, so that what happens at the same time has an order.
     """
 
-    def __init__(self, machines: list[int], devices: int = 0, tick: float = TICK, kind: type[Cores] = Cores) -> None:
+    def __init__(
+        self,
+        machines: list[int],
+        devices: int = 0,
+        tick: float = TICK,
+        kind: type[Cores] = Cores,
+        slowness: Sequence[float] = (),
+    ) -> None:
         self.now = 0.0
+        self.slowness = slowness
         self.number = count(1).__next__
         self.machines = [kind(self, 0, cores, tick) for cores in machines]
         self.devices = [Device(self, place) for place in range(devices)]

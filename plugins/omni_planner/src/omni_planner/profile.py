@@ -18,10 +18,12 @@ from omni_core.errors import ConfigError
 from omni_planner.costs import Cost
 from omni_planner.machine import TICK
 
-VERSION = 4
+VERSION = 5
 
-READ = (3, VERSION)
-"""Versions that can be read; the third has no edges and no caches."""
+READ = (3, 4, VERSION)
+"""Versions that can be read. The third has no edges and no caches, and none before the fifth says how the machine's speed varied and
+when the first chunk of a prompt's answer left.
+"""
 
 Kind = Literal["function", "engine", "vocoder", "stream"]
 
@@ -156,6 +158,7 @@ class StageProfile:
             are not known. transfers: by kind of request, the costs of the thread that sends and
             receives for it, where they were measured. recorded: by how much turns cost more while they are recorded, by kind.
         edges: by kind of request and by target, what was sent. cache: of an engine, if it tells.
+        after_first: by kind of request, of an engine's turns that compute one prompt, the share of their time after the first chunk left.
     """
 
     kind: Kind
@@ -166,6 +169,7 @@ class StageProfile:
     recorded: dict[str, float] = field(factory=dict)
     edges: dict[str, dict[str, Edge]] = field(factory=dict)
     cache: CacheUse | None = None
+    after_first: dict[str, float] = field(factory=dict)
 
     def cost(self, request_kind: str) -> Cost:
         """Return the cost of turns for a kind of request, new if it is the first."""
@@ -185,10 +189,11 @@ class StageProfile:
         """
         if self.kind != other.kind:
             raise ConfigError(f"stage {name!r} is of kind {self.kind} in one profile and {other.kind} in the other")
-        for key, share in other.recorded.items():  # as many turns as each has seen
-            mine, theirs = (each.costs[key].turns if key in each.costs else 0 for each in (self, other))
-            before = self.recorded.get(key, share)
-            self.recorded[key] = (before * mine + share * theirs) / (mine + theirs) if mine + theirs else before
+        for ours, others in ((self.recorded, other.recorded), (self.after_first, other.after_first)):
+            for key, share in others.items():  # as many turns as each has seen
+                mine, theirs = (each.costs[key].turns if key in each.costs else 0 for each in (self, other))
+                before = ours.get(key, share)
+                ours[key] = (before * mine + share * theirs) / (mine + theirs) if mine + theirs else before
         _add(self.costs, other.costs)
         _add(self.transfers, other.transfers)
         for kind, edges in other.edges.items():
@@ -270,6 +275,7 @@ class PipelineProfile:
         client: by kind of request, the costs of the thread that sends and receives in the client's process.
         starts: processor seconds from the start of a stage's process until it serves, where they were measured.
         latency: seconds from the end of a send to the begin of its receipt, on idle processors.
+        drift: the relative standard deviation of the machine's speed, of pieces of 0.1 s; taken for that of seconds.
         kinds: the requests that were measured alone, by kind, to draw simulated ones from.
     """
 
@@ -283,6 +289,7 @@ class PipelineProfile:
     version: int = VERSION
     client: dict[str, Cost] = field(factory=dict)
     starts: dict[str, float] = field(factory=dict)
+    drift: float = 0.0
 
     is_estimate = False
     """True if nothing was measured."""
@@ -326,12 +333,17 @@ class PipelineProfile:
                 f"profiles of {self.pipeline!r} on {self.hardware} and of {other.pipeline!r} on {other.hardware} cannot be merged"
             )
         for name, stage in other.stages.items():
-            mine = self.stages.setdefault(name, evolve(stage, costs={}, transfers={}, recorded={}, edges={}))
+            mine = self.stages.setdefault(
+                name, evolve(stage, costs={}, transfers={}, recorded={}, edges={}, after_first={})
+            )
             mine.add(name, stage)
         both = self.messages + other.messages
         if both:
             self.message = (self.message * self.messages + other.message * other.messages) / both
             self.latency = (self.latency * self.messages + other.latency * other.messages) / both
+            known = [each for each in (self, other) if each.drift]  # it was not measured in files of before
+            weight = max(1, sum(each.messages for each in known))
+            self.drift = math.sqrt(sum(each.drift**2 * each.messages for each in known) / weight)
         self.messages = both
         self.starts.update(other.starts)
         _add(self.client, other.client)

@@ -74,7 +74,8 @@ class Replica:
         devices: those of its ranks.
         loop: sends and receives; where it is an :class:`OwnThread`, the scheduler's thread has a processor of its own too.
         send: is called with what a step sends.
-        kernels: the scheduler's thread while it does not hold Python's lock, for which others of its process wait; ``None``: none do.
+        thread: the scheduler's thread, which gets processors beside ``loop``; ``None``: a :class:`Process` is both.
+        shares: other stages of its process wait for Python's lock, which a step holds at first (:data:`LOCKED`): so long ``loop`` is both.
         crowded: several networks are in its process, so that an :class:`OwnThread` is the one thread of all that has Python's lock.
     """
 
@@ -85,10 +86,11 @@ class Replica:
         devices: Sequence[Device],
         loop: Loop,
         send: Callable[[Replica, list[Output]], None],
-        kernels: Process | None = None,
+        thread: Process | None = None,
+        shares: bool = False,
         crowded: bool = False,
     ) -> None:
-        self._kernels = kernels
+        self._thread, self._shares = thread, shares
         self.stage, self.loop, self._devices = stage, loop, devices
         self.computing = self.worked = self.beside = 0.0
         stage.now = lambda: clock.now
@@ -96,9 +98,11 @@ class Replica:
         self._own: OwnThread | None = None
         if isinstance(loop, OwnThread):
             self._own = loop if crowded else OwnThread(clock)
-        self.is_on_loop = isinstance(loop, Process) or crowded
-        self._compute: Work = loop.compute if isinstance(loop, Process) else self._own.do  # type: ignore[union-attr]
+        together = loop if thread is None or shares else thread
+        self.is_on_loop = crowded or (together is loop and isinstance(loop, Process))
+        self._compute: Work = together.compute if isinstance(together, Process) else self._own.do  # type: ignore[union-attr]
         self._is_busy = self._is_dead = False
+        self._locked = LOCKED  # what is left of it in a turn
         self._payloads: dict[str, int] = {}
         self._jobs: set[int] = set()
         self._steps: list[Step] = []
@@ -144,14 +148,15 @@ class Replica:
         self._is_dead = True
         if self._own is not None:
             self._own.kill()
-        if self._kernels is not None:
-            self._kernels.kill()
+        if self._thread is not None:
+            self._thread.kill()
         for device in self._devices:
             device.drop(self._jobs)
 
     def _turn(self) -> None:
         stage = self.stage
         stage.woken = int(self._clock.now - self._rested > WAIT)
+        self._locked = LOCKED
         steps = stage.turn()
         if self._own is not None:  # what sends nothing needs no event
             while steps and not steps[-1][1] and not steps[-1][0][1]:
@@ -179,11 +184,17 @@ class Replica:
         self.worked += seconds
         if not self._devices:
             seconds += on_device
-            if self._kernels is None or seconds <= LOCKED:
+            if self._thread is None or not self._shares:
+                self._compute(seconds, self._ended)
+                return
+            locked = min(seconds, self._locked)
+            if self.stage.is_in_parts:
+                self._locked -= locked
+            if locked == seconds:
                 self._compute(seconds, self._ended)
             else:
-                self.beside += seconds - LOCKED
-                self._compute(LOCKED, partial(self._kernels.compute, seconds - LOCKED, self._ended))
+                self.beside += seconds - locked
+                self._compute(locked, partial(self._thread.compute, seconds - locked, self._ended))
         elif on_device:
             self._compute(seconds, partial(self._on_devices, on_device))
         else:

@@ -33,6 +33,7 @@ from omni_planner.requests import Arrival, Flight, under_way
 from omni_planner.stages import PAYLOAD
 from omni_planner.summary import played
 from omni_planner.units import Restarts, SimulatedUnit
+from omni_planner.variation import slowness
 
 
 @frozen
@@ -85,7 +86,10 @@ class Simulation:
         places = sorted({(each.host or "", gpu) for each in processes for gpu in each.gpus.values()})
         hardware = profile.hardware
         kind = LinuxCores if hardware.system == "Linux" else Cores
-        self.clock = Clock([cores or hardware.cores] * len(self._hosts), len(places), hardware.tick, kind)
+        self.clock = Clock(
+            [cores or hardware.cores] * len(self._hosts), len(places), hardware.tick, kind, slowness(profile.drift)
+        )
+        self._threads_apart = kind is LinuxCores
         self._devices = dict(zip(places, self.clock.devices, strict=True))
         self._config, self._profile, self._in_flight, self._pause = config, profile, in_flight, pause
         self._deliveries = Deliveries(self.clock, profile, self._loop(None), self._heard)
@@ -172,9 +176,10 @@ class Simulation:
             devices = [
                 self._devices[each.host or "", each.gpus[stage.name]] for each in unit.places if stage.name in each.gpus
             ]
-            shares = len(unit.stages) > 1 and isinstance(unit.loop, Process)
-            kernels = self._process(unit.host) if shares else None
-            replica = Replica(made, self.clock, devices, unit.loop, send, kernels, crowded)
+            shares = len(unit.stages) > 1
+            has_thread = isinstance(unit.loop, Process) and (shares or self._threads_apart)
+            thread = self._process(unit.host) if has_thread else None
+            replica = Replica(made, self.clock, devices, unit.loop, send, thread, shares, crowded)
             unit.replicas[stage.name] = replica
             self._deliveries.serving[stage.name, unit.number] = unit, replica
 

@@ -42,6 +42,8 @@ class SimulatedStage(ABC):
     now: Callable[[], float] = staticmethod(lambda: 0.0)
     wait: float | None = None
     woken = 0
+    is_in_parts = False
+    """True if the steps of a turn are parts of one step."""
 
     def __init__(self, name: str, profile: StageProfile, costing: Costing) -> None:
         self.name = name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +13,9 @@ from attrs import define, field, frozen
 from omni_planner.profile import CLIENT, WAIT, Kind, Sample, Visit
 
 Event = Mapping[str, Any]
+
+_CHUNK = ": chunk"
+"""The end of the name of an event of a stage's chunk that is handed over."""
 
 
 @frozen
@@ -29,12 +33,14 @@ class Turn:
     """One turn of a stage's scheduler.
 
     ``begin``: us. ``seconds``: of a processor. ``counts``: what it did, see ``FEATURES`` of :mod:`omni_planner.profile`.
+    ``after_first``: the share of its time after its first chunk left, ``None`` if it sent none.
     """
 
     stage: str
     begin: float
     seconds: float
     counts: dict[str, float]
+    after_first: float | None = None
 
 
 @define
@@ -43,7 +49,8 @@ class Observations:
 
     Attributes:
         kinds: of the stages that made turns. turns: in order of time. messages: the ends of transfers in processes of stages.
-        other_seconds: processor seconds of those processes beside turns. latencies: seconds from a send to its receipt.
+        other_seconds: processor seconds of those processes beside turns. hops: by the stages that send and receive, seconds from a send's
+            begin to its receipt, of requests that ran alone. sends: by the same, seconds of a send.
         receipts: when (us) and by which stage messages were received.
     """
 
@@ -51,13 +58,20 @@ class Observations:
     turns: list[Turn] = field(factory=list)
     messages: int = 0
     other_seconds: float = 0.0
-    latencies: list[float] = field(factory=list)
+    hops: dict[tuple[str, str], list[float]] = field(factory=lambda: defaultdict(list))
+    sends: dict[tuple[str, str], list[float]] = field(factory=lambda: defaultdict(list))
     receipts: list[tuple[float, str]] = field(factory=list)
 
     @property
     def latency(self) -> float:
-        """The seconds of a quick message: what waits for a processor takes longer."""
-        return statistics.quantiles(self.latencies, n=4)[0] if len(self.latencies) > 1 else 0.0
+        """The seconds of a quick message after a quick send: what waits for a processor takes longer."""
+        left = [hop - _quick(self.sends[ends]) for ends, hops in self.hops.items() for hop in hops]
+        return max(0.0, _quick(left))
+
+
+def _quick(seconds: list[float]) -> float:
+    """Return the lower quartile; 0 if there are no two values."""
+    return statistics.quantiles(seconds, n=4)[0] if len(seconds) > 1 else 0.0
 
 
 def read(events: Iterable[Event], windows: Iterable[Window]) -> tuple[Observations, list[Sample]]:
@@ -67,6 +81,7 @@ def read(events: Iterable[Event], windows: Iterable[Window]) -> tuple[Observatio
     sends: dict[str, float] = {}
     hops: list[tuple[float, str, str, str]] = []  # of sends: when, source, target, chunk or payload
     processes: dict[int, float] = defaultdict(float)
+    chunks: dict[tuple[int, str], list[float]] = defaultdict(list)
     client: set[int] = set()
     for event in sorted(events, key=lambda each: each.get("ts", 0.0)):
         kind, args = event.get("cat"), event.get("args", {})
@@ -83,11 +98,15 @@ def read(events: Iterable[Event], windows: Iterable[Window]) -> tuple[Observatio
             if event["name"].startswith("receive"):
                 found.receipts.append((event["ts"], flow.rsplit("/", 3)[2]))
                 if flow in sends and any(each.alone and each.begin <= event["ts"] < each.end for each in windows):
-                    found.latencies.append(max(0.0, (event["ts"] - sends[flow]) / 1e6))
+                    _, source, target, _ = flow.rsplit("/", 3)
+                    found.hops[source, target].append((event["ts"] - sends[flow]) / 1e6)
             else:
                 sends[flow] = event["ts"]
                 _, source, target, what = flow.rsplit("/", 3)
                 hops.append((event["ts"], source, target, what))
+                found.sends[source, target].append(event.get("dur", 0.0) / 1e6)
+        elif event.get("ph") == "n" and str(event.get("name")).endswith(_CHUNK):
+            chunks[event["pid"], event["name"].removesuffix(_CHUNK)].append(event["ts"])
     found.other_seconds = sum(max(0.0, seconds) for pid, seconds in processes.items() if pid not in client)
     found.kinds = _kinds(raw)
     ended: dict[str, float] = {}
@@ -98,7 +117,11 @@ def read(events: Iterable[Event], windows: Iterable[Window]) -> tuple[Observatio
         ended[stage] = event["ts"] + event["dur"]
         if counts is not None:
             counts["woken"] = float(has_waited)
-            found.turns.append(Turn(event["args"]["stage"], event["ts"], event["args"]["cpu"] / 1e6, counts))
+            sent, later = chunks[event["pid"], stage], None
+            first = bisect_left(sent, event["ts"])
+            if first < len(sent) and sent[first] < ended[stage]:
+                later = (ended[stage] - sent[first]) / event["dur"]
+            found.turns.append(Turn(stage, event["ts"], event["args"]["cpu"] / 1e6, counts, later))
     return found, [_sample(window, found, hops) for window in windows if window.alone]
 
 
