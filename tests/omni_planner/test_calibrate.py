@@ -19,10 +19,18 @@ from omni_planner.profile import CLIENT, Hardware, PipelineProfile, StageProfile
 from omni_planner.requests import closed_loop, draw
 from omni_planner.simulate import simulate
 from omni_planner.trace import Window, admit_after, read
+from omni_planner.variation import drift_of
 from omni_qwen3.works import works
 
 
-async def test_the_demo_is_measured_and_simulated() -> None:
+async def test_the_demo_is_measured_and_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    drifts: list[float] = []
+
+    def noted(*arguments: Any) -> float:
+        drifts.append(drift_of(*arguments))
+        return drifts[-1] + 0.125
+
+    monkeypatch.setattr("omni_planner.calibrate.drift_of", noted)
     async with omni_core.open_async("demo") as pipe:
         spoken = await chat_request(pipe.interface, pipe.media, "What is your name?")
         written = await chat_request(pipe.interface, pipe.media, "Say hello.", modalities=["text"])
@@ -60,7 +68,8 @@ async def test_the_demo_is_measured_and_simulated() -> None:
     assert len(more) == 5
     assert sample["preprocessing"].sources == [CLIENT]
     assert 0.0 < profile.stages["thinker"].after_first["speech"] < 1.0
-    assert 0.0 <= profile.drift < 1.0
+    assert 0.0 <= drifts[0] < 1.0
+    assert profile.drift == drifts[0] + 0.125
     assert sample["thinker"].outputs > 2
     assert sample["talker_ar"].chunks["code2wav"] == sample["talker_ar"].outputs - 1, "its last token ends the speech"
     assert "talker_ar" not in profile.kinds["text"][0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -110,11 +111,9 @@ def test_a_job_ends_after_days() -> None:
 
 def test_a_machine_has_another_speed_in_each_second() -> None:
     clock, ends = Clock([2], slowness=[1.0, 3.0]), list[float]()
-    for begin in (0.0, 1.0, 2.5, 3.5):
-        work, then = Process(clock.machines[0]), lambda: ends.append(clock.now)
-        clock.after(
-            begin, lambda work=work, then=then, begin=begin: (work.do if begin > 2.0 else work.compute)(0.1, then)
-        )  # type: ignore[misc]
+    turns, messages = Process(clock.machines[0]), Process(clock.machines[0])
+    for begin, act in ((0.0, turns.compute), (1.0, turns.compute), (2.5, messages.do), (3.5, messages.do)):
+        clock.after(begin, partial(act, 0.1, lambda: ends.append(clock.now)))
     clock.run()
     assert ends == pytest.approx([0.1, 1.3, 2.6, 3.8])
 

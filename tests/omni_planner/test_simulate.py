@@ -21,7 +21,7 @@ from omni_planner.arrivals import open_loop
 from omni_planner.profile import CLIENT, Visit
 from omni_planner.requests import Arrival, Flight, closed_loop, draw, under_way
 from omni_planner.simulate import simulate, summarise
-from omni_planner.simulation import Simulation
+from omni_planner.simulation import Outcome, Simulation
 
 
 def test_one_server_with_random_arrivals_waits_as_long_as_theory_says() -> None:
@@ -83,20 +83,28 @@ def test_requests_take_as_long_as_the_speed_of_their_second_says() -> None:
     (sample,) = measured.kinds["text"]
     arrivals = [Arrival(float(number), "text", sample) for number in range(63)]
     measured.drift = 0.2
-    took = [
-        each.ended - each.arrived
-        for each in simulate(pipeline("a"), measured, arrivals).flights
-        if each.ended is not None
-    ]
+    took = seconds(simulate(pipeline("a"), measured, arrivals))
     assert statistics.mean(took) == pytest.approx(0.05, rel=0.02)
     assert statistics.stdev(took) == pytest.approx(0.2 * 0.05, rel=0.1)
     measured.drift = 0.0
-    steady = [
-        each.ended - each.arrived
-        for each in simulate(pipeline("a"), measured, arrivals).flights
-        if each.ended is not None
-    ]
-    assert steady == pytest.approx([0.05] * 63)
+    assert seconds(simulate(pipeline("a"), measured, arrivals)) == pytest.approx([0.05] * 63)
+
+
+def seconds(outcome: Outcome) -> list[float]:
+    """Return how long each request took."""
+    return [each.ended - each.arrived for each in outcome.flights if each.ended is not None]
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.25])
+def test_what_the_speed_of_the_machine_explains_does_not_vary_by_turn(drift: float) -> None:
+    """Turns of 40 and 60 ms, so that their fit is off by a fifth, and ten requests in one second."""
+    measured = profile("a", seconds=0.04)
+    measured.stages["a"].cost("text").observe({"turns": 1.0, "requests": 1.0}, 0.06)
+    measured.drift = drift
+    (sample,) = measured.kinds["text"]
+    took = seconds(simulate(pipeline("a"), measured, [Arrival(number / 10, "text", sample) for number in range(10)]))
+    assert len(took) == 10
+    assert (statistics.stdev(took) < 1e-9) == (drift > 0.2)
 
 
 def test_messages_cost_time_at_both_ends_and_none_inside_a_process() -> None:

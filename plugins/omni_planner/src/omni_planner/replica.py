@@ -67,8 +67,8 @@ class Replica:
     """A stage in its process: its inputs, its scheduler's thread, and the thread of its process that sends and receives.
 
     Attributes:
-        computing: seconds in which it made turns. worked: processor seconds of them. beside: of those, the ones in which
-            others of its process could work. is_on_loop: the others are counted in ``loop.worked`` too.
+        computing: seconds in which it made turns. worked: processor seconds of them. is_on_loop: they are counted in
+            ``loop.worked`` too, but those ``beside``, in which other stages of its process could work.
 
     Args:
         devices: those of its ranks.
