@@ -10,8 +10,10 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, reduction
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import psutil
 import pytest
@@ -92,7 +94,10 @@ def test_a_fleet_is_the_same_with_any_number_of_processes(
     assert found[0] == found[1]
     assert asked[0] == asked[1]
     assert len(soon.begun) > 2, "a smaller load, a larger one or the next size of cells is what is tried next"
-    assert soon.begun[-2:] == asked[1][-2:], "the plan is simulated while the best cell is, for longer"
+    assert soon.begun[-1] == asked[1][-1], "the plan is simulated while the best cell is, for longer"
+    assert found[0].degraded is found[0].cell.trial
+    assert asked[1][-2].load.total > asked[1][-1].load.total
+    assert asked[1][-2].load.in_flight == round(400 * found[0].cell.part)
 
 
 def test_a_search_is_the_same_with_any_number_of_processes(
@@ -132,8 +137,8 @@ def test_a_fleet_expects_what_it_asks_for_next_and_the_next_size_of_cells_first(
 ) -> None:
     expected, before, trial = list[Attempt](), list[tuple[Attempt, list[Attempt]]](), Ahead.trial
 
-    def expect(self: Ahead, probable: Iterable[Attempt], waiting: int = 0) -> None:
-        expected[:] = probable
+    def expect(self: Ahead, probable: Iterable[Attempt], unlikely: Iterable[Attempt] = (), waiting: int = 0) -> None:
+        expected[:] = [*probable, *unlikely]
 
     def note(self: Ahead, wanted: Attempt) -> Trial | str:
         before.append((wanted, list(expected)))
@@ -144,8 +149,8 @@ def test_a_fleet_expects_what_it_asks_for_next_and_the_next_size_of_cells_first(
     monkeypatch.setattr(Ahead, "trial", note)
     plan_fleet(line(), profile(), MANY, LIMITS, Fleet(50, 4, GPU))
     following = [(probable, after, after.cost > wanted.cost) for (wanted, probable), (after, _) in pairwise(before)]
-    assert len(following) == 7
-    assert sum(after in probable for probable, after, _ in following) == 5, (
+    assert len(following) == 6
+    assert sum(after in probable for probable, after, _ in following) == 4, (
         "not the first after nothing, nor the longer one"
     )
     assert [probable[0] == after for probable, after, is_larger in following if is_larger] == [True, True]
@@ -194,6 +199,61 @@ def test_processes_are_started_only_where_trials_take_longer_than_that(
         trials.trial(attempt(1.0))
         trials.expect([attempt(2.0)])
         assert {each.pid for each in active_children()} == children
+
+
+def test_a_process_has_started_by_the_end_of_the_first_trial_that_will_take_long(
+    children: set[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = mean(sum(visit.outputs for visit in sample.values()) for sample in profile().kinds["text"])
+    monkeypatch.setattr(ahead, "WORTH", 149.5 * tokens * ahead.TOKEN)
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.trial(Attempt(line(), {}, Load({"text": 3.0}, 49, rate=1.0, around=50), 1, MEMORY))
+        assert {each.pid for each in active_children()} == children
+        trials.trial(Attempt(line(), {}, Load({"text": 3.0}, 50, rate=1.0, around=50), 1, MEMORY))
+        assert len({each.pid for each in active_children()} - children) == 1
+
+
+def test_a_process_is_started_without_what_fills_a_pipe(
+    soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who starts one would wait until it has read that, for as long as its imports take."""
+    sizes, dump = list[int](), reduction.dump
+
+    def noted(thing: Any, file: Any, *arguments: Any) -> None:
+        dump(thing, file, *arguments)
+        sizes.append(file.tell())
+
+    monkeypatch.setattr(reduction, "dump", noted)
+    large = profile()
+    large.kinds["text"] = [
+        {**each, "speak": evolve(each["speak"])} for each in large.kinds["text"] for _ in range(3000)
+    ]
+    with Ahead(large, LIMITS, processes=2) as trials:
+        trials.expect([attempt(1.0)])
+        assert len(trials._sent()) > 65536
+        assert isinstance(trials.trial(attempt(1.0)), Trial)
+    assert sizes
+    assert max(sizes) < 65536
+
+
+def test_what_is_unlikely_is_not_simulated_here(
+    soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[Attempt]()
+    monkeypatch.setattr(Attempt, "made", lambda self, *given: made.append(self))
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect([attempt(1.0)], [attempt(2.0)])
+        assert isinstance(trials.trial(attempt(1.0)), Trial)
+        assert not made
+
+
+def test_one_more_than_there_are_processes_may_wait(soon: Noted, children: set[int | None]) -> None:
+    with Ahead(profile(), LIMITS, processes=2) as trials:
+        trials.expect([attempt(1.0), attempt(2.0)], waiting=1)
+        assert [each.load.rate for each, _ in trials._begun] == [1.0], "it may wait, but need not"
+        trials.expect([attempt(3.0), attempt(4.0)], waiting=2)
+        assert [each.load.rate for each, _ in trials._begun] == [1.0, 3.0]
+        assert trials._next == attempt(4.0)
 
 
 def test_no_more_are_begun_than_there_are_processes_without_work(soon: Noted, children: set[int | None]) -> None:

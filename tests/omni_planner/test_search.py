@@ -430,19 +430,29 @@ def test_so_many_requests_come_before_those_that_count_as_come_while_one_lasts(m
     few, load = evolve(line(), max_in_flight=1), Load({"text": 1.0}, 20, rate=500.0)
     found = plan_fleet(few, profile(), load, Objectives.parse("done=0.11"), Fleet(9, 1, GPU))
     assert found.usual.refused == 0
-    lasting, done, before = fleets.LASTING, fleets.LASTING, dict[float | None, Trial]()
-    for config, part, trial in made[:-2]:  # then come those of the plan
-        short = before.setdefault(part.rate, trial)
-        is_again = short is not trial
-        coming = ceil(short.coming if is_again else (part.rate or 0.0) * lasting)
-        assert part.around == min(LONGER_AROUND if is_again else AROUND, coming)
-        assert config.max_in_flight >= 2 * coming if is_again else config.max_in_flight == 2 * coming
-        if not trial.excess and not is_again:
+    *searched, (config, part, longer), (_, usual, _) = made
+    lasting, best = fleets.LASTING, searched[0][1:]
+    for number, (limited, short, trial) in enumerate(searched):
+        coming = ceil((short.rate or 0.0) * lasting)
+        assert short.around == min(AROUND, coming)
+        assert limited.max_in_flight == 2 * coming
+        if not number:
+            lasting = 0.0  # the first says how long requests last, whether it meets the objectives or not
+        if not number or not trial.excess:
             done = trial.figures["done"].p95
-            lasting = fleets._rounded(done)
-            assert done <= lasting < 1.25 * done
-    assert [part.around for _, part, _ in made[-2:]] == [ceil((part.rate or 0.0) * lasting) for _, part, _ in made[-2:]]
-    assert done < 0.12
+            lasting = max(lasting, fleets._rounded(done))
+            assert done <= fleets._rounded(done) < 1.25 * done
+        if not trial.excess and (short.rate or 0.0) > (best[0].rate or 0.0) * (not best[1].excess):
+            best = short, trial
+    assert len({short.rate for _, short, _ in searched}) == len(searched) > 3
+    assert sum(not trial.excess for _, _, trial in searched[1:]) > 1
+    assert part.around == min(LONGER_AROUND, ceil(best[1].coming)) == ceil(best[1].coming)
+    assert part.total > best[0].total
+    assert config.max_in_flight >= 2 * ceil(best[1].coming)
+    assert found.degraded is longer
+    assert (part.rate, usual.rate) == (500 / (found.hosts - 1), 500 / found.hosts)
+    assert usual.around == ceil((usual.rate or 0.0) * fleets._rounded(best[1].figures["done"].p95))
+    assert best[1].figures["done"].p95 < 0.12
 
 
 def test_a_cell_does_not_bear_messages_that_come_faster_than_they_are_handled() -> None:

@@ -98,7 +98,11 @@ class Batcher:
         """
         plan, self._now = Plan(), now
         preemptions = self.preemptions
-        ready = self._with_room(can_step)
+        ready, are_decodes = self._with_room(can_step)
+        if are_decodes and self.pace is None and not self.waiting and len(ready) <= self.max_batch_tokens:
+            plan.work = [(request, 1) for request in ready]  # in whatever order
+            self._count(plan)
+            return plan
         if len(ready) > 1:
             ready.sort(key=self._turn)
         if self.pace is not None:
@@ -116,13 +120,17 @@ class Batcher:
             budget = self._admit(plan, budget, can_step)
         if behind:
             self._serve(plan, [r for r in behind if r in self.running], budget, can_step)
-        self._step += bool(plan.work)
-        time = self._time
-        for request, _ in plan.work:
-            self._turns += 1
-            entry = self._entry(request)
-            entry.served, entry.turn = time, self._turns
+        self._count(plan)
         return plan
+
+    def _count(self, plan: Plan) -> None:
+        """Note that the requests of a plan are served."""
+        self._step += bool(plan.work)
+        time, entries = self._time, self._entries
+        for turn, (request, _) in enumerate(plan.work, self._turns + 1):
+            entry = entries[request.request_id]
+            entry.served, entry.turn = time, turn
+        self._turns += len(plan.work)
 
     def _serve(self, plan: Plan, requests: list[ARRequest], budget: int, can_step: CanStep) -> int:
         """Plan running requests in order within a budget of positions, and return the rest of the budget."""
@@ -146,22 +154,32 @@ class Batcher:
                 self.cache.name(request.request_id, self._entry(request).keys.first(request.computed))
 
     # --- running requests --------------------------------------------------------------------------------------------
-    def _with_room(self, can_step: CanStep) -> list[ARRequest]:
-        """Return the running requests that can compute something now. The highest ranks are given blocks first."""
+    def _with_room(self, can_step: CanStep) -> tuple[list[ARRequest], bool]:
+        """Return the running requests that can compute something now, and whether all of them are at a decode step. The highest ranks are
+        given blocks first.
+        """
         ready: list[ARRequest] = []
-        count = len(self.running)
-        reserve = self.cache.reserve
+        count, are_decodes = len(self.running), True
+        reserve, block_size = self.cache.reserve, self.cache.block_size
         for request in list(self.running):
             if len(self.running) < count and request not in self.running:
                 continue  # it was preempted for a higher one, or failed
-            ids = request.output_ids  # _is_decode, with the length at hand
+            ids, computed = request.output_ids, request.computed  # _is_decode, with the length at hand
             length = len(request.prompt_ids) + len(ids)
-            if ids and length - request.computed == 1 and not can_step(request):
-                continue
+            if ids and length - computed == 1:
+                if not can_step(request):
+                    continue
+                if computed % block_size:  # the position before is in the same block
+                    ready.append(request)
+                    continue
+            else:
+                are_decodes = False
             # The blocks of a prompt are allocated at its admission, but not those of one that was extended since.
             if reserve(request.request_id, length) or self._make_room(request):
                 ready.append(request)
-        return ready if len(self.running) == count else [request for request in ready if request in self.running]
+        if len(self.running) < count:
+            ready = [request for request in ready if request in self.running]
+        return ready, are_decodes
 
     def _make_room(self, request: ARRequest) -> bool:
         """Allocate what a request needs, preempting the lowest ones if necessary; ``False`` if it was preempted itself."""

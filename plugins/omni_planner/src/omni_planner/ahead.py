@@ -7,13 +7,17 @@ simulates what is likeliest after that. What was begun in vain is thrown away: t
 
 from __future__ import annotations
 
+import pickle
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
+from itertools import chain, repeat
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
 from time import perf_counter
 from types import TracebackType
+from typing import Any, TypeVar
 
 from attrs import define, field, frozen
 
@@ -27,8 +31,13 @@ from omni_planner.trials import Load, Settings, Trial, attempt
 WORTH = 1.0
 """Seconds of a trial from which processes are started, which takes some three seconds each."""
 
+TOKEN = 3e-5
+"""Seconds that a trial takes for each token of its requests, about."""
+
 MOST = 8
 """Processes that simulate at once, at most: each has some 300 MB, and no search expects more trials than that."""
+
+T = TypeVar("T")
 
 
 @frozen
@@ -41,6 +50,17 @@ class Attempt:
     cost: int
     gpus: Sequence[int] = ()
     cores: int | None = None
+
+    def seconds(self, profile: PipelineProfile) -> float:
+        """Return how long it will take, about, by the tokens of its requests."""
+        total = sum(self.load.mix.values())
+        tokens = sum(
+            weight / total * visit.outputs / len(profile.kinds[kind])
+            for kind, weight in self.load.mix.items()
+            for sample in profile.kinds.get(kind, ())
+            for visit in sample.values()
+        )
+        return (self.load.total + 2 * self.load.around) * tokens * TOKEN
 
     def made(self, profile: PipelineProfile, objectives: Objectives) -> Trial | str:
         """Simulate it; see :func:`omni_planner.trials.attempt`."""
@@ -64,6 +84,7 @@ class Ahead:
     _next: Attempt | None = None
     _longest: float = 0.0
     _pool: ProcessPoolExecutor | None = None
+    _given: bytes = b""
     _workers: set[BaseProcess] = field(factory=set)
 
     def __enter__(self) -> Ahead:
@@ -96,25 +117,31 @@ class Ahead:
                     break
         if self._next == wanted:
             self._next = None
+        if self._pool is None and self.processes > 1 and wanted.seconds(self.profile) >= WORTH:
+            self._start()
         began = perf_counter()
         made = wanted.made(self.profile, self.objectives)
         self._longest = max(self._longest, perf_counter() - began)
         return made
 
-    def expect(self, probable: Iterable[Attempt], waiting: int = 0) -> None:
-        """Begin trials that will probably be asked for, the likeliest first, as many as there are processes without work. ``waiting``: so
-        many more are begun as soon as a process is free, whether they are asked for by then or not.
+    def expect(self, probable: Iterable[Attempt], unlikely: Iterable[Attempt] = (), waiting: int = 0) -> None:
+        """Begin trials that will probably be asked for, the likeliest first, as many as there are processes without work.
+
+        Args:
+            unlikely: those that are asked for else. This process simulates none of them while it waits for another one.
+            waiting: of the first so many, one may be begun as soon as a process is free, whether it is asked for by then or not.
         """
         self._next = None
-        if self.processes < 2 or self._longest < WORTH:
+        if self.processes < 2 or (self._pool is None and self._longest < WORTH):
             return
-        for each in probable:
+        each_likely = chain(zip(probable, repeat(True)), zip(unlikely, repeat(False)))
+        for number, (each, is_likely) in enumerate(each_likely):
             if all(each != begun for begun, _ in self._begun):
-                if sum(not future.done() for _, future in self._begun) >= self.processes - 1 + waiting:
-                    self._next = each
+                if sum(not future.done() for _, future in self._begun) >= self.processes - (number >= waiting):
+                    self._next = each if is_likely else None
                     return
                 try:
-                    self._begun.append((each, self._submit(each)))
+                    self._begun.append((each, self._submit(_made, self._sent(), each)))
                 except Exception:  # no process can be started, or a process was killed; what an author says of a pipeline may not be sent
                     self.processes = 1
                     return
@@ -131,28 +158,42 @@ class Ahead:
             return
         self._begun.append((wanted, made))
 
-    def _submit(self, wanted: Attempt) -> Future[Trial | str]:
-        """Begin a trial in another process, which is started if all have work. Of Ctrl-C it hears nothing, from its start on."""
+    def _start(self) -> None:
+        """Start a process, so that it has work by the time that the first trial is made."""
+        try:
+            self._sent()
+            self._submit(int)
+        except Exception:  # see `expect`
+            self.processes = 1
+
+    def _sent(self) -> bytes:
+        """Return what every process needs. Raises an error if it cannot be sent."""
+        if not self._given:
+            self._given = pickle.dumps((portable(self.profile), self.objectives))
+        return self._given
+
+    def _submit(self, made: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Begin something in another process, which is started if all have work. Of Ctrl-C it hears nothing, from its start on.
+
+        A process is started without ``arguments``: one that is sent more with its start than a pipe holds makes this one wait for it.
+        """
         before = set(active_children())
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             if self._pool is None:
-                given = portable(self.profile), self.objectives
-                self._pool = ProcessPoolExecutor(self.processes - 1, get_context("spawn"), _begin, given)
-            return self._pool.submit(_made, wanted)
+                self._pool = ProcessPoolExecutor(self.processes - 1, get_context("spawn"), end_with_parent)
+            return self._pool.submit(made, *arguments)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, masked)
             self._workers |= set(active_children()) - before
 
 
-_given: list[tuple[PipelineProfile, Objectives]] = []
+@cache
+def _given(sent: bytes) -> tuple[PipelineProfile, Objectives]:
+    """Return what was sent, read once in each process."""
+    profile, objectives = pickle.loads(sent)
+    return profile, objectives
 
 
-def _begin(profile: PipelineProfile, objectives: Objectives) -> None:
-    """Begin a process, which ends with the one that started it."""
-    end_with_parent()
-    _given.append((profile, objectives))
-
-
-def _made(wanted: Attempt) -> Trial | str:
-    return wanted.made(*_given[0])
+def _made(sent: bytes, wanted: Attempt) -> Trial | str:
+    return wanted.made(*_given(sent))

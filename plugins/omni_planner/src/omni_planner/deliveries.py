@@ -8,7 +8,7 @@ from functools import partial
 from omni_core.errors import ConfigError
 from omni_planner.machine import Action, Clock
 from omni_planner.profile import CLIENT, PipelineProfile
-from omni_planner.replica import Loop, Replica
+from omni_planner.replica import Loop, OwnThread, Replica
 from omni_planner.requests import Flight
 from omni_planner.stages import DONE, PAYLOAD, Output
 from omni_planner.units import Restarts, SimulatedUnit, sent
@@ -95,7 +95,8 @@ class Deliveries:
 
     def send_together(self, sender: Replica, outputs: list[Output]) -> None:
         """Send what goes to one process in one event: the last message arrives when it would, the others with it."""
-        client, serving = self.client, self.serving
+        client, serving, source, own = self.client, self.serving, sender.stage.name, sender.loop
+        assert isinstance(own, OwnThread)
         groups: dict[Loop, tuple[SimulatedUnit | None, list[Letter]]] = {}
         for flight, what, targets, frames in outputs:
             for target in targets:
@@ -109,10 +110,19 @@ class Deliveries:
                 else:
                     group[1].append((flight, what, target, frames))
         for loop, (unit, letters) in groups.items():
-            if loop is sender.loop:
-                self._arrived(unit, loop, sender.stage.name, letters)
+            if loop is own:
+                self._arrived(unit, loop, source, letters)
+            elif self.restarts is None:  # what follows is known now
+                cost = self._cost(letters)
+                then = partial(loop.do, cost, partial(self._arrived, unit, loop, source, letters))
+                self.clock.after(own.charge(cost) + self._delay(source, letters), then)
             else:
-                sender.loop.do(self._cost(letters), partial(self._post, unit, sender.stage.name, letters))
+                own.do(self._cost(letters), partial(self._post, unit, source, letters))
+
+    def _delay(self, source: str, letters: list[Letter]) -> float:
+        """Return the seconds between the ends of messages: only payloads, of which few are in a step, have bytes that take time."""
+        delays = [self._profile.delay(source, each[0].sample, True) for each in letters if each[1] == PAYLOAD]
+        return max([self._profile.latency, *delays])
 
     def _post(self, unit: SimulatedUnit | None, source: str, letters: list[Letter]) -> None:
         """Let messages go to a process that is another one by now if the first has died."""
@@ -127,21 +137,24 @@ class Deliveries:
             letters = kept
         if letters:
             loop = self.client if unit is None else unit.loop
-            # Only payloads, of which few are in a step, have bytes that take time.
-            delays = [self._profile.delay(source, each[0].sample, True) for each in letters if each[1] == PAYLOAD]
             then = partial(loop.do, self._cost(letters), partial(self._arrived, unit, loop, source, letters))
-            self.clock.after(max([self._profile.latency, *delays]), then)
+            self.clock.after(self._delay(source, letters), then)
 
     def _arrived(self, unit: SimulatedUnit | None, loop: Loop, source: str, letters: list[Letter]) -> None:
-        woken: dict[Replica, None] = {}
-        for flight, what, target, frames in letters:
-            if unit is None:
+        if unit is None:
+            for flight, what, _, frames in letters:
                 self._heard(flight, what, source, frames)
-            elif unit.loop is loop:
+            return
+        if unit.loop is not loop:
+            return
+        woken: dict[Replica, None] = {}
+        can_fail, replicas = self.restarts is not None, unit.replicas
+        for flight, what, target, _ in letters:
+            if can_fail:
                 flight.reached.add(target)
-                replica = unit.replicas[target]
-                replica.put(flight, what, source)
-                woken[replica] = None
+            replica = replicas[target]
+            replica.put(flight, what, source)
+            woken[replica] = None
         for replica in woken:
             replica.wake()
 

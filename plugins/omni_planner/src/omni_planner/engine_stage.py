@@ -14,7 +14,7 @@ from omni_core.protocol.messages import OmniRequest
 from omni_engine.batching import Batcher
 from omni_engine.kv_cache import KVCache
 from omni_engine.pace import Pace
-from omni_planner.profile import Costing, Seconds, StageProfile
+from omni_planner.profile import Costing, Seconds, StageProfile, Visit
 from omni_planner.requests import Flight
 from omni_planner.stages import CHUNK, Inputs, Message, Output, Settings, SimulatedStage, Step, Watch, streamed
 from omni_torch.budgets import MAX_BATCH_TOKENS, MAX_RUNNING, chunks
@@ -23,9 +23,11 @@ from omni_torch.deadlines import TEXT_SECONDS, policy_of
 
 @define(eq=False)
 class _Running:
-    """An engine's request."""
+    """An engine's request. ``chunks``: of each stream, how many there are, and what is sent for one."""
 
     flight: Flight
+    visit: Visit
+    chunks: list[tuple[int, Output]]
     inputs: Inputs = field(factory=Inputs)
     request: ARRequest | None = None
 
@@ -144,10 +146,14 @@ class EngineStage(SimulatedStage):
             return  # its stream goes on
         running = self._running.get(flight.name)
         if running is None:
-            running = self._running[flight.name] = _Running(flight)
+            visit = flight.sample[self.name]
+            chunks: list[tuple[int, Output]] = [
+                (total, (flight, CHUNK, [target], 0)) for target, total in visit.chunks.items() if total
+            ]
+            running = self._running[flight.name] = _Running(flight, visit, chunks)
         running.inputs.take(message)
         if running.request is None and running.inputs.messages >= self._profile.admit_after:
-            visit = flight.sample[self.name]
+            visit = running.visit
             most, capacity = max(1, visit.prompt) + max(1, visit.outputs) - 1, self.batcher.cache.capacity
             if most > capacity:
                 raise ConfigError(
@@ -172,16 +178,18 @@ class EngineStage(SimulatedStage):
         ids = request.output_ids
         if request.computed < len(request.prompt_ids) + len(ids):
             return
-        flight: Flight = request.state.flight
-        visit = flight.sample[self.name]
+        running: _Running = request.state
+        flight, all_made = running.flight, running.visit.outputs
         ids.append(0)
         if self._pace is not None:
             self._pace.emitted(flight.name, self.now() + self._watch.elapsed)
         made = len(ids)
-        for target, total in visit.chunks.items():
-            for _ in range(streamed(total, visit.outputs, made)):
-                outputs.append((flight, CHUNK, [target], 0))
-        if made >= visit.outputs:
+        for total, chunk in running.chunks:
+            if total == all_made:
+                outputs.append(chunk)
+            else:
+                outputs += [chunk] * streamed(total, all_made, made)
+        if made >= all_made:
             self.batcher.remove(request)
             if self._pace is not None:
                 self._pace.policy.end(flight.name)

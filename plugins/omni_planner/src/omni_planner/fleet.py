@@ -46,16 +46,18 @@ class Cell:
     """A pipeline on some GPUs of a host, and the most that it bears.
 
     Attributes:
-        gpus: of it. shape: where its stages are. most: the part of the whole load that it bears with the objectives met. trial: at that
-            load. lasting: seconds of a request there, rounded up. is_settled: as many requests were simulated as tell whether its queue
+        gpus: of it. shape: where its stages are. most: the part of the whole load that it bears with the objectives met. lasting:
+            seconds of a request there, rounded up.
+        part: of the load, with which ``trial`` was simulated. is_settled: as many requests were simulated then as tell whether its queue
             grows; else ``most`` may be too much, mostly by less than a tenth.
     """
 
     gpus: int
     shape: Shape
     most: float
-    trial: Trial
     lasting: float
+    part: float
+    trial: Trial
     is_settled: bool = False
 
     def needed(self) -> int:
@@ -128,7 +130,7 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
         if isinstance(cell, Cell):
             found[gpus] = cell
             again = ", in a longer simulation too" if cell.is_settled else ""
-            on_progress(f"cells of {gpus}: {cell.shape.text}; each bears {_part(load.scaled(cell.most))}{again}")
+            on_progress(f"cells of {gpus}: {cell.shape.text}; each bears {_part(load.scaled(cell.part))}{again}")
         elif cell is not None:
             worse[gpus] = cell
             on_progress(f"cells of {gpus}: {cell.shape}; {cell.text}")
@@ -137,7 +139,8 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
         take(gpus, cells.best(gpus, reasons))
     while found and not (best := cells.fewest()).is_settled:
         take(best.gpus, cells.settled(best, reasons))
-        if best.gpus not in found or found[best.gpus].most < best.most:  # others were given up by comparison with it
+        if best.gpus not in found or cells.hosts(found[best.gpus]) > cells.hosts(best):
+            # others were given up by comparison with it
             for gpus in sorted(worse.keys() - {best.gpus}):
                 del worse[gpus]
                 take(gpus, cells.best(gpus, reasons))
@@ -148,13 +151,14 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
         )
 
     best = cells.fewest()
-    hosts = _hosts(fleet, best.gpus, best.most) + cells.spare
+    hosts = cells.hosts(best) + cells.spare
     if hosts > fleet.hosts:
         raise ConfigError(f"{load} needs {hosts} hosts, {cells.spare} of them spare; --devices has {fleet.hosts}")
-    cells.lasting = best.lasting
-    planned = cells.planned(best.gpus, best.shape, best.most)
-    cells.trials.expect(planned[1:])
-    usual, degraded = map(cells.trials.trial, planned)
+    planned = cells.planned(best.gpus, best.shape, best.most, best.lasting)
+    is_known = best.part == cells.degraded(best.gpus, best.most)
+    cells.trials.expect([] if is_known else planned[1:])
+    usual = cells.trials.trial(planned[0])
+    degraded = best.trial if is_known else cells.trials.trial(planned[1])
     assert isinstance(usual, Trial)
     assert isinstance(degraded, Trial)
     number = hosts * (fleet.gpus // best.gpus)
@@ -168,7 +172,8 @@ class _Cells:
 
     Attributes:
         found: the best cells so far, by their GPUs.
-        lasting: seconds that requests take, about those of the last trial that met the objectives.
+        lasting: seconds that requests take: at first those of the first trial, for each further size of cells those of the smaller
+            cell, and longer ones as soon as they are simulated. They seldom change, so what is begun ahead is mostly what is asked for.
     """
 
     config: PipelineConfig
@@ -180,6 +185,7 @@ class _Cells:
     trials: Ahead
     found: dict[int, Cell] = field(factory=dict)
     lasting: float = LASTING
+    _is_first: bool = True
     _ranked: dict[int, list[Shape]] = field(factory=dict)
 
     def sizes(self) -> list[int]:
@@ -188,14 +194,24 @@ class _Cells:
 
     def fewest(self) -> Cell:
         """Return the cell of which the fewest hosts are needed."""
-        return min(self.found.values(), key=lambda each: (_hosts(self.fleet, each.gpus, each.most), -each.gpus))
+        return min(self.found.values(), key=lambda each: (self.hosts(each), -each.gpus))
 
-    def planned(self, gpus: int, shape: Shape, most: float) -> list[Attempt]:
-        """Return the trials of a plan with cells that bear ``most``: on the hosts that are needed and the spare ones, and without these."""
-        each_host = self.fleet.gpus // gpus
-        number = (_hosts(self.fleet, gpus, most) + self.spare) * each_host
-        shares = 1 / number, 1 / (number - self.spare * each_host)
-        return [self._attempt(gpus, shape.settings, share) for share in shares]
+    def hosts(self, cell: Cell) -> int:
+        """Return the number of hosts with such cells, without spare ones."""
+        return _hosts(self.fleet, cell.gpus, cell.most)
+
+    def usual(self, gpus: int, most: float) -> float:
+        """Return a cell's part of the load on the hosts that are needed and the spare ones. ``most``: that it bears."""
+        return 1 / ((_hosts(self.fleet, gpus, most) + self.spare) * (self.fleet.gpus // gpus))
+
+    def degraded(self, gpus: int, most: float) -> float:
+        """Return the same without the spare hosts."""
+        return 1 / (_hosts(self.fleet, gpus, most) * (self.fleet.gpus // gpus))
+
+    def planned(self, gpus: int, shape: Shape, most: float, lasting: float) -> list[Attempt]:
+        """Return the trials of a plan with cells that bear ``most``: usual and degraded."""
+        shares = self.usual(gpus, most), self.degraded(gpus, most)
+        return [self._attempt(gpus, shape.settings, share, lasting=lasting) for share in shares]
 
     def best(self, gpus: int, reasons: list[str], after: Shape | None = None) -> Cell | Worse | None:
         """Return the cell of so many GPUs that bears the most; ``None``, and why, if none fits or meets the objectives.
@@ -203,6 +219,8 @@ class _Cells:
         Args:
             after: a shape that cannot be simulated, nor can those before it.
         """
+        if smaller := self._smaller(gpus):
+            self.lasting = smaller[-1].lasting
         ranked = self._shapes(gpus)
         for shape in ranked if after is None else ranked[ranked.index(after) + 1 :]:
             share, step = self._first(gpus, shape, self._known(gpus))
@@ -215,20 +233,24 @@ class _Cells:
         return None
 
     def settled(self, cell: Cell, reasons: list[str]) -> Cell | Worse | None:
-        """Simulate a cell for longer; return it, or if it does not bear its load for long one that bears less, or as :meth:`best`."""
+        """Simulate a cell for longer, with the most that it has in a plan; return it, or if it does not bear that for long one that bears
+        less, or as :meth:`best`.
+        """
         self.lasting = cell.lasting
-        if_missed = self._attempt(cell.gpus, cell.shape.settings, cell.most / SMALL_GROWTH)
-        self.trials.expect([*self.planned(cell.gpus, cell.shape, cell.most), if_missed], waiting=1)
-        judged = self._judged(cell.gpus, cell.shape.settings, cell.most, cell.trial)
+        share = self.degraded(cell.gpus, cell.most)
+        if_missed = self._attempt(cell.gpus, cell.shape.settings, share / SMALL_GROWTH)
+        usual = self.planned(cell.gpus, cell.shape, cell.most, cell.lasting)[:1]
+        self.trials.expect(usual, [if_missed], waiting=2)
+        judged = self._judged(cell.gpus, cell.shape.settings, share, cell.trial)
         if isinstance(judged, tuple):
             trial, problem = judged
             if not problem:
-                return evolve(cell, trial=trial, is_settled=True)
-            part = self.load.scaled(cell.most)
+                return evolve(cell, part=share, trial=trial, is_settled=True)
+            part = self.load.scaled(share)
             if part.in_flight == 1:
                 reasons.append(f"a cell of {cell.gpus} ({cell.shape.text}) {problem} even with {_part(part)}")
                 return None
-            less = self._most(cell.gpus, cell.shape, cell.most / SMALL_GROWTH, SMALL_GROWTH, cell.most)
+            less = self._most(cell.gpus, cell.shape, share / SMALL_GROWTH, SMALL_GROWTH, share)
             if isinstance(less, Cell | Worse):
                 return less
             if isinstance(less, Missed):
@@ -239,7 +261,8 @@ class _Cells:
         return self.best(cell.gpus, reasons, cell.shape)
 
     def _smaller(self, gpus: int) -> list[Cell]:
-        return [each for size, each in self.found.items() if size < gpus]
+        """Return the cells of fewer GPUs, by their size."""
+        return [each for size, each in sorted(self.found.items()) if size < gpus]
 
     def _known(self, gpus: int) -> float:
         """Return the part of the load that a cell may be expected to bear, by what smaller ones do; 0 if there are none."""
@@ -273,27 +296,31 @@ class _Cells:
         reached: Cell | None = None
         while True:
             down = 1 / (max(shrink, GROWTH) if share < known else shrink)
+            lasting = self.lasting if reached is None else reached.lasting
             if share == 1.0 or missed < CLOSE * share:
-                if_borne = self._after(gpus, shape, share)
+                if_borne = self._after(gpus, shape, share, lasting)
             else:
                 more = min(1.0, share * step) if missed > 1.0 else (share + missed) / 2
                 if_borne = [self._attempt(gpus, shape.settings, more)]
             if reached is not None and share < CLOSE * reached.most:
-                if_missed = self._after(gpus, shape, reached.most)
+                if_missed = self._after(gpus, shape, reached.most, lasting)
             else:
                 less = share * down if reached is None else (reached.most + share) / 2
                 if_missed = [self._attempt(gpus, shape.settings, less)]
             is_likely = reached is not None or share <= (known or missed) * (1 + 1e-9)  # to be borne
-            self.trials.expect(if_borne + if_missed if is_likely else if_missed + if_borne)
+            likely, unlikely = (if_borne, if_missed) if is_likely else (if_missed, if_borne)
+            self.trials.expect(likely, unlikely, waiting=len(likely) - 1)  # the first of the next size is long
             judged = self._judged(gpus, shape.settings, share)
             if isinstance(judged, str):
                 return judged
             trial, problem = judged
+            lasting = _rounded(trial.figures["done"].p95) if "done" in trial.figures else self.lasting
+            if self._is_first or (not problem and lasting > self.lasting):
+                self.lasting, self._is_first = lasting, False
             if problem:
                 missed = share
             else:
-                self.lasting = _rounded(trial.figures["done"].p95)
-                reached = Cell(gpus, shape, share, trial, self.lasting, is_certain(trial))
+                reached = Cell(gpus, shape, share, lasting, share, trial, is_certain(trial))
             if reached is not None:
                 if reached.most == 1.0 or missed < CLOSE * reached.most:
                     return reached
@@ -308,17 +335,22 @@ class _Cells:
                 bears = f"each bears less than {_part(self.load.scaled(missed))}"
                 return Worse(shape.text, f"{bears}, so more hosts would be needed; {reason(trial)}")
 
-    def _after(self, gpus: int, shape: Shape, most: float) -> list[Attempt]:
-        """Return what is asked for after a size of cells that bear ``most``: the first trial of the next size, or those of the plan."""
+    def _after(self, gpus: int, shape: Shape, most: float, lasting: float) -> list[Attempt]:
+        """Return what is asked for after a size of cells that bear ``most``: the first two trials of the next size, or the plan's usual
+        one.
+        """
         is_again = (
             gpus in self.found
         )  # with less load; others are tried again only if they were given up by comparison with it
         larger = [] if is_again else [each for each in self.sizes() if each > gpus and each not in self.found]
         if larger and (ranked := self._shapes(larger[0])):
             known = max(self._known(larger[0]), most / gpus * larger[0])
-            share, _ = self._first(larger[0], ranked[0], known)
-            return [self._attempt(larger[0], ranked[0].settings, share)]
-        return self.planned(gpus, shape, most)
+            share, step = self._first(larger[0], ranked[0], known)
+            return [
+                self._attempt(larger[0], ranked[0].settings, each, lasting=lasting)
+                for each in (share, share * (1 / step))
+            ]
+        return self.planned(gpus, shape, most, lasting)[:1]
 
     def _judged(
         self, gpus: int, settings: Settings, share: float, before: Trial | None = None
@@ -340,19 +372,21 @@ class _Cells:
                 return self._judged(gpus, settings, share, trial)
         return trial, "meets the objectives, but its queues grow,"
 
-    def _attempt(self, gpus: int, settings: Settings, share: float, before: Trial | None = None) -> Attempt:
-        """Return the trial of a cell with a part of the load. ``before``: see :meth:`_judged`."""
-        part = self.load.scaled(share)
+    def _attempt(
+        self, gpus: int, settings: Settings, share: float, before: Trial | None = None, lasting: float | None = None
+    ) -> Attempt:
+        """Return the trial of a cell with a part of the load. ``before``: see :meth:`_judged`; ``lasting``: if not those of now."""
+        part, lasting = self.load.scaled(share), self.lasting if lasting is None else lasting
         at_once = part.in_flight or 0
         if part.rate is None and part.pause is None:
             part = evolve(part, total=max(part.total, part.in_flight or 0))
         else:
             rate = per_second(part, self.profile, self.config)
             if before is None:
-                part = short(part, rate, self.lasting, self.objectives.limits)
+                part = short(part, rate, lasting, self.objectives.limits)
             else:
                 part = longer(part, before)
-            at_once = max(at_once, ceil(rate * self.lasting), ceil(before.coming) if before is not None else 0)
+            at_once = max(at_once, ceil(rate * lasting), ceil(before.coming) if before is not None else 0)
         given = dict(settings)
         for stage in self.config.stages:
             if self.profile.stages[stage.name].kind == "engine":

@@ -46,13 +46,14 @@ class OwnThread:
 
     def do(self, seconds: float, then: Action, waking: float = 0.0) -> None:
         """Work, see :class:`Loop`; it never wakes, because estimates have no seconds for it."""
-        self.charge(seconds)
-        self._clock.after(self._free - self._clock.now, partial(self._done, then))
+        self._clock.after(self.charge(seconds), partial(self._done, then))
 
-    def charge(self, seconds: float) -> None:
-        """Work for so many processor seconds after all that it was given before."""
+    def charge(self, seconds: float) -> float:
+        """Work for so many processor seconds after all that it was given before. Returns the seconds until that is done."""
         self.worked += seconds
-        self._free = max(self._free, self._clock.now) + seconds
+        now = self._clock.now
+        self._free = free = (self._free if self._free > now else now) + seconds
+        return free - now
 
     def kill(self) -> None:
         """End it."""
