@@ -251,6 +251,7 @@ def test_one_more_than_there_are_processes_may_wait(soon: Noted, children: set[i
     with Ahead(profile(), LIMITS, processes=2) as trials:
         trials.expect([attempt(1.0), attempt(2.0)], waiting=1)
         assert [each.load.rate for each, _ in trials._begun] == [1.0], "it may wait, but need not"
+        assert (trials.has_begun(attempt(1.0)), trials.has_begun(attempt(2.0))) == (True, False)
         trials.expect([attempt(3.0), attempt(4.0)], waiting=2)
         assert [each.load.rate for each, _ in trials._begun] == [1.0, 3.0]
         assert trials._next == attempt(4.0)

@@ -124,6 +124,10 @@ class Ahead:
         self._longest = max(self._longest, perf_counter() - began)
         return made
 
+    def has_begun(self, wanted: Attempt) -> bool:
+        """Return whether another process simulates a trial, or has done so."""
+        return any(wanted == begun for begun, _ in self._begun)
+
     def expect(self, probable: Iterable[Attempt], unlikely: Iterable[Attempt] = (), waiting: int = 0) -> None:
         """Begin trials that will probably be asked for, the likeliest first, as many as there are processes without work.
 
@@ -136,7 +140,7 @@ class Ahead:
             return
         each_likely = chain(zip(probable, repeat(True)), zip(unlikely, repeat(False)))
         for number, (each, is_likely) in enumerate(each_likely):
-            if all(each != begun for begun, _ in self._begun):
+            if not self.has_begun(each):
                 if sum(not future.done() for _, future in self._begun) >= self.processes - (number >= waiting):
                     self._next = each if is_likely else None
                     return

@@ -309,7 +309,9 @@ class _Cells:
                 if_missed = [self._attempt(gpus, shape.settings, less)]
             is_likely = reached is not None or share <= (known or missed) * (1 + 1e-9)  # to be borne
             likely, unlikely = (if_borne, if_missed) if is_likely else (if_missed, if_borne)
-            self.trials.expect(likely, unlikely, waiting=len(likely) - 1)  # the first of the next size is long
+            # Trials take seconds: nobody should have to wait while this process simulates what is asked for, or the second of the likely.
+            is_begun = self.trials.has_begun(self._attempt(gpus, shape.settings, share))
+            self.trials.expect(likely, unlikely, waiting=max(len(likely) - 1, not is_begun))
             judged = self._judged(gpus, shape.settings, share)
             if isinstance(judged, str):
                 return judged
