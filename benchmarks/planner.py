@@ -1,6 +1,7 @@
 """Predict what the demo does in several placements and loads, then run it: first text, first sound, completion, throughput.
 
     python benchmarks/planner.py [--quick] [--json FILE] [--rounds N] [--keep DIR] [--variant TEXT ...] [--checkpoint mid|DIR] [--explain]
+    python benchmarks/planner.py --again DIR [--json FILE] [--variant TEXT ...] [--explain]
 
 Calibrations, all in the demo's own placement, and variants in turn: virtual machines become slower and faster within minutes, which says
 nothing of a prediction, so each variant is simulated from the calibrations before and after its run. Rows say by how much those two differ
@@ -10,30 +11,34 @@ programs used more than 5 % of the processors is repeated, and of five the one w
 two calibrations differ by more than 10 %: of four the one with the least difference is taken. Each run is made twice, and what is measured
 are the figures of all requests of both; the last rows say by how much the second differs from the first, each alone. All variants are
 run in three rounds, and of a variant's predictions and of what was measured the medians of rounds count.
-With ``--keep`` the calibration of each variant is kept, with which others can be simulated. ``--explain`` adds the processor time of each
-process for a request, measured and simulated, which tells costs that are wrong from waits that are.
+``--keep`` keeps every run with its calibrations, and ``--again`` predicts them with what is installed now and measures nothing, so that
+two versions of the simulator are compared on the same runs. ``--explain`` adds the processor time of each process for a request, measured
+and simulated, which tells costs that are wrong from waits that are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import operator
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import click
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 from report import Row, json_option, publish, quick_option
 
 import omni_core
 from omni_core.client import AsyncPipe
 from omni_core.client.messages import chat_request
+from omni_core.config.loading import structure, unstructure
+from omni_core.config.schema import PipelineConfig
 from omni_core.protocol.messages import OmniRequest
 from omni_planner.calibrate import CONCURRENCIES, calibrate
 from omni_planner.profile import CLIENT, PipelineProfile
@@ -254,36 +259,79 @@ async def measured_in(pipe: AsyncPipe, model: Model, variant: Variant) -> list[M
 
 
 @frozen
-class Predicted:
+class Run:
     """One run of a variant between two calibrations.
 
     Attributes:
-        found, again: what was measured, twice. profile: both calibrations. outcome: what is predicted from it.
+        found, again: what was measured, twice. config: of the pipeline. profile: both calibrations.
         changed: the requests per second predicted from the later calibration over those from the earlier one.
     """
 
+    variant: Variant
     found: Measured
     again: Measured
+    config: PipelineConfig
     profile: PipelineProfile
-    outcome: Outcome
-    changed: float
+    changed: float = 1.0
+
+    def predicted(self, profile: PipelineProfile | None = None) -> Outcome:
+        """Return what is predicted from a calibration, by default from both."""
+        arrivals = arrivals_of(self.profile, self.variant.kind, self.variant.total)
+        return simulate(evolve(self.config), profile or self.profile, arrivals, in_flight=self.variant.in_flight)
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write ``NAME.json``, the profile, and ``NAME.run``, the rest."""
+        self.profile.save(folder / f"{name}.json")
+        kept = {
+            "variant": asdict(self.variant),
+            "found": asdict(self.found),
+            "again": asdict(self.again),
+            "config": unstructure(self.config),
+            "changed": self.changed,
+        }
+        (folder / f"{name}.run").write_text(json.dumps(kept) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Run:
+        """Read a ``NAME.run`` and the profile beside it."""
+        kept = json.loads(path.read_text())
+        return cls(
+            Variant(**kept["variant"]),
+            Measured(**kept["found"]),
+            Measured(**kept["again"]),
+            structure(kept["config"]),
+            PipelineProfile.load(path.with_suffix(".json")),
+            kept["changed"],
+        )
 
 
-async def run(
-    model: Model, names: Sequence[str], folder: Path | None, *, rounds: int, quick: bool, explain: bool
-) -> list[Row]:
-    """Calibrate, run variants and predict them."""
-    variants = [each for each in model.variants if not names or any(name in each.name for name in names)]
-    rows: list[Row] = []
-    explanations: list[Row] = []
-    repeated: list[Row] = []
+Runs = dict[str, list[Run]]
+"""The runs of each variant, by its name, one for each round."""
+
+
+def kept_in(folder: Path, names: Sequence[str]) -> Runs:
+    """Return the runs that were kept in a folder, of the variants with one of ``names`` in theirs."""
+
+    def place(path: Path) -> list[int]:
+        return [int(each) for each in path.stem.split("-")]
+
+    made: Runs = {}
+    for path in sorted(folder.glob("*-*.run"), key=place):
+        each = Run.load(path)
+        if any(name in each.variant.name for name in names or [""]):
+            made.setdefault(each.variant.name, []).append(each)
+    return made
+
+
+async def run(model: Model, variants: Sequence[Variant], folder: Path | None, *, rounds: int, quick: bool) -> Runs:
+    """Calibrate and run variants. ``folder``: for what is kept."""
     async with omni_core.open_async(model.pipeline, **model.options) as usual:
 
         async def calibrated() -> PipelineProfile:
             known = works(usual.config).admit_after
             return await calibrate(usual, await asked(usual, model), model.concurrencies, rounds=1, known=known)
 
-        async def between(before: PipelineProfile, variant: Variant) -> tuple[Predicted, PipelineProfile]:
+        async def between(before: PipelineProfile, variant: Variant) -> tuple[Run, PipelineProfile]:
             """Run a variant after a calibration; return that, and the one that follows."""
             if variant.settings:
                 async with omni_core.open_async(model.pipeline, **model.options, set=variant.settings) as pipe:
@@ -291,43 +339,50 @@ async def run(
             else:
                 twice, config = await measured_in(usual, model, variant), usual.config
             after = before if quick else await calibrated()
-            arrivals = arrivals_of(before, variant.kind, variant.total)
-
-            def simulated(profile: PipelineProfile) -> Outcome:
-                return simulate(evolve(config), profile, arrivals, in_flight=variant.in_flight)
-
             around = deepcopy(before)
             if not quick:
                 around.merge(after)
-            changed = summarise(simulated(after)).per_second / summarise(simulated(before)).per_second
-            return Predicted(*twice, around, simulated(around), changed), after
+            made = Run(variant, *twice, config, around)
+            rates = [summarise(made.predicted(each)).per_second for each in (before, after)]
+            return evolve(made, changed=rates[1] / rates[0]), after
 
         if quick:
             variants, rounds = [evolve(each, total=max(1, each.total // 6)) for each in variants[:2]], 1
-        made: dict[str, list[Predicted]] = {variant.name: [] for variant in variants}
+        made: Runs = {variant.name: [] for variant in variants}
         last = await calibrated()
-        for _ in range(rounds):
-            for variant in variants:
-                tries: list[Predicted] = []
+        for number in range(rounds):
+            for place, variant in enumerate(variants):
+                tries: list[Run] = []
                 while not tries or (min(map(unsteady, tries)) > MOST_CHANGED and len(tries) < TRIES):
                     each, last = await between(last, variant)
                     tries.append(each)
                 made[variant.name].append(min(tries, key=unsteady))
-    for number, variant in enumerate(variants):
-        each_round = made[variant.name]
-        first = each_round[0]
-        if folder is not None:
-            first.profile.save(folder / f"{number + 1}.json")
+                if folder is not None:
+                    made[variant.name][-1].save(folder, f"{place + 1}-{number + 1}")
+    return made
+
+
+def compared(made: Runs, *, explain: bool) -> Iterator[Row]:
+    """Predict runs; yield rows beside what was measured."""
+    rows: list[Row] = []
+    repeated: list[Row] = []
+    explanations: list[Row] = []
+    for variant, each_round in made.items():
+        outcomes = [each.predicted() for each in each_round]
         others = max(max(each.found.others, each.again.others) for each in each_round)
         changed = " ".join(f"{each.changed:.2f}" for each in each_round)
-        name = f"{variant.name} (others {others:.0%}, machine {changed})"
+        name = f"{variant} (others {others:.0%}, machine {changed})"
         found = [figures(each.found, each.again) for each in each_round]
-        rows += rows_of(name, [summarise(each.outcome) for each in each_round], found)
+        rows += rows_of(name, [summarise(each) for each in outcomes], found)
         for each in each_round:
             repeated += rows_of(name, [figures(each.again)], [figures(each.found)])
-        explanations += explained(variant.name, variant.total, first.outcome.processes, first.found)
-    ends = [*errors_of("predictions", rows), *errors_of("a second run", repeated)]
-    return rows + explanations * explain + ends
+        first = each_round[0]
+        explanations += explained(variant, first.variant.total, outcomes[0].processes, first.found)
+    yield from rows
+    if explain:
+        yield from explanations
+    yield from errors_of("predictions", rows)
+    yield from errors_of("a second run", repeated)
 
 
 def errors_of(what: str, rows: Sequence[Row]) -> list[Row]:
@@ -341,7 +396,7 @@ def errors_of(what: str, rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def unsteady(run: Predicted) -> float:
+def unsteady(run: Run) -> float:
     """Return by how much the machine changed around a run."""
     return max(run.changed, 1 / run.changed) - 1
 
@@ -352,7 +407,12 @@ def unsteady(run: Predicted) -> float:
 @click.option(
     "--keep",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="A folder for the calibrations of each variant's first run, by number.",
+    help="A folder for the runs and their calibrations: VARIANT-ROUND.run and .json, by number.",
+)
+@click.option(
+    "--again",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Measure nothing: predict the runs of such a folder.",
 )
 @click.option("--rounds", type=click.IntRange(1), default=3, help="Of all variants in turn; medians of them count.")
 @click.option("--variant", "names", multiple=True, help="Only variants with this in their names; may be repeated.")
@@ -363,23 +423,34 @@ def main(
     json_path: Path | None,
     rounds: int,
     keep: Path | None,
+    again: Path | None,
     names: tuple[str, ...],
     checkpoint: str | None,
     explain: bool,
 ) -> None:
     """Beside what was measured."""
+    if again is not None:
+        made = kept_in(again, names)
+        if not made:
+            raise click.BadParameter(
+                f"{again} has no runs" + f" of {' or '.join(names)}" * bool(names) + "; --keep writes them",
+                param_hint="--again",
+            )
+        publish([*compared(made, explain=explain)], json_path)
+        return
     with tempfile.TemporaryDirectory() as folder:
         if checkpoint == "mid":
             from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
 
             checkpoint = str(write_tiny_checkpoint(Path(folder) / "mid", shape="mid"))
         model = DEMO if checkpoint is None else checkpoint_of(checkpoint)
-        if not any(name in each.name for each in model.variants for name in names or [""]):
+        variants = [each for each in model.variants if any(name in each.name for name in names or [""])]
+        if not variants:
             raise click.BadParameter(
                 f"there are {', '.join(each.name for each in model.variants)}", param_hint="--variant"
             )
-        rows = asyncio.run(run(model, names, keep, rounds=rounds, quick=quick, explain=explain))
-    publish(rows, json_path)
+        made = asyncio.run(run(model, variants, keep, rounds=rounds, quick=quick))
+    publish([*compared(made, explain=explain)], json_path)
 
 
 if __name__ == "__main__":
