@@ -216,7 +216,7 @@ def test_a_process_has_started_by_the_end_of_the_first_trial_that_will_take_long
 def test_a_process_is_started_without_what_fills_a_pipe(
     soon: Noted, children: set[int | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who starts one would wait until it has read that, for as long as its imports take."""
+    """Starting one would wait until it has read that, for as long as its imports take."""
     sizes, dump = list[int](), reduction.dump
 
     def noted(thing: Any, file: Any, *arguments: Any) -> None:
