@@ -39,6 +39,7 @@ from omni_core.client import AsyncPipe
 from omni_core.client.messages import chat_request
 from omni_core.config.loading import structure, unstructure
 from omni_core.config.schema import PipelineConfig
+from omni_core.errors import ConfigError
 from omni_core.protocol.messages import OmniRequest
 from omni_planner.calibrate import CONCURRENCIES, calibrate
 from omni_planner.profile import CLIENT, PipelineProfile
@@ -275,7 +276,7 @@ class Run:
     changed: float = 1.0
 
     def predicted(self, profile: PipelineProfile | None = None) -> Outcome:
-        """Return what is predicted from a calibration, by default from both."""
+        """Return what is predicted from a calibration, by default from both, for requests that were recorded in both."""
         arrivals = arrivals_of(self.profile, self.variant.kind, self.variant.total)
         return simulate(evolve(self.config), profile or self.profile, arrivals, in_flight=self.variant.in_flight)
 
@@ -310,14 +311,17 @@ Runs = dict[str, list[Run]]
 
 
 def kept_in(folder: Path, names: Sequence[str]) -> Runs:
-    """Return the runs that were kept in a folder, of the variants with one of ``names`` in theirs."""
+    """Return the runs that were kept in a folder, of the variants with one of ``names`` in theirs.
 
-    def place(path: Path) -> list[int]:
-        return [int(each) for each in path.stem.split("-")]
-
+    Raises:
+        click.BadParameter: one cannot be read.
+    """
     made: Runs = {}
-    for path in sorted(folder.glob("*-*.run"), key=place):
-        each = Run.load(path)
+    for path in sorted(folder.glob("*.run"), key=lambda path: [each.zfill(9) for each in path.stem.split("-")]):
+        try:
+            each = Run.load(path)
+        except (OSError, ValueError, LookupError, TypeError, ConfigError) as error:
+            raise click.BadParameter(f"{path} and the profile beside it: {error}", param_hint="--again") from None
         if any(name in each.variant.name for name in names or [""]):
             made.setdefault(each.variant.name, []).append(each)
     return made
@@ -351,13 +355,14 @@ async def run(model: Model, variants: Sequence[Variant], folder: Path | None, *,
         made: Runs = {variant.name: [] for variant in variants}
         last = await calibrated()
         for number in range(rounds):
-            for place, variant in enumerate(variants):
+            for variant in variants:
                 tries: list[Run] = []
                 while not tries or (min(map(unsteady, tries)) > MOST_CHANGED and len(tries) < TRIES):
                     each, last = await between(last, variant)
                     tries.append(each)
                 made[variant.name].append(min(tries, key=unsteady))
                 if folder is not None:
+                    place = [each.name for each in model.variants].index(variant.name)
                     made[variant.name][-1].save(folder, f"{place + 1}-{number + 1}")
     return made
 
@@ -414,14 +419,14 @@ def unsteady(run: Run) -> float:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Measure nothing: predict the runs of such a folder.",
 )
-@click.option("--rounds", type=click.IntRange(1), default=3, help="Of all variants in turn; medians of them count.")
+@click.option("--rounds", type=click.IntRange(1), help="Of all variants in turn; medians of them count. By default 3.")
 @click.option("--variant", "names", multiple=True, help="Only variants with this in their names; may be repeated.")
 @click.option("--checkpoint", help="A folder of a Qwen3-Omni checkpoint, or `mid`: a random one of middle size.")
 @click.option("--explain", is_flag=True, help="Also compare the processor time of each process.")
 def main(
     quick: bool,
     json_path: Path | None,
-    rounds: int,
+    rounds: int | None,
     keep: Path | None,
     again: Path | None,
     names: tuple[str, ...],
@@ -430,6 +435,8 @@ def main(
 ) -> None:
     """Beside what was measured."""
     if again is not None:
+        if quick or rounds or keep or checkpoint:
+            raise click.UsageError("--again measures nothing: leave --quick, --rounds, --keep and --checkpoint out")
         made = kept_in(again, names)
         if not made:
             raise click.BadParameter(
@@ -438,6 +445,8 @@ def main(
             )
         publish([*compared(made, explain=explain)], json_path)
         return
+    if keep is not None and any(keep.glob("*.run")):
+        raise click.BadParameter(f"{keep} has runs already; give an empty folder", param_hint="--keep")
     with tempfile.TemporaryDirectory() as folder:
         if checkpoint == "mid":
             from omni_qwen3.tiny_checkpoint import write_tiny_checkpoint
@@ -449,7 +458,7 @@ def main(
             raise click.BadParameter(
                 f"there are {', '.join(each.name for each in model.variants)}", param_hint="--variant"
             )
-        made = asyncio.run(run(model, variants, keep, rounds=rounds, quick=quick))
+        made = asyncio.run(run(model, variants, keep, rounds=rounds or 3, quick=quick))
     publish([*compared(made, explain=explain)], json_path)
 
 

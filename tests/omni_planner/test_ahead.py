@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from itertools import pairwise
 from multiprocessing import active_children, get_context, reduction
@@ -247,7 +248,8 @@ def test_what_is_unlikely_is_not_simulated_here(
         assert not made
 
 
-def test_one_more_than_there_are_processes_may_wait(soon: Noted, children: set[int | None]) -> None:
+def test_one_more_than_there_are_processes_may_wait(soon: Noted, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ahead, "_submit", lambda self, *given: Future())
     with Ahead(profile(), LIMITS, processes=2) as trials:
         trials.expect([attempt(1.0), attempt(2.0)], waiting=1)
         assert [each.load.rate for each, _ in trials._begun] == [1.0], "it may wait, but need not"

@@ -320,6 +320,10 @@ def test_a_fleet_has_as_many_cells_as_the_load_needs() -> None:
     assert found.cells == found.hosts * (2 // found.cell.gpus)
     assert found.usual.excess == found.degraded.excess == 0
     assert (found.cells - 2 // found.cell.gpus) * found.cell.most >= 1 - 1e-9, "also after the loss of a host"
+    without = plan_fleet(line(), profile(), load, Objectives.parse("done=0.11"), fleet, spare=0)
+    assert without.hosts == found.hosts - 1
+    assert without.usual is without.degraded is without.cell.trial
+    assert without.cell.needed() == without.cells, "what is known is the part that it has in the plan"
     with pytest.raises(ConfigError, match=r"needs \d+ hosts, 1 of them spare; --devices has 1"):
         plan_fleet(line(), profile(), load, Objectives.parse("done=0.11"), Fleet(1, 2, GPU), spare=1)
     with pytest.raises(ConfigError, match="misses the objectives even with"):

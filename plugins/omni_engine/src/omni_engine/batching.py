@@ -93,7 +93,8 @@ class Batcher:
         """Plan the next step; the plan is empty when nothing can be computed now.
 
         Args:
-            can_step: returns False while a request waits for input of its own (a stream). It may call :meth:`remove`.
+            can_step: returns False while a request waits for input of its own (a stream). It may call :meth:`remove` of that request, and
+                returns False then.
             now: the time on the clock of ``pace``, in seconds.
         """
         plan, self._now = Plan(), now

@@ -188,8 +188,8 @@ class Ahead:
                 self._pool = ProcessPoolExecutor(self.processes - 1, get_context("spawn"), end_with_parent)
             return self._pool.submit(made, *arguments)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
             self._workers |= set(active_children()) - before
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)  # where Ctrl-C was pressed meanwhile, this raises it
 
 
 @cache

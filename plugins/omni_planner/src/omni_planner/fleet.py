@@ -46,10 +46,10 @@ class Cell:
     """A pipeline on some GPUs of a host, and the most that it bears.
 
     Attributes:
-        gpus: of it. shape: where its stages are. most: the part of the whole load that it bears with the objectives met. lasting:
-            seconds of a request there, rounded up.
+        gpus: of it. shape: where its stages are. most: the part of the whole load that it bears with the objectives met, by short
+            simulations: it may be too much, mostly by less than a tenth. lasting: seconds of a request there, rounded up.
         part: of the load, with which ``trial`` was simulated. is_settled: as many requests were simulated then as tell whether its queue
-            grows; else ``most`` may be too much, mostly by less than a tenth.
+            grows.
     """
 
     gpus: int
@@ -60,9 +60,14 @@ class Cell:
     trial: Trial
     is_settled: bool = False
 
+    @property
+    def bears(self) -> float:
+        """The part of the load that it bears for long, if that is known; else ``most``."""
+        return self.part if self.is_settled else self.most
+
     def needed(self) -> int:
         """Return the number of such cells for the whole load."""
-        return _needed(self.most)
+        return _needed(self.bears)
 
 
 @frozen
@@ -155,10 +160,12 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
     if hosts > fleet.hosts:
         raise ConfigError(f"{load} needs {hosts} hosts, {cells.spare} of them spare; --devices has {fleet.hosts}")
     planned = cells.planned(best.gpus, best.shape, best.most, best.lasting)
-    is_known = best.part == cells.degraded(best.gpus, best.most)
-    cells.trials.expect([] if is_known else planned[1:])
-    usual = cells.trials.trial(planned[0])
-    degraded = best.trial if is_known else cells.trials.trial(planned[1])
+    if best.part == cells.degraded(best.gpus, best.most):
+        degraded: Trial | str = best.trial
+        usual = degraded if not cells.spare else cells.trials.trial(planned[0])
+    else:
+        cells.trials.expect(planned[1:])
+        usual, degraded = map(cells.trials.trial, planned)
     assert isinstance(usual, Trial)
     assert isinstance(degraded, Trial)
     number = hosts * (fleet.gpus // best.gpus)
@@ -239,7 +246,7 @@ class _Cells:
         self.lasting = cell.lasting
         share = self.degraded(cell.gpus, cell.most)
         if_missed = self._attempt(cell.gpus, cell.shape.settings, share / SMALL_GROWTH)
-        usual = self.planned(cell.gpus, cell.shape, cell.most, cell.lasting)[:1]
+        usual = self.planned(cell.gpus, cell.shape, cell.most, cell.lasting)[:1] if self.spare else []
         self.trials.expect(usual, [if_missed], waiting=2)
         judged = self._judged(cell.gpus, cell.shape.settings, share, cell.trial)
         if isinstance(judged, tuple):

@@ -135,7 +135,7 @@ def optimize_command(
         assert isinstance(profile, EstimatedProfile)
         whole = plan_fleet(config, profile, load, objectives, fleet, spare, progress)
         lines = [*_about(config, load, objectives, fleet, rates), *_fleet_lines(whole, objectives)]
-        bears = {gpus: cell.most for gpus, cell in whole.cells_tried.items()}
+        bears = {gpus: cell.bears for gpus, cell in whole.cells_tried.items()}
         document: dict[str, Any] = {"hosts": whole.hosts, "cells": whole.cells, "gpus_of_a_cell": whole.cell.gpus, "spare": whole.spare,
             "cell": _plain(whole.usual), "degraded": _plain(whole.degraded), "bears": bears}  # fmt: skip
         chosen, found, front, unit = whole.usual, [whole.usual], [whole.usual], "GPU"
