@@ -399,6 +399,11 @@ def test_a_load_above_the_capacity_is_refused_however_loose_the_objectives_are(l
         found = cells.settled(found, [])
         assert isinstance(found, fleets.Cell)
     assert 4000 < 5000 * above * found.most <= 5000
+    short = here.trial(cells._attempt(1, found.shape.settings, 1.0))
+    assert isinstance(short, Trial)
+    judged = cells._judged(1, found.shape.settings, 1.0, short)
+    assert isinstance(judged, tuple)
+    assert judged[1], "the longer simulation refuses it, whatever the short one says"
 
 
 def test_many_requests_in_flight_are_no_queue(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,6 +462,26 @@ def test_so_many_requests_come_before_those_that_count_as_come_while_one_lasts(m
     assert (part.rate, usual.rate) == (500 / (found.hosts - 1), 500 / found.hosts)
     assert usual.around == ceil((usual.rate or 0.0) * fleets._rounded(best[1].figures["done"].p95))
     assert best[1].figures["done"].p95 < 0.12
+
+
+def test_how_long_requests_last_is_learned_anew_for_a_size_without_a_smaller_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = list[Load]()
+
+    def noted(*arguments: Any, **options: Any) -> Trial | str:
+        made.append(arguments[3])
+        return attempt(*arguments, **options)
+
+    monkeypatch.setattr(ahead, "attempt", noted)
+    limits = Objectives.parse("done=0.11")
+    here = ahead.Ahead(profile(), limits, processes=1)
+    cells = fleets._Cells(line(), profile(), Load({"text": 1.0}, 20, rate=50.0), limits, Fleet(9, 1, GPU), 0, here)
+    for _ in range(2):
+        made.clear()
+        cells.best(1, [])
+        assert made[0].around == min(AROUND, ceil((made[0].rate or 0.0) * fleets.LASTING))
+        assert cells.lasting < 1.0
 
 
 def test_a_cell_does_not_bear_messages_that_come_faster_than_they_are_handled() -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import pickle
 import signal
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import cache
 from itertools import chain, repeat
 from multiprocessing import active_children, get_context
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar
@@ -84,7 +86,7 @@ class Ahead:
     _next: Attempt | None = None
     _longest: float = 0.0
     _pool: ProcessPoolExecutor | None = None
-    _given: bytes = b""
+    _given: Path | None = None
     _workers: set[BaseProcess] = field(factory=set)
 
     def __enter__(self) -> Ahead:
@@ -95,6 +97,9 @@ class Ahead:
     ) -> None:
         """End the processes, whatever they simulate."""
         self._begun.clear()
+        if self._given is not None:
+            self._given.unlink(missing_ok=True)
+            self._given = None
         if self._pool is None:
             return
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -132,7 +137,7 @@ class Ahead:
         """Begin trials that will probably be asked for, the likeliest first, as many as there are processes without work.
 
         Args:
-            unlikely: those that are asked for else. This process simulates none of them while it waits for another one.
+            unlikely: those that are asked for otherwise. This process simulates none of them while it waits for another one.
             waiting: of the first so many, one may be begun as soon as a process is free, whether it is asked for by then or not.
         """
         self._next = None
@@ -163,24 +168,28 @@ class Ahead:
         self._begun.append((wanted, made))
 
     def _start(self) -> None:
-        """Start a process, so that it has work by the time that the first trial is made."""
+        """Start a process, so that it has made its imports by the time that the first trial is made."""
         try:
-            self._sent()
-            self._submit(int)
+            self._submit(_ready, self._sent())
         except Exception:  # see `expect`
             self.processes = 1
 
-    def _sent(self) -> bytes:
-        """Return what every process needs. Raises an error if it cannot be sent."""
-        if not self._given:
-            self._given = pickle.dumps((portable(self.profile), self.objectives))
+    def _sent(self) -> Path:
+        """Return a file with what every process needs. Raises an error if that cannot be written.
+
+        Not through a pipe: one that is started with more than a pipe holds makes this process wait until it has made its imports, and
+        where one ends with so much unread, Python before 3.11.5 waits for ever.
+        """
+        if self._given is None:
+            given = pickle.dumps((portable(self.profile), self.objectives))
+            number, name = tempfile.mkstemp(prefix="omni-plan-", suffix=".pickle")
+            self._given = Path(name)
+            with open(number, "wb") as file:
+                file.write(given)
         return self._given
 
     def _submit(self, made: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Begin something in another process, which is started if all have work. Of Ctrl-C it hears nothing, from its start on.
-
-        A process is started without ``arguments``: one that is sent more with its start than a pipe holds makes this one wait for it.
-        """
+        """Begin something in another process, which is started if all have work. Of Ctrl-C it hears nothing, from its start on."""
         before = set(active_children())
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -193,11 +202,16 @@ class Ahead:
 
 
 @cache
-def _given(sent: bytes) -> tuple[PipelineProfile, Objectives]:
+def _given(sent: Path) -> tuple[PipelineProfile, Objectives]:
     """Return what was sent, read once in each process."""
-    profile, objectives = pickle.loads(sent)
+    profile, objectives = pickle.loads(sent.read_bytes())
     return profile, objectives
 
 
-def _made(sent: bytes, wanted: Attempt) -> Trial | str:
+def _ready(sent: Path) -> None:
+    """Make what every trial needs: imports first of all."""
+    _given(sent)
+
+
+def _made(sent: Path, wanted: Attempt) -> Trial | str:
     return wanted.made(*_given(sent))

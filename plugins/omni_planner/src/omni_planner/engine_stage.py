@@ -23,11 +23,11 @@ from omni_torch.deadlines import TEXT_SECONDS, policy_of
 
 @define(eq=False)
 class _Running:
-    """An engine's request. ``chunks``: of each stream, how many there are, and what is sent for one."""
+    """An engine's request. ``streams``: of each, how many chunks there are, and what is sent for one."""
 
     flight: Flight
     visit: Visit
-    chunks: list[tuple[int, Output]]
+    streams: list[tuple[int, Output]]
     inputs: Inputs = field(factory=Inputs)
     request: ARRequest | None = None
 
@@ -147,10 +147,10 @@ class EngineStage(SimulatedStage):
         running = self._running.get(flight.name)
         if running is None:
             visit = flight.sample[self.name]
-            chunks: list[tuple[int, Output]] = [
+            streams: list[tuple[int, Output]] = [
                 (total, (flight, CHUNK, [target], 0)) for target, total in visit.chunks.items() if total
             ]
-            running = self._running[flight.name] = _Running(flight, visit, chunks)
+            running = self._running[flight.name] = _Running(flight, visit, streams)
         running.inputs.take(message)
         if running.request is None and running.inputs.messages >= self._profile.admit_after:
             visit = running.visit
@@ -184,7 +184,7 @@ class EngineStage(SimulatedStage):
         if self._pace is not None:
             self._pace.emitted(flight.name, self.now() + self._watch.elapsed)
         made = len(ids)
-        for total, chunk in running.chunks:
+        for total, chunk in running.streams:
             if total == all_made:
                 outputs.append(chunk)
             else:

@@ -160,12 +160,11 @@ def _planned(cells: _Cells, on_progress: Callable[[str], None]) -> FleetPlan:
     if hosts > fleet.hosts:
         raise ConfigError(f"{load} needs {hosts} hosts, {cells.spare} of them spare; --devices has {fleet.hosts}")
     planned = cells.planned(best.gpus, best.shape, best.most, best.lasting)
-    if best.part == cells.degraded(best.gpus, best.most):
-        degraded: Trial | str = best.trial
-        usual = degraded if not cells.spare else cells.trials.trial(planned[0])
-    else:
-        cells.trials.expect(planned[1:])
-        usual, degraded = map(cells.trials.trial, planned)
+    is_known = best.part == cells.degraded(best.gpus, best.most)
+    cells.trials.expect([] if is_known else planned[1:])
+    usual = cells.trials.trial(planned[0]) if cells.spare else None
+    degraded = best.trial if is_known else cells.trials.trial(planned[1])
+    usual = degraded if usual is None else usual
     assert isinstance(usual, Trial)
     assert isinstance(degraded, Trial)
     number = hosts * (fleet.gpus // best.gpus)
@@ -179,8 +178,8 @@ class _Cells:
 
     Attributes:
         found: the best cells so far, by their GPUs.
-        lasting: seconds that requests take: at first those of the first trial, for each further size of cells those of the smaller
-            cell, and longer ones as soon as they are simulated. They seldom change, so what is begun ahead is mostly what is asked for.
+        lasting: seconds that requests take: those of the smaller cell, or without one of the first trial, and longer ones of a load that is
+            borne. They seldom change within a size, so what is begun ahead is mostly what is asked for.
     """
 
     config: PipelineConfig
@@ -226,8 +225,8 @@ class _Cells:
         Args:
             after: a shape that cannot be simulated, nor can those before it.
         """
-        if smaller := self._smaller(gpus):
-            self.lasting = smaller[-1].lasting
+        smaller = self._smaller(gpus)
+        self._is_first, self.lasting = not smaller, smaller[-1].lasting if smaller else LASTING
         ranked = self._shapes(gpus)
         for shape in ranked if after is None else ranked[ranked.index(after) + 1 :]:
             share, step = self._first(gpus, shape, self._known(gpus))
@@ -316,7 +315,7 @@ class _Cells:
                 if_missed = [self._attempt(gpus, shape.settings, less)]
             is_likely = reached is not None or share <= (known or missed) * (1 + 1e-9)  # to be borne
             likely, unlikely = (if_borne, if_missed) if is_likely else (if_missed, if_borne)
-            # Trials take seconds: nobody should have to wait while this process simulates what is asked for, or the second of the likely.
+            # The likeliest is handed to a busy process if this one will be busy for seconds: with what is asked for, or the second of them.
             is_begun = self.trials.has_begun(self._attempt(gpus, shape.settings, share))
             self.trials.expect(likely, unlikely, waiting=max(len(likely) - 1, not is_begun))
             judged = self._judged(gpus, shape.settings, share)
