@@ -7,8 +7,10 @@ simulates what is likeliest after that. What was begun in vain is thrown away: t
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -87,6 +89,7 @@ class Ahead:
     _longest: float = 0.0
     _pool: ProcessPoolExecutor | None = None
     _given: Path | None = None
+    _file: Any = None
     _workers: set[BaseProcess] = field(factory=set)
 
     def __enter__(self) -> Ahead:
@@ -97,9 +100,9 @@ class Ahead:
     ) -> None:
         """End the processes, whatever they simulate."""
         self._begun.clear()
-        if self._given is not None:
-            self._given.unlink(missing_ok=True)
-            self._given = None
+        if self._file is not None:
+            self._file.close()
+            self._given = self._file = None
         if self._pool is None:
             return
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -177,15 +180,18 @@ class Ahead:
     def _sent(self) -> Path:
         """Return a file with what every process needs. Raises an error if that cannot be written.
 
-        Not through a pipe: one that is started with more than a pipe holds makes this process wait until it has made its imports, and
-        where one ends with so much unread, Python before 3.11.5 waits for ever.
+        It is what the pool itself would send, pickled, but not through a pipe: a process that is started with more than a pipe holds makes
+        this one wait until it has made its imports, and where one ends with so much unread, Python before 3.11.5 waits for ever.
         """
         if self._given is None:
             given = pickle.dumps((portable(self.profile), self.objectives))
-            number, name = tempfile.mkstemp(prefix="omni-plan-", suffix=".pickle")
-            self._given = Path(name)
-            with open(number, "wb") as file:
-                file.write(given)
+            if sys.platform == "linux":  # in memory, so that none is left by a search that is killed
+                self._file = open(os.memfd_create("omni-plan"), "wb", buffering=0)  # noqa: SIM115 (closed at the end)
+                self._given = Path(f"/proc/{os.getpid()}/fd/{self._file.fileno()}")
+            else:
+                self._file = tempfile.NamedTemporaryFile(prefix="omni-plan-", buffering=0)  # noqa: SIM115
+                self._given = Path(self._file.name)
+            self._file.write(given)
         return self._given
 
     def _submit(self, made: Callable[..., T], *arguments: Any) -> Future[T]:
