@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from omni_planner.linux_cores import LinuxCores
-from omni_planner.machine import Clock, Device, Process
+from omni_planner.machine import LOCK_SHARE, Clock, Device, Process
 
 
 def test_three_processes_on_two_processors_get_equal_shares() -> None:
@@ -45,6 +45,20 @@ def test_messages_of_a_process_interrupt_its_turns() -> None:
     clock.after(0.021, lambda: process.do(0.002, lambda: ends.setdefault("message", clock.now)))
     clock.run()
     assert ends == pytest.approx({"message": 0.023, "turn": 0.052}), "one thread of a process runs at a time"
+
+
+def test_a_turn_waits_for_the_messages_of_its_process_for_a_part_of_their_time() -> None:
+    clock, ends = Clock([2], tick=0.01), dict[str, float]()
+    messages, turns, other = (Process(clock.machines[0]) for _ in range(3))
+    messages.scheduler = turns
+    turns.compute(0.05, lambda: ends.setdefault("turn", clock.now))
+    clock.after(0.01, lambda: messages.do(0.01, lambda: ends.setdefault("message", clock.now)))
+    clock.after(0.03, lambda: other.do(0.01, lambda: ends.setdefault("of another process", clock.now)))
+    clock.after(0.07, lambda: messages.do(0.01, lambda: ends.setdefault("after it", clock.now)))
+    clock.run()
+    held = 0.01 * LOCK_SHARE
+    assert ends == pytest.approx({"message": 0.02, "of another process": 0.04, "turn": 0.05 + held, "after it": 0.08})
+    assert (turns.worked, messages.worked) == pytest.approx((0.05, 0.02)), "it waits, and uses no more"
 
 
 def test_two_turns_of_a_process_share_one_processor() -> None:

@@ -1,11 +1,14 @@
-"""A turn begins after a wait in a recording exactly where it does so in a simulation."""
+"""A turn begins after a wait in a recording exactly where it does so in a simulation, and takes what has come until then."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pytest
+
 from omni_core.config.schema import StageConfig
-from omni_planner.machine import Clock
+from omni_planner.machine import Clock, Process
 from omni_planner.profile import CLIENT, WAIT, StageProfile, Visit
 from omni_planner.replica import OwnThread, Replica
 from omni_planner.requests import Arrival, Flight
@@ -37,3 +40,20 @@ def test_a_simulated_turn_is_woken_by_a_message_after_a_rest() -> None:
         clock.after(begin, lambda: replica.deliver(made, PAYLOAD, CLIENT))
     clock.run()
     assert [round(1e3 * (end - begin)) for begin, end in zip(begins, ends, strict=True)] == [13, 10, 13]
+
+
+def test_a_thread_that_waits_for_a_processor_takes_what_comes_meanwhile() -> None:
+    profile, clock, ends = StageProfile("function"), Clock([1]), list[int]()
+    profile.observe("", {"turns": 1.0, "requests": 0.0}, 0.010)
+    settings = {"batch_size": 4}
+    stage = FunctionStage("a", profile, profile.costing(StageConfig(name="a", factory="m:f")), settings)
+    loop, thread, other = (Process(clock.machines[0]) for _ in range(3))
+    replica = Replica(stage, clock, [], loop, lambda replica, outputs: ends.append(len(outputs)), thread)
+    other.compute(0.003, lambda: None)  # less than a slice: it keeps the only processor
+    for number in range(3):
+        made = Flight(str(number), Arrival(0.0, "", {"a": Visit([CLIENT], [CLIENT])}), 0.0)
+        clock.after(0.0005 + 0.001 * number, partial(replica.deliver, made, PAYLOAD, CLIENT))
+    clock.run()
+    assert ends == [3], "results of one turn"
+    assert clock.now == pytest.approx(0.013)
+    assert replica.worked == pytest.approx(0.010)

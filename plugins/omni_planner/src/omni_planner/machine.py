@@ -19,6 +19,11 @@ TICK = 0.004
 SHORTEST_SLICE = 0.35
 """Share of a tick that a thread runs at least before another one gets its processor."""
 
+LOCK_SHARE = 0.5
+"""Share of the time of a message in which the scheduler of its process, on another processor, waits for Python's lock: the rest are its
+kernels, and system calls of messages, which run without it (docs/decisions/0087-messages-hold-pythons-lock.md).
+"""
+
 _DONE = 1e-12
 
 _Queue = list[tuple[float, int, "Process"]]
@@ -86,13 +91,14 @@ class Process:
         worked: processor seconds that it was given, at the usual speed. wakes: how often the thread of its messages woke. used: the seconds
             that it has had, or would have had if it had waited for them as long as others.
         urgent: the jobs of messages, turns: those of schedulers.
+        scheduler: of a thread of messages, the one that has Python's lock in turn with it.
         core: the processor that it has; -1: none. home: the one that it had last. current: the job that runs there, since ``began``.
         slice_end: when another process may get its processor.
     """
 
     __slots__ = (
-        "_clock", "_cores", "began", "behind", "core", "current", "home", "is_dead", "slice_end", "turns", "urgent", "used", "wakes",
-        "worked",
+        "_clock", "_cores", "began", "behind", "core", "current", "home", "is_dead", "scheduler", "slice_end", "turns", "urgent", "used",
+        "wakes", "worked",
     )  # fmt: skip
 
     def __init__(self, cores: Cores) -> None:
@@ -100,6 +106,7 @@ class Process:
         self.urgent: deque[_Job] = deque()
         self.turns: deque[_Job] = deque()
         self.current: _Job | None = None
+        self.scheduler: Process | None = None
         self.core = self.home = -1
         self.wakes = 0
         self.is_dead = False
@@ -116,7 +123,7 @@ class Process:
         slow = slowness[int(self._clock.now) % len(slowness)] if slowness else 1.0
         if urgent:
             self.worked += seconds
-            urgent.append([slow * seconds, then])
+            urgent.append(self._message(slow * seconds, then))
             return
         if not seconds:
             then()
@@ -124,12 +131,25 @@ class Process:
         seconds += waking
         self.wakes += 1
         self.worked += seconds
-        urgent.append([slow * seconds, then])
+        urgent.append(self._message(slow * seconds, then))
         if self.core < 0:
             if not self.turns:
                 self._cores.wake(self)
         elif self.current is not None:
             self._cores.interrupt(self)
+
+    def _message(self, seconds: float, then: Action) -> _Job:
+        return [seconds, then if self.scheduler is None else partial(self._release, LOCK_SHARE * seconds, then)]
+
+    def _release(self, seconds: float, then: Action) -> None:
+        """End a message. A turn that runs at its end has waited for Python's lock, and ends so much later."""
+        scheduler = self.scheduler
+        assert scheduler is not None
+        job = scheduler.current
+        if job is not None:
+            job[0] += seconds
+            self._cores.expect(scheduler, job)
+        then()
 
     def compute(self, seconds: float, then: Action) -> None:
         """Let the thread of a scheduler work for so many processor seconds, then call ``then``."""

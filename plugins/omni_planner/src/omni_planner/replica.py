@@ -113,8 +113,7 @@ class Replica:
     def deliver(self, flight: Flight, what: str, source: str) -> None:
         """Take a message in and begin a turn."""
         self.put(flight, what, source)
-        if not self._is_busy and self.stage.inbox:
-            self._turn()
+        self.wake()
 
     def put(self, flight: Flight, what: str, source: str) -> None:
         """Take a message in; a payload counts when those of all sources have come."""
@@ -134,9 +133,14 @@ class Replica:
         self.stage.inbox.append((flight, what, source))
 
     def wake(self) -> None:
-        """Begin a turn if there is something to do."""
-        if not self._is_busy and self.stage.inbox:
+        """Begin a turn if there is something to do. A thread that has waited takes what has come until it has a processor."""
+        if self._is_busy or not self.stage.inbox:
+            return
+        if self._own is not None:
             self._turn()
+            return
+        self._is_busy = True
+        self._compute(0.0, self._turn)
 
     def drop(self, flight: Flight) -> None:
         """Forget a request."""

@@ -179,6 +179,8 @@ class Simulation:
             shares = len(unit.stages) > 1
             has_thread = isinstance(unit.loop, Process) and (shares or self._threads_apart)
             thread = self._process(unit.host) if has_thread else None
+            if isinstance(unit.loop, Process) and not shares:
+                unit.loop.scheduler = thread
             replica = Replica(made, self.clock, devices, unit.loop, send, thread, shares, crowded)
             unit.replicas[stage.name] = replica
             self._deliveries.serving[stage.name, unit.number] = unit, replica
