@@ -57,3 +57,18 @@ def test_a_thread_that_waits_for_a_processor_takes_what_comes_meanwhile() -> Non
     assert ends == [3], "results of one turn"
     assert clock.now == pytest.approx(0.013)
     assert replica.worked == pytest.approx(0.010)
+
+
+def test_a_batch_that_has_waited_takes_what_comes_until_it_has_a_processor() -> None:
+    profile, clock, ends = StageProfile("function"), Clock([1]), list[int]()
+    profile.observe("", {"turns": 1.0, "requests": 0.0}, 0.010)
+    settings = {"batch_size": 4, "batch_wait": 0.001}
+    stage = FunctionStage("a", profile, profile.costing(StageConfig(name="a", factory="m:f")), settings)
+    loop, thread, other = (Process(clock.machines[0]) for _ in range(3))
+    replica = Replica(stage, clock, [], loop, lambda replica, outputs: ends.append(len(outputs)), thread)
+    for number, when in enumerate((0.0, 0.002, 0.0025)):
+        made = Flight(str(number), Arrival(0.0, "", {"a": Visit([CLIENT], [CLIENT])}), 0.0)
+        clock.after(when, partial(replica.deliver, made, PAYLOAD, CLIENT))
+    clock.after(0.0005, partial(other.compute, 0.003, lambda: None))
+    clock.run()
+    assert ends == [3], "results of one turn"

@@ -20,8 +20,9 @@ SHORTEST_SLICE = 0.35
 """Share of a tick that a thread runs at least before another one gets its processor."""
 
 LOCK_SHARE = 0.5
-"""Share of the time of a message in which the scheduler of its process, on another processor, waits for Python's lock: the rest are its
-kernels, and system calls of messages, which run without it (docs/decisions/0087-messages-hold-pythons-lock.md).
+"""Share of the time of a message in which the scheduler of its process, on another processor, waits for Python's lock. The rest of that
+time the scheduler computes in kernels, or the message is in system calls; both run without the lock
+(docs/decisions/0087-messages-hold-pythons-lock.md).
 """
 
 _DONE = 1e-12

@@ -133,14 +133,9 @@ class Replica:
         self.stage.inbox.append((flight, what, source))
 
     def wake(self) -> None:
-        """Begin a turn if there is something to do. A thread that has waited takes what has come until it has a processor."""
-        if self._is_busy or not self.stage.inbox:
-            return
-        if self._own is not None:
-            self._turn()
-            return
-        self._is_busy = True
-        self._compute(0.0, self._turn)
+        """Begin a turn if there is something to do."""
+        if not self._is_busy and self.stage.inbox:
+            self._begin()
 
     def drop(self, flight: Flight) -> None:
         """Forget a request."""
@@ -157,6 +152,16 @@ class Replica:
             self._thread.kill()
         for device in self._devices:
             device.drop(self._jobs)
+
+    def _begin(self) -> None:
+        """Begin a turn. A thread that has waited takes what has come until it has a processor, except where stages share a process: the
+        step would queue a second time for their lock.
+        """
+        if self._own is not None or self._shares:
+            self._turn()
+            return
+        self._is_busy = True
+        self._compute(0.0, self._turn)
 
     def _turn(self) -> None:
         stage = self.stage
@@ -181,7 +186,7 @@ class Replica:
 
     def _again(self) -> None:
         if not self._is_busy and not self._is_dead:
-            self._turn()
+            self._begin()
 
     def _work(self) -> None:
         """Make the next step of the turn."""
