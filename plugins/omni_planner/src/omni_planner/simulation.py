@@ -44,8 +44,9 @@ class Outcome:
         flights: the requests that count, in the order of their arrival. seconds: until the last one ended; where not all count, until
             the last one came that does. All shares are of them.
         busy: processors of each machine that worked, or whose turn waited for Python's lock, on average.
-        stages: share of the time that each replica of a stage was making a turn, by ``stage`` or ``stage.replica``. devices: share of the time that each device computed, by ``gpu`` or
-            ``host:gpu``. messages: share of the time that the client's process sent and received. deaths: of units.
+        stages: share of the time that each replica of a stage was making a turn, by ``stage`` or ``stage.replica``.
+        devices: share of the time that each device computed, by ``gpu`` or ``host:gpu``.
+        messages: share of the time that the client's process sent and received. deaths: of units.
         window: where not all requests count, seconds from the first one that does to the first one after them; else 0. kept_up:
             requests that ended in them, for each one that came. in_flight: requests in the pipeline at once, on average.
         processes: processor seconds of each process for messages and for turns, by its name (and :data:`CLIENT`), since its last start.
