@@ -96,7 +96,7 @@ def new_project(session: nox.Session, kind: str, folder: Path) -> None:
 def ci(session: nox.Session) -> None:
     """Everything that CI runs, to end within 40 minutes on two cores (an hour on slow ones, decision 0072): `nox` alone.
 
-    `ray`, `clients`, `soak` and `instruction-sets` are run by name.
+    `ray`, `clients`, `soak`, `attacks` and `instruction-sets` are run by name.
     """
     run_sessions(session, "build")
     others = ("lint", "types", "docs", "site", "bare", "old-plugin", "example")
@@ -234,6 +234,19 @@ def instruction_sets(session: nox.Session) -> None:
     session.run("python", str(ROOT / "plugins/omni_kernels_cpu/compile.py"), "--emulate", str(found).strip())
     arguments = session.posargs or ["tests/omni_kernels_cpu", "-n", "2"]
     run_tests(session, *arguments, env=ONE_THREAD)
+
+
+@nox.session(requires=WHEELS)
+def attacks(session: nox.Session) -> None:
+    """Attacks on `omni serve demo`, beside a tenant whose requests must all be answered: tests/attacks/run.py. Arguments go to it.
+
+    Not part of what runs by default: it takes some minutes and 4 GB.
+    """
+    extra = ("aiohttp", "websockets", "pillow", "attrs")
+    install_wheels(
+        session, "omni-core", "omni-qwen3", "omni-qwen3-demo", "omni-media", "omni-relay-shm", "omni-serve", extra=extra
+    )
+    session.run("python", "tests/attacks/run.py", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session(requires=WHEELS)
