@@ -17,7 +17,7 @@ from pipelines import make_pipeline
 
 from omni_core.client import AsyncPipe, open_async
 from omni_core.config.schema import PipelineConfig, StageConfig
-from omni_core.errors import OmniError, RequestFailedError, StartupError
+from omni_core.errors import OmniError, RequestFailedError
 from omni_core.processes import unit
 from omni_core.protocol.messages import OmniRequest
 
@@ -74,11 +74,17 @@ async def test_long_computes_within_the_limits_are_not_ended(folder: Path, monke
         assert client.health()["only"]["restarts"] == 0
 
 
-async def test_a_limit_that_cannot_be_kept_is_an_error(folder: Path) -> None:
-    stage = StageConfig(name="s", factory="fault_stages:Consume", process="s", terminal=True, compute_timeout=5.0)
-    with pytest.raises(StartupError, match=r"stages\[s\].compute_timeout: Consume does not report its computes"):
-        async with open_async(make_pipeline(folder, stage)):
-            pass
+@pytest.mark.parametrize("factory", ["Turns", "Own"])
+async def test_a_step_of_any_scheduler_that_never_ends_is_noticed(folder: Path, factory: str) -> None:
+    stage = StageConfig(
+        name="act", factory=f"standstill_stages:{factory}", process="act", terminal=True, compute_timeout=2.0
+    )
+    async with open_async(make_pipeline(folder, step("start", next="act"), stage)) as client:
+        await serves(client)
+        with pytest.raises(RequestFailedError, match="'guilty' in stage 'act' has not ended within") as caught:
+            await asyncio.wait_for(client.submit(OmniRequest({"n": 1, "do": "lock"}), "guilty"), 2 * SOON)
+        assert (caught.value.stage, caught.value.error_type) == ("act", "ProcessDied")
+        await serves(client)
 
 
 @pytest.mark.parametrize("how", ["close descriptors", "close all but the standard ones"])

@@ -435,3 +435,25 @@ def test_queues_that_replace_its_own_are_the_ones_it_uses() -> None:
     assert scheduler.loop.turn()
     assert [message.type for message in scheduler.outbox.drain()][-1] == "result"
     assert own.drain() == []
+
+
+def test_a_step_that_does_not_end_is_seen_in_the_inbox(engine: Open) -> None:
+    """The stage tells by it that a compute goes on: the loop reads its inbox before each step, and waits there while it has none."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Stuck(ToyRunner):
+        def can_step(self, request: ARRequest) -> bool:
+            begun.set()
+            return may_end.wait()
+
+    scheduler = engine(Stuck(MODEL))
+    ask(scheduler, "r", [3, 4])
+    begun.wait()
+    read_at = scheduler.inbox.read_at
+    ask(scheduler, "unread", [3, 4])
+    scheduler.abort("unread")
+    assert scheduler.inbox.read_at == read_at < time.monotonic()
+    may_end.set()
+    collect(scheduler, 1)
+    while scheduler.inbox.read_at < float("inf"):  # it is idle soon
+        time.sleep(0.001)

@@ -440,3 +440,70 @@ async def test_an_abort_reaches_every_part(process: Process) -> None:
     stage.receive_payload(payload("a dog"), None)
     stage.abort("r")
     assert scheduler.aborted == ["r#main", "r#negative"]
+
+
+# --- running computes ------------------------------------------------------------------------------------------------
+async def test_a_scheduler_that_has_read_and_looks_no_more_computes(process: Process) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(request_id="r"), None)
+    scheduler.inbox.drain()
+    read_at = scheduler.inbox.read_at
+    stage.receive_payload(payload(request_id="later"), None)
+    assert stage.running_computes() == {"r": read_at}
+    put(stage, scheduler, OutgoingMessage("r", "stream", 1))
+    assert stage.running_computes()["r"] > read_at, "an output is progress"
+    put(stage, scheduler, result(1))
+    scheduler.inbox.drain()
+    assert list(stage.running_computes()) == ["later"]
+
+
+async def test_the_request_that_is_aborted_during_a_compute_is_reported_until_the_scheduler_looks(
+    process: Process,
+) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(request_id="r"), None)
+    scheduler.inbox.drain()
+    stage.receive_payload(payload(request_id="unread"), None)
+    stage.abort("r")
+    stage.abort("unread")
+    assert list(stage.running_computes()) == ["r"]
+    scheduler.inbox.drain()
+    assert stage.running_computes() == {}
+
+
+async def test_an_inbox_that_is_never_read_is_reported_by_its_requests(process: Process) -> None:
+    stage, scheduler = process.stage(terminal=True)
+    scheduler.inbox.drain()
+    stage.receive_payload(payload(request_id="r"), None)
+    begin = stage._requests.get("r").since  # type: ignore[union-attr]
+    assert stage.running_computes() == {"r": begin}
+    scheduler.inbox.on_put = lambda: None
+    scheduler.inbox.drain()
+    assert stage.running_computes() == {}, "a reader that is called waits for the next put"
+
+
+async def test_a_scheduler_that_waits_in_its_inbox_computes_nothing(process: Process) -> None:
+    stage, scheduler = process.stage("m", wait_for=["b", "c"], merge_fn="stage_functions:merge")
+    stage.receive_payload(payload(request_id="r"), "b")
+    assert stage.running_computes() == {}, "it waits for c"
+    stage, scheduler = process.stage(terminal=True)
+    stage.receive_payload(payload(request_id="r"), None)
+    scheduler.inbox.drain()
+    scheduler.inbox.get(0.0)
+    assert list(stage.running_computes()) == ["r"]
+    waiter = threading.Thread(target=scheduler.inbox.get)
+    waiter.start()
+    while scheduler.inbox.read_at < float("inf"):
+        await asyncio.sleep(0.001)
+    assert stage.running_computes() == {}
+    scheduler.inbox.close()
+    waiter.join()
+
+
+async def test_the_computes_that_a_scheduler_reports_are_those_of_whole_requests(process: Process) -> None:
+    stage, scheduler = process.stage(expand_fn="stage_functions:in_two")
+    stage.receive_payload(payload("a dog", request_id="r"), None)
+    parts = [message.request_id for message in scheduler.inbox.drain()]
+    scheduler.running_computes = lambda: dict.fromkeys(parts, 3.0)  # type: ignore[attr-defined]
+    assert parts == ["r#main", "r#negative"]
+    assert stage.running_computes() == {"r": 3.0}

@@ -1,58 +1,15 @@
-"""A process observes itself: its running computes, and if its memory has run out."""
+"""A process observes itself: if its memory has run out."""
 
 from __future__ import annotations
 
 import mmap
-import time
-from collections.abc import Callable, Mapping
-
-from omni_core.errors import ConfigError
-from omni_core.protocol.messages import RunningCompute
-from omni_core.protocol.specs import StageSpec
-from omni_core.scheduling.base import Scheduler
+from collections.abc import Callable
 
 MEMORY_ERRORS = 3
 """Requests in a row that fail with MemoryError before the process is replaced."""
 
 _NEEDED_BYTES = 64 * 2**20
 """A process that cannot have so much more memory has run out of it."""
-
-
-class ComputeWatch:
-    """Reports the running computes of schedulers that offer ``running_computes`` (see :class:`Scheduler`).
-
-    Attributes:
-        request_of: by stage, what returns the request of an id by which its scheduler knows a part of it.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._running: dict[str, Callable[[], Mapping[str, float]]] = {}
-        self.request_of: dict[str, Callable[[str], str]] = {}
-
-    def add(self, stage: StageSpec, scheduler: Scheduler) -> None:
-        """Observe the scheduler of a stage.
-
-        Raises:
-            ConfigError: the stage sets ``compute_timeout``, and its scheduler does not report its computes.
-        """
-        running = getattr(scheduler, "running_computes", None)
-        if callable(running):
-            self._running[stage.name] = running
-        elif stage.compute_timeout is not None:
-            raise ConfigError(
-                f"stages[{stage.name}].compute_timeout: {type(scheduler).__name__} does not report its computes (it has no "
-                "method `running_computes`), so they cannot be limited; remove the field"
-            )
-
-    def computes(self) -> list[RunningCompute]:
-        """The running computes. From any thread."""
-        now = self._clock()
-        return [
-            RunningCompute(stage, self.request_of.get(stage, str)(request_id), now - since)
-            for stage, running in self._running.items()
-            for request_id, since in running().items()
-        ]
 
 
 def memory_is_exhausted() -> bool:

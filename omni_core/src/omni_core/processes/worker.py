@@ -17,7 +17,7 @@ from omni_core.control.network import Network
 from omni_core.control.plane import ControlPlane
 from omni_core.errors import PluginError, StageFailedError
 from omni_core.observe import recording
-from omni_core.processes.watch import ComputeWatch, MemoryWatch
+from omni_core.processes.watch import MemoryWatch
 from omni_core.protocol import messages
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import load, load_plugin
@@ -72,7 +72,6 @@ class Worker:
         self._stages = self._outbound.local
         self._followers: dict[str, StageThread] = {}
         self._ranks: dict[str, Any] = {}
-        self._computes = ComputeWatch()
         self._memory = MemoryWatch()
         self._outbound.on_failure = self._check_memory
         self._profile: Any = None
@@ -86,7 +85,7 @@ class Worker:
             ),
             messages.FlushRequest: self._on_flush,
             messages.PingMessage: lambda _: self.tell_coordinator(
-                messages.PongMessage(spec.name, self._computes.computes())
+                messages.PongMessage(spec.name, self._running_computes())
             ),
             messages.ProfileMessage: self._on_profile,
             messages.PeerDownMessage: self._on_peer_down,
@@ -103,7 +102,6 @@ class Worker:
         for stage in self.spec.stages:
             on_stage(stage.name)
             scheduler = build_scheduler(stage)
-            self._computes.add(stage, scheduler)
             if self.spec.rank > 0:
                 send = partial(self._control.send, self.spec.stage_endpoints[stage.name][stage.injected["replica"]])
                 follower = load(FOLLOWER)(stage, scheduler, self.spec.rank, send, self._scheduler_died)
@@ -114,10 +112,7 @@ class Worker:
                 ranks = 1 + len(self.spec.followers)
                 leader = load(LEADER)(stage.name, scheduler, ranks, self._publish, self._scheduler_died)
                 self._ranks[stage.name], abort = leader, leader.abort
-            built = self._stages[stage.name] = self.stage_class(
-                stage, scheduler, self._outbound, self._scheduler_died, abort
-            )
-            self._computes.request_of[stage.name] = built.groups.request_of
+            self._stages[stage.name] = self.stage_class(stage, scheduler, self._outbound, self._scheduler_died, abort)
         for rank in self._ranks.values():
             self._handlers |= dict.fromkeys(rank.takes, lambda message: self._ranks[message.stage].take(message))
 
@@ -285,6 +280,14 @@ class Worker:
     def parts(self) -> dict[str, StageThread]:
         """Return the threads of the stages of this process, by stage."""
         return {**self._stages, **self._followers}
+
+    def _running_computes(self) -> list[messages.RunningCompute]:
+        now = time.monotonic()
+        return [
+            messages.RunningCompute(name, request_id, now - since)
+            for name, part in self.parts().items()
+            for request_id, since in part.running_computes().items()
+        ]
 
     def _statistics(self) -> dict[str, dict[str, float]]:
         """Return the counters of every stage, and of the relays under ``"relay"``."""

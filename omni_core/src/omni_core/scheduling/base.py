@@ -6,7 +6,9 @@ it has. Nothing here polls: both queues wake their reader.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
@@ -74,7 +76,10 @@ class MessageQueue(Generic[T]):
     A scheduler thread calls :meth:`get` and sleeps on a condition. An event loop registers ``on_put``, which is called
     in the *putting* thread after each put (an asyncio reader passes ``loop.call_soon_threadsafe``-based wake-ups).
 
-    ``tap`` is called with ``("put", items)`` and ``("take", items)`` in the thread that does it, while a profile is on.
+    Attributes:
+        read_at: when its reader has last looked in, on ``time.monotonic()``; infinity while a reader waits here.
+        put_at: when something was last put.
+        tap: called with ``("put", items)`` and ``("take", items)`` in the thread that does it, while a profile is on.
     """
 
     def __init__(self, on_put: Callable[[], None] | None = None) -> None:
@@ -82,6 +87,7 @@ class MessageQueue(Generic[T]):
         self._changed = threading.Condition()
         self._closed = False
         self._held = False
+        self.read_at = self.put_at = time.monotonic()
         self.on_put = on_put
         self.tap: Callable[[str, list[T]], None] | None = None
 
@@ -96,6 +102,7 @@ class MessageQueue(Generic[T]):
             if self.tap is not None:
                 self.tap("put", [item])
             self._items.append(item)
+            self.put_at = time.monotonic()
             self._changed.notify()
         if self.on_put is not None:
             self.on_put()
@@ -103,9 +110,7 @@ class MessageQueue(Generic[T]):
     def get(self, timeout: float | None = None) -> T | None:
         """Return the next item, waiting for one; ``None`` once the queue is closed and empty, or at ``timeout`` (seconds)."""
         with self._changed:
-            if not self._can_read() and not self._changed.wait_for(self._can_read, timeout):
-                return None
-            if not self._items:
+            if not self._wait(self._can_read, timeout) or not self._items:
                 return None
             item = self._items.popleft()
             if self.tap is not None:
@@ -115,6 +120,7 @@ class MessageQueue(Generic[T]):
     def drain(self, limit: int | None = None) -> list[T]:
         """Return the items that are there now, at most ``limit`` of them, without waiting."""
         with self._changed:
+            self.read_at = time.monotonic()
             if not self._can_read():
                 return []
             if limit is None or limit >= len(self._items):
@@ -123,6 +129,14 @@ class MessageQueue(Generic[T]):
             else:
                 items = [self._items.popleft() for _ in range(limit)]
             return self._taken(items)
+
+    def _wait(self, ready: Callable[[], Any], timeout: float | None = None) -> bool:
+        """Wait until ``ready()``, under the lock; ``False`` at ``timeout``."""
+        if not (is_ready := bool(ready())):
+            self.read_at = math.inf
+            is_ready = bool(self._changed.wait_for(ready, timeout))
+        self.read_at = time.monotonic()
+        return is_ready
 
     def _taken(self, items: list[T]) -> list[T]:
         if self.tap is not None:
@@ -135,6 +149,11 @@ class MessageQueue(Generic[T]):
             kept = [item for item in self._items if not unwanted(item)]
             self._items.clear()
             self._items.extend(kept)
+
+    def has(self, wanted: Callable[[T], bool]) -> bool:
+        """Return whether an item that ``wanted`` accepts is queued."""
+        with self._changed:
+            return any(map(wanted, self._items))
 
     def _can_read(self) -> bool:
         return self._closed or (bool(self._items) and not self._held)
@@ -172,8 +191,10 @@ class Scheduler(Protocol):
     ``error`` message for that request, and the loop goes on.
 
     A scheduler may also offer ``statistics() -> dict[str, float]``: plain counters, cheap, callable from any thread; and
-    ``running_computes() -> dict[str, float]``: the requests of running computes, with the ``time.monotonic()`` of their begin. Then
-    a compute that takes longer than the stage's ``compute_timeout`` ends the process; and ``waiting(request_id) -> str``: the inputs
+    ``running_computes() -> dict[str, float]``: the requests of running computes, with the ``time.monotonic()`` of their begin: one
+    that takes longer than the stage's ``compute_timeout`` ends the process. Without it, a compute goes on from a look into the inbox
+    or a put into the outbox to the next one, unless a reader waits in ``inbox.get``: a scheduler whose reading thread waits
+    there while other threads compute must offer it to be noticed; and ``waiting(request_id) -> str``: the inputs
     that a request waits for, as the message of its timeout names them; and ``flush_caches()``, callable from any thread: forget
     what is kept for later requests. Ranks of a tensor parallel stage call it on rank 0 alone: what it changes for them it puts
     into the inbox, as a message without a ``request_id``; and an attribute ``around_turn``, as

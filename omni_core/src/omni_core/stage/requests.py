@@ -109,6 +109,10 @@ class Requests:
         """Return an active request."""
         return self._active.get(request_id)
 
+    def since(self) -> dict[str, float]:
+        """Return the active requests whose inputs are not waited for, with the time of each one's first message."""
+        return {name: active.since for name, active in self._active.items() if active.fan_in is None}
+
     def end(self, request_id: str) -> ActiveRequest | None:
         """End a request, known or not. Returns it if it was active."""
         active = self._active.pop(request_id, None)

@@ -7,6 +7,7 @@ fails that request, with this stage's name, and nothing else.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -58,6 +59,8 @@ class Stage(StageThread):
             spec, scheduler, self._requests, outbound, self._metrics, self.groups, self._complete, self._fail
         )
         self._phases: StageRecorder | None = None
+        self._dropped: dict[str, float] = {}
+        """Requests that the scheduler had begun when it was told to drop them, and when; until it looks into its inbox again."""
         self._merge_fn = function(spec.merge_fn)
         self._wait_for_fn = function(spec.wait_for_fn)
 
@@ -94,6 +97,25 @@ class Stage(StageThread):
             "in_flight": float(len(self._requests)),
             "sends_pending": float(len(self._outputs)),
         }
+
+    def running_computes(self) -> dict[str, float]:
+        """Return the requests of the running compute, with the ``time.monotonic()`` of its begin.
+
+        Of a scheduler that does not report it, a compute goes on since the scheduler has last read its inbox or put something out.
+        """
+        scheduler = self.scheduler
+        if callable(getattr(scheduler, "running_computes", None)):
+            return {self.groups.request_of(name): since for name, since in super().running_computes().items()}
+        inbox, begin = scheduler.inbox, self._busy_since()
+        if begin == math.inf or (inbox.on_put is not None and not len(inbox)):  # the reader waits, or is called
+            return {}
+        active = self._requests.since()
+        held = {name: begin for name, since in active.items() if since <= begin}
+        dropped = {name: begin for name, when in self._dropped.items() if when > begin}
+        return dropped | held or active  # else it reads nothing
+
+    def _busy_since(self) -> float:
+        return max(self.scheduler.inbox.read_at, self.scheduler.outbox.put_at)
 
     def flush_caches(self) -> bool:
         """Let the scheduler forget what it keeps for later requests; ``False`` if it offers no such thing."""
@@ -173,7 +195,9 @@ class Stage(StageThread):
     def abort(self, request_id: str) -> None:
         """Drop every state of the request, and whatever arrives for it later. Idempotent."""
         with self._lock:
-            if self._requests.get(request_id) is not None:
+            active = self._requests.get(request_id)
+            if active is not None:
+                self._note_dropped(active)
                 self._abort_in_scheduler(request_id)
                 self._metrics.aborted += 1
             self._end(request_id)
@@ -192,6 +216,15 @@ class Stage(StageThread):
         if merged is not None:
             active.fan_in = None
         return merged
+
+    def _note_dropped(self, active: ActiveRequest) -> None:
+        begin = self._busy_since()
+        if self._dropped and next(iter(self._dropped.values())) <= begin:
+            self._dropped.clear()
+        if active.since <= begin < math.inf and not self.scheduler.inbox.has(
+            lambda message: message.request_id == active.request_id and message.type == "new_request"
+        ):
+            self._dropped[active.request_id] = time.monotonic()
 
     def _abort_in_scheduler(self, request_id: str) -> None:
         for part_id in self.groups.end(request_id):

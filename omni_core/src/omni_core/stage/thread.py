@@ -38,6 +38,11 @@ class StageThread(ABC):
         clock = time.pthread_getcpuclockid(self._thread.ident or 0) if self._thread.is_alive() else None
         return {**offered(), "cpu_seconds": 0.0 if clock is None else time.clock_gettime(clock)}
 
+    def running_computes(self) -> dict[str, float]:
+        """Return the requests of the running compute, with the ``time.monotonic()`` of its begin, if the scheduler reports it."""
+        offered = getattr(self.scheduler, "running_computes", dict)
+        return dict(offered())
+
     @abstractmethod
     def ended(self, error: RuntimeError) -> None:
         """Report that the scheduler's loop has ended by itself. Called in its thread."""

@@ -132,7 +132,7 @@ class LeaderInbox(RankInbox):
     def get(self, timeout: float | None = None) -> IncomingMessage | None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._can_read() or self._aborts, timeout)
+                self._wait(lambda: self._can_read() or self._aborts, timeout)
                 if self._closed and not self._items:
                     return None
                 timed_out = not self._can_read() and not self._aborts
@@ -206,7 +206,7 @@ class FollowerInbox(RankInbox):
     def _take_look(self) -> tuple[bool, list[IncomingMessage]]:
         """Wait for the next look of rank 0. Returns True if that ended by its timeout, and the items that it gave."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._has_look())
+            self._wait(lambda: self._closed or self._has_look())
             if not self._has_look():
                 return False, []
             look = self._looks.popleft()
