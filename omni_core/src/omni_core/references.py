@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from os import fspath
@@ -54,6 +55,12 @@ def load_plugin(reference: str, missing: str) -> Any:
         return load(reference)
     except ImportError as error:
         raise PluginError(f"{missing} ({error})") from None
+
+
+def imported(name: str) -> Any:
+    """Return a module if it is imported, else ``None``; also while another thread imports it: it is in ``sys.modules`` half made then."""
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 def problem(reference: str) -> str | None:

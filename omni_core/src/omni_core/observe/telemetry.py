@@ -6,12 +6,11 @@ Stage processes only report times. Nothing of OpenTelemetry is imported by this 
 from __future__ import annotations
 
 import logging
-import sys
-from typing import Any, Protocol
+from typing import Protocol
 
 from omni_core import __version__
 from omni_core.protocol.messages import OmniRequest, StageSpan
-from omni_core.references import load
+from omni_core.references import imported, load
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ class Telemetry(Protocol):
 
 def telemetry(pipeline: str) -> Telemetry | None:
     """Return a maker of spans if this process uses OpenTelemetry: its API was imported and has a provider that records."""
-    trace: Any = sys.modules.get("opentelemetry.trace")
+    trace = imported("opentelemetry.trace")
     provider = None if trace is None else trace.get_tracer_provider()
     if provider is None or isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider):
         return None

@@ -7,7 +7,6 @@ types, so nothing a user sends can be mistaken for one. Large tensors may be kep
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from omni_core.protocol import tensors
 from omni_core.protocol.registry import classes, names, register, values
 from omni_core.protocol.structure import check_limits, is_large, locate_failure
 from omni_core.protocol.tensors import Buffer, copy, host_bytes, on_host
+from omni_core.references import imported
 
 __all__ = ["Body", "EncodedValue", "decode", "encode", "encode_split", "encode_whole", "is_large", "register"]
 
@@ -223,7 +223,7 @@ class _Encoder:
             return self._encoded(value)
         if tensors.is_tensor(value):
             return self._tensor(value)
-        numpy = sys.modules.get("numpy")
+        numpy = imported("numpy")
         if numpy is not None and isinstance(value, numpy.generic | numpy.ndarray):
             return self._array(numpy, value)
         raise CodecError(f"a {kind.__module__}.{kind.__qualname__} cannot be sent")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_core.errors import CodecError, RelayError
+from omni_core.references import imported
 
 Tensor = Any
 """A ``torch.Tensor``, for annotations of modules that must not import torch."""
@@ -137,7 +138,7 @@ def empty(nbytes: int, device: str) -> Buffer:
 # --- tensors as plain data --------------------------------------------------------------------------------------------
 def is_tensor(value: Any) -> bool:
     """Return whether a value is a torch tensor; False where torch is not imported."""
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import Any
 
 from omni_core.errors import message_of
 from omni_core.observe.recording import Recorder
 from omni_core.protocol.specs import StageSpec
+from omni_core.references import imported
 from omni_core.scheduling.base import Scheduler
 from omni_core.stage_logs import enter_stage
 
@@ -80,6 +79,6 @@ class StageThread(ABC):
 
 def _set_device(gpu: int | None) -> None:
     """Let the calling thread use the stage's GPU: a new thread uses GPU 0, wherever the stage's tensors lie."""
-    torch: Any = sys.modules.get("torch")
+    torch = imported("torch")
     if gpu is not None and torch is not None and torch.cuda.is_available():
         torch.cuda.set_device(gpu)

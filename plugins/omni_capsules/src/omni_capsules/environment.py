@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omni_core.protocol.specs import StageSpec
+from omni_core.references import imported
 
 _VARIABLES = (
     "OMP_NUM_THREADS",
@@ -125,7 +126,7 @@ def _models(stages: Iterable[StageSpec]) -> dict[str, str]:
 def _machine() -> dict[str, Any]:
     found: dict[str, Any] = {"system": f"{platform.system()} {platform.machine()}", "processor": _processor()}
     found |= {name: os.environ[name] for name in _VARIABLES if name in os.environ}
-    torch: Any = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is not None:
         found["threads of torch"] = torch.get_num_threads()
         found["instructions of torch"] = torch.backends.cpu.get_cpu_capability()

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import ctypes
 import os
-import sys
 import time
 import weakref
 from collections import deque
@@ -19,6 +18,7 @@ from typing import Any
 from attrs import define, frozen
 
 from omni_core.errors import RelayError
+from omni_core.references import imported
 from omni_core.relay.base import Relay, RelayOperation, RelayOptions
 from omni_relay_kit.bounded_pool import Block, BoundedPool, Patience
 from omni_relay_shm.peer import PeerPool, has_ended
@@ -382,7 +382,7 @@ def _address(view: memoryview) -> int:
 
 def _bytes_of(tensor: Any) -> memoryview:
     """Return a flat byte view of a contiguous CPU tensor or of any object with a C-contiguous buffer."""
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if tensor.device.type != "cpu" or not tensor.is_contiguous():
             raise RelayError("the shm relay moves contiguous CPU tensors; call .cpu().contiguous() first")

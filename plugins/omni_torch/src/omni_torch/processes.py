@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omni_core.protocol.specs import KernelSpec
+from omni_core.references import imported
 from omni_torch.installed_kernels import install
 
 
@@ -45,7 +45,7 @@ def gpu_is_broken() -> bool:
     """Return whether the GPU reports an error to whatever this process asks of it, as after a failed assertion in a kernel or an access
     beyond its memory: only a new process can use it again. Waits for the work that is queued.
     """
-    torch = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
     try:
