@@ -24,7 +24,7 @@ from omni_core.relay.base import RelayOptions
 from omni_relay_kit.allocator import GRANULE
 from omni_relay_kit.bounded_pool import Patience
 from omni_relay_shm.plugin import probe
-from omni_relay_shm.pool import SLOTS, Word
+from omni_relay_shm.pool import SLOTS, Word, create
 from omni_relay_shm.relay import ShmRelay
 
 
@@ -327,3 +327,13 @@ async def test_a_thousand_transfers_leave_no_descriptor() -> None:
     assert descriptors() == before
     with pytest.raises(RelayError, match="closed"):
         await relay.put_async(b"x")
+
+
+def test_a_pool_cannot_change_its_size() -> None:
+    """Else whoever has it mapped would be killed by SIGBUS."""
+    descriptor, memory = create(4096)
+    for size in (0, 4096, 2**30):
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, size)
+    memory.close()
+    os.close(descriptor)

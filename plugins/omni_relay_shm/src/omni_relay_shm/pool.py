@@ -8,6 +8,7 @@ uncontended lock, whose atomic operation is one on x86-64 and an acquire-release
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import threading
@@ -93,8 +94,10 @@ def create(size: int) -> tuple[int, PoolMemory]:
     """
     descriptor = -1
     try:
-        descriptor = os.memfd_create("omni-relay-shm", os.MFD_CLOEXEC)
+        descriptor = os.memfd_create("omni-relay-shm", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, DATA_START + size)
+        # A process that has its size changed by mistake would kill all others by SIGBUS.
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         memory = PoolMemory(descriptor, size)
     except OSError as error:
         if descriptor >= 0:
