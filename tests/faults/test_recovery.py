@@ -191,11 +191,12 @@ async def test_a_child_whose_parent_died_first_builds_nothing(folder: Path) -> N
     document = os.memfd_create("spec", 0)
     os.write(document, encode(spec))
     os.lseek(document, 0, os.SEEK_SET)
-    command = [sys.executable, "-m", "omni_core.processes.main", str(document)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[document], stderr=subprocess.DEVNULL)
+    lifeline, end = os.pipe()
+    os.close(end)
+    command = [sys.executable, "-m", "omni_core.processes.main", str(document), str(lifeline)]
+    child = subprocess.Popen(command, pass_fds=[document, lifeline], stderr=subprocess.DEVNULL)
     os.close(document)
-    assert child.stdin is not None
-    child.stdin.close()
+    os.close(lifeline)
     try:
         assert await asyncio.to_thread(child.wait, SOON) == 1
     finally:

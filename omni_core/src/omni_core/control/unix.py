@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from omni_core.control.framing import FrameReader
 from omni_core.errors import TransportError
+from omni_core.forks import forget, keep_from_forks
 
 _PARTS_AT_ONCE = 256
 """The most pieces of memory per system call; Linux takes 1024."""
@@ -22,6 +23,7 @@ class UnixLink:
         self._socket = connection
         self._loop = loop
         connection.setblocking(False)
+        keep_from_forks(connection.fileno())
 
     @classmethod
     def open(cls, endpoint: str, loop: asyncio.AbstractEventLoop) -> UnixLink | None:
@@ -48,6 +50,7 @@ class UnixLink:
 
     def close(self) -> None:
         self._loop.remove_writer(self._socket.fileno())
+        forget(self._socket.fileno())
         self._socket.close()
 
 

@@ -9,11 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from random import sample
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from omni_core.config.addresses import join_address
 from omni_core.errors import StartupError
 from omni_core.machines.launcher import Grant, Launcher, LauncherOptions, Machine, Need
+from omni_core.processes.family import MARK, run_mark
 from omni_core.processes.process import StageProcess, SupervisedProcess
 from omni_core.protocol.specs import ProcessSpec
 from omni_core.references import load
@@ -47,6 +48,7 @@ class LocalMachine(Machine):
         on_line: Callable[[str], None] | None = None,
     ) -> StageProcess:
         """As :meth:`Machine.start`; ``on_line`` is called with each line of its log."""
+        spec = evolve(spec, own_env={**spec.own_env, MARK: run_mark(self.directory)})
         listener = None if self._listen is None else self._listen()
         address = "" if listener is None else join_address(*listener.getsockname()[:2])
         with listener or nullcontext():  # closed, unless the process has it

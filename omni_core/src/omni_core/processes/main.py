@@ -1,8 +1,8 @@
 """The entry point of a stage process: :func:`run` in a fork of the fork server, or ``python -m omni_core.processes.main DESCRIPTOR
-[LISTENER]``, a fresh interpreter.
+LIFELINE [LISTENER]``, a fresh interpreter.
 
 The launch spec is read from an inherited descriptor; a process that other hosts reach inherits its listening TCP socket too.
-Standard input stays open as long as the parent lives. The process imports only what its spec names.
+Its lifeline is a pipe that stays open as long as the parent lives. The process imports only what its spec names.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import asyncio
 import logging
 import os
 import select
+import selectors
 import signal
 import sys
+import threading
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from omni_core.control.network import Network
+from omni_core.forks import keep_from_forks
+from omni_core.processes.family import MARK, take_mark
 from omni_core.processes.parent import die_with_parent
 from omni_core.protocol.codec import decode
 from omni_core.protocol.messages import ProcessFailedMessage
 from omni_core.protocol.specs import ProcessSpec
-from omni_core.references import load
+from omni_core.references import imported, load
 from omni_core.stage_logs import enter_stage, finish_prints, mark_of, send_records
 
 PREPARE = "omni_torch.processes:prepare"
@@ -36,19 +40,43 @@ _TOLD_SECONDS = 5.0
 """The time for the message to another machine that a stage cannot be built."""
 
 
-def _end_if_orphaned() -> None:
+def _end_if_orphaned(lifeline: int) -> None:
     """End if the pipe tells of a parent that has ended already, or of one on a system without that signal, which would go unnoticed
     until every stage is built.
     """
-    stdin = select.poll()
-    stdin.register(0, select.POLLIN)
-    if stdin.poll(0):
+    pipe = select.poll()
+    pipe.register(lifeline, select.POLLIN)
+    if pipe.poll(0):
         os._exit(1)
+
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_masks = threading.local()
+
+
+def _own_signals_in_forks() -> None:
+    """Let the signals of every fork of this process be its own, and end it. Without that they would wake the event loop of this process,
+    and end this one instead. They wait while it forks.
+    """
+
+    def wait() -> None:
+        _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+    def go_on() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
+
+    def be_no_stage() -> None:
+        signal.set_wakeup_fd(-1)
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_DFL)
+        go_on()
+
+    os.register_at_fork(before=wait, after_in_parent=go_on, after_in_child=be_no_stage)
 
 
 def limit_torch_threads() -> None:
     """Give torch as many threads as ``OMP_NUM_THREADS`` says, by default one. Torch reads it only if it is set before the import."""
-    torch: Any = sys.modules.get("torch")
+    torch = imported("torch")
     if torch is not None:
         threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # of further levels after a comma
         torch.set_num_threads(max(1, int(threads)) if threads.isdecimal() else 1)
@@ -62,14 +90,14 @@ def _network(spec: ProcessSpec, listener: int | None) -> Network | None:
     return network
 
 
-async def _serve(spec: ProcessSpec, listener: int | None) -> int:
+async def _serve(spec: ProcessSpec, lifeline: int, listener: int | None) -> int:
     from omni_core.processes.worker import Worker
     from omni_core.protocol.error_info import describe
 
     loop = asyncio.get_running_loop()
     worker: Worker = (load(RECORDING) if spec.capsules else Worker)(spec, _network(spec, listener))
     # The end of file means that the parent is gone: what a stage computes then has no reader.
-    loop.add_reader(0, worker.stopped.set)
+    loop.add_reader(lifeline, worker.stopped.set)
     loop.add_signal_handler(signal.SIGTERM, worker.stopped.set)
     current = [spec.name]
 
@@ -102,23 +130,32 @@ async def _serve(spec: ProcessSpec, listener: int | None) -> int:
     return worker.exit_code
 
 
-def run(document: int, listener: int | None = None) -> NoReturn:
+def run(document: int, lifeline: int, listener: int | None = None) -> NoReturn:
     """Be a stage process until it is told to stop or its parent ends.
 
     Args:
-        document: a descriptor of its launch spec. listener: of its listening TCP socket, if other hosts reach it.
+        document: a descriptor of its launch spec. lifeline: of a pipe that ends with its parent.
+        listener: of its listening TCP socket, if other hosts reach it.
     """
+    os.set_inheritable(lifeline, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     die_with_parent()
-    _end_if_orphaned()
+    _end_if_orphaned(lifeline)
     with open(document, "rb") as file:
         spec = decode(file.read())
     assert isinstance(spec, ProcessSpec)
     for name, value in spec.env.items():
         os.environ.setdefault(name, value)
+    if run_mark := spec.own_env.pop(MARK, ""):
+        take_mark(run_mark)
     os.environ.update(spec.own_env)
+    _own_signals_in_forks()
     send_records(spec.name, mark_of(spec.endpoint))
-    code = asyncio.run(_serve(spec, listener))
+    selector = selectors.DefaultSelector()
+    if isinstance(selector, selectors.EpollSelector):
+        keep_from_forks(selector.fileno())  # what a fork did with its loop, which is a copy, would change this one
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        code = runner.run(_serve(spec, lifeline, listener))
     finish_prints()
     sys.stderr.flush()
     # A scheduler thread that is stuck in a long step must not hold the process; everything was closed above.

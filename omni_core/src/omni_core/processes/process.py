@@ -1,6 +1,6 @@
 """One stage process as its parent sees it: started, read, watched, ended.
 
-Its end is an event (a pidfd), never a poll; its standard input stays open as long as the parent lives; its standard error is
+Its end is an event (a pidfd), never a poll; a pipe, its lifeline, stays open as long as the parent lives; its standard error is
 read line by line, and the last lines are kept for messages.
 """
 
@@ -15,8 +15,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
+from omni_core.forks import forget, keep_from_forks
+from omni_core.processes.family import MARK, ROOM, end_family
 from omni_core.processes.log_lines import LogLines
 from omni_core.protocol.codec import encode
 from omni_core.protocol.specs import ProcessSpec
@@ -35,7 +38,8 @@ class SupervisedProcess(ABC):
     Attributes:
         spec: the launch spec. pid: 0 until it is known. launched: done when the pid is known.
         address: that by which processes on other machines reach it, if there may be any; known when it is launched.
-        ended: done when the process has ended. code: its exit code, or the negative number of the signal that killed it.
+        ended: done when the process, and what it has started, has ended.
+        code: its exit code, or the negative number of the signal that killed it.
     """
 
     where = ""
@@ -74,7 +78,7 @@ class SupervisedProcess(ABC):
 
     @abstractmethod
     def say_stop(self) -> None:
-        """Close its standard input, which even a process that is still building its stages notices."""
+        """Close its lifeline, which even a process that is still building its stages notices."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -106,12 +110,12 @@ Launch = Callable[[ProcessSpec, Callable[[SupervisedProcess], None]], Supervised
 """Starts a process; the second argument is called once, with it, when it has ended. Raises OSError: it cannot be started."""
 
 
-_READ_WHEN_USED = {"CUDA_VISIBLE_DEVICES"}
-"""Variables that what a fork has imported reads later."""
+_READ_WHEN_USED = {"CUDA_VISIBLE_DEVICES", MARK}
+"""Variables that what a fork has imported reads later, or never."""
 
 Fork = Callable[[ProcessSpec, Sequence[int]], asyncio.Future[int]]
-"""Makes a process that shares imports with others. Called with its spec, and descriptors of its standard input, standard error, launch
-spec and, if it has one, listener; returns its pid. If that is cancelled, the process is ended. OSError: it must be started otherwise.
+"""Makes a process that shares imports with others. Called with its spec, and descriptors of its standard error, launch spec, lifeline
+and, if it has one, listener; returns its pid. If that is cancelled, the process is ended. OSError: it must be started otherwise.
 """
 
 
@@ -145,11 +149,9 @@ class StageProcess(SupervisedProcess):
         self._forking: asyncio.Future[int] | None = None
         self._wait: Callable[[], int] | None = None
         self._is_killed = False
-        self._pidfd = self._stdin = self._errors = -1
+        self._pidfd = self._lifeline = self._errors = -1
         self._own: list[int] = []
         try:
-            stdin, self._stdin = os.pipe()
-            self._own.append(stdin)
             self._errors, stderr = os.pipe()
             self._own.append(stderr)
             os.set_blocking(self._errors, False)
@@ -157,6 +159,9 @@ class StageProcess(SupervisedProcess):
             self._own.append(document)
             os.write(document, encode(spec))
             os.lseek(document, 0, os.SEEK_SET)
+            lifeline, self._lifeline = os.pipe()
+            self._own.append(lifeline)
+            keep_from_forks(self._lifeline)
             if listener is not None:
                 self._own.append(listener.detach())
             if fork is None or spec.own_env.keys() - _READ_WHEN_USED:
@@ -165,7 +170,8 @@ class StageProcess(SupervisedProcess):
                 self._forking = fork(spec, self._own)
                 self._forking.add_done_callback(self._forked)
         except BaseException:
-            self._close(*(each for each in (self._stdin, self._errors) if each >= 0))
+            self.say_stop()
+            self._close(*(each for each in (self._errors,) if each >= 0))
             raise
 
     def _forked(self, forking: asyncio.Future[int]) -> None:
@@ -185,16 +191,16 @@ class StageProcess(SupervisedProcess):
 
     def _spawn(self) -> None:
         """Start a fresh interpreter."""
-        stdin, stderr, *inherited = self._own
+        stderr, *inherited = self._own
         process = subprocess.Popen(
             [sys.executable, "-m", "omni_core.processes.main", *map(str, inherited)],
-            stdin=stdin,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             pass_fds=inherited,
             # A process group of its own: a terminal's Ctrl-C reaches the parent, which ends its children in order.
             process_group=0,
-            env={**with_defaults(self.spec.env), **self.spec.own_env},
+            env={**with_defaults(self.spec.env), **self.spec.own_env, **ROOM},
         )
         self._begin(process.pid, process.wait)
 
@@ -219,9 +225,10 @@ class StageProcess(SupervisedProcess):
             os.close(descriptor)
 
     def say_stop(self) -> None:
-        if self._stdin >= 0:
-            os.close(self._stdin)
-            self._stdin = -1
+        if self._lifeline >= 0:
+            forget(self._lifeline)
+            os.close(self._lifeline)
+            self._lifeline = -1
 
     def kill(self) -> None:
         if self.pid and self.running:
@@ -249,6 +256,8 @@ class StageProcess(SupervisedProcess):
 
     def _exited(self) -> None:
         assert self._wait is not None
+        with suppress(OSError):  # until it is waited for, its number is that of no other group
+            os.killpg(self.pid, signal.SIGKILL)
         code = self._wait()
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -265,5 +274,13 @@ class StageProcess(SupervisedProcess):
         self._close(self._errors)
         self.say_stop()
         self.launched.cancel()
-        self.ended.set_result(None)
         self._on_exit(self)
+        run = self.spec.own_env.get(MARK)
+        try:
+            family = self._loop.run_in_executor(None, end_family, run, self.pid) if run and self.pid else None
+        except RuntimeError:  # there is no thread for it: the end of the run does the same
+            family = None
+        if family is None:
+            self.ended.set_result(None)
+        else:
+            family.add_done_callback(lambda _: self.ended.set_result(None))

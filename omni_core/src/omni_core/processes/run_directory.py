@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 
 from omni_core.errors import ConfigError
+from omni_core.forks import forget, keep_from_forks
+from omni_core.processes.family import SWEEP, run_mark, unmarked
 
 LONGEST_SOCKET_PATH = 107
 """The limit of the address of a Unix-domain socket in bytes."""
@@ -31,23 +33,29 @@ def run_directory(base_path: str | None) -> Path:
         raise ConfigError(f"endpoints.base_path: no folder can be made in {base}: {error.strerror}") from error
 
 
-_CLEAN = 'trap "" INT TERM HUP; read -r _; rm -rf -- "$1"'
+_CLEAN = SWEEP + 'trap "" INT TERM HUP; read -r _; sweep "$2"; rm -rf -- "$1"'
 
 
 class DirectoryCleaner:
-    """Removes a run's folder when its owner ends in any way: a shell that waits for the end of a pipe."""
+    """Ends what the stage processes of a run have started, and removes its folder, when its owner ends in any way: a shell that waits
+    for the end of a pipe.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _CLEAN, "omni-directory-cleaner", str(directory)],
+            ["/bin/sh", "-c", _CLEAN, "omni-directory-cleaner", str(directory), run_mark(directory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            env=unmarked(),
         )
+        assert self._process.stdin is not None
+        keep_from_forks(self._process.stdin.fileno())
 
     def dismiss(self) -> None:
-        """Remove what is left of the folder now."""
+        """Remove what is left of the processes and of the folder now."""
         assert self._process.stdin is not None
+        forget(self._process.stdin.fileno())
         self._process.stdin.close()
         self._process.wait()

@@ -38,7 +38,7 @@ _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 @frozen
 class _Request:
-    """A process to fork: its name, what must be imported before, and its standard input, standard error, spec and listener."""
+    """A process to fork: its name, what must be imported before, and its standard error, spec, lifeline and listener."""
 
     number: int
     name: str
@@ -179,16 +179,14 @@ class _ForkServer:
                 for descriptor in other.descriptors:
                     os.close(descriptor)
             os.setpgid(0, 0)
-            stdin, stderr, document, *listener = request.descriptors
-            os.dup2(stdin, 0)
+            stderr, *own = request.descriptors
             os.dup2(stderr, 2)
-            os.close(stdin)
             os.close(stderr)
             set_title(f"omni:{request.name}")
             if "numpy.random" in sys.modules:
                 sys.modules["numpy.random"].seed()  # else all forks would draw the same numbers
             gc.enable()
-            sys.modules[_MODULES[0]].run(document, *listener)
+            sys.modules[_MODULES[0]].run(*own)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 
+from omni_core.processes.family import ROOM
 from omni_core.processes.process import wait_for, with_defaults
 from omni_core.protocol.specs import ProcessSpec
 from omni_torch.forks.sources import preload_of
@@ -57,7 +58,7 @@ class ForkServer:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,
-                env=place[0],
+                env=place[0] | ROOM,
             )
         ours.setblocking(False)
         self._connection, self._place = ours, place
@@ -67,7 +68,7 @@ class ForkServer:
         """Ask for a process.
 
         Args:
-            descriptors: its standard input, standard error and launch spec, and its listener if it has one.
+            descriptors: its standard error, launch spec and lifeline, and its listener if it has one.
 
         Returns:
             Its pid. If it is cancelled, the process is ended. OSError: it must be started in another way.

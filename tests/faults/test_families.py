@@ -1,0 +1,115 @@
+"""Processes that stages start: they do no harm to the stage, and end with it, or with the program that holds the pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from family_stages import STARTS
+from fault_harness import SOON
+from pipelines import make_pipeline
+
+from omni_core.client import AsyncPipe, open_async
+from omni_core.config.schema import PipelineConfig, StageConfig
+from omni_core.protocol.messages import OmniRequest
+
+WAYS = list(STARTS)
+MARKED = [way for way in WAYS if way != "program without environment"]
+
+
+def pipeline(folder: Path, factory: str, **fields: Any) -> PipelineConfig:
+    stage = StageConfig(name="parent", process="parent", factory=f"family_stages:{factory}", terminal=True, **fields)
+    return make_pipeline(folder, stage)
+
+
+async def started(pipe: AsyncPipe, ways: list[str]) -> list[psutil.Process]:
+    pids = (await pipe.submit(OmniRequest({"ways": ways})))["parent"]
+    assert len(pids) >= len(ways)
+    return [psutil.Process(pid) for pid in pids]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Return those that have not ended; the first process of a container may not wait for them."""
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+async def ended(processes: list[psutil.Process]) -> None:
+    async with asyncio.timeout(SOON):
+        while alive(processes):
+            await asyncio.sleep(0.01)
+
+
+async def test_they_end_when_the_pipeline_is_closed(folder: Path) -> None:
+    async with open_async(pipeline(folder, "start")) as pipe:
+        processes = await started(pipe, WAYS)
+        assert alive(processes) == processes
+    assert not alive(processes)
+
+
+@pytest.mark.parametrize("env", [{}, {"X": "1"}], ids=["fork", "fresh interpreter"])
+async def test_they_end_when_their_stage_is_killed(folder: Path, env: dict[str, str]) -> None:
+    async with open_async(pipeline(folder, "start", env=env)) as pipe:
+        processes = await started(pipe, WAYS)
+        bystander = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        os.kill(next(iter(pipe.process_ids.values())), signal.SIGKILL)
+        await ended(processes)
+        again = await started(pipe, WAYS)
+        assert alive(again) == again
+        assert bystander.poll() is None
+        bystander.kill()
+        bystander.wait()
+    assert not alive(again)
+
+
+PARENT = """
+import asyncio, json, sys
+from pathlib import Path
+from test_families import pipeline
+from omni_core.client import open_async
+from omni_core.protocol.messages import OmniRequest
+
+async def main():
+    async with open_async(pipeline(Path(sys.argv[1]), "start")) as pipe:
+        answer = await pipe.submit(OmniRequest({"ways": json.loads(sys.argv[2])}))
+        print(json.dumps(answer["parent"]), flush=True)
+        await asyncio.sleep(1000)
+
+asyncio.run(main())
+"""
+
+
+async def test_they_end_when_the_program_is_killed(folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", PARENT, str(folder), json.dumps(MARKED)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert parent.stdout is not None
+    line = await asyncio.to_thread(parent.stdout.readline)
+    processes = [psutil.Process(pid) for pid in json.loads(line)]
+    assert alive(processes) == processes
+    parent.kill()
+    parent.wait()
+    await ended(processes)
+    while list(folder.iterdir()):
+        await asyncio.sleep(0.01)
+
+
+async def test_a_stage_may_use_multiprocessing(folder: Path) -> None:
+    async with open_async(pipeline(folder, "use")) as pipe:
+        for _ in range(4):
+            answer = await pipe.submit(OmniRequest({}))
+            assert answer["parent"] == ["HELLO", "WORLD", -signal.SIGTERM, -signal.SIGINT]
+        assert pipe.health()["parent"]["restarts"] == 0
+
+
+@pytest.mark.parametrize("env", [{}, {"X": "1"}], ids=["fork", "fresh interpreter"])
+async def test_the_standard_input_of_a_stage_is_empty(folder: Path, env: dict[str, str]) -> None:
+    async with open_async(pipeline(folder, "read_input", env=env)) as pipe:
+        assert await pipe.submit(OmniRequest({})) == {"parent": ""}
