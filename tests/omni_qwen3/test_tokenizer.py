@@ -50,6 +50,7 @@ TEMPLATES = {
     "json": "{{ messages | tojson }} {{ messages[0] | tojson(indent=2) }}",
     "blocks\n": "  {% if tools is none and documents is none %}\nno tools\n  {% endif %}\n{{ eos_token }}{{ bos_token }}|{{ audio_token }}",
     "an undefined name": "{{ messages[0].name }}{% if enable_thinking is defined %}x{% endif %}{{ add_generation_prompt }}",
+    "marks for training": "{% for message in messages %}{% generation %}{{ message.role }}\n{% endgeneration %}{% endfor %}",
     "a date": "{{ strftime_now('%Y') | length }}",
 }  # fmt: skip
 
@@ -126,11 +127,21 @@ def test_another_kind_of_tokenizer_is_left_to_transformers(tiny: dict[str, Path]
         ("{{ nobody.name }}", "'nobody' is undefined"),
     ],
 )
-def test_a_template_can_refuse_messages_and_do_nothing_else(source: str, words: str) -> None:
+def test_a_template_can_refuse_messages_and_do_nothing_else(tmp_path: Path, source: str, words: str) -> None:
+    (tmp_path / "chat_template.jinja").write_text(source)
     with pytest.raises(InvalidRequestError, match=words):
-        ChatTemplate(source, {}, "x").render([{"role": "user", "content": "Hello"}])
+        ChatTemplate(tmp_path, {}).render([{"role": "user", "content": "Hello"}])
 
 
-def test_a_broken_template_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"the chat template of /there cannot be read: Expected an expression"):
-        ChatTemplate("{% for %}{% endfor %}", {}, "/there")
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{% for %}{% endfor %}", "cannot be read: Expected an expression"),
+        *(("{% if messages %}" * depth + "x" + "{% endif %}" * depth, "cannot be read: ") for depth in (150, 3000)),
+        ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "cannot be read: it is nested too deeply"),
+    ],
+)
+def test_a_broken_template_is_named(tmp_path: Path, source: str, words: str) -> None:
+    (tmp_path / "chat_template.jinja").write_text(source)
+    with pytest.raises(ConfigError, match=f"the chat template of {tmp_path} {words}"):
+        ChatTemplate(tmp_path, {})

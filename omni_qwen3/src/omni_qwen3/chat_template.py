@@ -1,4 +1,4 @@
-"""Renders a checkpoint's chat template, a program in Jinja that makes a prompt of messages, in a sandbox."""
+"""Renders a checkpoint's chat templates, programs in Jinja that make a prompt of messages, in a sandbox."""
 
 from __future__ import annotations
 
@@ -8,56 +8,68 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from omni_core.errors import ConfigError, InvalidRequestError
-from omni_torch.checkpoints import read_json
-
-FILE = "chat_template.jinja"
+from omni_torch.chat_templates import DEFAULT, TOOLS, read_templates
 
 
-def read_template(folder: str | Path) -> str | None:
-    """Return the template of a checkpoint: from its own file, or from the tokenizer's config; ``None`` if neither has one."""
-    folder = Path(folder)
-    if (folder / FILE).is_file():
-        return (folder / FILE).read_text(encoding="utf-8")
-    if (folder / "tokenizer_config.json").is_file():
-        template = read_json(folder / "tokenizer_config.json").get("chat_template")
-        return template if isinstance(template, str) else None
-    return None
+class _Generation(Extension):
+    """``{% generation %}``: marks the assistant's text for training, and changes nothing here."""
+
+    tags = {"generation"}  # noqa: RUF012 (of jinja)
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 class ChatTemplate:
-    """A compiled template.
+    """The compiled templates of a checkpoint.
 
     Args:
-        source: the template. tokens: the special tokens that it may name, such as ``eos_token``. where: the checkpoint, for errors.
+        tokens: the special tokens that they may name, such as ``eos_token``.
 
     Raises:
-        ConfigError: the template cannot be compiled.
+        ConfigError: there is no template, or one cannot be compiled.
     """
 
-    def __init__(self, source: str, tokens: Mapping[str, str], where: str) -> None:
+    def __init__(self, folder: str | Path, tokens: Mapping[str, str]) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_refuse, strftime_now=_now)
-        try:
-            self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise ConfigError(f"the chat template of {where} cannot be read: {error}") from error
+        sources = read_templates(folder)
+        if not sources:
+            raise ConfigError(
+                f"{folder} has no chat template (chat_template.jinja, chat_template.json, or a field of tokenizer_config.json); "
+                "download the checkpoint again"
+            )
+        self._templates: dict[str, Template] = {}
+        for name in {DEFAULT, TOOLS} & sources.keys():
+            try:
+                self._templates[name] = environment.from_string(sources[name])
+            except RecursionError:
+                raise ConfigError(f"the chat template of {folder} cannot be read: it is nested too deeply") from None
+            except Exception as error:  # also what Python says of the program that Jinja makes of it
+                raise ConfigError(f"the chat template of {folder} cannot be read: {error}") from error
         self._tokens = dict(tokens)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """Return the prompt of a conversation, up to the opening of the assistant's reply.
 
+        With ``tools`` it is that of the template ``tool_use``, if there is one.
+
         Raises:
             InvalidRequestError: the template refuses the messages.
         """
+        template = self._templates[TOOLS if tools and TOOLS in self._templates else DEFAULT]
         try:
-            return self._template.render(
+            return template.render(
                 {**self._tokens, "messages": list(messages), "tools": list(tools) or None, "documents": None},
                 add_generation_prompt=True,
             )

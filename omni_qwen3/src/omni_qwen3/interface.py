@@ -120,20 +120,6 @@ SPEECH_INTERFACE = evolve(
 )
 
 
-def chat_template(folder: str) -> str | None:
-    """Return the chat template of a checkpoint; ``None`` if it is not on disk."""
-    from omni_torch.checkpoints import read_json
-
-    path = Path(folder)
-    if (path / "chat_template.jinja").is_file():
-        return (path / "chat_template.jinja").read_text(errors="replace")
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        found = read_json(path / name).get("chat_template") if (path / name).is_file() else None
-        if found:
-            return str(found)
-    return None
-
-
 def without_tools(declared: Interface) -> Interface:
     """Return a declaration for a checkpoint that calls no tools."""
     return evolve(declared, tool_format=None, tool_choice=False)
@@ -146,16 +132,17 @@ def interface_of(folder: str, declared: Interface, limits: dict[str, Any]) -> In
         limits: those that the options of the pipeline set.
     """
     # Not above: the plugin's module imports this one, and must take no time.
+    from omni_torch.chat_templates import read_templates
     from omni_torch.checkpoints import read_json
 
     try:
         raw = read_json(Path(folder) / "config.json")
         context = raw["thinker_config"]["text_config"]["max_position_embeddings"]
         voices = sorted(raw["talker_config"]["speaker_id"])
-    except (ConfigError, KeyError, TypeError):  # the stages report errors in this file
+        templates = read_templates(folder)
+    except (ConfigError, KeyError, TypeError):  # the stages report errors in these files
         return declared
-    template = chat_template(folder)
-    if template is not None and "tools" not in template:
+    if templates and not any("tools" in each for each in templates.values()):
         declared = without_tools(declared)
     known = [each if each.name != "speaker" else evolve(each, choices=voices) for each in declared.metadata]
     return evolve(

@@ -13,7 +13,7 @@ from omni_torch.budgets import LIBRARIES, CacheShape, Network
 from omni_torch.hub import config_folder, download, listing
 from omni_torch.placement import place as choose_places
 
-FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja")
 """The checkpoint files that are read, and downloaded."""
 
 PATCHES = 16_384

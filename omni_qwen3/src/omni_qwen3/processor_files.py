@@ -16,10 +16,10 @@ IMAGE_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.
 
 def processor_section(folder: Path, name: str, file: str) -> Section | None:
     """Return the settings of a processor: the section ``name`` of the nested file, or else the file of its own, if there is one."""
-    if (folder / NESTED).is_file():
+    if (folder / NESTED).exists():
         nested = Section(read_json(folder / NESTED), NESTED, MODEL)
         if name in nested:
             return nested.section(name)
-    if (folder / file).is_file():
+    if (folder / file).exists():
         return Section(read_json(folder / file), file, MODEL)
     return None

@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 
-from omni_core.errors import ConfigError, InvalidRequestError
+from omni_core.errors import ConfigError
 from omni_qwen3.config import QwenConfig
-from omni_torch.checkpoints import load_checked, read_json, read_tokenizer
+from omni_torch.checkpoints import LARGEST_TEXT, checked_file, load_checked, read_json, read_tokenizer
 
 if TYPE_CHECKING:
     from omni_qwen3.chat_template import ChatTemplate
@@ -25,6 +24,11 @@ WORDS = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """The pattern by which Qwen's tokenizers divide text before the merges: digits one by one, words with the space before them."""
+
+FILES = (
+    "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json", "config.json",
+)  # fmt: skip
+"""The files that transformers reads of a tokenizer."""
 
 CLASSES = ("Qwen2Tokenizer", "Qwen2TokenizerFast")
 """Values of ``tokenizer_class`` for which text is divided so, whatever ``tokenizer.json`` says."""
@@ -64,8 +68,38 @@ def load_tokenizer(model_path: str, config: QwenConfig) -> Tokenizer:
     if (Path(model_path) / "tokenizer.json").is_file():
         made: Tokenizer = read_tokenizer(model_path, _markers(config))
         return made
-    older: Tokenizer = _OlderTokenizer.load(model_path, config).inner.backend_tokenizer
+    older: Tokenizer = load_older(model_path, _markers(config)).backend_tokenizer
     return older
+
+
+def load_older(model_path: str, ids: Mapping[str, int]) -> Any:
+    """Read a tokenizer by transformers, which knows older layouts (``vocab.json`` and ``merges.txt``) and other classes.
+
+    Args:
+        ids: the required id of each named token.
+
+    Raises:
+        ConfigError: it is missing, unreadable, or another checkpoint's.
+    """
+    from transformers import AutoTokenizer
+
+    folder = Path(model_path)
+    if not (folder / "tokenizer.json").is_file():
+        for name in ("vocab.json", "merges.txt"):
+            if not (folder / name).is_file():
+                raise ConfigError(
+                    f"{folder} has no tokenizer: tokenizer.json is missing, and so is {name}, with which it could be made; "
+                    "download the checkpoint again"
+                )
+    for name in FILES:
+        if (folder / name).exists():
+            checked_file(folder / name, LARGEST_TEXT)
+    tokenizer = load_checked(f"{model_path}: the tokenizer", lambda: AutoTokenizer.from_pretrained(model_path))
+    for name, expected in ids.items():
+        found = tokenizer.convert_tokens_to_ids(name)
+        if found != expected:
+            raise ConfigError(f"{model_path}: the tokenizer's id of {name} is {found}, config.json says {expected}")
+    return tokenizer
 
 
 def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
@@ -74,13 +108,14 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     Raises:
         ConfigError: it is missing, unreadable, another checkpoint's, or has no chat template.
     """
-    from omni_qwen3.chat_template import ChatTemplate, read_template  # not for stages that only decode
+    from omni_qwen3.chat_template import ChatTemplate  # not for stages that only decode
 
-    template, path = read_template(model_path), Path(model_path) / "tokenizer_config.json"
-    settings = read_json(path) if path.is_file() else {}
+    path = Path(model_path) / "tokenizer_config.json"
+    settings = read_json(path) if path.exists() else {}
     is_known = settings.get("tokenizer_class") in CLASSES and not settings.get("add_prefix_space")
-    if template is None or not is_known or not (Path(model_path) / "tokenizer.json").is_file():
-        return _OlderTokenizer.load(model_path, config)
+    if not is_known or not (Path(model_path) / "tokenizer.json").is_file():
+        older = load_older(model_path, _markers(config))
+        return _OlderTokenizer(older, ChatTemplate(model_path, special_texts(older.special_tokens_map)))
     tokenizer = read_tokenizer(model_path, _markers(config))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -88,16 +123,21 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     words = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     bytewise = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytewise])
-    named = {name: each for name, each in settings.items() if name.endswith("_token") and isinstance(each, str)}
+    named = special_texts(settings)
     added = tokenizer.get_added_tokens_decoder().values()
     special = dict.fromkeys([*named.values(), *(each.content for each in added if each.special)])
-    return _Tokenizer(tokenizer, ChatTemplate(template, named, model_path), list(special))
+    return _Tokenizer(tokenizer, ChatTemplate(model_path, named), list(special))
 
 
 def _known(token: str | None, number: int) -> str:
     if token is None:
         raise ConfigError(f"the tokenizer has no token of the id {number}, which config.json names")
     return token
+
+
+def special_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the special tokens that a tokenizer's settings name."""
+    return {name: each for name, each in settings.items() if name.endswith("_token") and isinstance(each, str)}
 
 
 def _markers(config: QwenConfig) -> dict[str, int]:
@@ -128,19 +168,7 @@ class _OlderTokenizer:
     """A tokenizer of transformers, which reads older layouts."""
 
     inner: Any
-
-    @classmethod
-    def load(cls, model_path: str, config: QwenConfig) -> _OlderTokenizer:
-        from transformers import AutoTokenizer
-
-        tokenizer = load_checked(f"{model_path}: the tokenizer", lambda: AutoTokenizer.from_pretrained(model_path))
-        for name, expected in _markers(config).items():
-            found = tokenizer.convert_tokens_to_ids(name)
-            if found != expected:
-                raise ConfigError(f"{model_path}: the tokenizer's id of {name} is {found}, config.json says {expected}")
-        if tokenizer.chat_template is None:
-            raise ConfigError(f"{model_path} has no chat template (chat_template.jinja); download the checkpoint again")
-        return cls(tokenizer)
+    template: ChatTemplate
 
     @property
     def special_tokens(self) -> Sequence[str]:
@@ -151,12 +179,7 @@ class _OlderTokenizer:
         return _known(self.inner.convert_ids_to_tokens(number), number)
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        render = partial(self.inner.apply_chat_template, tokenize=False, add_generation_prompt=True)
-        try:
-            rendered: str = render(messages, tools=list(tools) or None)
-        except Exception as error:  # templates raise what they like
-            raise InvalidRequestError(f"messages: the checkpoint's chat template refuses them: {error}") from error
-        return rendered
+        return self.template.render(messages, tools)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self.inner(text, add_special_tokens=False)["input_ids"]

@@ -14,7 +14,7 @@ from omni_torch.budgets import Network
 from omni_torch.hub import config_folder, download, listing
 from omni_torch.placement import place as choose_places
 
-FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "spk_dict.pt")
+FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "spk_dict.pt")
 """The checkpoint files that are read, and downloaded."""
 
 _SPEECH_FRAMES = 2 * 3000

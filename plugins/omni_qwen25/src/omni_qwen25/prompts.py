@@ -1,4 +1,4 @@
-"""Text prompts of Qwen2.5-Omni: the checkpoint's tokenizer and chat template, by transformers."""
+"""Text prompts of Qwen2.5-Omni: the checkpoint's tokenizer, by transformers, and its chat template."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ from typing import Any
 
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_qwen3.chat import Chat
-from omni_qwen3.interface import chat_template
+from omni_qwen3.chat_template import ChatTemplate
+from omni_qwen3.tokenizer import load_older, special_texts
 from omni_qwen25.interface import SPEECH_PROMPT
-from omni_torch.checkpoints import load_checked
 
 
 class Prompts:
     """Renders and encodes conversations."""
 
     def __init__(self, model_path: str) -> None:
-        from transformers import AutoTokenizer
-
-        tokenizer = load_checked(f"{model_path}: the tokenizer", lambda: AutoTokenizer.from_pretrained(model_path))
-        template = tokenizer.chat_template or chat_template(model_path)
-        if template is None:
-            raise ConfigError(f"{model_path} has no chat template (chat_template.json); download the checkpoint again")
-        tokenizer.chat_template = template
-        self._tokenizer = tokenizer
-        self.special_tokens: list[str] = tokenizer.all_special_tokens
+        self._tokenizer = load_older(model_path, {})
+        self._template = ChatTemplate(model_path, special_texts(self._tokenizer.special_tokens_map))
+        self.special_tokens: list[str] = self._tokenizer.all_special_tokens
 
     def token(self, number: int) -> str:
         """Return the text of an id. Raises ConfigError if no token has it."""
@@ -54,10 +48,7 @@ class Prompts:
         messages = chat.messages
         if speaks and messages[0]["role"] != "system":
             messages = [{"role": "system", "content": [{"type": "text", "text": SPEECH_PROMPT}]}, *messages]
-        try:
-            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # templates raise what they like
-            raise InvalidRequestError(f"messages: the checkpoint's chat template refuses them: {error}") from error
+        return self._template.render(messages)
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt; special tokens in it are recognised, none are added."""

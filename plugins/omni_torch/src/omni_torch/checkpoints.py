@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import reprlib
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +16,9 @@ from typing import Any, TypeVar
 from omni_core.errors import ConfigError
 
 LoadedT = TypeVar("LoadedT")
+
+LARGEST_TEXT = 64 * 2**20
+"""Bytes of a JSON file or template: published indices of weights have up to 25 MB, tokenizers up to 35."""
 
 
 def written_once(name: str, write: Callable[[Path], object], config: str = "config.json") -> str:
@@ -44,15 +48,50 @@ def written_once(name: str, write: Callable[[Path], object], config: str = "conf
     return str(target)
 
 
+def checked_file(path: Path, most: int | None = None, kind: str = "") -> Path:
+    """Return the path of a checkpoint's file that can be read at once: a regular file, or a link to one, of at most ``most`` bytes.
+
+    ``kind`` is said before its name, such as ``the shard``.
+
+    Raises:
+        ConfigError: it is missing, something else (a pipe or a device would be waited for), or larger.
+    """
+    what = f"{kind} {path}".lstrip()
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(f"{what} is missing; download the checkpoint again") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{what} cannot be read: {error}") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{what} is no regular file; download the checkpoint again")
+    if most is not None and found.st_size > most:
+        raise ConfigError(f"{what} has {found.st_size} bytes, more than the {most} that such a file may have")
+    return path
+
+
+def read_text(path: Path) -> str:
+    """Read a text file of a checkpoint, of at most :data:`LARGEST_TEXT` bytes.
+
+    Raises:
+        ConfigError: as :func:`checked_file`; or it is unreadable, or not UTF-8.
+    """
+    try:
+        return checked_file(path, LARGEST_TEXT).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a checkpoint.
 
     Raises:
-        ConfigError: the file is missing or unreadable, or does not contain an object.
+        ConfigError: as :func:`read_text`; or the file does not contain an object.
     """
+    text = read_text(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        raw = json.loads(text)
+    except ValueError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     except RecursionError:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply") from None
@@ -87,9 +126,7 @@ def read_tokenizer(folder: str | Path, ids: Mapping[str, int]) -> Any:
     """
     from tokenizers import Tokenizer
 
-    path = Path(folder) / "tokenizer.json"
-    if not path.is_file():
-        raise ConfigError(f"{path} is missing; download the checkpoint again")
+    path = checked_file(Path(folder) / "tokenizer.json", LARGEST_TEXT)
     tokenizer = load_checked(str(path), lambda: Tokenizer.from_file(str(path)))
     for name, expected in ids.items():
         found = tokenizer.token_to_id(name)

@@ -26,7 +26,7 @@ from omni_core.config.loading import expanded
 from omni_core.errors import ConfigError
 from omni_torch.headers import INDEX, SINGLE, TensorInfo, parse_header, read_headers, shards, shards_of
 
-FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "codec.pth")
+FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "additional_chat_templates/*.jinja", "codec.pth")
 """The files that the models of this project read."""
 
 _HUB_ID = re.compile(r"(?P<repository>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[\w./-]+))?")

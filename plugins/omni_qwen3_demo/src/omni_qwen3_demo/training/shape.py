@@ -9,13 +9,13 @@ from pathlib import Path
 
 from transformers import Qwen3OmniMoeConfig
 
-from omni_qwen3.chat_template import FILE as TEMPLATE
 from omni_qwen3.tiny_checkpoint import write_processor_files
 from omni_qwen3.tiny_config import Shape, complete_saved_config, model_config
 from omni_qwen3.tiny_tokenizer import write_tokenizer
 from omni_qwen3_demo.phrases import PICTURE_PROMPTS, REPLIES, SOUND_PROMPTS, TOPICS
 from omni_qwen3_demo.pipeline import CHECKPOINT
 from omni_qwen3_demo.training.speech import CODEBOOK, GROUPS
+from omni_torch.chat_templates import FILE as TEMPLATE
 
 SHAPE = Shape(
     merges=650, hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mrope_section=(6, 5, 5), experts=4,
