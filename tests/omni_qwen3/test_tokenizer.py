@@ -14,7 +14,8 @@ from transformers import AutoTokenizer, Qwen2Tokenizer
 from omni_core.errors import ConfigError, InvalidRequestError
 from omni_qwen3.chat_template import ChatTemplate
 from omni_qwen3.config import read_config
-from omni_qwen3.tokenizer import ChatTokenizer, load_chat_tokenizer, load_tokenizer
+from omni_qwen3.tokenizer import ChatTokenizer, load_chat_tokenizer, load_tokenizer, markers
+from omni_testing.older_layout import write_older_layout
 
 TEXTS = [
     "What is in the picture, and what do you hear?",
@@ -84,14 +85,7 @@ def test_a_template_may_be_in_the_tokenizer_s_config(tiny: dict[str, Path], tmp_
 
 def test_the_layout_of_the_released_checkpoint_is_read(tiny: dict[str, Path], tmp_path: Path) -> None:
     """``vocab.json`` and ``merges.txt`` in place of ``tokenizer.json``."""
-    folder = shutil.copytree(tiny["a"], tmp_path / "checkpoint")
-    whole = json.loads((folder / "tokenizer.json").read_text())
-    (folder / "tokenizer.json").unlink()
-    (folder / "vocab.json").write_text(json.dumps(whole["model"]["vocab"]))
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(map(" ".join, whole["model"]["merges"])) + "\n")
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    added = {str(each["id"]): {k: v for k, v in each.items() if k != "id"} for each in whole["added_tokens"]}
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "added_tokens_decoder": added}))
+    folder = write_older_layout(tiny["a"], tmp_path / "checkpoint")
     older, newer = own(folder), own(tiny["a"])
     assert type(older) is not type(newer)
     messages = [{"role": "user", "content": [{"type": "text", "text": "It's 2026. Grüße, 世界!"}, {"type": "audio"}]}]
@@ -100,10 +94,18 @@ def test_the_layout_of_the_released_checkpoint_is_read(tiny: dict[str, Path], tm
         assert older.encode(text) == newer.encode(text)
     assert set(older.special_tokens) == set(newer.special_tokens)
     ids = newer.encode("Grüße")
-    config = read_config(folder)
-    assert (
-        load_tokenizer(str(folder), config).decode(ids) == load_tokenizer(str(tiny["a"]), config).decode(ids) == "Grüße"
-    )
+    ids_of = markers(read_config(folder))
+    made = [load_tokenizer(str(each), ids_of).decode(ids) for each in (folder, tiny["a"])]
+    assert made == ["Grüße", "Grüße"]
+
+
+@pytest.mark.parametrize("missing", ["vocab.json", "merges.txt"])
+def test_a_missing_tokenizer_is_named(tiny: dict[str, Path], tmp_path: Path, missing: str) -> None:
+    folder = write_older_layout(tiny["a"], tmp_path / "checkpoint")
+    (folder / missing).unlink()
+    for load in (lambda: own(folder), lambda: load_tokenizer(str(folder), markers(read_config(folder)))):
+        with pytest.raises(ConfigError, match=rf"has no tokenizer: tokenizer.json is missing, and so is {missing}"):
+            load()
 
 
 def test_another_kind_of_tokenizer_is_left_to_transformers(tiny: dict[str, Path], tmp_path: Path) -> None:

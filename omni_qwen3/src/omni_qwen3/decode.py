@@ -15,7 +15,7 @@ from omni_core.protocol.outputs import TextChunk, TextResult
 from omni_core.scheduling.streaming import StreamingScheduler
 from omni_qwen3.config import read_config
 from omni_qwen3.payloads import ThinkerResult, thinker_params
-from omni_qwen3.tokenizer import load_tokenizer
+from omni_qwen3.tokenizer import load_tokenizer, markers
 from omni_torch.stop_strings import StopStrings
 
 
@@ -78,7 +78,7 @@ class Detokenizer(StreamingScheduler[_Text]):
 @cache
 def _tokenizer(model_path: str) -> Tokenizer:
     """Return the checkpoint's tokenizer, read once per process."""
-    return load_tokenizer(model_path, read_config(model_path))
+    return load_tokenizer(model_path, markers(read_config(model_path)))
 
 
 def text_decoder(model_path: str) -> Callable[[int], str | None]:

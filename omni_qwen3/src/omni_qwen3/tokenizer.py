@@ -59,16 +59,19 @@ class ChatTokenizer(Protocol):
         """Return the ids of a prompt; special tokens in it are recognised, none are added."""
 
 
-def load_tokenizer(model_path: str, config: QwenConfig) -> Tokenizer:
-    """Read the tokenizer alone, to decode.
+def load_tokenizer(model_path: str, ids: Mapping[str, int]) -> Tokenizer:
+    """Read the tokenizer alone, to decode, from ``tokenizer.json`` or from an older layout.
+
+    Args:
+        ids: the required id of each named token.
 
     Raises:
         ConfigError: it is missing, unreadable, or another checkpoint's.
     """
     if (Path(model_path) / "tokenizer.json").is_file():
-        made: Tokenizer = read_tokenizer(model_path, _markers(config))
+        made: Tokenizer = read_tokenizer(model_path, ids)
         return made
-    older: Tokenizer = load_older(model_path, _markers(config)).backend_tokenizer
+    older: Tokenizer = load_older(model_path, ids).backend_tokenizer
     return older
 
 
@@ -114,9 +117,9 @@ def load_chat_tokenizer(model_path: str, config: QwenConfig) -> ChatTokenizer:
     settings = read_json(path) if path.exists() else {}
     is_known = settings.get("tokenizer_class") in CLASSES and not settings.get("add_prefix_space")
     if not is_known or not (Path(model_path) / "tokenizer.json").is_file():
-        older = load_older(model_path, _markers(config))
+        older = load_older(model_path, markers(config))
         return _OlderTokenizer(older, ChatTemplate(model_path, special_texts(older.special_tokens_map)))
-    tokenizer = read_tokenizer(model_path, _markers(config))
+    tokenizer = read_tokenizer(model_path, markers(config))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.normalizer = normalizers.NFC()
@@ -140,7 +143,8 @@ def special_texts(settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: each for name, each in settings.items() if name.endswith("_token") and isinstance(each, str)}
 
 
-def _markers(config: QwenConfig) -> dict[str, int]:
+def markers(config: QwenConfig) -> dict[str, int]:
+    """Return the tokens around a turn, whose ids ``config.json`` names."""
     return {"<|im_start|>": config.im_start, "<|im_end|>": config.im_end}
 
 

@@ -10,8 +10,8 @@ from tokenizers.decoders import DecodeStream
 
 from omni_core.errors import ConfigError
 from omni_qwen3.decode import Detokenizer
+from omni_qwen3.tokenizer import load_tokenizer
 from omni_qwen25.config import OmniConfig
-from omni_torch.checkpoints import read_tokenizer
 
 END = "<|im_end|>"
 
@@ -19,8 +19,7 @@ END = "<|im_end|>"
 @cache
 def tokenizer_of(model_path: str) -> Tokenizer:
     """Return the checkpoint's tokenizer, read once per process. Raises ConfigError if it cannot be read."""
-    made: Tokenizer = read_tokenizer(model_path, {})
-    return made
+    return load_tokenizer(model_path, {})
 
 
 def text_decoder(model_path: str) -> Callable[[int], str | None]:
